@@ -1,16 +1,16 @@
-# make demo: set up and run the whole chain.   make test: set up and check everything.   make help: the rest.
+# make demo: set up and run the whole pipeline.   make test: set up and check everything.   make help: all targets.
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 CHECKS := $(VENV)/.checks
-# Processes of make test. One waits half the time: for twins, servers, browsers.
+# Number of processes of make test; each spends half its time waiting for twins, servers and browsers.
 JOBS   ?= 2
 
-# The first of these that is there, runs and can make a virtual environment is taken; PYTHON=... names another.
+# The first of these that exists and can create a virtual environment is used; PYTHON=... names another one.
 PYENV   := $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
 PYTHONS := $(or $(PYTHON),python3.11 python3.12 python3.13 python3 $(wildcard $(PYENV)/3.1[123].*/bin/python))
 SUITS   := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
-# pip, because the pinned CPU build of torch is found by pip alone on some mirrors.
+# pip, because on some mirrors only pip finds the pinned CPU build of torch.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 \
   --constraint constraints.txt --editable
 
@@ -27,8 +27,8 @@ $(BIN)/python:
 	@for python in $(PYTHONS); do \
 	  if "$$python" -c '$(SUITS)' 2>/dev/null; then exec "$$python" -m venv $(VENV); fi; \
 	done; \
-	echo "No Python 3.11, 3.12 or 3.13 that can make a virtual environment. Looked for $(PYTHONS)" >&2; \
-	echo "and in $(PYENV). On Debian and Ubuntu: apt install python3 python3-venv. Or say make demo PYTHON=/its/path." >&2; \
+	echo "No Python 3.11, 3.12 or 3.13 that can create a virtual environment. Looked for $(PYTHONS)" >&2; \
+	echo "and in $(PYENV). On Debian and Ubuntu: apt install python3 python3-venv. Or run make demo PYTHON=/its/path." >&2; \
 	exit 1
 
 $(READY): pyproject.toml constraints.txt | $(BIN)/python
@@ -39,7 +39,7 @@ $(CHECKS): $(READY)
 	$(INSTALL) '.[laptop,dev,maniskill,warp]'
 	@touch $@
 
-## make demo          demonstrations to a moving FR3 twin; ends with a summary and an HTML report
+## make demo          from demonstrations to a moving FR3 twin; ends with a summary and an HTML report
 demo: $(READY)
 	@$(BIN)/handoff run demo $(ARGS)
 
@@ -51,30 +51,30 @@ test: $(CHECKS) lint
 learn: $(CHECKS)
 	$(BIN)/pytest -m slow -s $(if $(ONLY),-k $(ONLY)) $(ARGS)
 
-## make bench         speeds of the environments against their limits, one JSON object last
+## make bench         throughput of the environments against its limits; prints one JSON object last
 bench: $(CHECKS)
-	@$(BIN)/python -m tests.benchmarks.worlds --json $(ARGS)
+	@$(BIN)/python -m tests.benchmarks.environments --json $(ARGS)
 
-## make gpu-pusht-image  push-T from pictures on a GPU, then 200 episodes; ARGS="pretrain.training.steps=20000"
+## make gpu-pusht-image  push-T from images on a GPU, then 200 episodes; ARGS="pretrain.training.steps=20000"
 gpu-pusht-image: $(READY)
 	@$(BIN)/handoff run push_t_image $(ARGS)
 
-## make lint          the static checks alone
+## make lint          static checks only
 lint: $(CHECKS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-## make format        what ruff can mend
+## make format        automatic fixes and formatting by ruff
 format: $(CHECKS)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-## make docs          the documentation as pages in site/, which need no server
+## make docs          HTML documentation in site/; needs no server
 docs: $(CHECKS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-## make clean         remove results and caches, keep the environment
+## make clean         remove results and caches, keep the virtual environment
 clean:
 	rm -rf runs site .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,5 +1,6 @@
-"""The command line:
-`handoff run | plan | explain | record | evaluate | compare | serve | hil | console | deploy`."""
+"""Defines the command line:
+`handoff
+run | plan | profile | explain | record | evaluate | compare | serve | hil | console | deploy`."""
 
 from __future__ import annotations
 
@@ -9,34 +10,33 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from robots.errors import HandoffError, describe, words
+from robots.errors import HandoffError, describe, error_text
 from robots.signals import exit_code, raising_signals
 
 OPERATORS = ("simulated", "keyboard", "spacemouse", "console")
-"""Who can correct; as `flows.session.config.OperatorKind`, which is heavy to import."""
+"""Operators of a HIL session; a copy of `flows.session.config.OperatorKind`, which is slow to
+import."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code. Every failure is one clear line, with `--debug` a
-    traceback too."""
+    """Runs one command and returns the exit code. An error is printed as one line, with `--debug`
+    followed by a traceback."""
     options = _parse(arguments)
     try:
         with raising_signals():
             options.command(options)
     except HandoffError as error:
-        return _fail(words(error), error, options.debug)
+        return _fail(error_text(error), error, options.debug)
     except KeyboardInterrupt as error:
-        message = (
-            f"{words(error).removesuffix('.')}. What is finished is kept; run again to resume."
-        )
+        message = f"{error_text(error).removesuffix('.')}. Finished stages are kept; run the same command to resume."
         return _fail(message, error, options.debug, code=exit_code(error))
-    except Exception as error:  # noqa: BLE001  the last resort: a person gets a line, not a traceback
+    except Exception as error:  # noqa: BLE001  a person gets one line instead of a traceback
         return _fail(describe(error), error, options.debug)
     return 0
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Overrides may stand anywhere behind the name; argparse alone loses those behind an option."""
+    """Parses the arguments and accepts overrides anywhere after the name, also after an option."""
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if rest and (not hasattr(options, "overrides") or any(word.startswith("-") for word in rest)):
@@ -48,7 +48,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="handoff", description="From a person's hand to a robot's hand."
+        prog="handoff", description="Takes a robot skill from demonstrations to a Franka arm."
     )
     commands = parser.add_subparsers(required=True, metavar="command")
 
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     for name, command, about in (
-        ("run", _run, "run a pipeline; stages that are cached are not run again"),
+        ("run", _run, "run a pipeline; cached stages are skipped"),
         ("plan", _plan, "print which stages would run, which are cached, and why"),
     ):
         sub = add(name, command, about)
@@ -68,19 +68,23 @@ def _parser() -> argparse.ArgumentParser:
             "overrides", nargs="*", help="Hydra overrides, e.g. pretrain.training.steps=2000"
         )
     sub = add(
-        "profile", _profile, "predict how fast each placement of a pipeline's practice would be"
+        "profile",
+        _profile,
+        "predict the speed of each placement of a pipeline's fine-tuning environments",
     )
     sub.add_argument("name", help="a file in configs/ without its ending, e.g. vla_ppo")
-    sub.add_argument("overrides", nargs="*", help="Hydra overrides, e.g. finetune.worlds=200")
-    sub.add_argument("--seconds", type=float, default=60.0, help="for the measurements")
-    sub.add_argument("--json", action="store_true", help="one JSON object in place of tables")
-    sub = add("explain", _explain, "print an artifact's chain back to the demonstrations")
+    sub.add_argument("overrides", nargs="*", help="Hydra overrides, e.g. finetune.num_envs=200")
+    sub.add_argument("--seconds", type=float, default=60.0, help="duration of the measurements [s]")
+    sub.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    sub = add("explain", _explain, "print the lineage of an artifact back to the demonstrations")
     sub.add_argument("artifact", type=Path, help="artifact directory, or a file inside one")
-    sub.add_argument("--verify", action="store_true", help="re-hash every file on the chain")
+    sub.add_argument(
+        "--verify", action="store_true", help="re-hash every file of every artifact in the lineage"
+    )
     sub = add(
         "record",
         _record,
-        "record the shipped push-T set: rollouts of a trained policy, with provenance",
+        "record the push-T demonstrations that ship with Handoff: rollouts of a trained policy, with provenance",
     )
     sub.add_argument(
         "policy", type=Path, help="artifact directory of the policy, e.g. runs/demo/pretrain"
@@ -89,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = add(
         "evaluate",
         _evaluate,
-        "score policies under a protocol, with intervals, videos and a report",
+        "evaluate policies under a protocol; writes intervals, videos and a report",
     )
     sub.add_argument("protocol", help="a file in configs/protocol/ without its ending, or a path")
     sub.add_argument(
@@ -99,32 +103,40 @@ def _parser() -> argparse.ArgumentParser:
         help="policy directory, ONNX file, random or expert; may be repeated",
     )
     sub.add_argument("--out", type=Path, required=True, help="folder for results and report.html")
-    sub.add_argument("--batch", type=int, default=50, help="episodes stepped together")
     sub.add_argument(
-        "--workers", type=int, default=1, help="processes; the result does not depend on them"
+        "--batch", type=int, default=50, help="number of environments stepped together"
     )
-    sub.add_argument("--videos", type=int, default=4, help="episodes filmed, failed ones first")
     sub.add_argument(
-        "--instruction", help="told to policies that read; default: the worlds' words, else theirs"
+        "--workers",
+        type=int,
+        default=1,
+        help="processes; the result does not depend on their number",
+    )
+    sub.add_argument(
+        "--videos", type=int, default=4, help="episodes rendered as videos, failed ones first"
+    )
+    sub.add_argument(
+        "--instruction",
+        help="instruction for language-conditioned policies; default: the environment's, else the policy's",
     )
     sub.add_argument(
         "--device",
         choices=("cpu", "cuda", "auto"),
         default="cpu",
-        help="where saved policies compute",
+        help="device of saved policies",
     )
     sub.add_argument(
         "--adastop",
         action="store_true",
-        help="run no more episodes than it takes to tell policies apart",
+        help="stop early, once the policies are ranked (AdaStop)",
     )
     sub.add_argument(
         "--stages",
         type=int,
         default=5,
-        help="of --adastop: parts that the protocol's episodes come in",
+        help="with --adastop: stages into which the protocol's episodes are divided",
     )
-    sub = add("compare", _compare, "pair evaluations of one protocol, seed by seed")
+    sub = add("compare", _compare, "compare evaluations under one protocol, paired by seed")
     sub.add_argument(
         "results",
         type=Path,
@@ -135,105 +147,108 @@ def _parser() -> argparse.ArgumentParser:
     sub = add(
         "serve",
         _serve,
-        "answer observations with action chunks, over a websocket that openpi's client speaks",
+        "serve action chunks over a websocket, compatible with openpi's client",
     )
     sub.add_argument("policy", type=Path, help="policy directory, bundle directory or ONNX file")
     sub.add_argument(
         "--host",
         default="127.0.0.1",
-        help="address; others than this machine's own need $HANDOFF_TOKEN",
+        help="address to listen at; other addresses than loopback need $HANDOFF_TOKEN",
     )
-    sub.add_argument("--port", type=int, default=8000, help="0 takes a free one")
-    sub.add_argument("--clients", type=int, default=16, help="connections at a time")
+    sub.add_argument("--port", type=int, default=8000, help="port to listen at; 0 takes a free one")
     sub.add_argument(
-        "--queue", type=int, default=8, help="requests that may wait while one is answered"
+        "--clients", type=int, default=16, help="maximum number of simultaneous connections"
     )
-    sub.add_argument("--seed", type=int, default=0, help="of the noise of requests that bring none")
+    sub.add_argument("--queue", type=int, default=8, help="maximum number of waiting requests")
+    sub.add_argument(
+        "--seed", type=int, default=0, help="seed of the noise for requests without noise"
+    )
     sub.add_argument(
         "--action-interface",
-        help="what the actions of a policy directory mean; an ONNX file says so",
+        help="action interface of a policy directory; an ONNX file states its own",
     )
     _add_people(add)
     return parser
 
 
 def _add_people(add: Callable[[str, object, str], argparse.ArgumentParser]) -> None:
-    """The commands with a person in the loop."""
+    """Adds the commands with a person in the loop."""
     sub = add(
         "hil",
         _hil,
-        "learn a task with a person's corrections, from demonstrations to a gated policy",
+        "human-in-the-loop training, from demonstrations to a gated policy",
     )
     sub.add_argument("task", help="a file in configs/hil/ without its ending, e.g. pick_cube")
     sub.add_argument("overrides", nargs="*", help="Hydra overrides, e.g. train.sac.critics=10")
-    sub.add_argument("--operator", choices=OPERATORS, help="who corrects")
+    sub.add_argument("--operator", choices=OPERATORS, help="operator who demonstrates and corrects")
     sub.add_argument(
-        "--console-port", type=int, default=8700, help="of --operator console; 0 takes a free one"
+        "--console-port",
+        type=int,
+        default=8700,
+        help="port of the console with --operator console; 0 takes a free one",
     )
     sub.add_argument(
-        "--person", help="name that is recorded with every episode; default: the login"
+        "--person", help="operator name recorded with every episode; default: the login"
     )
-    sub.add_argument("--steps", type=int, help="control steps of training")
+    sub.add_argument("--steps", type=int, help="environment steps of training")
     sub.add_argument(
-        "--seed", type=int, help="of the whole session: demonstrations, chance, weights"
+        "--seed", type=int, help="seed of the whole session: demonstrations, exploration, weights"
     )
     sub.add_argument("--out", type=Path, help="folder of the session; default: runs/hil/<task>")
-    sub = add(
-        "console", _console, "practise on a simulated arm from a browser; episodes are recorded"
-    )
+    sub = add("console", _console, "control a simulated arm from a browser; episodes are recorded")
     sub.add_argument(
         "task", nargs="?", default="pick_cube", help="a task on the FR3, e.g. pick_cube"
     )
     sub.add_argument(
         "--policy",
         default="still",
-        help="who acts while nobody takes over: still, expert, or a policy",
+        help="policy that acts unless a person takes over: still, expert, or a path as for evaluate",
     )
     _add_console(sub)
     sub.add_argument("--out", type=Path, help="folder of the session; default: runs/console/<task>")
     sub = add(
         "deploy",
         _deploy,
-        "run a released push-T policy on an arm, with a person at the console beside it",
+        "run a released push-T policy on an arm, supervised by a person at the console",
     )
     sub.add_argument(
-        "gate", type=Path, help="artifact of the gate that the policy passed, e.g. runs/demo/gate"
+        "gate", type=Path, help="gate artifact of the released policy, e.g. runs/demo/gate"
     )
     sub.add_argument(
         "overrides", nargs="*", help="Hydra overrides of configs/deploy, e.g. supervision.speed=0.1"
     )
     sub.add_argument(
-        "--arm", help="address of the arm's control; default: a simulated arm is started here"
+        "--arm", help="address of the arm's control unit; default: starts a simulated arm"
     )
-    sub.add_argument("--tracker", help="ws:// address of who sees the T; an arm needs one")
+    sub.add_argument("--tracker", help="ws:// address of the tracker of the T; required with --arm")
     sub.add_argument(
         "--camera",
         action="append",
         metavar="NAME=SOURCE",
-        help="shown at the console; may be repeated",
+        help="camera shown at the console; may be repeated",
     )
     _add_console(sub)
     sub.add_argument("--out", type=Path, help="folder of the session; default: runs/deploy")
 
 
 def _add_console(sub: argparse.ArgumentParser) -> None:
-    """Of a session that is led from the console."""
+    """Adds the options of sessions with a console."""
     sub.add_argument(
-        "--person", help="name that is recorded while nobody has control; default: the login"
+        "--person", help="operator name recorded while nobody has control; default: the login"
     )
     sub.add_argument(
         "--host",
         default="127.0.0.1",
-        help="address; others than this machine's own need $HANDOFF_TOKEN",
+        help="address to listen at; other addresses than loopback need $HANDOFF_TOKEN",
     )
-    sub.add_argument("--port", type=int, default=8700, help="0 takes a free one")
+    sub.add_argument("--port", type=int, default=8700, help="port to listen at; 0 takes a free one")
     sub.add_argument(
-        "--spacemouse", action="store_true", help="a SpaceMouse at this machine moves the arm, too"
+        "--spacemouse", action="store_true", help="also read a SpaceMouse at this machine"
     )
     sub.add_argument(
         "--episodes",
         type=int,
-        help="of the store, after which it ends; default: until the person ends it",
+        help="end the session when the store holds this many episodes; default: run until the person ends it",
     )
 
 
@@ -253,7 +268,7 @@ def _run(options: argparse.Namespace) -> None:
     console.print(table(summary["stages"]))
     console.print(f"\n{summary['source']}", highlight=False)
     console.print(
-        f"{metrics['total_seconds']:.1f} s in all, Prefect {100 * metrics['prefect_share']:.1f} %, "
+        f"{metrics['total_seconds']:.1f} s in total, Prefect {100 * metrics['prefect_share']:.1f} %, "
         f"peak memory {metrics['peak_memory_gb']:.2f} GB",
         highlight=False,
     )
@@ -274,10 +289,10 @@ def _plan(options: argparse.Namespace) -> None:
 
     config = compose(options.name, options.overrides)
     grid = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("stage", "will", "why"):
+    for heading in ("stage", "action", "reason"):
         grid.add_column(heading)
     for planned in plan(stages(config, fetch=False), Path(config.runs)):
-        grid.add_row(planned.stage, planned.fate, planned.why)
+        grid.add_row(planned.stage, planned.action, planned.reason)
     Console().print(grid)
 
 

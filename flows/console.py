@@ -1,8 +1,7 @@
-"""`handoff console TASK`: a simulated arm to practise on, in a browser, with a keyboard and nothing
-else.
+"""Implements `handoff console TASK`: a simulated arm controlled from a browser with a keyboard.
 
-The same console as in a correction session or at an arm, and the same record: every episode goes to
-an `EpisodeStore` with both actions of every step. Nothing is learned from it.
+The console is the same as in a HIL session or at a real arm. Every episode is recorded in an
+`EpisodeStore`, with the policy's and the executed action of every step; no policy is trained.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flows.session.config import HilOperator, HilWorld
+from flows.session.config import HilEnvConfig, HilOperator
 from robots.franka.robot import Robot
 from robots.interfaces import Label, Observation, VecEnv
 
@@ -39,13 +38,15 @@ def console_command(options: Namespace) -> None:
 
     config = ConsoleConfig(host=options.host, port=options.port, spacemouse=options.spacemouse)
     operator = HilOperator(kind="console", person=options.person or "")
-    made = practise(options.task, options.policy, out, config, operator, options.episodes, say)
+    episodes = run_console_session(
+        options.task, options.policy, out, config, operator, options.episodes, say
+    )
     say(
-        f"{made} episodes in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}"
+        f"{episodes} episodes in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}"
     )
 
 
-def practise(
+def run_console_session(
     task: str,
     policy: str,
     out: Path,
@@ -57,66 +58,71 @@ def practise(
     """Runs episodes until the person ends the session; returns how many the store holds.
 
     Args:
-        task: of an FR3 in simulation.
-        policy: who has the arm while nobody takes it: `still`, or what `handoff evaluate` takes as
-            `--policy`.
-        out: folder of the store and of the console's log; a session that is run again goes on in
-            it.
-        config: where the console listens.
+        task: a simulated task of the FR3.
+        policy: acts unless the person takes over: `still`, or a value of
+            `handoff evaluate --policy`.
+        out: folder of the store and the console's log; a later session appends to it.
+        config: address and port of the console.
         operator: the person.
-        episodes: after which it ends by itself; None: never.
-        say: shown where the console is.
+        episodes: the session ends when the store holds this many; None runs until the person ends
+            it.
+        say: called with the console's address.
 
     Raises:
-        HandoffError: no such task or policy, the port is taken, or the store is another task's.
+        HandoffError: no such task or policy, the port is taken, or the store belongs to another
+            task.
     """
-    from flows.session.episodes import Ended, Round
-    from flows.session.viewer import drawn
-    from flows.session.worlds import make_operator, make_session_worlds, robot_label
+    from flows.session.environment import make_operator, make_session_env, robot_label
+    from flows.session.episodes import EpisodeLoop, EpisodeOutcome
+    from flows.session.viewer import scene_viewer
     from real.console.process import open_console
     from robots.episodes.corrections import EpisodeAssembler, corrections_schema, open_corrections
 
-    world = HilWorld(task=task, observation_fields=())
-    env, engine = make_session_worlds(world, on_end="freeze")
-    with closing(env), open_console(config, out / "console") as opened, drawn(world, opened):
-        begin, propose = proposer(policy, task, env, engine.task.robot)
+    env_config = HilEnvConfig(task=task, observation_fields=())
+    env, engine = make_session_env(env_config, on_end="freeze")
+    with (
+        closing(env),
+        open_console(config, out / "console") as console,
+        scene_viewer(env_config, console),
+    ):
+        reset, propose = proposer(policy, task, env, engine.task.robot)
         schema = corrections_schema(
-            task, env.rate_hz, env.observation_spec, env.action_spec, world.robot
+            task, env.rate_hz, env.observation_spec, env.action_spec, env_config.robot
         )
         with (
             open_corrections(out / "store.zarr", schema) as store,
             closing(make_operator(operator, engine, stage="practice")) as person,
         ):
-            about = {"robot": robot_label(world), "source": "practice", "policy": policy}
-            writer = EpisodeAssembler(store, 1, about)
-            session = Round(env, person, propose, pace=operator.speed)
-            say(f"console  {opened.url}")
+            metadata = {"robot": robot_label(env_config), "source": "practice", "policy": policy}
+            writer = EpisodeAssembler(store, 1, metadata)
+            session = EpisodeLoop(env, person, propose, pace=operator.speed)
+            say(f"console  {console.url}")
             redo = False
             while episodes is None or store.num_episodes < episodes:
                 seed = store.num_episodes - redo
-                begin(seed)
-                ended: Ended = session.run(seed, lambda ended: writer, {})
-                if ended.stopped:
+                reset(seed)
+                outcome: EpisodeOutcome = session.run(seed, lambda outcome: writer, {})
+                if outcome.stopped:
                     break
-                redo = ended.label is Label.REDO
+                redo = outcome.label is Label.REDO
             return store.num_episodes
 
 
 def proposer(
     policy: str, task: str, env: VecEnv, robot: Robot
 ) -> tuple[Callable[[int], None], Callable[[Observation], np.ndarray]]:
-    """What is told where an episode begins, by its seed, and what proposes (1, A) for an
-    observation.
+    """Returns a function that resets the policy to an episode's seed, and one that maps
+    observations to actions (1, A).
 
     Raises:
         HandoffError: no such policy.
     """
     from flows.config.protocols import read_protocol
     from flows.evaluation.agents import make_agent
-    from flows.session.worlds import standing_still
+    from flows.session.environment import still_policy
 
     if policy == "still":
-        return lambda seed: None, standing_still(env.action_spec, robot)
+        return lambda seed: None, still_policy(env.action_spec, robot)
     agent = make_agent(policy, read_protocol(task)).load()(env)
     running = np.ones(1, dtype=bool)
     return lambda seed: agent.reset([seed]), lambda observation: agent.act(observation, running)

@@ -1,4 +1,4 @@
-"""The flow under the importable path that `prefect.yaml` names as its entrypoint:
+"""Provides the flow under the import path that `prefect.yaml` names as its entrypoint,
 `flows.deployments.handoff`."""
 
 from flows.run import make_flow, prepare_prefect

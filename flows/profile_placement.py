@@ -1,5 +1,5 @@
-"""`handoff profile CONFIG`: how fast each placement of a pipeline's practice would be, before hours
-are spent on it."""
+"""Implements `handoff profile CONFIG`: predicts the speed of each placement of a pipeline's
+fine-tuning environments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flows.stages.config import FinetunePolicyConfig
     from policies.policy import ChunkPolicy
     from policies.policy_config import PolicyConfig
-    from policies.rl.collection.placement_profile import Measured, StepRate
+    from policies.rl.collection.placement_profile import PlacementTimes, StepRate
     from sim.evaluation.protocol import Protocol
 
 
@@ -27,21 +27,22 @@ def profile(
     seconds: float = 60.0,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Measures the practice of the pipeline `configs/<name>.yaml` with a policy of random weights.
+    """Measures the fine-tuning of the pipeline `configs/<name>.yaml` with a policy of random
+    weights.
 
     Args:
         name: see `flows.recipes.compose.compose`.
-        overrides: likewise.
-        seconds: for the measurements.
-        progress: told the seconds spent.
+        overrides: see `flows.recipes.compose.compose`.
+        seconds: duration of the measurements [s].
+        progress: called with the seconds spent.
 
     Returns:
-        Median seconds of every piece (`seconds`), of the way to another process (`transfer`), rates
-        of the placements (`rates`: steps of environments per second, and their 95 % interval) and
-        the one that is `recommended`.
+        `seconds`, the median time of every component [s]; `transfer`, the time of a transfer to
+        another process [s]; `rates`, the environment steps per second of every placement with their
+        95 % interval; and `recommended`, the name of a placement.
 
     Raises:
-        HandoffError: no practice of a policy that reads, or see
+        HandoffError: no fine-tuning of a VLA, or see
             `policies.rl.collection.placement_profile.measure`.
     """
     import numpy as np
@@ -51,78 +52,90 @@ def profile(
     from policies.training.loop import torch_threads
 
     config = compose(name, overrides)
-    practice = config.finetune
-    if practice is None or practice.learning.practice.kind != "vla":
+    finetuning = config.finetune
+    if finetuning is None or finetuning.learning.algorithm.kind != "vla":
         raise HandoffError(
-            f"profile: {name} has no practice of a policy that reads (finetune: vla); other practice decides for all "
-            "worlds at once, so there is nothing to choose."
+            f"profile: {name} has no fine-tuning of a VLA (finetune: vla); other methods run inference for all "
+            "environments at once, so there is no placement to choose."
         )
-    with torch_threads(practice.learning.threads):
-        found = measured(
-            practice,
+    with torch_threads(finetuning.learning.threads):
+        times = measure_placements(
+            finetuning,
             config.pretrain.policy,
-            practice.protocol or config.protocol,
+            finetuning.protocol or config.protocol,
             seconds,
             progress,
         )
-    rates = predict(found, practice.learning.decisions)
+    rates = predict(times, finetuning.learning.decisions)
     return {
         "seconds": {
-            piece: float(np.median(times)) for piece, times in found.seconds.items() if times
+            component: float(np.median(samples))
+            for component, samples in times.seconds.items()
+            if samples
         },
-        "transfer": found.transfer,
+        "transfer": times.transfer,
         "rates": {kind: asdict(rate) for kind, rate in rates.items()},
         "recommended": recommended(rates),
     }
 
 
-def measured(
-    practice: FinetunePolicyConfig,
+def measure_placements(
+    finetuning: FinetunePolicyConfig,
     model: PolicyConfig,
     protocol: Protocol,
     seconds: float,
     progress: Progress,
-) -> Measured:
-    """The pieces' times; see `profile`."""
-    from policies.rl.collection.chunk_env import ChunkWorlds
+) -> PlacementTimes:
+    """Measures the components of fine-tuning; see `profile`."""
+    from policies.rl.collection.chunk_env import ChunkEnv
     from policies.rl.collection.placement_profile import measure
-    from policies.rl.collection.split_chunk_env import ChunkWorldsInParts
-    from policies.rl.finetuning.config import VlaPracticeConfig
-    from policies.rl.finetuning.vla import VlaPractice, check_reads
-    from sim.evaluation.evaluate import practice_env
+    from policies.rl.collection.split_chunk_env import SplitChunkEnv
+    from policies.rl.finetuning.config import VlaFinetuneConfig
+    from policies.rl.finetuning.vla import VlaFinetuning, check_language_conditioned
+    from sim.evaluation.evaluate import training_env
     from sim.processes.vec_env import ProcessVecEnv
 
-    learning, make, number = practice.learning, partial(practice_env, protocol), practice.worlds
-    way = learning.practice
-    assert isinstance(way, VlaPracticeConfig)
+    learning = finetuning.learning
+    make = partial(training_env, protocol)
+    number = finetuning.num_envs
+    method = learning.algorithm
+    assert isinstance(method, VlaFinetuneConfig)
     envs = [make(number)]
     try:
-        module = check_reads(untaught(model, protocol.task, envs[0]))
-        asked = (
+        module = check_language_conditioned(random_weight_policy(model, protocol.task, envs[0]))
+        chunk_options = (
             module,
             model.n_action_steps,
             count(learning.first_seed),
-            way.learning.discount,
+            method.learning.discount,
             learning.reward,
         )
-        here = ChunkWorlds(envs[0], *asked)
-        made = VlaPractice(way, module, here, learning.seed)
-        placed, stages = practice.placement, max(2, practice.placement.parts)
+        # The same environments in this process, in another process, and split over processes.
+        here = ChunkEnv(envs[0], *chunk_options)
+        finetune = VlaFinetuning(method, module, here, learning.seed)
+        placement = finetuning.placement
+        stages = max(2, placement.parts)
         for parts in (1, stages):
-            envs.append(ProcessVecEnv(make, number, parts, placed.simulators, placed.cluster))
-        there = ChunkWorlds(envs[1], *asked)
-        apart = ChunkWorldsInParts(envs[2], *asked)  # type: ignore[arg-type]
-        rollout = made.collect(learning.decisions)
+            envs.append(ProcessVecEnv(make, number, parts, placement.simulators, placement.cluster))
+        elsewhere = ChunkEnv(envs[1], *chunk_options)
+        split = SplitChunkEnv(envs[2], *chunk_options)  # type: ignore[arg-type]
+        rollout = finetune.collect(learning.decisions)
         return measure(
-            made.actor, here, there, apart, partial(made.learn, rollout), seconds, progress
+            finetune.actor,
+            here,
+            elsewhere,
+            split,
+            partial(finetune.learn, rollout),
+            seconds,
+            progress,
         )
     finally:
         for env in envs:
             env.close()
 
 
-def untaught(model: PolicyConfig, task: str, env: VecEnv) -> ChunkPolicy:
-    """A policy with random weights, for what these worlds observe."""
+def random_weight_policy(model: PolicyConfig, task: str, env: VecEnv) -> ChunkPolicy:
+    """Returns a policy with random weights, for the observations of these environments."""
     from policies.card import PolicyCard
     from policies.load import new_module
     from robots.spec import FieldSpec
@@ -140,43 +153,42 @@ def untaught(model: PolicyConfig, task: str, env: VecEnv) -> ChunkPolicy:
 
 
 def recommended(rates: dict[Any, StepRate]) -> str:
-    """The simplest placement that no other is surely faster than: the first whose interval reaches
-    the fastest's."""
+    """Returns the simplest placement whose interval overlaps that of the fastest."""
     fastest = max(rates.values(), key=lambda rate: rate.steps_per_s)
     return next(kind for kind, rate in rates.items() if rate.high >= fastest.low)
 
 
 def profile_command(options: Any) -> None:
-    """`handoff profile`."""
+    """Runs `handoff profile`."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
     with console.status("measuring") as status:
-        found = profile(
+        result = profile(
             options.name,
             options.overrides,
             options.seconds,
             lambda done, total, note="": status.update(f"{note} {done} of {total} s"),
         )
     if options.json:
-        console.print_json(json.dumps(found))
+        console.print_json(json.dumps(result))
         return
-    pieces = Table(box=None, pad_edge=False)
-    for heading in ("piece", "milliseconds"):
-        pieces.add_column(heading, justify="left" if heading == "piece" else "right")
-    for piece, seconds in (*found["seconds"].items(), ("transfer", found["transfer"])):
-        pieces.add_row(piece.replace("_", " "), f"{1e3 * seconds:.2f}")
+    components = Table(box=None, pad_edge=False)
+    for heading in ("component", "milliseconds"):
+        components.add_column(heading, justify="left" if heading == "component" else "right")
+    for component, seconds in (*result["seconds"].items(), ("transfer", result["transfer"])):
+        components.add_row(component.replace("_", " "), f"{1e3 * seconds:.2f}")
     grid = Table(box=None, pad_edge=False)
     for heading in ("placement", "steps/s", "95 %", ""):
         grid.add_column(heading)
-    for kind, rate in found["rates"].items():
-        chosen = "recommended" if kind == found["recommended"] else ""
+    for kind, rate in result["rates"].items():
+        mark = "recommended" if kind == result["recommended"] else ""
         grid.add_row(
             kind,
             f"{rate['steps_per_s']:,.0f}",
             f"{rate['low']:,.0f} to {rate['high']:,.0f}",
-            chosen,
+            mark,
         )
-    console.print(pieces)
+    console.print(components)
     console.print(grid)

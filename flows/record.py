@@ -1,5 +1,5 @@
-"""Makes the small set that ships with Handoff: successful rollouts of a trained policy, with their
-provenance."""
+"""Records the small set of demonstrations that ships with Handoff: successful rollouts of a trained
+policy, with provenance."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sim.evaluation.protocol import Sampling
 
 
 def record(policy: Path, out: Path) -> str:
-    """Records rollouts of the policy artifact and packs them to `out/rollouts.zarr.zip` and
-    `.json`.
+    """Records rollouts of the policy artifact and packs them to `out/rollouts.zarr.zip`, with
+    `out/rollouts.json`.
 
     Returns:
-        One line for a person.
+        A summary, one line.
     """
     from robots.episodes.pack import pack_store
     from sim.recording.rollouts import RecordConfig, record_rollouts
@@ -43,7 +43,7 @@ def record(policy: Path, out: Path) -> str:
         archive = out / "rollouts.zarr.zip"
         digest = pack_store(scratch / "store.zarr", archive)
         display.finished("record", f"{provenance['episodes']} episodes")
-    taught_by = {
+    trained_from = {
         "policy": artifact.digest,
         "commit": artifact.manifest["environment"]["commit"],
         "demonstrations": artifact.manifest["inputs"]["demos"],
@@ -51,6 +51,6 @@ def record(policy: Path, out: Path) -> str:
     size = archive.stat().st_size
     write_json(
         out / "rollouts.json",
-        {**provenance, "taught_by": taught_by, "sha256": digest, "bytes": size},
+        {**provenance, "taught_by": trained_from, "sha256": digest, "bytes": size},
     )
     return f"{archive}: {provenance['episodes']} episodes, {provenance['frames']} frames, {size / 1e6:.2f} MB"

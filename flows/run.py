@@ -1,9 +1,8 @@
-"""Runs a pipeline: a Prefect flow whose tasks are the stages.
+"""Runs a pipeline as a Prefect flow whose tasks are the stages.
 
-Prefect is the skeleton: it orders the stages, runs two side by side where both may, and keeps the
-run's record. The work happens in one spawned process per stage, so a learner never starves
-Prefect's heartbeats, and torch never enters this process. When every stage is cached there is
-nothing to orchestrate and no flow is started.
+Prefect orders the stages, runs up to two in parallel and records the run. Every stage runs in a
+spawned process, so training does not delay Prefect's heartbeats, and this process never imports
+torch. If every stage is cached, no flow is started.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from flows.reports.results import Summary
 from flows.reports.summary import summarise, write_results
 from flows.runner.artifact import Artifact
 from flows.runner.display import Display
-from flows.runner.isolate import OVER
+from flows.runner.isolate import RUN_ENDED
 from flows.runner.memory import MemoryMeter
 from flows.runner.plan import cached_artifacts
 from flows.runner.stage import Stage, StageOutcome, run_stage
 from robots.code_version import code_version
 from robots.errors import HandoffError
 
-SIDE_BY_SIDE = 2
-"""Stages that may run at the same time; each keeps one core busy."""
+MAX_PARALLEL_STAGES = 2
+"""Maximum number of stages that run at the same time; each uses one core."""
 
 
 def run(name: str, overrides: Sequence[str] = (), *, debug: bool = False) -> Path:
     """Runs the pipeline `configs/<name>.yaml`; returns the path of its `summary.json`.
 
     Raises:
-        HandoffError: bad configuration, or a stage failed; finished stages stay cached.
+        HandoffError: invalid configuration, or a stage failed; finished stages stay cached.
     """
     started = time.time()
     config = compose(name, overrides)
@@ -48,13 +47,12 @@ def run(name: str, overrides: Sequence[str] = (), *, debug: bool = False) -> Pat
     try:
         summary = make_flow()(name, list(overrides))
     finally:
-        OVER.clear()
-    return write_results(runs, config.name, summary.ended(started, time.time()))
+        RUN_ENDED.clear()
+    return write_results(runs, config.name, summary.with_times(started, time.time()))
 
 
 def prepare_prefect(debug: bool = False) -> None:
-    """Quiet, offline defaults for a Prefect that nobody has configured; what the user has set
-    wins."""
+    """Sets quiet, offline defaults of Prefect; variables that the user has set take precedence."""
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "60")
@@ -62,8 +60,7 @@ def prepare_prefect(debug: bool = False) -> None:
 
 
 def make_flow() -> Callable[..., Summary]:
-    """The Prefect flow. Made on demand, because importing Prefect takes a second that `--help` need
-    not pay."""
+    """Creates the Prefect flow; a function, because importing Prefect takes a second."""
     from prefect import flow, task
     from prefect.cache_policies import NO_CACHE
     from prefect.task_runners import ThreadPoolTaskRunner
@@ -76,9 +73,9 @@ def make_flow() -> Callable[..., Summary]:
             stage, {name: outcome.artifact for name, outcome in inputs.items()}, root, display
         )
 
-    # Prefect's own annotations do not admit its thread runner, nor a future where its result is
-    # expected.
-    runner: Any = ThreadPoolTaskRunner(max_workers=SIDE_BY_SIDE)
+    # Prefect's type annotations accept neither its thread runner nor a future in place of its
+    # result.
+    runner: Any = ThreadPoolTaskRunner(max_workers=MAX_PARALLEL_STAGES)
     submit: Any = stage_task.submit
 
     @flow(name="handoff", task_runner=runner, persist_result=False)
@@ -88,13 +85,13 @@ def make_flow() -> Callable[..., Summary]:
         config = compose(config_name, overrides or ())
         declared = stages(config)
         _read_code(declared)
-        futures: dict[str, Any] = {}  # Prefect's, each of a StageOutcome
+        futures: dict[str, Any] = {}  # Prefect futures of a StageOutcome
         barrier: list[Any] = []
         with Display() as display, MemoryMeter() as memory:
             for stage in declared:
-                inputs = {name: futures[upstream.name] for name, upstream in stage.inputs.items()}
-                before = list(futures.values()) if stage.exclusive else barrier
-                future = submit(stage, inputs, Path(config.runs), display, wait_for=before)
+                inputs = {name: futures[source.name] for name, source in stage.inputs.items()}
+                upstream = list(futures.values()) if stage.exclusive else barrier
+                future = submit(stage, inputs, Path(config.runs), display, wait_for=upstream)
                 futures[stage.name] = future
                 barrier = [future] if stage.exclusive else barrier
             outcomes = _collect(futures)
@@ -129,26 +126,26 @@ def _run_shown(
 
 
 def _collect(futures: dict[str, Any]) -> dict[str, StageOutcome]:
-    """Waits for every stage; the error of the first that failed is raised, not that of those
-    waiting for it."""
+    """Waits for every stage; raises the error of the stage that failed first, not of those that
+    depend on it."""
     try:
         for future in futures.values():
             future.wait()
     except BaseException:
-        # Ctrl-C or a signal. Prefect's runner will wait for its threads, and these for the stages'
+        # Ctrl-C or a signal: Prefect's runner waits for its threads, which wait for the stages'
         # processes.
-        OVER.set()
+        RUN_ENDED.set()
         raise
     return {name: future.result() for name, future in futures.items()}
 
 
 def _all_cached(config: PipelineConfig) -> dict[str, StageOutcome] | None:
     started = time.time()
-    found = cached_artifacts(stages(config), Path(config.runs))
-    if any(artifact is None for artifact in found.values()):
+    artifacts = cached_artifacts(stages(config), Path(config.runs))
+    if any(artifact is None for artifact in artifacts.values()):
         return None
     return {
         name: StageOutcome(artifact, True, time.time() - started, started)
-        for name, artifact in found.items()
+        for name, artifact in artifacts.items()
         if artifact is not None
     }

@@ -1,4 +1,4 @@
-"""`handoff serve`: a trained or exported policy, answering over a websocket."""
+"""Implements `handoff serve`: a websocket server for a trained or exported policy."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING
 from robots.contract import Contract
 from robots.control.actions import PD_TARGET
 from robots.errors import HandoffError
-from robots.interfaces import Policy, SeeingPolicy
+from robots.interfaces import MultimodalPolicy, Policy
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
 TOKEN = "HANDOFF_TOKEN"
-"""Environment variable of the token; an argument would show in every list of processes."""
+"""Environment variable of the token; a command-line argument would be visible in process lists."""
 ONNX = "policy.onnx"
+"""File name of an exported policy in a bundle."""
 
 
 def serve_command(options: Namespace) -> None:
-    """`handoff serve`: serves until it is interrupted; the token comes from the environment or is
-    made up and shown."""
+    """Runs `handoff serve` until it is interrupted; prints a generated token if the environment has
+    none."""
     from policies.serve import ServeConfig, choose_token, serve
 
     config = ServeConfig(
@@ -31,34 +32,34 @@ def serve_command(options: Namespace) -> None:
         queue=options.queue,
         seed=options.seed,
     )
-    given = os.environ.get(TOKEN) or None
-    token = choose_token(config.host, given)
+    known_token = os.environ.get(TOKEN) or None
+    token = choose_token(config.host, known_token)
     policy, contract = open_policy(options.policy, options.action_interface)
 
-    def ready(port: int) -> None:
+    def announce(port: int) -> None:
         host = f"[{config.host}]" if ":" in config.host else config.host
-        _say(
+        _print(
             f"{contract.task}, {contract.sampler}, policy {contract.policy[:12]}: ws://{host}:{port}"
         )
-        if given is None:
-            _say(f"token {token}")
+        if known_token is None:
+            _print(f"token {token}")
 
-    serve(policy, contract, config, token, ready)
+    serve(policy, contract, config, token, announce)
 
 
 def open_policy(
     path: Path, action_interface: str | None = None
-) -> tuple[Policy | SeeingPolicy, Contract]:
-    """The policy at `path`, with its contract.
+) -> tuple[Policy | MultimodalPolicy, Contract]:
+    """Opens the policy at `path`, with its contract.
 
     Args:
         path: ONNX file with a contract, a folder with `policy.onnx`, or the directory of a saved
             policy.
-        action_interface: what its actions mean, for a saved policy, which does not say; None takes
+        action_interface: action interface of a saved policy, which does not store it; None takes
             `pd_target`.
 
     Raises:
-        HandoffError: nothing of the kind there, or it is damaged.
+        HandoffError: `path` contains no policy, or a damaged one.
     """
     onnx = path / ONNX if (path / ONNX).is_file() else path
     if onnx.suffix == ".onnx":
@@ -86,7 +87,7 @@ def open_policy(
     )
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     from rich.console import Console
 
     Console().print(text, highlight=False, soft_wrap=True, markup=False)

@@ -1,12 +1,12 @@
 """Learns policies with torch: imitation, reinforcement learning, distillation, export.
 
-- `chunk_policy_config`: what every policy family answers about itself.
+- `chunk_policy_config`: properties that every policy family declares.
 - `policy_config`: the families' configurations and their union.
 - `policy`: the class of all policies that predict chunks.
-- `card`: what is saved of a policy beside its weights.
+- `card`: the metadata saved with a policy's weights.
 - `normalize`: normalisers that travel with the weights.
 - `checkpoint`: policies and training states on disk.
-- `load`: a saved policy as the class of its family.
+- `load`: loads a saved policy as its family's class.
 - `serve`: the policy server.
 - `random_streams`: the random streams of training, by name.
 - `networks`: torch modules.

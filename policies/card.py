@@ -1,5 +1,4 @@
-"""Configuration that the learning stages share, and what a saved policy says of itself. Imports
-without torch."""
+"""Metadata of a saved policy, and the sizes of its inputs and outputs. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,17 +14,17 @@ from robots.spec import FieldSpec
 
 
 class Shapes(NamedTuple):
-    """Sizes that the data give a policy."""
+    """Input and output sizes of a policy, given by the data."""
 
     entries: Mapping[str, tuple[int, int]]
-    """Where each observed field begins and ends in the observation vector of one step."""
+    """Start and end of each observation field in the observation vector of one step."""
     action: int
     """A, entries of one action."""
     anchor: int | None
-    """Entry of the observation vector at which the field begins that actions are relative to; None
-    without one."""
+    """First entry, in the observation vector, of the field that actions are relative to; None for
+    absolute actions."""
     sensors: Mapping[str, tuple[int, ...]]
-    """Shape of one step of every camera and point cloud."""
+    """Shape of one step of every camera and point cloud, by name."""
 
     @property
     def observation(self) -> int:
@@ -34,32 +33,33 @@ class Shapes(NamedTuple):
 
     @classmethod
     def of_vector(cls, observation: int, action: int, anchor: int | None) -> Shapes:
-        """Those of a policy that sees one vector and nothing else."""
+        """Shapes of a policy that observes a single vector."""
         return cls({"observation": (0, observation)}, action, anchor, {})
 
 
 @config
 class PolicyCard:
-    """What a saved policy says of itself, in `config.json` beside its weights."""
+    """Metadata of a saved policy, written as `config.json` next to its weights."""
 
     version: int = 3
-    """3 tells the family in `model.kind`; 2 had diffusion policies only, with the sizes of the
-    network under `model.network`; 1 had those of the only network, the MLP, in `model`."""
+    """Version of the layout. Version 3 names the family in `model.kind`; version 2 had diffusion
+    policies only, with the network's sizes in `model.network`; version 1 had the MLP only, with its
+    sizes in `model`."""
     task: str
     """Name of the task, from the schema of the demonstrations."""
     rate_hz: float
     """Policy steps per second of robot time."""
     observation: dict[str, FieldSpec]
-    """Fields of one step in the order of the observation vector."""
+    """Observation fields of one step, in the order of the observation vector."""
     sensors: dict[str, FieldSpec] = field(default_factory=dict)
     """Cameras and point clouds of one step."""
     action: FieldSpec
-    """Entries of one action, A."""
+    """Shape (A entries), unit and frame of one action."""
     model: PolicyConfig
-    """Configuration of the policy's family and network."""
+    """Configuration of the policy family."""
     robot: str = ""
-    """Name of the robot that the demonstrations were recorded with; empty where none was, and in
-    cards from before it was stated."""
+    """Name of the robot that the demonstrations were recorded with; empty where unknown, as in
+    older cards."""
 
     @property
     def shapes(self) -> Shapes:
@@ -78,11 +78,11 @@ class PolicyCard:
 
     @property
     def anchor(self) -> int | None:
-        """Entry of the observation vector at which the field begins that actions are relative to;
-        None without one.
+        """First entry, in the observation vector, of the field that actions are relative to; None
+        for absolute actions.
 
         Raises:
-            HandoffError: there is no such field, or it has not the entries of an action.
+            HandoffError: the field does not exist, or its size is not that of an action.
         """
         name = self.model.anchor_field
         if name is None:
@@ -92,8 +92,8 @@ class PolicyCard:
                 f"policy: anchor_field '{name}' must be an observed field with the {self.action_size} entries of an "
                 f"action; observed are {sorted(self.observation)}."
             )
-        before = list(self.observation)[: list(self.observation).index(name)]
-        return sum(prod(self.observation[field].shape) for field in before)
+        preceding = list(self.observation)[: list(self.observation).index(name)]
+        return sum(prod(self.observation[field].shape) for field in preceding)
 
     @property
     def action_size(self) -> int:

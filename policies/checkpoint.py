@@ -1,9 +1,8 @@
-"""Saved policies and interrupted trainings. Every file is replaced whole, so a crash leaves the old
-one or the new one.
+"""Saves and loads policies and training states. Files are replaced atomically, so a crash leaves
+the old one or the new one.
 
-A policy is `config.json` (its card) and `policy.safetensors` (float32 weights and the normalisers).
-The state of interruptible work is a torch file, read with `weights_only=True`, so that loading
-never runs code.
+A policy is `config.json` (its card) and `policy.safetensors` (float32 weights and normalisers). A
+training state is a torch file, read with `weights_only=True`, so that loading never runs code.
 """
 
 from __future__ import annotations
@@ -33,11 +32,12 @@ def save_policy(
     weights: dict[str, Tensor],
     files: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Writes the policy into the directory `path`; the card, which makes it one, last.
+    """Writes a policy into the directory `path`; the card is written last, so that a folder with a
+    card is complete.
 
     Args:
-        path: exists.
-        card: what the policy says of itself.
+        path: existing directory.
+        card: metadata of the policy.
         weights: a state dictionary.
         files: the module's `extra_files`.
     """
@@ -56,7 +56,7 @@ def read_card(path: Path) -> PolicyCard:
     """The card of the policy in the directory `path`.
 
     Raises:
-        HandoffError: there is none, or it is damaged or of another version.
+        HandoffError: the card is missing, damaged or of an unsupported version.
     """
     try:
         values = json.loads((path / CARD).read_text())
@@ -77,16 +77,16 @@ def read_card(path: Path) -> PolicyCard:
 
 
 def _upgraded(values: Any) -> Any:
-    """A card of version 1 or 2, which knew one family, and 1 one network, as one of version 3."""
+    """Upgrades a card of version 1 (one family, one network) or 2 (one family) to version 3."""
     if not (isinstance(values, dict) and isinstance(values.get("model"), dict)):
         return values
     if values.get("version") == 1:
         sizes = ("width", "blocks", "time_embedding")
-        own = {key: value for key, value in values["model"].items() if key not in sizes}
+        model = {key: value for key, value in values["model"].items() if key not in sizes}
         network = {"kind": "mlp"} | {
             key: values["model"][key] for key in sizes if key in values["model"]
         }
-        values = values | {"version": 2, "model": own | {"network": network}}
+        values = values | {"version": 2, "model": model | {"network": network}}
     if values.get("version") == 2:
         values = values | {"version": 3, "model": {"kind": "diffusion"} | values["model"]}
     return values
@@ -105,7 +105,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         return load_file(path / WEIGHTS)
     except FileNotFoundError:
         raise HandoffError(
-            f"{path}: no {WEIGHTS} beside {CARD}. Was the directory copied in part?"
+            f"{path}: no {WEIGHTS} next to {CARD}. Was the directory copied incompletely?"
         ) from None
     except SafetensorError as error:
         raise HandoffError(
@@ -120,16 +120,16 @@ def digest_file(file: Path) -> str:
 
 
 def save_state(file: Path, state: dict[str, Any]) -> None:
-    """Replaces the state of interruptible work: tensors, numbers and text in plain containers."""
+    """Replaces a training state; it may hold tensors, numbers and text in plain containers."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    with explain_write_errors(file, "the work goes on from the checkpoint before"):
+    with explain_write_errors(file, "the run will resume from the previous checkpoint"):
         write_atomically(file, buffer.getvalue())
 
 
 def read_state(file: Path, identity: str) -> dict[str, Any] | None:
-    """The state in `file`, tensors on the CPU; None when there is none, or it is that of other work
-    than `identity`.
+    """The training state in `file`, tensors on the CPU; None when there is none, or its identity is
+    not `identity`.
 
     Raises:
         HandoffError: the file is damaged.

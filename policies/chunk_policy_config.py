@@ -1,5 +1,5 @@
-"""Fields that policy families share, and the usual answers to what stages ask of a family. Imports
-without torch."""
+"""Options that policy families share, and the properties by which pipeline stages treat a family.
+Imports no torch."""
 
 from __future__ import annotations
 
@@ -18,39 +18,40 @@ from robots.config import config
 
 @config
 class ChunkPolicyConfig:
-    """Fields of every policy over action chunks, and the usual answers to what stages ask of its
-    family; a family overrides an answer where its own differs."""
+    """Options of every policy over action chunks, and default properties that a family overrides
+    where it differs."""
 
     pretrained: ClassVar[bool] = True
-    """Whether it learns from demonstrations, so that a pipeline may begin with it."""
-    reads_language: ClassVar[bool] = False
-    """Whether it is told in words what to do."""
+    """Whether the family is trained from demonstrations, so that a pipeline may start with it."""
+    language_conditioned: ClassVar[bool] = False
+    """Whether the policy is conditioned on a language instruction."""
 
     stream: str = "policy"
     """Stream of the episodes that holds observations and actions."""
     observation_fields: tuple[str, ...] = ("keypoints", "agent")
-    """Concatenated, each flattened, in this order into the O entries of one step."""
+    """Observation fields that are flattened and concatenated in this order into the O entries of
+    one step."""
     image_fields: tuple[str, ...] = ()
-    """Cameras: pictures (height, width, 3), uint8 RGB."""
+    """Camera images (height, width, 3), uint8 RGB."""
     point_fields: tuple[str, ...] = ()
     """Point clouds (points, entries), positions first."""
     action_field: str = "action"
-    """The action, A entries."""
+    """Action field, A entries."""
     anchor_field: str | None = "agent"
-    """Observation field, A entries, to whose newest value the actions are relative; None takes them
-    as they are."""
+    """Observation field, A entries, to whose newest value the actions are relative; None leaves
+    actions absolute."""
     n_obs_steps: int = 1
-    """Newest steps that the policy sees; on push-T two scored no better than one, see
-    `docs/results/push_t.md`."""
+    """Number of newest observation steps given to the policy; on push-T two scored no better than
+    one, see `docs/results/push_t.md`."""
     horizon: int = 16
     """Actions predicted per inference; the first belongs to the oldest observed step."""
     n_action_steps: int = 8
     """Actions executed per chunk, from index `n_obs_steps - 1` on."""
 
     @classmethod
-    def with_gaps(cls, missing: str) -> Self:
-        """The family's defaults, with the text `missing` in place of values that have no
-        default."""
+    def with_placeholders(cls, missing: str) -> Self:
+        """The family's default configuration, with the text `missing` as a placeholder for required
+        values."""
         return cls()
 
     @property
@@ -60,115 +61,113 @@ class ChunkPolicyConfig:
 
     @property
     def sensor_fields(self) -> tuple[str, ...]:
-        """Cameras, then point clouds; empty for a policy of vectors alone."""
+        """Names of cameras, then of point clouds; empty for a policy that observes vectors only."""
         return (*self.image_fields, *self.point_fields)
 
     @property
     def sampler(self) -> str:
-        """Name of the method by which the family samples in several steps, such as `ddim`."""
+        """Name of the multi-step sampler, such as `ddim`."""
         return "sampler"
 
     @property
     def sampler_steps(self) -> int | None:
-        """Steps in which the policy samples by itself; None for one that answers in one pass."""
+        """Configured number of sampler steps; None for policies that predict in one pass."""
         return None
 
     def with_sampler_steps(self, steps: int) -> Self:
-        """The same policy that samples in `steps` steps by itself; itself if it answers in one
-        pass."""
+        """A copy with `steps` sampler steps; unchanged for policies that predict in one pass."""
         return self
 
     def sampler_name(self, steps: int | None) -> str:
-        """Name of the sampler in `steps` steps, such as `ddim-10`; `one-step` for 1 and None."""
+        """Name of the sampler with `steps` steps, such as `ddim-10`; `one-step` for 1 and None."""
         return "one-step" if steps is None or steps == 1 else f"{self.sampler}-{steps}"
 
     @property
     def ensemble(self) -> float | None:
-        """Coefficient of the temporal ensemble by which chunks are executed; None executes
-        `n_action_steps` of each."""
+        """Coefficient of temporal ensembling; None executes `n_action_steps` of each chunk."""
         return None
 
     @property
-    def own_instruction(self) -> str | None:
-        """Instruction that the policy is told where no other is given; None without one."""
+    def default_instruction(self) -> str | None:
+        """Instruction used where none is given; None without one."""
         return None
 
     @property
-    def wants_future_goal(self) -> bool:
-        """Whether its goal is an observation of a later state, in training one of the same
-        episode."""
+    def uses_future_goal(self) -> bool:
+        """Whether the goal is a future observation; in training, one of the same episode."""
         return False
 
     @property
-    def outside_folders(self) -> Mapping[str, str]:
-        """Folders that training reads beside the demonstrations, by a name for each."""
+    def external_folders(self) -> Mapping[str, str]:
+        """Folders that training reads in addition to the demonstrations, by name."""
         return {}
 
     @property
     def distils_to_one_step(self) -> bool:
-        """Whether a student in one step can be made of it by `policies.distillation.one_step`."""
+        """Whether `policies.distillation.one_step` can distil the policy into a one-step
+        student."""
         return False
 
     @property
-    def reaches_arm(self) -> bool:
-        """Whether a pipeline distils, exports and deploys it without a student being named;
-        cameras and point clouds end it at its evaluation."""
+    def deployable(self) -> bool:
+        """Whether a pipeline without a configured student distils, exports and deploys the policy;
+        with cameras or point clouds such a pipeline ends after the evaluation."""
         return self.distils_to_one_step and not self.sensor_fields
 
     @property
     def finetuning_methods(self) -> tuple[str, ...]:
-        """Kinds of fine-tuning (`policies.rl.finetuning.config`) that can improve it."""
+        """Kinds of fine-tuning (`policies.rl.finetuning.config`) that support the family."""
         return ()
 
 
 @config
 class EncodedPolicyConfig(ChunkPolicyConfig):
-    """What every policy has that learns encoders of pictures and point clouds of its own."""
+    """Options of policies that train their own encoders of images and point clouds."""
 
     image_encoder: ImageEncoderConfig = field(default_factory=ImageEncoderConfig)
-    """One such encoder per camera."""
+    """Image encoder; one instance per camera."""
     point_encoder: PointEncoderConfig = field(default_factory=PointEncoderConfig)
-    """One such encoder per point cloud."""
+    """Point-cloud encoder; one instance per point cloud."""
 
 
 @config
 class VisionLanguagePolicyConfig(ChunkPolicyConfig):
-    """What every policy over a vision-language backbone has; it sees the newest picture of each
-    camera, if any."""
+    """Options of policies with a vision-language backbone, which receives the newest image of each
+    camera."""
 
-    reads_language: ClassVar[bool] = True
+    language_conditioned: ClassVar[bool] = True
     """Whether the policy is conditioned on an instruction."""
 
     backbone: BackboneConfig
-    """Which pretrained model."""
+    """Pretrained backbone."""
     train_backbone: Literal["none", "lora", "all"] = "none"
-    """`none` freezes it, `lora` trains adapters in it, `all` trains it whole, with its vision
-    tower."""
+    """Trained part of the backbone: `none` freezes it, `lora` trains adapters, `all` trains the
+    whole backbone including the vision tower."""
     lora: LoraConfig = field(default_factory=LoraConfig)
-    """Read for `train_backbone: lora`."""
+    """LoRA options, used with `train_backbone: lora`."""
     state_tokens: Literal["one", "field", "object"] = "one"
-    """`one` shows the backbone the whole state as a token, as SmolVLA; `field` every observed field
-    as one of its own, so that words can be about one of them; `object` likewise, and fields of as
-    many entries share their projection and are told apart by a name that is learned: what is
-    learned of one cube holds for the next. Without cameras that is all it sees."""
+    """Tokens of the state: `one` gives the backbone the whole state as a single token, as SmolVLA;
+    `field` gives it one token per observation field, so that instructions can refer to a field;
+    `object` does so too, but fields of the same size share a projection and differ by a learned
+    name embedding, so that what is learned about one cube transfers to the next. Without cameras
+    the state tokens are the whole observation."""
     instruction: str | None = None
-    """Said to the policy where nothing else is: in training by episodes without an instruction,
-    which are told the name of their task if this is None, and at inference, which is then
-    refused."""
+    """Default instruction, used for episodes without one in training and for requests without one
+    at inference. None uses the name of the task in training and raises an error at inference."""
 
     @classmethod
-    def with_gaps(cls, missing: str) -> Self:
-        """See `ChunkPolicyConfig.with_gaps`."""
+    def with_placeholders(cls, missing: str) -> Self:
+        """See `ChunkPolicyConfig.with_placeholders`."""
         return cls(backbone=BackboneConfig(folder=missing))
 
     @property
-    def own_instruction(self) -> str | None:
-        """See `ChunkPolicyConfig.own_instruction`."""
+    def default_instruction(self) -> str | None:
+        """See `ChunkPolicyConfig.default_instruction`."""
         return self.instruction
 
     @property
-    def outside_folders(self) -> Mapping[str, str]:
-        """See `ChunkPolicyConfig.outside_folders`."""
+    def external_folders(self) -> Mapping[str, str]:
+        """See `ChunkPolicyConfig.external_folders`."""
         return {} if self.backbone.folder is None else {"backbone": self.backbone.folder}
 
     @property

@@ -1,5 +1,5 @@
-"""Saved policies, whatever their family: untrained modules, trained ones, and functions of NumPy
-arrays."""
+"""Builds and loads policies of any family: untrained modules, trained modules, and functions of
+NumPy arrays."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from policies.policy_config import (
     VlaConfig,
 )
 from robots.errors import HandoffError
-from robots.interfaces import PolicyInput, SeeingPolicy
+from robots.interfaces import MultimodalPolicy, PolicyInput
 
 
 def new_module(config: PolicyConfig, shapes: Shapes, saved: Path | None = None) -> ChunkPolicy:
-    """An untrained policy on the CPU; its weights come from torch's random state, those of a
-    backbone from its folder.
+    """An untrained policy on the CPU. Its weights are drawn from torch's random state, those of a
+    pretrained backbone are read from its folder.
 
     Args:
-        config: of the family.
-        shapes: sizes that the data give.
-        saved: folder of the policy whose weights are to be loaded into the module; a backbone's are
-            then not read.
+        config: configuration of the family.
+        shapes: sizes given by the data.
+        saved: folder of the policy whose weights will be loaded into the module; the pretrained
+            weights of a backbone are then not read.
 
     Raises:
         HandoffError: sizes that do not fit together, or a backbone that cannot be read.
@@ -79,14 +79,15 @@ def load_module(
     """The policy in the directory `path`, ready for inference, and its card.
 
     Args:
-        path: what `pretrain` or `distil` wrote.
-        steps: sampler steps; None takes the policy's own.
-        device: of torch.
-        trainable: whether what was trained may be trained further, such as adapters in a frozen
-            backbone.
+        path: folder written by `pretrain` or `distil`.
+        steps: sampler steps; None keeps the policy's own number.
+        device: torch device.
+        trainable: whether parameters that were trained may be trained further, such as adapters in
+            a frozen backbone.
 
     Raises:
-        HandoffError: no policy there, a damaged one, or steps that its sampler cannot take.
+        HandoffError: the folder has no policy, a damaged one, or one whose sampler does not support
+            this number of steps.
     """
     card = read_card(path)
     module = new_module(card.model, card.shapes, path)
@@ -102,7 +103,7 @@ def load_module(
     return (module if trainable else module.requires_grad_(False)).eval().to(device), card
 
 
-def load_policy(path: Path, steps: int | None = None, device: str = "cpu") -> SeeingPolicy:
+def load_policy(path: Path, steps: int | None = None, device: str = "cpu") -> MultimodalPolicy:
     """The policy in the directory `path` as a function of NumPy arrays; arguments and errors of
     `load_module`."""
     module, card = load_module(path, steps, device)
@@ -110,20 +111,22 @@ def load_policy(path: Path, steps: int | None = None, device: str = "cpu") -> Se
 
     @torch.no_grad()
     def policy(observation: np.ndarray | PolicyInput, noise: np.ndarray) -> np.ndarray:
-        seen = observation if isinstance(observation, PolicyInput) else PolicyInput(observation)
-        _check("observation", seen.vector, (len(noise), *module.observation_shape))
-        _check("noise", noise, (len(seen.vector), *module.chunk_shape))
-        _check_sensors(seen.sensors, card, len(noise))
-        vector, draws = (
-            torch.from_numpy(np.ascontiguousarray(a, np.float32)) for a in (seen.vector, noise)
+        inputs = observation if isinstance(observation, PolicyInput) else PolicyInput(observation)
+        _check("observation", inputs.vector, (len(noise), *module.observation_shape))
+        _check("noise", noise, (len(inputs.vector), *module.chunk_shape))
+        _check_sensors(inputs.sensors, card, len(noise))
+        vector, noise_tensor = (
+            torch.from_numpy(np.ascontiguousarray(a, np.float32)) for a in (inputs.vector, noise)
         )
-        sensors = {name: torch.from_numpy(array).to(device) for name, array in seen.sensors.items()}
+        sensors = {
+            name: torch.from_numpy(array).to(device) for name, array in inputs.sensors.items()
+        }
         goal = None
-        if seen.goal is not None:
-            _check("goal", seen.goal, (len(noise), module.observation_shape[1]))
-            goal = torch.from_numpy(np.ascontiguousarray(seen.goal, np.float32)).to(device)
+        if inputs.goal is not None:
+            _check("goal", inputs.goal, (len(noise), module.observation_shape[1]))
+            goal = torch.from_numpy(np.ascontiguousarray(inputs.goal, np.float32)).to(device)
         return (
-            module(vector.to(device), draws.to(device), sensors, seen.instructions, goal)
+            module(vector.to(device), noise_tensor.to(device), sensors, inputs.instructions, goal)
             .cpu()
             .numpy()
         )

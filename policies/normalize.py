@@ -1,7 +1,7 @@
-"""Normalisation, fitted to the data and saved with the policy: min-max for observations, standard
-for chunks.
+"""Normalisers fitted to the data and saved with the policy: min-max for observations, standard for
+chunks.
 
-Statistics take the data in part after part, so that never all of it has to be in memory.
+Statistics are computed incrementally, so that the data need not fit in memory.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from torch import Tensor, nn
 from robots.errors import HandoffError
 
 _CONSTANT = 1e-9
-"""Range below which an entry is taken for a constant; it is then only centred [unit of the
-entry]."""
+"""Range up to which an entry counts as constant and is only centred [unit of the entry]."""
 
 
 class MinMaxStatistics:
-    """Smallest and largest value of every entry, from as many parts as there are."""
+    """Running minimum and maximum of every entry."""
 
     def __init__(self, size: int) -> None:
-        """Of vectors with `size` entries."""
+        """Starts empty, for vectors with `size` entries."""
         self.low = np.full(size, np.inf)
         self.high = np.full(size, -np.inf)
 
     def update(self, rows: np.ndarray) -> None:
-        """Takes in `(N, size)`.
+        """Adds rows `(N, size)`.
 
         Raises:
             HandoffError: wrong size, or a value that is not finite.
@@ -46,18 +45,18 @@ class MinMaxStatistics:
 
 
 class MomentStatistics:
-    """Mean and deviation of every entry in float64, from as many parts as there are (Chan, Golub
-    and LeVeque 1979)."""
+    """Running mean and standard deviation of every entry in float64 (Chan, Golub and LeVeque
+    1979)."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        """Of values with `shape`."""
+        """Starts empty, for values of `shape`."""
         self.count = 0
         self.mean = np.zeros(shape)
         self.squares = np.zeros(shape)
         """Sum of the squared distances from the mean."""
 
     def update(self, values: np.ndarray) -> None:
-        """Takes in `(N, *shape)`.
+        """Adds values `(N, *shape)`.
 
         Raises:
             HandoffError: wrong shape, or a value that is not finite.
@@ -73,52 +72,51 @@ class MomentStatistics:
         if not len(values):
             return
         mean = values.mean(axis=0, dtype=np.float64)
-        apart, total = mean - self.mean, self.count + len(values)
-        self.squares += np.square(values - mean).sum(axis=0) + np.square(apart) * (
+        difference, total = mean - self.mean, self.count + len(values)
+        self.squares += np.square(values - mean).sum(axis=0) + np.square(difference) * (
             self.count * len(values) / total
         )
-        self.mean += apart * (len(values) / total)
+        self.mean += difference * (len(values) / total)
         self.count = total
 
     @property
     def deviation(self) -> np.ndarray:
-        """Standard deviation of every entry, of the values themselves (not an estimate for
-        others)."""
+        """Population standard deviation of every entry (divisor N, not N - 1)."""
         return np.sqrt(self.squares / max(1, self.count))
 
 
 class StandardNormalizer(nn.Module):
-    """Maps every entry to mean 0 and standard deviation 1/2, so that most of it lies in [-1, 1],
+    """Maps every entry to mean 0 and standard deviation 1/2, so that most values lie in [-1, 1],
     and back."""
 
     centre: Tensor
     scale: Tensor
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        """The identity on entries of `shape`, until `fit` or a loaded state sets it."""
+        """Starts as the identity on values of `shape`, until `fit` or a loaded state sets it."""
         super().__init__()
         self.register_buffer("centre", torch.zeros(shape))
         self.register_buffer("scale", torch.ones(shape))
 
     def fit(self, values: np.ndarray) -> None:
-        """Takes mean and deviation of `values`, `(N, *shape)`, over.
+        """Fits mean and standard deviation to `values`, `(N, *shape)`.
 
         Raises:
-            HandoffError: there are none, or one is not finite.
+            HandoffError: no values, or one that is not finite.
         """
         statistics = MomentStatistics(tuple(self.centre.shape))
         statistics.update(values)
         self.fit_moments(statistics)
 
     def fit_moments(self, statistics: MomentStatistics) -> None:
-        """Takes mean and deviation over.
+        """Takes mean and standard deviation from `statistics`.
 
         Raises:
-            HandoffError: the statistics have seen no data.
+            HandoffError: the statistics are empty.
         """
         if not statistics.count:
             raise HandoffError(
-                "normaliser: no data seen, expected at least one value. Is every episode too short?"
+                "normaliser: no data, expected at least one value. Is every episode too short?"
             )
         deviation = statistics.deviation
         self.centre.copy_(torch.from_numpy(statistics.mean))
@@ -134,27 +132,27 @@ class StandardNormalizer(nn.Module):
 
 
 class MinMaxNormalizer(nn.Module):
-    """Maps every entry of the last axis to [-1, 1] and back; the two maps are inverses."""
+    """Maps every entry of the last axis to [-1, 1] and back."""
 
     centre: Tensor
     half_range: Tensor
 
     def __init__(self, size: int) -> None:
-        """The identity on `size` entries, until `fit` or a loaded state sets it."""
+        """Starts as the identity on `size` entries, until `fit` or a loaded state sets it."""
         super().__init__()
         self.register_buffer("centre", torch.zeros(size))
         self.register_buffer("half_range", torch.ones(size))
 
     def fit(self, statistics: MinMaxStatistics) -> None:
-        """Takes the range over.
+        """Takes the range from `statistics`.
 
         Raises:
-            HandoffError: the statistics have seen no data.
+            HandoffError: the statistics are empty.
         """
         low, high = statistics.low, statistics.high
         if not np.isfinite(low).all():
             raise HandoffError(
-                "normaliser: no data seen, expected at least one row. Is the store empty?"
+                "normaliser: no data, expected at least one row. Is the store empty?"
             )
         spread = high - low
         half_range = np.where(spread > _CONSTANT, spread / 2, 1.0)

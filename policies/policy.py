@@ -1,5 +1,5 @@
-"""The interface of all policies over action chunks: physical units outside, normalised ones inside,
-one loss.
+"""Interface of all policies over action chunks. Inputs and outputs are in physical units, the
+networks work on normalised ones.
 
 Shape suffixes: B batch, T observed steps, O observation, H horizon, A action.
 """
@@ -21,50 +21,51 @@ from policies.policy_config import PolicyConfig
 from robots.errors import HandoffError
 
 if TYPE_CHECKING:
-    from policies.policy import Words
+    from policies.policy import InstructionTokens
     from policies.samplers.chain import Denoise, Grid
 
 
 class ObservationTensors(NamedTuple):
-    """What a policy sees."""
+    """Observation batch of a policy."""
 
     vector_BTO: Tensor
-    """Newest step last."""
+    """Observation vectors, newest step last."""
     sensors: Mapping[str, Tensor] = {}
     """Per camera (B, T, height, width, 3) uint8 RGB, per point cloud (B, T, points, entries) [m];
-    as recorded."""
+    as recorded, not normalised."""
     instructions: tuple[str, ...] = ()
-    """B sentences; empty where there are none."""
+    """B sentences; empty for policies that are not language-conditioned."""
     goal_BO: Tensor | None = None
-    """Observation vector of the state to be reached, where the policy is told one apart from its
-    observation."""
-    words: Words | None = None
-    """The sentences as the policy's own backbone reads them, where that has been done before."""
+    """Observation vector of the goal state, for goal-conditioned policies whose goal is not part of
+    the observation."""
+    instruction_tokens: InstructionTokens | None = None
+    """Instructions tokenized beforehand by the policy's backbone; takes precedence over
+    `instructions`."""
 
 
 class Batch(NamedTuple):
-    """Rows to learn from, normalised."""
+    """Training batch, normalised."""
 
-    observed: ObservationTensors
+    obs: ObservationTensors
     chunk_BHA: Tensor
     padded_BH: Tensor
-    """True for actions outside their episode, which repeat its first or last."""
+    """True for actions outside their episode, which repeat its first or last action."""
 
 
 class ChunkPolicy(nn.Module, ABC):
-    """A chunk as a pure function of observation, noise and weights, and the loss by which the
-    weights learn.
+    """Base class of all policy families: a chunk as a pure function of observation, noise and
+    weights, and the training loss.
 
-    A family fills in `sample` and `loss`, and assigns `config` again, by which a type checker knows
-    it as that of the family. Every other method has an answer here that a family may override.
+    A family implements `sample` and `loss`, and assigns `config` again so that type checkers know
+    its type. Every other method has a default that a family may override.
 
     Args:
-        config: of the family.
-        shapes: sizes that the data give.
+        config: configuration of the family.
+        shapes: sizes given by the data.
     """
 
-    said: str | None = None
-    """Instruction that the policy hears where none is given; None without one."""
+    default_instruction: str | None = None
+    """Instruction used where none is given; None without one."""
 
     def __init__(self, config: PolicyConfig, shapes: Shapes) -> None:
         super().__init__()
@@ -77,23 +78,24 @@ class ChunkPolicy(nn.Module, ABC):
         self.normalize_action = StandardNormalizer(self.chunk_shape)
 
     @property
-    def reads_language(self) -> bool:
-        """See `ChunkPolicyConfig.reads_language`."""
-        return self.config.reads_language
+    def language_conditioned(self) -> bool:
+        """See `ChunkPolicyConfig.language_conditioned`."""
+        return self.config.language_conditioned
 
     @property
     def sampler(self) -> str:
-        """Name of the sampler and its steps, such as `ddim-10`; `one-step` without steps."""
+        """Name of the sampler with its number of steps, such as `ddim-10`; `one-step` for policies
+        without sampler steps."""
         return self.config.sampler_name(self.sampler_steps)
 
     @property
     def sampler_steps(self) -> int | None:
-        """Steps in which it samples now; None for one that answers in one pass."""
+        """Current number of sampler steps; None for policies that predict in one pass."""
         return None
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.normalize_action.centre.device
 
     def forward(
@@ -114,110 +116,112 @@ class ChunkPolicy(nn.Module, ABC):
             goal_BO: physical units; see `ObservationTensors`.
         """
         goal = None if goal_BO is None else self.normalize_observation(goal_BO)
-        observed = ObservationTensors(
+        obs = ObservationTensors(
             self.normalize_observation(observation_BTO), sensors or {}, instructions, goal
         )
-        chunk_BHA = self.normalize_action.inverse(self.sample(observed, noise_BHA))
+        chunk_BHA = self.normalize_action.inverse(self.sample(obs, noise_BHA))
         if self.anchor is None:
             return chunk_BHA
         return chunk_BHA + observation_BTO[:, -1:, self.anchor : self.anchor + self.chunk_shape[1]]
 
     @abstractmethod
-    def sample(self, observed: ObservationTensors, noise_BHA: Tensor) -> Tensor:
+    def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A)."""
 
     @abstractmethod
-    def loss(self, batch: Batch, draw: np.random.Generator) -> Tensor:
-        """The scalar loss of an update.
+    def loss(self, batch: Batch, generator: np.random.Generator) -> Tensor:
+        """Scalar training loss.
 
         Args:
             batch: normalised, on the policy's device.
-            draw: all chance of the update comes from here, so that it can be repeated.
+            generator: source of all randomness of the update, so that it can be repeated.
         """
 
     def extra_files(self) -> dict[str, bytes]:
-        """Files that a saved policy needs beside its weights, by their path in its folder."""
+        """Files that a saved policy needs in addition to its weights: path in its folder to
+        content."""
         return {}
 
     def set_sampler_steps(self, steps: int) -> None:
-        """Samples in `steps` steps from now on.
+        """Sets the number of sampler steps.
 
         Raises:
-            HandoffError: the family has no such sampler.
+            HandoffError: the family has no multi-step sampler.
         """
         raise HandoffError(
-            f"policy: {type(self).__name__} answers in one pass, it has no {steps}-step sampler."
+            f"policy: {type(self).__name__} predicts in one pass, it has no {steps}-step sampler."
         )
 
     def fit_action(self, moments: MomentStatistics, chunks: Callable[[], np.ndarray]) -> None:
-        """Fits the normaliser of actions.
+        """Fits the action normaliser.
 
         Args:
-            moments: of all chunks to learn from.
-            chunks: reads those chunks, (N, H, A), for what has no running form.
+            moments: mean and standard deviation of all training chunks.
+            chunks: reads those chunks, (N, H, A), for statistics that need all data at once.
         """
         self.normalize_action.fit_moments(moments)
 
     def fit_usual_goal(self, last: MomentStatistics) -> None:
-        """Takes the mean of the episodes' last observations for the goal where none is told; called
-        after the normalisers are fitted. A family without such a goal does nothing."""
+        """Sets the default goal to the mean of the episodes' last observations; called after the
+        normalisers are fitted. Families without such a goal do nothing."""
 
-    def tokens(self, sentences: Sequence[str]) -> Words:
-        """The sentences as the policy's text layers read them.
+    def tokens(self, sentences: Sequence[str]) -> InstructionTokens:
+        """Tokenizes sentences for the policy's text layers.
 
         Raises:
-            HandoffError: a sentence that is too long, or a family that reads no language.
+            HandoffError: a sentence that is too long, or a family that is not
+                language-conditioned.
         """
         raise HandoffError(
-            f"policy: {type(self).__name__} reads no language, got {len(sentences)} sentences."
+            f"policy: {type(self).__name__} is not language-conditioned, got {len(sentences)} sentences."
         )
 
     def shared_settings(self) -> dict[str, object]:
-        """Settings in which a teacher must agree with its student beside sizes and units, by their
-        names."""
+        """Settings by name that a teacher and its student must share, in addition to sizes and
+        units."""
         return {}
 
 
 class DenoisingPolicy(ChunkPolicy):
-    """A `ChunkPolicy` that goes from noise to the chunk along a grid of Gaussian steps, each of
-    which can be walked, weighed and corrected by itself."""
+    """A `ChunkPolicy` that denoises a chunk along a grid of Gaussian steps, whose samples and
+    log-probabilities are accessible one by one."""
 
     @abstractmethod
-    def velocity(self, observed: ObservationTensors) -> Denoise:
-        """The network behind `chain_grid`, given what is observed: (noisy (B, H, A), level or time
-        (B,)) to velocity."""
+    def velocity(self, obs: ObservationTensors) -> Denoise:
+        """The denoiser for `chain_grid`, conditioned on an observation: (noisy (B, H, A), timestep
+        or time (B,)) to velocity."""
 
     @abstractmethod
     def chain_grid(
         self, steps: int | None, *, eta: float, flow_noise: float, renoise: bool = False
     ) -> Grid:
-        """The steps of the sampler as Gaussians.
+        """The sampler's steps as Gaussians.
 
         Args:
-            steps: how many; None takes those of the sampler now.
-            eta: noise of a diffusion's steps, 0 for DDIM to 1 for DDPM.
-            flow_noise: noise of a flow's steps, 0 for its ODE.
-            renoise: see `policies.samplers.ddim.ddim_grid`; read for a diffusion.
+            steps: number of steps; None takes the sampler's current number.
+            eta: noise of diffusion steps, 0 for DDIM to 1 for DDPM.
+            flow_noise: noise of flow steps, 0 for the ODE.
+            renoise: see `policies.samplers.ddim.ddim_grid`; used by diffusion only.
         """
 
-    def bounded(self, chunk_BHA: Tensor) -> Tensor:
-        """The end of a chain within the bounds of the family's own sampler."""
+    def clip_chunk(self, chunk_BHA: Tensor) -> Tensor:
+        """Clips the end of a chain to the bounds of the family's own sampler."""
         return chunk_BHA
 
 
 @contextmanager
-def repeatable_dropout(draw: np.random.Generator, device: torch.device) -> Iterator[None]:
-    """Draws torch's random numbers from `draw`, so that an update that drops units can be
+def repeatable_dropout(generator: np.random.Generator, device: torch.device) -> Iterator[None]:
+    """Seeds torch's global random state from `generator`, so that an update with dropout can be
     repeated."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(int(draw.integers(1 << 62)))
+        torch.manual_seed(int(generator.integers(1 << 62)))
         yield
 
 
-class Words(NamedTuple):
-    """Sentences as the text layers read them."""
+class InstructionTokens(NamedTuple):
+    """Tokenized instructions."""
 
     token_BL: Tensor
-    """int64."""
+    """Token ids, int64."""
     mask_BL: Tensor
-    """False for padding, which stands behind."""
+    """False for padding, which is on the right."""

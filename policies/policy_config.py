@@ -1,10 +1,10 @@
-"""The families of policies, their sizes, and their answers to what stages ask of a family. Imports
-without torch.
+"""Configurations of the policy families: sizes, and properties that pipeline stages need. Imports
+no torch.
 
-A new family is a class here that stands in the union `PolicyConfig`, a module in
+A new family needs a class here that is added to the union `PolicyConfig`, a module in
 `policies/families`, a case in `policies.load.new_module`, and a file in `configs/policy`. No other
-module names a family: what one has to know of it is an answer of `ChunkPolicyConfig` or a method of
-`policies.policy.ChunkPolicy`.
+module depends on a family by name: they use the properties of `ChunkPolicyConfig` and the methods
+of `policies.policy.ChunkPolicy`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
 
     kind: Literal["diffusion"] = "diffusion"
     objective: Literal["diffusion", "flow"] = "diffusion"
-    """`diffusion` learns the velocity of a squared-cosine schedule and samples with DDIM; `flow`
-    learns that of the straight path from noise to data and samples with Euler's method."""
+    """Training objective: `diffusion` predicts the velocity of a squared-cosine schedule and
+    samples with DDIM; `flow` predicts the velocity of the straight path from noise to data and
+    samples with Euler's method."""
     train_timesteps: int = 100
-    """Noise levels of the squared-cosine schedule; for `flow` the levels at which times are told to
-    the network."""
+    """Number of noise levels of the squared-cosine schedule; for `flow`, number of discrete times
+    that the network is conditioned on."""
     inference_steps: int = 10
-    """Steps when sampling; for `diffusion` a divisor of `train_timesteps`."""
+    """Number of sampler steps; for `diffusion` a divisor of `train_timesteps`."""
     clip: float = 3.0
-    """Bound on every clean sample that the sampler works out [normalised units]."""
+    """Bound on every clean sample that the sampler predicts [normalised units]."""
     network: NetworkConfig = field(default_factory=MlpConfig)
-    """The denoiser."""
+    """Denoising network."""
 
     @property
     def sampler(self) -> str:
@@ -58,12 +59,12 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
 
     @property
     def distils_to_one_step(self) -> bool:
-        """See `ChunkPolicyConfig.distils_to_one_step`; its teacher samples with DDIM."""
+        """See `ChunkPolicyConfig.distils_to_one_step`; the teacher must sample with DDIM."""
         return self.objective == "diffusion"
 
     @property
     def finetuning_methods(self) -> tuple[str, ...]:
-        """See `ChunkPolicyConfig.finetuning_methods`; all of them learn from vectors alone."""
+        """See `ChunkPolicyConfig.finetuning_methods`; all of them require vector observations."""
         return () if self.sensor_fields else ("dppo", "best_of_n", "rl100")
 
 
@@ -74,39 +75,40 @@ class BesoConfig(ChunkPolicyConfig):
 
     kind: Literal["beso"] = "beso"
     n_obs_steps: int = 4
-    """Newest steps that the policy sees. `horizon` 4 with `n_action_steps` 1 is the paper's
-    window."""
+    """Number of newest observation steps given to the policy. `horizon` 4 with `n_action_steps` 1
+    is the paper's window."""
     goal: Literal["field", "future"] = "future"
-    """Where the goal comes from: `field` takes `goal_fields` out of the observation, which then
-    holds a commanded goal; `future` is told the observation of a state to be reached, in training
-    one later in the same episode."""
+    """Source of the goal: `field` takes `goal_fields` from the observation, which then contains a
+    commanded goal; `future` takes the observation of a goal state, in training a later one of the
+    same episode."""
     goal_fields: tuple[str, ...] = ("keypoints",)
-    """Observed fields that make up the goal's G entries."""
+    """Observation fields that make up the goal's G entries."""
     goal_dropout: float = 0.1
-    """Share of the training examples whose normalised goal is zeroed, so that the network also
-    learns to do without."""
+    """Fraction of the training examples whose normalised goal is zeroed, so that the network also
+    learns the unconditional distribution."""
     guidance: float = 1.5
-    """Weight of the goal: 0 ignores it, 1 follows the conditional network, more exaggerates it."""
+    """Classifier-free guidance scale: 0 ignores the goal, 1 uses the conditional network alone,
+    larger values extrapolate."""
     sampling_steps: int = 3
-    """Noise levels that the sampler visits."""
+    """Number of sampler steps."""
     sigma_min: float = 0.005
-    """Least noise level [normalised units]; Block-push was released with 0.05."""
+    """Smallest noise level [normalised units]; Block-push was released with 0.05."""
     sigma_max: float = 1.0
-    """Greatest noise level, at which sampling starts [normalised units]."""
+    """Largest noise level, at which sampling starts [normalised units]."""
     sigma_data: float = 0.5
-    """Spread of the chunks, for EDM's coefficients [normalised units]."""
+    """Standard deviation of the chunks for EDM's coefficients [normalised units]."""
     clip: float = 3.0
     """Bound on the sampled chunk [normalised units]."""
     layers: int = 6
-    """Layers of the transformer."""
+    """Number of transformer layers."""
     heads: int = 6
     """Attention heads; divides `width`."""
     width: int = 360
-    """Entries of a token."""
+    """Token width."""
     attention_dropout: float = 0.3
-    """Share of the attention weights that is dropped while training."""
+    """Dropout rate of the attention weights."""
     residual_dropout: float = 0.0
-    """Share of each branch's output that is dropped while training."""
+    """Dropout rate of each residual branch's output."""
 
     @property
     def sampler(self) -> str:
@@ -123,43 +125,44 @@ class BesoConfig(ChunkPolicyConfig):
         return replace(self, sampling_steps=steps)
 
     @property
-    def wants_future_goal(self) -> bool:
-        """See `ChunkPolicyConfig.wants_future_goal`."""
+    def uses_future_goal(self) -> bool:
+        """See `ChunkPolicyConfig.uses_future_goal`."""
         return self.goal == "future"
 
 
 @config
 class ActConfig(ChunkPolicyConfig):
-    """Action chunking transformer (ACT, Zhao et al., RSS 2023); it sees one step and every picture
-    whole."""
+    """Action chunking transformer (ACT, Zhao et al., RSS 2023); it observes one step and uncropped
+    images."""
 
     kind: Literal["act"] = "act"
     width: int = 512
-    """Entries of a token; a multiple of `heads` and of 4."""
+    """Token width; a multiple of `heads` and of 4."""
     heads: int = 8
     """Attention heads."""
     feedforward: int = 3200
     """Hidden units of every feed-forward layer."""
     latent_layers: int = 4
-    """Layers of the encoder that makes the latent from the demonstrated chunk; used in training
+    """Layers of the encoder that maps the demonstrated chunk to the latent; used in training
     only."""
     encoder_layers: int = 4
-    """Layers over the tokens of what is seen."""
+    """Layers of the encoder of the observation tokens."""
     decoder_layers: int = 1
-    """Layers over the tokens of the actions; the paper says 7, of which the released code uses the
-    first."""
+    """Layers of the decoder of the action tokens; the paper says 7, of which the released code uses
+    the first only."""
     latent: int = 32
-    """Entries of the latent."""
+    """Size of the latent."""
     kl_weight: float = 10.0
-    """Weight of the divergence of the latent from a standard normal, relative to the mean absolute
-    error of normalised actions."""
+    """Weight of the KL divergence of the latent from a standard normal, relative to the mean
+    absolute error of normalised actions."""
     dropout: float = 0.1
-    """Share that is dropped in attention, feed-forward and residual branches while training."""
+    """Dropout rate of attention, feed-forward and residual branches."""
     temporal_ensemble: float | None = None
-    """Asks the policy at every step and averages all chunks that foresaw it, with weight exp(-this
-    * i) for the i-th oldest; published is 0.01. None executes `n_action_steps` of each chunk."""
+    """Coefficient m of temporal ensembling: the policy runs at every step, and all chunks that
+    predicted the step are averaged with weight exp(-m * i) for the i-th oldest; published is 0.01.
+    None executes `n_action_steps` of each chunk."""
     point_encoder: PointEncoderConfig = field(default_factory=PointEncoderConfig)
-    """One such encoder per point cloud."""
+    """Point-cloud encoder; one instance per point cloud."""
 
     @property
     def ensemble(self) -> float | None:
@@ -169,19 +172,20 @@ class ActConfig(ChunkPolicyConfig):
 
 @config
 class BehaviourCloningConfig(EncodedPolicyConfig):
-    """Behaviour cloning with a Gaussian mixture, or by plain regression (robomimic, Mandlekar et
-    al., CoRL 2021)."""
+    """Behaviour cloning with a Gaussian mixture or by regression (robomimic, Mandlekar et al., CoRL
+    2021)."""
 
     kind: Literal["bc"] = "bc"
     head: Literal["gmm", "mse"] = "gmm"
-    """`gmm` learns a mixture of Gaussians over the whole chunk by its likelihood; `mse` learns one
-    chunk by the squared error, which averages over whatever the demonstrations do from there on."""
+    """Output head: `gmm` is a Gaussian mixture over the whole chunk, trained by likelihood; `mse`
+    predicts one chunk, trained by squared error, and averages over the modes of the
+    demonstrations."""
     hidden: tuple[int, ...] = (1024, 1024)
     """Hidden units of every layer."""
     modes: int = 5
-    """Gaussians of the mixture."""
+    """Number of Gaussians of the mixture."""
     min_deviation: float = 1e-4
-    """Lower bound of their standard deviations [normalised units]."""
+    """Lower bound on the standard deviations of the Gaussians [normalised units]."""
 
 
 @config
@@ -194,14 +198,16 @@ class VlaConfig(VisionLanguagePolicyConfig):
     n_action_steps: int = 50
     """Actions executed per chunk, from index `n_obs_steps - 1` on."""
     inference_steps: int = 10
-    """Steps of Euler's method from noise to the chunk."""
+    """Number of Euler steps from noise to the chunk."""
     expert_width: float = 0.75
-    """Width of the action expert as a share of the backbone's."""
+    """Width of the action expert as a fraction of the backbone's."""
     expert_layers: int | None = None
-    """Layers of the action expert, a divisor of the backbone's kept ones; None takes as many."""
+    """Layers of the action expert, a divisor of the number of backbone layers; None takes as many
+    as the backbone."""
     self_attention_every: int = 2
-    """Every such layer of the expert, from the first on, attends to the observation and the actions
-    together, the others to the observation alone: 2 is SmolVLA's interleaving, 1 is pi0's form."""
+    """Interval of the expert's layers, starting at the first, that attend to observation and
+    actions together; the others attend to the observation alone. 2 is SmolVLA's interleaving, 1 is
+    pi0."""
 
     @property
     def sampler(self) -> str:
@@ -220,50 +226,50 @@ class VlaConfig(VisionLanguagePolicyConfig):
 
 @config
 class TokenVlaConfig(VisionLanguagePolicyConfig):
-    """A vision-language backbone that answers with action tokens (OpenVLA), decoded in parallel
-    (OpenVLA-OFT)."""
+    """A vision-language backbone that predicts action tokens (OpenVLA), decoded in parallel
+    (OpenVLA-OFT) or autoregressively."""
 
     kind: Literal["token_vla"] = "token_vla"
     horizon: int = 8
     """Actions predicted per inference; the first belongs to the oldest observed step."""
     decoding: Literal["parallel", "autoregressive"] = "parallel"
-    """`parallel` answers all tokens of a chunk in one pass, each given the observation alone;
-    `autoregressive` answers them one after another, each given those before it, step by step and
-    within a step entry by entry."""
+    """Decoding order: `parallel` predicts all tokens of a chunk in one pass, each given the
+    observation alone; `autoregressive` predicts them one after another, each given the previous
+    ones, step by step and within a step entry by entry."""
     tokens: Literal["own", "vocabulary"] = "own"
-    """Where the embeddings of the bins and the weights of their logits start from: `own` from small
-    random numbers, `vocabulary` from those of the backbone's last words, as in OpenVLA. Both are
+    """Initialisation of the bins' embeddings and output weights: `own` uses small random numbers,
+    `vocabulary` copies those of the backbone's last vocabulary entries, as in OpenVLA. Both are
     trained."""
     bins: int = 256
-    """Tokens of an entry of an action."""
+    """Number of bins per action entry."""
     quantile: float = 0.01
-    """Share of the training actions below the first bin, and of those above the last; 0 bins
+    """Fraction of the training actions below the first bin, and of those above the last; 0 bins
     between the extremes."""
     temperature: float = 0.0
-    """Temperature of the tokens at inference; 0 takes the most likely token and ignores the
-    noise."""
+    """Sampling temperature of the tokens at inference; 0 takes the most likely token and ignores
+    the noise."""
 
 
 @config
 class LearnedActorConfig(ChunkPolicyConfig):
-    """The actor of a reinforcement learner, by its mode; it is not pretrained but published
-    (`policies.rl.hil.learner`)."""
+    """The actor of an off-policy learner, acting by its mode. It is not pretrained but published by
+    `policies.rl.hil.learner`."""
 
     pretrained: ClassVar[bool] = False
-    """Whether the policy was trained by imitation."""
+    """Always False: the actor is not trained from demonstrations."""
 
     kind: Literal["actor"] = "actor"
     anchor_field: str | None = None
-    """Its actions are never relative to an observation."""
+    """Always None: the actions are absolute."""
     horizon: int = 1
-    """One action per look at the world."""
+    """Actions predicted per inference: always 1."""
     n_action_steps: int = 1
     """Actions executed per inference."""
     card: ActorCard
-    """Form of its networks. With a hand, `width_target` is among `observation_fields`: to hold is
-    to be told that opening again."""
+    """Architecture of the actor's networks. With a gripper critic, `observation_fields` must
+    contain `width_target`, because the command to hold repeats that opening."""
     gripper_width_max: float = 0.08
-    """Largest opening of the gripper that the commands belong to [m]; read with a hand only."""
+    """Largest opening of the gripper [m]; used only with a gripper critic."""
 
 
 PolicyConfig = Annotated[
@@ -276,7 +282,7 @@ PolicyConfig = Annotated[
     | LearnedActorConfig,
     Discriminator("kind"),
 ]
-"""A policy family with its sizes, told apart by `kind`."""
+"""Union of the policy families' configurations, discriminated by `kind`."""
 
 
 def families() -> tuple[type[ChunkPolicyConfig], ...]:

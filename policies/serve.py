@@ -1,14 +1,13 @@
-"""A policy behind a websocket: observations come in, action chunks go out, and nothing that comes
-in can end it.
+"""Serves a policy over a websocket: observations in, action chunks out. Invalid requests are
+answered with an error and never stop the server.
 
-On the wire it is openpi's policy server (github.com/Physical-Intelligence/openpi, `openpi_client`):
-the first frame after the connection is metadata, then each binary frame is an observation, answered
-by a binary frame with `actions` and `server_timing`, or by a text frame that says what is wrong;
-`GET /healthz` answers 200. In addition a token is required, metadata carries the policy's contract
-and its digest, a request may carry its noise, and an error keeps the connection. Pictures are uint8
-and stand under their fields' names; what is to be done stands under `prompt`, as there. openpi
-counts a chunk's actions from the newest observation on, and so does `actions`; `prediction` is the
-whole chunk.
+The protocol is that of openpi's policy server (github.com/Physical-Intelligence/openpi,
+`openpi_client`): the first frame after the connection is metadata, then each binary frame is an
+observation, answered by a binary frame with `actions` and `server_timing`, or by a text frame with
+an error message; `GET /healthz` answers 200. Differences: a token is required, metadata carry the
+policy's contract and its digest, a request may carry its noise, and an error keeps the connection
+open. Images are uint8 under their fields' names; the instruction is under `prompt`. As in openpi,
+`actions` starts at the newest observation; `prediction` is the whole chunk.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from robots.config import config, to_plain
 from robots.contract import Contract
 from robots.control.noise import chunk_noise
 from robots.errors import HandoffError
-from robots.interfaces import Policy, PolicyInput, SeeingPolicy
+from robots.interfaces import MultimodalPolicy, Policy, PolicyInput
 from robots.wire.policy import (
     CHUNK,
     NOISE,
@@ -49,39 +48,40 @@ from robots.wire.policy import (
     check_noise,
     check_token,
     contract_digest,
-    observed,
     pack,
+    read_observation,
     unpack,
 )
 
 LOG = logging.getLogger(__name__)
 OVERHEAD = 65536
-"""Bytes of a frame beyond its numbers: names, types and shapes."""
+"""Bytes of a frame in addition to its numbers: names, types and shapes."""
 LONGEST_ERROR = 2000
-"""Characters of an error frame; a client's own words may be in it."""
+"""Maximum characters of an error frame, which may quote the request."""
 
 
 @config
 class ServeConfig:
-    """Where a policy is served, and how much it takes on."""
+    """Address and limits of a policy server."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. Traffic is not encrypted: beyond this machine, go through a tunnel or a
-    TLS proxy."""
+    """Address to listen on. Traffic is not encrypted: use a tunnel or a TLS proxy to serve other
+    machines."""
     port: int = 8000
-    """TCP port; 0 takes a free one."""
+    """TCP port; 0 chooses a free one."""
     clients: int = 16
-    """Connections at a time; one more is told to come back later."""
+    """Maximum number of connections; further ones are closed with `TRY_AGAIN_LATER`."""
     queue: int = 8
-    """Requests that wait while one is answered; one more gets an error at once."""
+    """Maximum number of queued requests; further ones get an error immediately."""
     seed: int = 0
-    """Seed of the noise of requests that bring none; they are numbered from 0 on."""
+    """Seed of the noise of requests without noise, which are numbered from 0."""
     stop_seconds: float = 5.0
-    """How long requests under way may take to finish once the server is asked to stop [s]."""
+    """Time for pending requests to finish after the server is asked to stop [s]."""
 
 
 _Result = tuple[np.ndarray, float] | Exception
-"""What becomes of a request: its chunk and the seconds it took, or what the policy raised."""
+"""Result of a request: its chunk and the inference time [s], or the exception that the policy
+raised."""
 
 
 class _Job(NamedTuple):
@@ -93,17 +93,17 @@ class _Job(NamedTuple):
 class _Worker:
     """One thread that runs the policy on one request at a time, behind a bounded queue."""
 
-    def __init__(self, policy: Policy | SeeingPolicy, waiting: int) -> None:
+    def __init__(self, policy: Policy | MultimodalPolicy, waiting: int) -> None:
         self._policy = policy
         self._jobs: queue.Queue[_Job] = queue.Queue(max(1, waiting))
         self.pending: set[asyncio.Future[_Result]] = set()
-        # A daemon: a policy that hangs must not keep the process from ending.
+        # A daemon thread, so that a hanging policy does not block the exit of the process.
         threading.Thread(target=self._work, name="policy", daemon=True).start()
 
     async def run(
         self, observation: np.ndarray | PolicyInput, noise: np.ndarray
     ) -> tuple[np.ndarray, float]:
-        """The chunk `(horizon, A)` and the seconds it took.
+        """The chunk `(horizon, A)` and the inference time [s].
 
         Raises:
             HandoffError: the queue is full; or whatever the policy raises.
@@ -116,7 +116,7 @@ class _Worker:
                 future.set_result(result)
 
         def done(result: _Result) -> None:
-            # A closed loop: the server has stopped without waiting for this answer.
+            # The loop is closed when the server stopped without waiting for this result.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle, result)
 
@@ -124,7 +124,7 @@ class _Worker:
             self._jobs.put_nowait(_Job(observation, noise, done))
         except queue.Full:
             raise HandoffError(
-                f"server: busy, {self._jobs.maxsize} requests wait already. Ask again later, or serve fewer robots."
+                f"server: busy, {self._jobs.maxsize} requests are queued. Retry later, or serve fewer robots."
             ) from None
         self.pending.add(future)
         try:
@@ -136,7 +136,7 @@ class _Worker:
         return result
 
     def abandon(self) -> None:
-        """Answers every request under way with an error."""
+        """Answers every pending request with an error."""
         for future in list(self.pending):
             if not future.done():
                 future.set_result(HandoffError("server: stopped before this request was answered."))
@@ -146,11 +146,10 @@ class _Worker:
             job = self._jobs.get()
             begin = time.perf_counter()
             try:
-                # A contract with sensors or an instruction comes with a policy that can be shown
-                # them.
+                # A contract with sensors or an instruction belongs to a policy that accepts them.
                 chunk = self._policy(job.observation, job.noise)[0]  # type: ignore[arg-type]
                 job.done((chunk, time.perf_counter() - begin))
-            except Exception as error:  # noqa: BLE001  goes to the one who asked
+            except Exception as error:  # noqa: BLE001  returned to the client
                 job.done(error)
 
 
@@ -158,26 +157,31 @@ class PolicyServer:
     """Answers observations with chunks until it is stopped.
 
     Args:
-        policy: asked for one row at a time, from one thread.
-        contract: of the policy; states what a request must hold.
-        config: where, and how much at a time.
-        token: that clients must show.
+        policy: called with one row at a time, from one thread.
+        contract: contract of the policy; defines the fields of a request.
+        config: address and limits.
+        token: token that clients must send.
 
     Raises:
-        HandoffError: an unusable token, or a contract with a field that a request uses otherwise.
+        HandoffError: an invalid token, or a contract with a field whose name is reserved in
+            requests.
     """
 
     def __init__(
-        self, policy: Policy | SeeingPolicy, contract: Contract, config: ServeConfig, token: str
+        self, policy: Policy | MultimodalPolicy, contract: Contract, config: ServeConfig, token: str
     ) -> None:
         fields = contract.observation.keys() | contract.sensors.keys()
-        taken = sorted(fields & {NOISE, SEED, CHUNK, *([PROMPT] if contract.instruction else [])})
-        if taken:
+        reserved = sorted(
+            fields & {NOISE, SEED, CHUNK, *([PROMPT] if contract.instruction else [])}
+        )
+        if reserved:
             raise HandoffError(
-                f"serve: observation fields {taken} are names with a meaning of their own in a request."
+                f"serve: observation fields {reserved} have names that are reserved in requests. Rename them."
             )
         check_token(token)
-        self._contract, self._config, self._policy = contract, config, policy
+        self._contract = contract
+        self._config = config
+        self._policy = policy
         self._credentials = f"Api-Key {token}".encode()
         self._metadata = pack(metadata(contract))
         self._limit = frame_limit(contract)
@@ -187,19 +191,20 @@ class PolicyServer:
         self._wake: Callable[[], object] = lambda: None
 
     async def run(self, ready: Callable[[int], None] = lambda port: None) -> None:
-        """Serves until `stop`, then lets requests under way finish and closes the connections.
+        """Serves until `stop`, then finishes pending requests and closes the connections.
 
         Args:
-            ready: told the port once connections are accepted.
+            ready: called with the port once connections are accepted.
 
         Raises:
-            HandoffError: the address or port cannot be had.
+            HandoffError: the address or port is not available.
         """
+        # Start the worker and listen.
         loop, stopped = asyncio.get_running_loop(), asyncio.Event()
         self._wake = lambda: loop.call_soon_threadsafe(stopped.set)
         self._worker = _Worker(self._policy, self._config.queue)
         handshakes = logging.getLogger(f"{__name__}.handshakes")
-        handshakes.setLevel(logging.CRITICAL)  # a port scan is no news, let alone worth a traceback
+        handshakes.setLevel(logging.CRITICAL)  # port scans would log tracebacks
         try:
             server = await listen(
                 self._serve_client,
@@ -216,8 +221,9 @@ class PolicyServer:
         except OSError as error:
             raise HandoffError(
                 f"serve: cannot listen on {self._config.host} port {self._config.port} ({error.strerror or error}). "
-                "Does another server run there?"
+                "Is another server running there?"
             ) from None
+        # Serve until stopped, then finish pending requests.
         async with server:
             ready(next(iter(server.sockets)).getsockname()[1])
             if not self._stopping.is_set():
@@ -225,25 +231,25 @@ class PolicyServer:
             if self._worker.pending:
                 await asyncio.wait(self._worker.pending, timeout=self._config.stop_seconds)
             self._worker.abandon()
-            # One turn, so that what has just been answered is sent before the connections close.
+            # Yields once, so that answers are sent before the connections close.
             await asyncio.sleep(0)
         self._wake = lambda: None
 
     def stop(self) -> None:
-        """Ends `run`; from any thread."""
+        """Ends `run`; may be called from any thread."""
         self._stopping.set()
         self._wake()
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Answers `/healthz` and turns away who has not the token; None lets the connection
-        open."""
+        """Answers `/healthz` and rejects requests without the token; None accepts the
+        connection."""
         if self._stopping.is_set():
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "stopping\n")
         if request.path == "/healthz":
             return connection.respond(HTTPStatus.OK, "OK\n")
-        shown = request.headers.get_all("Authorization")
-        if len(shown) == 1 and hmac.compare_digest(
-            shown[0].encode("utf-8", "surrogateescape"), self._credentials
+        tokens = request.headers.get_all("Authorization")
+        if len(tokens) == 1 and hmac.compare_digest(
+            tokens[0].encode("utf-8", "surrogateescape"), self._credentials
         ):
             return None
         response = connection.respond(HTTPStatus.UNAUTHORIZED, "token: missing or wrong\n")
@@ -259,8 +265,7 @@ class PolicyServer:
         self._clients.add(connection)
         total = None
         try:
-            # A client that leaves, in whatever way, is the end of its conversation and nothing
-            # else.
+            # A client that disconnects ends its own connection only.
             with suppress(ConnectionClosed):
                 await connection.send(self._metadata)
                 async for frame in connection:
@@ -271,12 +276,12 @@ class PolicyServer:
             self._clients.discard(connection)
 
     async def _answer(self, frame: str | bytes, previous: float | None) -> str | bytes:
-        """Bytes of a chunk, or the text of an error."""
+        """The frame with the chunk, or the text of an error."""
         begin = time.perf_counter()
         try:
             if self._stopping.is_set():
-                raise HandoffError("server: is stopping and takes no more requests.")
-            observation, noise, told = self._read(frame)
+                raise HandoffError("server: is stopping and accepts no more requests.")
+            observation, noise, noise_source = self._read(frame)
             chunk, seconds = await self._worker.run(observation, noise)
             self._check_chunk(chunk)
         except HandoffError as error:
@@ -291,13 +296,14 @@ class PolicyServer:
         if previous is not None:
             timing["prev_total_ms"] = 1e3 * previous
         actions = chunk[self._contract.n_obs_steps - 1 :]
-        return pack({"actions": actions, "prediction": chunk, **told, "server_timing": timing})
+        return pack(
+            {"actions": actions, "prediction": chunk, **noise_source, "server_timing": timing}
+        )
 
     def _read(
         self, frame: str | bytes
     ) -> tuple[np.ndarray | PolicyInput, np.ndarray, dict[str, int | None]]:
-        """Observation of one row, noise `(1, H, A)`, and the seed and number the noise was drawn
-        from."""
+        """Observation of one row, noise `(1, H, A)`, and the seed and chunk number of the noise."""
         if isinstance(frame, str):
             raise HandoffError("message: text, expected a binary frame with a msgpack map.")
         request = unpack(frame)
@@ -307,7 +313,7 @@ class PolicyServer:
                 f"{[*self._contract.observation, *self._contract.sensors]}, as text, to arrays."
             )
         extra = {name: request.pop(name) for name in (NOISE, SEED, CHUNK) if name in request}
-        observation = observed(self._contract, request)
+        observation = read_observation(self._contract, request)
         if NOISE in extra:
             if len(extra) > 1:
                 raise HandoffError(
@@ -336,14 +342,14 @@ class PolicyServer:
 
 
 def serve(
-    policy: Policy | SeeingPolicy,
+    policy: Policy | MultimodalPolicy,
     contract: Contract,
     config: ServeConfig,
     token: str,
     ready: Callable[[int], None] = lambda port: None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT; arguments and errors of `PolicyServer` and its `run`. Main
-    thread only."""
+    """Serves until SIGTERM or SIGINT. Must run in the main thread; arguments and errors are those
+    of `PolicyServer` and its `run`."""
     server = PolicyServer(policy, contract, config, token)
 
     async def run() -> None:
@@ -356,16 +362,16 @@ def serve(
 
 
 def choose_token(host: str, given: str | None) -> str:
-    """The token to serve with: the given one, or on this machine's own addresses a new one.
+    """The given token, or a new random one if `host` is a loopback address.
 
     Raises:
-        HandoffError: none is given though others can reach `host`, or it is too short or not fit
-            for an HTTP header.
+        HandoffError: no token is given though other machines can reach `host`, or the token is too
+            short or invalid in an HTTP header.
     """
     if given is None and not is_loopback(host):
         raise HandoffError(
             f"serve: {host} can be reached from other machines, so a token must be given; only on 127.0.0.1, ::1 and "
-            "localhost one is made up."
+            "localhost one is generated."
         )
     token = secrets.token_urlsafe(32) if given is None else given
     check_token(token)
@@ -373,7 +379,7 @@ def choose_token(host: str, given: str | None) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Whether the address is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -381,8 +387,8 @@ def is_loopback(host: str) -> bool:
 
 
 def metadata(contract: Contract) -> dict[str, Any]:
-    """What a client is told first: protocol, contract (observation and action specs, rate, steps)
-    and its digest."""
+    """First message to a client: protocol, contract (observation and action specs, rate, steps) and
+    its digest."""
     return {
         "protocol": PROTOCOL,
         "contract": to_plain(contract),
@@ -391,12 +397,11 @@ def metadata(contract: Contract) -> dict[str, Any]:
 
 
 def frame_limit(contract: Contract) -> int:
-    """Bytes of the largest sensible request: all its numbers, those of pictures too, as float64,
-    and names."""
-    seen = contract.observation_size + sum(
+    """Maximum bytes of a request: all its numbers, including pixels, as float64, plus names."""
+    entries_per_step = contract.observation_size + sum(
         math.prod(spec.shape) for spec in contract.sensors.values()
     )
-    entries = contract.n_obs_steps * seen + contract.horizon * action_size(contract)
+    entries = contract.n_obs_steps * entries_per_step + contract.horizon * action_size(contract)
     return OVERHEAD + 8 * entries
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from robots.errors import SafetyError, words
+from robots.errors import SafetyError, error_text
 from robots.franka.robot import Robot
 
 
@@ -92,7 +92,7 @@ def stopping(arm: Arm) -> Iterator[None]:
         try:
             arm.stop()
         except Exception as second:  # noqa: BLE001  the first error is the cause
-            error.add_note(f"Stopping the arm failed: {words(second)}")
+            error.add_note(f"Stopping the arm failed: {error_text(second)}")
         raise
     arm.stop()
 

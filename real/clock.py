@@ -50,7 +50,8 @@ class WallClock:
                 progressed = time.monotonic()
             elif time.monotonic() - progressed > self._patience:
                 raise HandoffError(
-                    f"robot clock: stands at {reached:.3f} s for {self._patience} s. Is the cable in, FCI active?"
+                    f"robot clock: stopped at {reached:.3f} s for {self._patience} s. "
+                    "Is the cable plugged in, FCI active?"
                 )
         return reached
 

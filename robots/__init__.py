@@ -1,22 +1,23 @@
-"""The words that every other package shares, in NumPy and the standard library.
+"""Defines the interfaces and data types that all other packages share; needs no torch and no
+simulator.
 
 - `config`: configuration classes that refuse unknown keys by their path.
-- `errors`: the error that reaches a person as one clear line.
-- `extras`: the extra that brings a missing package.
-- `interfaces`: the protocols through which learning, environments and hardware meet.
+- `errors`: the errors that are printed as one line, without a traceback.
+- `extras`: the pip extra that installs a missing package.
+- `interfaces`: the protocols between policies, environments, operators and hardware.
 - `spec`: named arrays: shape, dtype, unit and frame.
-- `contract`: all that a robot process must know of an exported policy.
-- `success`: success probabilities, and the event that ends an episode.
+- `contract`: shapes, units and rates of an exported policy.
+- `success`: detection of success from a classifier's probabilities.
 - `proportions`: confidence intervals of a proportion.
-- `seed_ranges`: the seeds of episodes, divided among their uses.
-- `code_version`: a digest of a module's code and of all that it can reach.
+- `seed_ranges`: disjoint ranges of episode seeds, one per use.
+- `code_version`: a digest of a module's code and of all modules that it imports.
 - `processes`: child processes that end with their parent.
 - `signals`: SIGTERM and SIGHUP as exceptions.
 - `html_page`: the style of every HTML page.
 - `franka`: the robots: kinematics, limits, masses and gripper.
 - `control`: action spaces, impedance and gripper commands.
 - `episodes`: the episode store, and the formats of demonstrations.
-- `language`: sentences as arrays and as tokens.
+- `language`: instructions as arrays and as tokens.
 - `storage`: files that survive a crash.
 - `wire`: messages between processes and machines.
 """

@@ -1,8 +1,9 @@
-"""The version of a module's code: a digest of it and of every first-party module it can reach.
+"""Computes the version of a module's code: a digest of it and of all first-party modules it
+imports.
 
-Imports are followed in the syntax tree, those inside functions too, so nothing heavy is imported to
-know the version. Comments, docstrings and formatting do not count; a file that lies beside a module
-under the same stem (`robots/franka/fr3.xml` beside `robots/franka/fr3.py`) does.
+Imports, including those inside functions, are read from the syntax tree, so no module is imported.
+Comments, docstrings and formatting do not change the version; a data file with the stem of a module
+(`robots/franka/fr3.xml` beside `robots/franka/fr3.py`) does.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ PACKAGES = ("flows", "robots", "policies", "sim", "real")
 
 @cache
 def code_version(module: str) -> str:
-    """Digest (hex sha256) of the code that `module` can reach.
+    """Digest (hex sha256) of the code of `module` and of all modules that it imports.
 
     Args:
         module: dotted name of a first-party module, e.g. `flows.stages.pretrain`.
@@ -31,16 +32,16 @@ def code_version(module: str) -> str:
 
 def reachable(module: str) -> set[str]:
     """First-party modules that `module` imports, directly or not, itself included."""
-    found: set[str] = set()
+    modules: set[str] = set()
     pending = [module]
     while pending:
         name = pending.pop()
-        if name in found or _source(name) is None:
+        if name in modules or _source(name) is None:
             continue
-        found.add(name)
+        modules.add(name)
         pending.extend(_imports(name))
         pending.extend(name.rsplit(".", depth)[0] for depth in range(1, name.count(".") + 1))
-    return found
+    return modules
 
 
 @cache

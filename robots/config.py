@@ -1,4 +1,4 @@
-"""Configuration: frozen dataclasses that refuse unknown keys by their path."""
+"""Defines configuration classes: frozen dataclasses whose validation rejects unknown keys."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def config(cls: type[T]) -> type[T]:
-    """A frozen, keyword-only dataclass that refuses unknown keys when validated."""
+    """Class decorator: a frozen, keyword-only dataclass whose validation rejects unknown keys."""
     cls.__pydantic_config__ = {"extra": "forbid"}  # type: ignore[attr-defined]
     return dataclass(frozen=True, kw_only=True)(cls)
 
 
 def validate(cls: type[T], values: Mapping[str, Any], path: str = "") -> T:
-    """Builds the `cls` configuration from plain values.
+    """Builds a configuration of class `cls` from plain values.
 
     Args:
         cls: a class made with `@config`.
         values: plain nested mapping, as read from YAML, a command line or a Prefect parameter.
-        path: where `values` stand in the whole configuration; it prefixes the error.
+        path: dotted path of `values` in the whole configuration, which prefixes keys in errors.
 
     Raises:
-        HandoffError: every misspelt, missing or ill-typed key, each by its dotted path.
+        HandoffError: misspelt, missing or ill-typed keys; the message lists all of them by path.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -56,7 +56,7 @@ def to_plain(value: Any) -> dict[str, Any]:
 
 
 def key_paths(cls: type) -> list[str]:
-    """Every dotted path that `cls` has a key at, those of all classes to choose from among them.
+    """Dotted paths of all keys of `cls`, including those of every class in a union.
 
     Args:
         cls: a class made with `@config`.
@@ -65,7 +65,7 @@ def key_paths(cls: type) -> list[str]:
 
 
 def classes_of(hint: Any) -> tuple[type, ...]:
-    """The configuration classes that a field of this type may hold: one, or those of a union."""
+    """The configuration classes that a field with the type `hint` may hold: one, or a union's."""
     options = get_args(hint) if get_origin(hint) in (Annotated, Union, UnionType) else ()
     if options:
         return tuple(cls for option in options for cls in classes_of(option))
@@ -94,8 +94,8 @@ def _explain(cls: type, path: str, item: Any) -> str:
 
 
 def _locate(cls: type, location: list[str]) -> tuple[list[str], type]:
-    """`location` without the tags that pydantic puts in for a choice between classes, and the class
-    of its last key."""
+    """`location` without the tags that pydantic inserts for unions, and the class of its last
+    key."""
     path, options = [], [cls]
     for part in location[:-1]:
         tagged = [

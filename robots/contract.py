@@ -1,5 +1,4 @@
-"""The contract of an exported policy: all that a robot process must know to run it, carried inside
-the ONNX file."""
+"""Defines the contract of an exported policy: shapes, units and rates, stored in the ONNX file."""
 
 from __future__ import annotations
 
@@ -26,17 +25,17 @@ class Contract:
     observation: dict[str, FieldSpec]
     """Fields of one step, concatenated in this order into the network's observation vector."""
     action: FieldSpec
-    """Field that one action holds: its shape, unit and frame."""
+    """Shape, unit and frame of one action."""
     rate_hz: float
     """Policy steps per second of robot time."""
     n_obs_steps: int
-    """Steps of observation that the network receives, the newest last."""
+    """Number of observation steps that the network receives, the newest last."""
     horizon: int
-    """Actions that the network predicts per chunk."""
+    """Number of actions that the network predicts per chunk."""
     n_action_steps: int
-    """Actions executed per chunk, starting at index `n_obs_steps - 1`."""
+    """Number of actions executed per chunk, starting at index `n_obs_steps - 1`."""
     action_interface: str
-    """What an action means to the controller; `robots.control.actions` lists the known ones."""
+    """Meaning of an action to the controller; `robots.control.actions` lists the known ones."""
     sampler: str
     """Name and steps of the sampler inside the graph, e.g. `ddim-10` or `one-step`."""
     training_data: str
@@ -44,15 +43,16 @@ class Contract:
     policy: str
     """Digest of the policy artifact that was exported."""
     sensors: dict[str, FieldSpec] = field(default_factory=dict)
-    """Cameras and point clouds of one step; contracts from before there were any have none."""
+    """Cameras and point clouds of one step; empty in contracts written before they were
+    supported."""
     instruction: bool = False
     """Whether the policy is language-conditioned and needs an instruction."""
     steps: CartesianDelta | None = None
-    """What a step of the interface `cartesian_delta` is, and how far they lead; contracts from
-    before it was told, and those of other interfaces, have none."""
+    """Step sizes and workspace of the interface `cartesian_delta`; None for other interfaces, and
+    in contracts written before the field existed."""
     robot: str = ""
-    """Name of the robot whose joints, gripper and limits the policy was trained with; empty where
-    no robot is behind the actions (gym's push-T), and in contracts from before it was stated."""
+    """Name of the robot whose joints, gripper and limits the policy was trained with; empty if the
+    environment has no robot (gym's push-T), and in contracts written before the field existed."""
 
     @property
     def observation_size(self) -> int:
@@ -62,8 +62,8 @@ class Contract:
         return sum(prod(spec.shape) for spec in self.observation.values())
 
     def to_json(self) -> str:
-        """JSON; keys keep their order, because that of `observation` is the order of the
-        observation vector."""
+        """JSON of the contract. Keys keep their order, because the order of `observation` is that
+        of the observation vector."""
         return json.dumps(to_plain(self))
 
     @classmethod

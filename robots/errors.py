@@ -1,4 +1,4 @@
-"""The one error type that reaches a person as a single clear line."""
+"""Defines the errors that are printed as one line, and the hints in their messages."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-LISTED = 20
-"""Names that a hint lists at most."""
+MAX_LISTED_NAMES = 20
+"""Largest number of names in a hint."""
 
 
 class HandoffError(Exception):
-    """Bad input or a failed part. Its text names the thing, the value, the limit and the likely
-    cause.
+    """Invalid input or a failed component. The message names the thing, the value, the limit and
+    the likely cause.
 
-    The command line prints the text alone and exits with 1; `--debug` shows the traceback as well.
+    The command line prints only the message and exits with 1; `--debug` prints the traceback as
+    well.
     """
 
 
 class GateError(HandoffError):
-    """A release gate was not passed: the artifact must not go on to the arm."""
+    """A release gate failed: the artifact must not run on the arm."""
 
 
 class SafetyError(HandoffError):
-    """A motion was refused or stopped before it could harm: limits, non-finite targets, stale
-    data."""
+    """A motion was refused or stopped for safety: limits, non-finite targets or stale data."""
 
 
-def words(error: BaseException) -> str:
-    """The text of an error, and after it the notes of what else failed because of it.
+def error_text(error: BaseException) -> str:
+    """The message of an error, followed by its notes, such as errors during the clean-up.
 
-    Notes of several lines, such as the traceback of another process, are left out.
+    Notes of several lines, such as the traceback of another process, are omitted.
     """
     text = str(error)
     if isinstance(error, KeyboardInterrupt):
@@ -38,17 +38,15 @@ def words(error: BaseException) -> str:
     elif not isinstance(error, HandoffError):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     notes = [note for note in getattr(error, "__notes__", ()) if "\n" not in note]
-    told = dict.fromkeys([text, *notes])
-    return (
-        " ".join(one if one.endswith((".", "?")) else f"{one}." for one in told)
-        if len(told) > 1
-        else text
-    )
+    sentences = dict.fromkeys([text, *notes])
+    if len(sentences) == 1:
+        return text
+    return " ".join(line if line.endswith((".", "?")) else f"{line}." for line in sentences)
 
 
 def describe(error: Exception) -> str:
-    """One clear line for any failure; a full disk is named as such, and for a package that is not
-    installed the extra that brings it."""
+    """One line for any error; it says if the disk is full, and which pip extra installs a missing
+    package."""
     if isinstance(error, HandoffError):
         return str(error)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -65,20 +63,20 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error} (unexpected; --debug shows where)"
 
 
-def suggest(name: str, known: Iterable[str], before: str = "there are") -> str:
-    """The hint of an error about a `name` that is none of those that are `known`.
+def suggest(name: str, known: Iterable[str], prefix: str = "there are") -> str:
+    """The hint of an error about an unknown name.
 
     Args:
-        name: what was asked for.
-        known: the names that would have been understood.
-        before: the words before a list of them, where none comes near.
+        name: the unknown name.
+        known: all valid names.
+        prefix: text before the list of valid names, which is given if none of them is similar.
 
     Returns:
-        `did you mean 'x'?`, with the nearest name, or `there are a, b, c`.
+        `did you mean 'x'?` with the most similar name, or `there are a, b, c`.
     """
     names = list(known)
     close = get_close_matches(name, names, n=1)
     if close:
         return f"did you mean '{close[0]}'?"
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return f"{before} {', '.join(names[:LISTED])}{more}"
+    more = f" and {len(names) - MAX_LISTED_NAMES} more" if len(names) > MAX_LISTED_NAMES else ""
+    return f"{prefix} {', '.join(names[:MAX_LISTED_NAMES])}{more}"

@@ -1,4 +1,4 @@
-"""Tells which extra of Handoff brings a package that is not installed."""
+"""Finds the pip extra of Handoff that installs a missing package."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ DISTRIBUTIONS = {
     "warp": "mujoco-warp",
     "yaml": "pyyaml",
 }
-"""Distributions that are not called as the modules in them."""
-OWN = ("flows", "policies", "real", "robots", "sim", "configs", "tests")
-"""Top-level names of Handoff itself."""
+"""Names of distributions that differ from those of their modules, by module."""
+FIRST_PARTY = ("flows", "policies", "real", "robots", "sim", "configs", "tests")
+"""Top-level packages of Handoff."""
 
 
 def install_hint(module: str) -> str | None:
-    """One line that says how to install what brings `module`; None for a module of Handoff's own.
+    """The message with the pip command that installs `module`; None for a module of Handoff.
 
     Args:
-        module: as it is imported, such as `mani_skill.envs`, or the name of its distribution.
+        module: name of the module, such as `mani_skill.envs`, or of its distribution.
     """
     name = module.partition(".")[0]
-    if name in OWN:
+    if name in FIRST_PARTY:
         return None
     extra = _smallest_extra(DISTRIBUTIONS.get(name, name))
     if extra is None:
-        return f"{name} is not installed, and is none of the packages that Handoff asks for."
-    wanted = f"handoff[{extra}]" if extra else "handoff"
-    return f"{name} is not installed. Install it: pip install '{wanted}'."
+        return f"{name} is not installed, and Handoff does not depend on it."
+    requirement = f".[{extra}]" if extra else "."
+    return f"{name} is not installed. Install it in the checkout: pip install -e '{requirement}'."
 
 
 def _smallest_extra(distribution: str) -> str | None:
-    """The extra of the fewest packages that brings a distribution: an empty string where every
-    install does, None where none does."""
+    """The smallest extra that contains a distribution: an empty string if it is a mandatory
+    dependency, None if no extra contains it."""
     try:
         lines = requires("handoff") or []
     except PackageNotFoundError:
         return None
     packages: dict[str, list[str]] = {}
     for line in lines:
-        wanted, _, marker = line.partition(";")
+        requirement, _, marker = line.partition(";")
         extra = re.search(r"""extra == ["']([\w-]+)["']""", marker)
-        name = re.split(r"[^\w.-]", wanted.strip(), maxsplit=1)[0]
+        name = re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0]
         packages.setdefault(extra[1] if extra else "", []).append(_normalised(name))
-    bringing = [extra for extra, names in packages.items() if _normalised(distribution) in names]
-    if "" in bringing:
+    containing = [extra for extra, names in packages.items() if _normalised(distribution) in names]
+    if "" in containing:
         return ""
-    return min(bringing, key=lambda extra: len(packages[extra]), default=None)
+    return min(containing, key=lambda extra: len(packages[extra]), default=None)
 
 
 def _normalised(name: str) -> str:

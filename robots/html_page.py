@@ -1,5 +1,5 @@
-"""Styles every HTML page that Handoff writes: one file each, without scripts and without the
-network."""
+"""Provides the style and elements of the HTML pages that Handoff writes, which use neither scripts
+nor the network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ code { font-size: .88em; } details { margin: .6rem 0; } pre { overflow-x: auto; 
 
 
 def head(title: str) -> str:
-    """Everything up to the page's content."""
+    """The HTML before the page's content."""
     return (
         f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{html.escape(title)}</title>"
         f"<meta name='viewport' content='width=device-width, initial-scale=1'><style>{STYLE}</style>"
@@ -34,7 +34,7 @@ def head(title: str) -> str:
 
 
 def table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """A table of plain texts."""
+    """An HTML table of plain text."""
     lines = ["<tr>" + "".join(f"<th>{html.escape(heading)}" for heading in headings) + "</tr>"]
     lines += [
         "<tr>" + "".join(f"<td>{html.escape(cell)}" for cell in row) + "</tr>" for row in rows
@@ -43,7 +43,7 @@ def table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def video(source: str, caption: str) -> str:
-    """A video that lies beside the page at the relative path `source`."""
+    """A video with a caption; `source` is its path relative to the page."""
     return (
         f"<figure><video src='{html.escape(source)}' controls loop muted playsinline></video>"
         f"<figcaption>{html.escape(caption)}</figcaption></figure>"
@@ -51,7 +51,7 @@ def video(source: str, caption: str) -> str:
 
 
 def picture(source: str, caption: str) -> str:
-    """A picture that lies beside the page at the relative path `source`."""
+    """An image with a caption; `source` is its path relative to the page."""
     text = html.escape(caption)
     image = f"<img src='{html.escape(source)}' alt='{text}' loading='lazy'>"
     return f"<figure>{image}<figcaption>{text}</figcaption></figure>"

@@ -1,4 +1,4 @@
-"""The protocols through which learning, worlds and hardware meet."""
+"""Defines the protocols between policies, environments, operators and hardware."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ Observation = dict[str, np.ndarray]
 
 
 class Progress(Protocol):
-    """Where long work reports how far it is; callers throttle, so it may be called every step."""
+    """Callback by which long-running work reports its progress. It throttles its own output, so it
+    may be called every step."""
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
-        """`done` of `total` units are finished; `note` is a short human phrase such as
+        """Reports that `done` of `total` units are finished; `note` is a short phrase such as
         `loss 0.021`."""
         ...
 
 
 def no_progress(done: int, total: int, note: str = "") -> None:
-    """A `Progress` that says nothing."""
+    """A `Progress` that ignores all reports."""
 
 
 class PolicyInput(NamedTuple):
-    """What a policy is shown that sees more than one vector."""
+    """Input of a policy with sensors, instructions or a goal beside the observation vector."""
 
     vector: np.ndarray
     """`(B, n_obs_steps, O)` in the contract's units, newest step last."""
@@ -36,14 +37,13 @@ class PolicyInput(NamedTuple):
     """Per camera `(B, n_obs_steps, height, width, 3)` uint8, per point cloud
     `(B, n_obs_steps, points, entries)`."""
     instructions: tuple[str, ...] = ()
-    """B sentences that say what to do; empty where the policy takes none."""
+    """B instructions; empty if the policy is not language-conditioned."""
     goal: np.ndarray | None = None
-    """`(B, O)` observation vector of the state to be reached, where the policy is told one apart
-    from `vector`."""
+    """`(B, O)` observation vector of the goal state; None if the policy takes no separate goal."""
 
 
 class Policy(Protocol):
-    """A chunk is a pure function of observation and noise (the weights are fixed inside)."""
+    """A policy with fixed weights, whose chunk is a pure function of observation and noise."""
 
     def __call__(self, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Predicts one chunk per row.
@@ -59,8 +59,8 @@ class Policy(Protocol):
         ...
 
 
-class SeeingPolicy(Protocol):
-    """A `Policy` that can be shown pictures, point clouds and sentences as well."""
+class MultimodalPolicy(Protocol):
+    """A `Policy` that also takes images, point clouds and instructions."""
 
     def __call__(self, observation: np.ndarray | PolicyInput, noise: np.ndarray) -> np.ndarray:
         """Predicts one chunk per row; see `Policy`."""
@@ -68,12 +68,12 @@ class SeeingPolicy(Protocol):
 
 
 class Step(NamedTuple):
-    """What N worlds answer to one action, or to one chunk of H actions, each."""
+    """Result of one action, or of one chunk of H actions, in each of N environments."""
 
     observation: Observation
     """Per field `(N, ...)`, after any automatic reset."""
     reward: np.ndarray
-    """(N,), or (N, H) for a chunk: zero for actions that were not executed."""
+    """(N,), or (N, H) for a chunk; zero for actions that were not executed."""
     terminated: np.ndarray
     """(N,) bool: the task ended."""
     truncated: np.ndarray
@@ -83,20 +83,20 @@ class Step(NamedTuple):
     automatic reset."""
     info: dict[str, np.ndarray]
     """Named diagnostics, each `(N, ...)`, after the last executed action; `success` (N,) bool is
-    always among them."""
+    always present."""
     executed: np.ndarray
-    """(N,) int: actions executed. A world that ends within a chunk leaves the rest of it; a frozen
-    one executes 0."""
+    """(N,) int: number of executed actions. An environment that ends within a chunk skips the rest
+    of it; a frozen one executes 0."""
 
 
-WorldState = dict[str, np.ndarray]
-"""All that the future of N worlds depends on, per field `(N, ...)`; opaque, but rows may be picked
-and repeated."""
+EnvState = dict[str, np.ndarray]
+"""Complete state of N environments, per field `(N, ...)`; opaque, but rows may be selected and
+repeated."""
 
 
 class VecEnv(Protocol):
-    """N worlds stepped together. A world's trajectory depends on its seed and actions only, never
-    on its neighbours."""
+    """N environments stepped together. The trajectory of an environment depends only on its seed
+    and actions, not on the other environments."""
 
     num_envs: int
     observation_spec: Mapping[str, FieldSpec]
@@ -104,104 +104,106 @@ class VecEnv(Protocol):
     rate_hz: float
     """Actions per second of simulated time."""
 
-    def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> Observation:
-        """Starts `worlds` (all by default), each from its own seed; the same seed gives the same
-        start in any world.
+    def reset(self, seeds: Sequence[int], env_ids: Sequence[int] | None = None) -> Observation:
+        """Resets `env_ids` (all by default), each with its own seed; the same seed gives the same
+        initial state in any environment.
 
         Returns:
-            Observation of all N worlds.
+            Observation of all N environments.
         """
         ...
 
     def step(self, action: np.ndarray) -> Step:
-        """Executes one action `(N, A)`, or one chunk `(N, H, A)`, in every world.
+        """Executes one action `(N, A)`, or one chunk `(N, H, A)`, in every environment.
 
-        A chunk is exactly its actions one after another, except that a world which ends stays as it
-        is until the chunk is over. Whether an ended world then starts anew or stays frozen is the
-        world's configuration.
+        A chunk has the same effect as its actions one after another, except that an environment
+        that ends stays frozen until the end of the chunk. The environment's configuration decides
+        whether it then resets itself or stays frozen.
 
         Raises:
-            HandoffError: wrong shape, or a non-finite action for a world that runs.
+            HandoffError: wrong shape, or a non-finite action for an environment that is running.
         """
         ...
 
-    def save(self) -> WorldState:
-        """The states of all worlds, for `restore`.
+    def save(self) -> EnvState:
+        """The states of all environments, for `restore`.
 
         Raises:
-            HandoffError: this engine cannot.
+            HandoffError: the engine cannot save its state.
         """
         ...
 
-    def restore(self, state: WorldState, worlds: Sequence[int] | None = None) -> Observation:
-        """Puts row i of `state` into world `worlds[i]` (all by default): its future is then that of
-        the saved world.
+    def restore(self, state: EnvState, env_ids: Sequence[int] | None = None) -> Observation:
+        """Sets the environment `env_ids[i]` (all by default) to row i of `state`; it then continues
+        as the saved environment would have.
 
         Returns:
-            Observation of all N worlds.
+            Observation of all N environments.
         """
         ...
 
     def close(self) -> None:
-        """Frees processes and windows."""
+        """Closes processes and windows."""
         ...
 
 
 class SplitSteps(NamedTuple):
-    """Outcome of the actions that were sent to a `SplitVecEnv`."""
+    """Results of the actions that were sent to a `SplitVecEnv`."""
 
     steps: list[Step]
-    """One of every action or chunk."""
-    begun: Observation | None
-    """Observation of all environments, after some of them have ended and started anew from
-    `starts`; None where none has."""
+    """One result per action or chunk."""
+    reset_observation: Observation | None
+    """Observation of all environments after those that ended were reset with `starts`; None if none
+    was reset."""
 
 
 @runtime_checkable
 class SplitVecEnv(VecEnv, Protocol):
-    """A `VecEnv` whose step is sent and received apart, and whose parts are stepped apart.
+    """A `VecEnv` with asynchronous steps, split into parts that are stepped independently.
 
-    So simulation of one part overlaps with whatever its caller does meanwhile.
+    The simulation of one part can then overlap with inference for another.
     """
 
     parts: Sequence[SplitVecEnv]
-    """The same environments in order, each part for itself; an undivided one is its only part."""
-    takes_starts: bool
+    """The parts, which contain the environments in order; an unsplit one has itself as its only
+    part."""
+    accepts_starts: bool
     """Whether `send` takes `starts`."""
 
     def send(self, actions: Sequence[np.ndarray], starts: Sequence[int] | None = None) -> None:
-        """Sets all environments going with several actions or chunks, one behind another; `receive`
-        returns the outcome.
+        """Starts all environments on a sequence of actions or chunks; `receive` returns the
+        results.
 
         Args:
             actions: each `(N, A)` or `(N, H, A)`.
-            starts: seeds from which environments that end start anew by themselves: the next ones
-                as far as it was received, enough for all environments that are under way in all
-                parts.
+            starts: seeds with which environments that end reset themselves, in the order of use:
+                the seeds that follow those known to be used, one for every running environment
+                of all parts.
 
         Raises:
-            HandoffError: wrong shape, these environments are under way, or starts are not taken.
+            HandoffError: wrong shape, the environments are still running, or `starts` are not
+                supported.
         """
         ...
 
     def receive(self) -> SplitSteps:
-        """Waits for the outcome of what was sent.
+        """Waits for the results of the actions that were sent.
 
         Raises:
-            HandoffError: what the environments raised.
+            HandoffError: the error that the environments raised.
         """
         ...
 
     def discard(self) -> None:
-        """Waits for the outcome of what was sent and not received, and forgets it."""
+        """Waits for results that were not received, and drops them."""
         ...
 
 
 class Reason(IntEnum):
-    """Why the person holds the arm."""
+    """Why the person controls the arm."""
 
     NONE = 0
-    """They do not."""
+    """The person does not control the arm."""
     ALWAYS = 1
     RANDOM = 2
     VALUE_GAP = 3
@@ -210,92 +212,90 @@ class Reason(IntEnum):
     DISAGREES = 5
     """The policy has been far from the expert's action for a while."""
     PERSON = 6
-    """A person of flesh and blood, who need not say why."""
+    """A real person, who gives no reason; all other reasons are those of simulated persons."""
 
 
 class Intervention(NamedTuple):
-    """What happens to one step of N worlds."""
+    """Proposed and executed actions of one step of N environments."""
 
     proposed: np.ndarray
     """(N, A) the policy's action."""
     executed: np.ndarray
-    """(N, A) the action to execute: the person's where they intervene, else the policy's,
-    unchanged."""
+    """(N, A) the action to execute: the person's where they intervene, otherwise the policy's."""
     intervening: np.ndarray
-    """(N,) bool."""
+    """(N,) bool: the person intervenes."""
     segment: np.ndarray
-    """(N,) int: number of the takeover within its episode, from 0; -1 where there is none."""
+    """(N,) int: number of the takeover within its episode, from 0; -1 without one."""
     reason: np.ndarray
     """(N,) int, see `Reason`."""
     operator: str
-    """Who."""
+    """Name of the person."""
     device: str
-    """By what; `simulated` here."""
+    """Name of the input device; `simulated` for a simulated person."""
 
 
 class Label(IntEnum):
-    """What a person says of the running episode; all but `NONE` end it."""
+    """A person's label of the running episode; all but `NONE` end it."""
 
     NONE = 0
     SUCCESS = 1
     FAILURE = 2
     REDO = 3
-    """Drop it, and begin again from the same start."""
+    """Drop the episode, and repeat it from the same initial state."""
     DISCARD = 4
-    """Drop it, and go on with the next start."""
+    """Drop the episode, and continue with the next initial state."""
 
 
 class Requests(NamedTuple):
-    """What a person asks of a session beside moving the arm."""
+    """A person's requests to a session, apart from motions of the arm."""
 
     label: Label = Label.NONE
-    """Said since the last call, the last one where there were several."""
+    """Label given since the last call; the newest if there were several."""
     paused: bool = False
-    """The arm is to hold its position until they go on."""
+    """Whether the arm must hold its position until the person resumes."""
     stop: bool = False
-    """The session is to end after this step; it can be gone on with later."""
+    """Whether the session must end after this step; it can be continued later."""
     engaged: bool | None = None
-    """Whether they hold the arm, or would with the next step; None where a device does not say
-    between steps."""
+    """Whether the person controls the arm, or will at the next step; None if the device does not
+    report it between steps."""
 
 
 class Operator(Protocol):
-    """A person in front of N worlds, whatever they hold in their hand: keys, a SpaceMouse, a
-    browser, or a script."""
+    """A person who can take over N environments by any device: keyboard, SpaceMouse, browser or
+    script."""
 
-    def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> None:
-        """A new episode begins in `worlds` (all by default), from `seeds`; call it after every
-        reset."""
+    def reset(self, seeds: Sequence[int], env_ids: Sequence[int] | None = None) -> None:
+        """Begins a new episode in `env_ids` (all by default), with `seeds`; called after every
+        reset of the environments."""
         ...
 
     def intervene(self, proposed: np.ndarray, observation: Observation) -> Intervention:
-        """Decides for every world who acts at this step; call it once per step.
+        """Decides for every environment who acts at this step; called once per step.
 
         Args:
             proposed: (N, A) the policy's actions.
-            observation: of all worlds.
+            observation: observation of all environments.
 
         Returns:
-            `executed` is what the worlds should be stepped with.
+            The intervention; the environments are stepped with `executed`.
         """
         ...
 
     def requests(self) -> Requests:
-        """What was asked for since the last call; call it once per step, and while paused now and
-        then."""
+        """The requests since the last call; called once per step, and regularly while paused."""
         ...
 
     def status(self) -> str:
-        """One short line for a screen: who has the arm, and what was last said."""
+        """One short line for a display: who controls the arm, and the last label."""
         ...
 
     def close(self) -> None:
-        """Lets go of the device, and leaves the terminal as it was."""
+        """Releases the device and restores the terminal."""
         ...
 
 
 class Clock(Protocol):
-    """Robot time. On hardware it passes by itself; in a lockstep twin it passes when asked."""
+    """Clock of robot time. On hardware, time passes by itself; in a lockstep twin, on request."""
 
     def now(self) -> float:
         """Robot time [s]."""
@@ -305,6 +305,6 @@ class Clock(Protocol):
         """Lets robot time pass by `seconds` (a multiple of 1 ms), returns the new time [s].
 
         Raises:
-            HandoffError: the robot no longer answers.
+            HandoffError: the robot does not answer any more.
         """
         ...

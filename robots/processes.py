@@ -1,8 +1,8 @@
 """Starts child processes that end with their parent, relays their errors, and ends them in time.
 
-A `Child` is a spawned process and a pipe to it. What the two say to each other is up to the caller;
-how a child is started, how its end and its errors become known, and how it is ended is the same for
-stages, simulators, workers, learners and servers.
+A `Child` is a spawned process with a pipe to its parent. The caller defines the messages; starting
+a child, detecting its end, relaying its errors and ending it are the same for stages, simulators,
+workers, learners and servers.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from typing import Any, NamedTuple, Never
 
 from robots import errors
 from robots.errors import HandoffError, describe
-from robots.signals import ENDING, exit_code, raising_signals
+from robots.signals import ENDING_SIGNALS, exit_code, raising_signals
 
 END_SECONDS = 10.0
-"""Time that a process has for its `finally` blocks before it is killed [s]."""
-GONE = (EOFError, BrokenPipeError, ConnectionResetError)
-"""Errors of a pipe whose other end is closed."""
+"""Time limit for the `finally` blocks of a process, after which it is killed [s]."""
+CLOSED_PIPE_ERRORS = (EOFError, BrokenPipeError, ConnectionResetError)
+"""Errors raised by a pipe whose other end is closed."""
 
 
 class ChildEndedError(HandoffError):
-    """A child process ended without the message that was waited for; the text says how."""
+    """A child process ended without sending the expected message; the error says how it ended."""
 
 
 class Child:
-    """A spawned process, and this side's end of the pipe to it; see `spawn`."""
+    """A spawned process and the parent's end of the pipe to it; see `spawn`."""
 
     def __init__(
         self,
@@ -45,29 +45,31 @@ class Child:
         daemon: bool,
     ) -> None:
         """Starts `function(*arguments, pipe)` in a new process; see `spawn` for the arguments."""
-        self.pipe, theirs = multiprocessing.get_context("spawn").Pipe()
-        self.process = spawn(name, function, (*arguments, theirs), daemon=daemon, tell=theirs)
-        # Only the child may hold its end, or its death would not show as a closed pipe.
-        theirs.close()
+        self.pipe, child_pipe = multiprocessing.get_context("spawn").Pipe()
+        self.process = spawn(
+            name, function, (*arguments, child_pipe), daemon=daemon, error_pipe=child_pipe
+        )
+        # While the parent holds this end open, the death of the child does not close the pipe.
+        child_pipe.close()
 
     def receive(self) -> Any:
         """Waits for the next message of the child.
 
         Raises:
-            ChildEndedError: the child has ended, and its messages have been received.
-            HandoffError: what the function raised, with the child's traceback as a note.
+            ChildEndedError: the child has ended, and all its messages have been received.
+            HandoffError: the error that the function raised, with the child's traceback as a note.
         """
         try:
             message = self.pipe.recv()
-        except GONE:
+        except CLOSED_PIPE_ERRORS:
             raise ChildEndedError(self.cause_of_death()) from None
         if isinstance(message, _Failure):
             raise message.error()
         return message
 
     def cause_of_death(self) -> str:
-        """How the child has ended, in words; one that has closed its pipe, but goes on, is
-        ended."""
+        """Description of how the child ended; a child that closed its pipe but still runs is ended
+        first."""
         self.process.join(END_SECONDS)
         end([self.process])
         return cause_of_death(self.process.exitcode or 0)
@@ -79,31 +81,31 @@ def spawn(
     arguments: tuple[Any, ...],
     *,
     daemon: bool,
-    tell: Connection | None = None,
+    error_pipe: Connection | None = None,
 ) -> BaseProcess:
-    """Starts `function(*arguments)` in a new process, which ends with this one, however this ends.
+    """Starts `function(*arguments)` in a new process, which ends whenever this process ends.
 
-    SIGTERM and SIGHUP end it by an exception, so that its `finally` blocks run; its exit code then
-    is that of `robots.signals.exit_code`.
+    SIGTERM and SIGHUP raise an exception in it, so that its `finally` blocks run; its exit code is
+    then that of `robots.signals.exit_code`.
 
     Args:
-        name: of the process.
-        function: picklable, as the arguments are.
-        arguments: of the function.
-        daemon: whether an exit of this process ends it as well; it may then have no children. The
-            exit waits for other processes.
-        tell: the pipe's end over which an error of the function is sent; without one it is printed.
+        name: name of the process.
+        function: function to be run; function and arguments must be picklable.
+        arguments: arguments of the function.
+        daemon: whether the exit of this process ends the new one; a daemon cannot have children. If
+            False, the exit waits for the new process.
+        error_pipe: end of a pipe through which an error of the function is sent; None prints it.
     """
     context = multiprocessing.get_context("spawn")
     process = context.Process(
-        target=_run, args=(function, arguments, tell), name=name, daemon=daemon
+        target=_child_main, args=(function, arguments, error_pipe), name=name, daemon=daemon
     )
     process.start()
     return process
 
 
 def end(processes: Sequence[BaseProcess], seconds: float = END_SECONDS) -> None:
-    """Ends processes by SIGTERM, and by SIGKILL those that are left after so many seconds."""
+    """Ends processes by SIGTERM; those that still run after `seconds` are killed by SIGKILL."""
     living = [process for process in processes if process.is_alive()]
     for process in living:
         process.terminate()
@@ -117,14 +119,13 @@ def end(processes: Sequence[BaseProcess], seconds: float = END_SECONDS) -> None:
 
 
 def killing_signal(code: int) -> signal.Signals | None:
-    """The signal that has ended a process of this exit code, by an exception or by itself; None
-    where the process has ended of its own accord."""
-    number = code - 128 if code - 128 in ENDING else -code
+    """The signal that ended a process with this exit code; None if no signal ended it."""
+    number = code - 128 if code - 128 in ENDING_SIGNALS else -code
     return signal.Signals(number) if number > 0 else None
 
 
 def cause_of_death(code: int) -> str:
-    """How a process of this exit code has ended, in words that follow its name."""
+    """Description of how a process with this exit code ended, to follow the process's name."""
     killer = killing_signal(code)
     if killer is None:
         return f"died with exit code {code} and no result."
@@ -133,16 +134,16 @@ def cause_of_death(code: int) -> str:
 
 
 def end_with_parent() -> None:
-    """Ends this process by SIGTERM once the one that started it is gone, however that went.
+    """Ends this process by SIGTERM as soon as its parent has ended for any reason.
 
-    By a signal, so that a terminal is put right and a learner saves. Does nothing in a process that
-    `multiprocessing` did not start.
+    The signal lets a terminal be restored and a learner save its state. Does nothing in a process
+    that `multiprocessing` did not start.
     """
     if multiprocessing.parent_process() is not None:
-        threading.Thread(target=_follow, name="parent", daemon=True).start()
+        threading.Thread(target=_wait_for_parent, name="parent", daemon=True).start()
 
 
-def _follow() -> None:
+def _wait_for_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -150,23 +151,23 @@ def _follow() -> None:
 
 
 class _Failure(NamedTuple):
-    """An error on its way from a child to its parent."""
+    """An error of a child, as sent to its parent."""
 
     kind: str
     text: str
     trace: str
 
     def error(self) -> HandoffError:
-        """The error, of the child's class if that is one of `robots.errors`."""
+        """The error, of the original class if `robots.errors` defines it."""
         error = getattr(errors, self.kind, HandoffError)(self.text)
         error.add_note(self.trace)
         return error
 
 
-def _run(
-    function: Callable[..., None], arguments: tuple[Any, ...], tell: Connection | None
+def _child_main(
+    function: Callable[..., None], arguments: tuple[Any, ...], error_pipe: Connection | None
 ) -> None:
-    """The child."""
+    """Main function of the child process."""
     end_with_parent()
     try:
         with raising_signals():
@@ -174,13 +175,13 @@ def _run(
     except KeyboardInterrupt as error:
         raise SystemExit(exit_code(error)) from None
     except Exception as error:
-        if tell is None:
+        if error_pipe is None:
             raise
-        _tell(tell, error)
+        _send_error(error_pipe, error)
 
 
-def _tell(pipe: Connection, error: Exception) -> Never:
-    # A parent that is gone has nobody to be told.
-    with suppress(*GONE):
+def _send_error(pipe: Connection, error: Exception) -> Never:
+    # Without a parent there is no receiver.
+    with suppress(*CLOSED_PIPE_ERRORS):
         pipe.send(_Failure(type(error).__name__, describe(error), traceback.format_exc()))
     raise SystemExit(1)

@@ -30,11 +30,12 @@ def wilson(k: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
 
 
 def clopper_pearson(k: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Exact interval of a proportion (Clopper and Pearson, Biometrika 26, 1934): never covers less
-    than it says.
+    """Exact interval of a proportion (Clopper and Pearson, Biometrika 26, 1934): its coverage is at
+    least `confidence`.
 
-    Its lower end is the rate at which k or more successes would be as rare as (1 - confidence) / 2;
-    its upper end is that for k or fewer. Found by bisection on the exact binomial tail.
+    The lower end is the rate at which k or more successes have the probability (1 - confidence) /
+    2; the upper end is the same for k or fewer. Both come from bisection on the exact binomial
+    tail.
 
     Args:
         k: successes, 0 <= k <= n.
@@ -45,9 +46,9 @@ def clopper_pearson(k: int, n: int, confidence: float = 0.95) -> tuple[float, fl
         HandoffError: k or n out of range.
     """
     _check_trials("clopper-pearson", k, n)
-    rare = (1.0 - confidence) / 2.0
-    low = 0.0 if k == 0 else _rate_of_tail(k, n, rare)
-    high = 1.0 if k == n else 1.0 - _rate_of_tail(n - k, n, rare)
+    tail = (1.0 - confidence) / 2.0
+    low = 0.0 if k == 0 else _rate_of_tail(k, n, tail)
+    high = 1.0 if k == n else 1.0 - _rate_of_tail(n - k, n, tail)
     return low, high
 
 
@@ -61,10 +62,12 @@ def _check_trials(interval: str, k: int, n: int) -> None:
 def _rate_of_tail(k: int, n: int, tail: float) -> float:
     """The success rate at which `k >= 1` or more successes of `n` have probability `tail`."""
     counts = np.arange(k, n + 1)
-    ways = np.array([lgamma(n + 1) - lgamma(i + 1) - lgamma(n - i + 1) for i in counts.tolist()])
+    log_binomial = np.array(
+        [lgamma(n + 1) - lgamma(i + 1) - lgamma(n - i + 1) for i in counts.tolist()]
+    )
     low, high = 0.0, 1.0
     while (rate := (low + high) / 2.0) not in (low, high):
-        logarithms = ways + counts * np.log(rate) + (n - counts) * np.log1p(-rate)
+        logarithms = log_binomial + counts * np.log(rate) + (n - counts) * np.log1p(-rate)
         if np.exp(logarithms).sum() < tail:
             low = rate
         else:

@@ -1,9 +1,8 @@
-"""Signals that end a process as Ctrl-C does: by an exception in its main thread.
+"""Turns signals that end a process into exceptions in its main thread, as Ctrl-C does.
 
-SIGTERM (`kill`, a service that is stopped) and SIGHUP (a terminal or ssh session that is closed)
-end a Python process without running its `finally` blocks. As an exception they leave every context
-on their way: the arm is stopped, the running episode is stored, and processes that were started are
-ended.
+By default SIGTERM (`kill`, a stopped service) and SIGHUP (a closed terminal or ssh session) end a
+Python process without running its `finally` blocks. An exception leaves every context: the arm is
+stopped, the running episode is stored, and child processes are ended.
 """
 
 from __future__ import annotations
@@ -15,90 +14,93 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from robots.errors import words
+from robots.errors import error_text
 
-ENDING = (signal.SIGTERM, signal.SIGHUP)
-AGAIN_SECONDS = 10.0
-"""Time after a signal in which more of them are ignored [s]: a service manager and a terminal send
-several, and one that came while the arm is being stopped would leave it moving."""
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+REPEAT_SECONDS = 10.0
+"""Time after a signal for which further ones are ignored [s]: a service manager and a terminal send
+several, and a second one would interrupt the stop of the arm."""
 
 
 class TerminatedError(KeyboardInterrupt):
-    """A signal has asked the process to end. No `except Exception` holds it, as none holds
-    Ctrl-C."""
+    """A signal asked the process to end. Like `KeyboardInterrupt`, it is no `Exception`, so that
+    `except Exception` does not catch it."""
 
     def __init__(self, number: int) -> None:
-        """`number` is the signal's."""
+        """`number` is the number of the signal."""
         super().__init__(f"ended by {signal.Signals(number).name}")
         self.number = number
 
 
 def exit_code(error: KeyboardInterrupt) -> int:
-    """The exit code of a process that `error` has ended: 128 and the signal's number, as a shell
-    tells it."""
+    """The exit code of a process that `error` ended: 128 plus the signal's number, as in a
+    shell."""
     return 128 + (error.number if isinstance(error, TerminatedError) else signal.SIGINT)
 
 
 @contextmanager
 def raising_signals() -> Iterator[None]:
-    """Lets SIGTERM and SIGHUP raise `TerminatedError` in the main thread for the length of the
-    context.
+    """Context in which SIGTERM and SIGHUP raise `TerminatedError` in the main thread.
 
     A signal that the process ignores, such as SIGHUP under `nohup`, stays ignored. In another
     thread the context does nothing.
 
     Raises:
-        TerminatedError: a signal came. What else failed on the way out is noted on it.
+        TerminatedError: a signal arrived; errors during the clean-up are its notes.
     """
-    came: list[tuple[int, float]] = []
+    received: list[tuple[int, float]] = []
+    """Number and time of the signals that raised an exception."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        if not came or time.monotonic() - came[-1][1] > AGAIN_SECONDS:
-            came.append((number, time.monotonic()))
+        if not received or time.monotonic() - received[-1][1] > REPEAT_SECONDS:
+            received.append((number, time.monotonic()))
             raise TerminatedError(number)
 
-    with _handled(ENDING, end):
+    with _handled(ENDING_SIGNALS, end):
         try:
             yield
         except Exception as error:
-            if not came:
+            if not received:
                 raise
-            ended = TerminatedError(came[0][0])
-            ended.add_note(words(error))
-            raise ended from error
+            terminated = TerminatedError(received[0][0])
+            terminated.add_note(error_text(error))
+            raise terminated from error
 
 
 @contextmanager
 def delayed_signals() -> Iterator[None]:
-    """Lets Ctrl-C, SIGTERM and SIGHUP wait until the block is done, which must not be left
-    half-way.
+    """Context that delays Ctrl-C, SIGTERM and SIGHUP until its block has finished.
 
-    In another thread than the main one, where no signal raises anything, the context does nothing.
+    In threads other than the main one, which receive no signals, the context does nothing.
     """
-    came: list[int] = []
+    received: list[int] = []
     try:
-        with _handled((signal.SIGINT, *ENDING), lambda number, frame: came.append(number)):
+        with _handled(
+            (signal.SIGINT, *ENDING_SIGNALS), lambda number, frame: received.append(number)
+        ):
             yield
     finally:
-        if came:
-            signal.raise_signal(came[0])
+        if received:
+            signal.raise_signal(received[0])
 
 
 @contextmanager
 def _handled(
     numbers: tuple[int, ...], handler: Callable[[int, FrameType | None], None]
 ) -> Iterator[None]:
-    """Handles those signals that are not ignored by `handler`, and as before when the context is
-    left."""
-    before = {number: signal.getsignal(number) for number in numbers}
-    # A handler that C code has installed is told as None and could not be put back.
-    taken = {number: one for number, one in before.items() if one not in (signal.SIG_IGN, None)}
+    """Installs `handler` for those signals that are not ignored, and restores the previous handlers
+    at the end."""
+    previous = {number: signal.getsignal(number) for number in numbers}
+    # Python reports a handler installed by C code as None and could not restore it.
+    replaced = {
+        number: old for number, old in previous.items() if old not in (signal.SIG_IGN, None)
+    }
     if threading.current_thread() is not threading.main_thread():
-        taken = {}
-    for number in taken:
+        replaced = {}
+    for number in replaced:
         signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, one in taken.items():
-            signal.signal(number, one)
+        for number, old in replaced.items():
+            signal.signal(number, old)

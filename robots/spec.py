@@ -21,31 +21,31 @@ class FieldSpec:
     unit: str = "1"
     """SI unit symbol: m, rad, s, N, Nm; "1" when dimensionless; "u8" for images."""
     frame: str = ""
-    """The frame its numbers are expressed in, e.g. "board", "base"."""
+    """Coordinate frame of the values, e.g. "board", "base"."""
     about: str = ""
-    """One phrase: what it is, and the order of its entries."""
+    """One phrase: the meaning of the field, and the order of its entries."""
 
 
 @config
 class ActionSpec:
-    """What a world accepts as one action."""
+    """Bounds and meaning of one action of an environment."""
 
     low: tuple[float, ...]
     """(A,) smallest accepted values; -inf where there is no bound."""
     high: tuple[float, ...]
     """(A,) largest accepted values."""
     names: tuple[str, ...] = ()
-    """(A,) one short name per entry, such as x, yaw, gripper; empty when the engine does not
-    tell."""
+    """(A,) one short name per entry, such as x, yaw, gripper; empty if the engine does not name
+    them."""
     unit: str = "1"
     """SI unit symbol; "1" for entries scaled to [-1, 1]."""
     interface: str = ""
-    """How entries become motion, such as `cartesian_delta` or `pd_target`; "" when only the engine
-    knows."""
+    """Meaning of the entries, such as `cartesian_delta` or `pd_target`; "" if only the engine
+    defines it."""
 
     @property
     def size(self) -> int:
-        """A, entries of one action."""
+        """Number of entries of one action, A."""
         return len(self.low)
 
 
@@ -53,7 +53,7 @@ def check_field(name: str, spec: FieldSpec, array: np.ndarray, leading: int = 1)
     """Checks `array` of shape `(leading dims, *spec.shape)` against its spec.
 
     Raises:
-        HandoffError: wrong shape, wrong kind of dtype, or a non-finite entry; says where.
+        HandoffError: wrong shape, wrong kind of dtype, or a non-finite entry; names its index.
     """
     if array.shape[leading:] != tuple(spec.shape) or array.ndim != leading + len(spec.shape):
         raise HandoffError(
@@ -74,7 +74,7 @@ def check_field(name: str, spec: FieldSpec, array: np.ndarray, leading: int = 1)
 def check_fields(
     specs: Mapping[str, FieldSpec], arrays: Mapping[str, np.ndarray], leading: int = 1
 ) -> None:
-    """Checks that `arrays` hold exactly the fields of `specs`, each as declared.
+    """Checks that `arrays` have exactly the fields of `specs`, with matching shapes and dtypes.
 
     Raises:
         HandoffError: missing or unknown field, or what `check_field` finds.

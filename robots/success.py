@@ -1,9 +1,8 @@
-"""Turns success probabilities into the event that ends an episode: a threshold, its precision, and
-a detector.
+"""Detects success from a classifier's probabilities, and chooses and evaluates the threshold.
 
-A false success ends the episode with the full reward, so the threshold is chosen and judged on
-held-out states that a policy made: states of demonstrations are too easy. NumPy only, so that it
-runs beside the robot.
+A false positive ends the episode with the full reward; therefore the threshold is chosen and
+evaluated on held-out states visited by a policy, as states of demonstrations are too easy. NumPy
+only, so that it runs on the robot's computer.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ SUCCESS_KEY = "handoff.success"
 
 @config
 class DetectorConfig:
-    """When a success is believed. HIL-SERL (arXiv 2410.21845) takes thresholds of 0.7 to 0.85."""
+    """Thresholds of the success detector. HIL-SERL (arXiv 2410.21845) has thresholds of 0.7 to
+    0.85."""
 
     threshold: float = 0.8
-    """Probability from which a step counts."""
+    """Smallest probability of the first positive step."""
     release: float = 0.5
-    """Once counting, a step goes on counting down to this probability; at most `threshold`."""
+    """Smallest probability of a positive step that follows another one; at most `threshold`."""
     steps: int = 2
-    """Consecutive counting steps that make a success."""
+    """Number of consecutive positive steps that count as success."""
 
 
 @config
 class SuccessContract:
-    """All that a robot process must know to run an exported success classifier, carried inside the
-    ONNX file.
+    """Contract of an exported success classifier, stored in the ONNX file.
 
-    The graph's inputs are named like the fields; its output is `probability` (B,).
+    The inputs of the graph have the names of the fields; its output is `probability` (B,).
     """
 
     version: int = 1
@@ -48,16 +47,16 @@ class SuccessContract:
     task: str
     """Name of the task whose success is detected."""
     rate_hz: float
-    """Steps per second of the episodes that it learned from."""
+    """Steps per second of the episodes that it was trained on."""
     observation: dict[str, FieldSpec]
-    """Pictures (unit u8) as uint8, everything else as float32."""
+    """Fields of the input: images (unit u8) as uint8, all others as float32."""
     detector: DetectorConfig
     """Threshold, release and number of steps of the detector."""
     training_data: str
     """Digest of the labelled steps."""
 
     def to_json(self) -> str:
-        """JSON, read back by `from_json`."""
+        """JSON of the contract; `from_json` reads it back."""
         return json.dumps(to_plain(self))
 
     @classmethod
@@ -82,14 +81,14 @@ class SuccessContract:
 
 
 class SuccessDetector:
-    """Decides for N robots at once, step by step; one success per episode.
+    """Detects success in N robots' episodes, step by step, at most once per episode.
 
-    A success is told at the `steps`-th counting step, so `steps - 1` control periods after the
-    first.
+    A success is reported at the `steps`-th consecutive positive step, which is `steps - 1` control
+    periods after the first.
     """
 
     def __init__(self, config: DetectorConfig, robots: int = 1) -> None:
-        """At the start of an episode.
+        """Prepares the detection of N = `robots` episodes.
 
         Raises:
             HandoffError: thresholds or steps out of range.
@@ -101,26 +100,27 @@ class SuccessDetector:
             )
         self.config = config
         self._count = np.zeros(robots, dtype=np.int64)
-        self._told = np.zeros(robots, dtype=bool)
+        self._detected = np.zeros(robots, dtype=bool)
 
     def reset(self, robots: np.ndarray | None = None) -> None:
         """Begins a new episode for the robots of the mask `robots` (N,) bool, or for all."""
-        chosen = slice(None) if robots is None else robots
-        self._count[chosen], self._told[chosen] = 0, False
+        rows = slice(None) if robots is None else robots
+        self._count[rows] = 0
+        self._detected[rows] = False
 
     def update(self, probability: np.ndarray, allowed: np.ndarray | None = None) -> np.ndarray:
-        """Takes one step in.
+        """Processes one step.
 
         Args:
-            probability: `(N,)` of success at this step.
-            allowed: `(N,)` bool, a further condition such as "the hand is open"; a step without it
-                does not count.
+            probability: `(N,)` probabilities of success at this step.
+            allowed: `(N,)` bool, a necessary condition such as "the gripper is open"; a step that
+                does not meet it is negative.
 
         Returns:
-            `(N,)` bool: the success is told at this step; at no other step of the episode.
+            `(N,)` bool: success is detected at this step.
 
         Raises:
-            HandoffError: wrong shape, or a value that is no probability.
+            HandoffError: wrong shape, or a value outside [0, 1].
         """
         probability = np.asarray(probability, dtype=np.float64)
         if probability.shape != self._count.shape:
@@ -131,19 +131,19 @@ class SuccessDetector:
             raise HandoffError(
                 f"success detector: probabilities {probability[:8]}, expected values in [0, 1]. Are these logits?"
             )
-        enough = np.where(self._count > 0, self.config.release, self.config.threshold)
-        counts = probability >= enough
+        threshold = np.where(self._count > 0, self.config.release, self.config.threshold)
+        positive = probability >= threshold
         if allowed is not None:
-            counts &= allowed
-        self._count = np.where(counts, self._count + 1, 0)
-        event = (self._count >= self.config.steps) & ~self._told
-        self._told |= event
-        return event
+            positive &= allowed
+        self._count = np.where(positive, self._count + 1, 0)
+        detected_now = (self._count >= self.config.steps) & ~self._detected
+        self._detected |= detected_now
+        return detected_now
 
 
 def first_success(probability: np.ndarray, config: DetectorConfig) -> int | None:
-    """The step at which the detector tells a success in one recorded episode `(T,)`; None if it
-    never does."""
+    """The step at which the detector reports success in one recorded episode `(T,)`; None if it
+    reports none."""
     detector = SuccessDetector(config)
     return next((t for t, p in enumerate(probability) if detector.update(np.array([p]))[0]), None)
 
@@ -155,57 +155,61 @@ def choose_threshold(
     lowest: float = 0.5,
     success_share: float | None = None,
 ) -> float:
-    """The threshold that finds most successes at the wanted precision; between two scores, the
-    middle.
+    """The threshold with the highest recall at the required precision, midway between two scores.
 
     Args:
-        probability: `(M,)` of held-out steps; the negatives among them should come from a policy.
-        success: `(M,)` bool, what they truly are.
-        precision: wanted share of true successes among the accepted steps, below 1. Of fewer than 1
-            / (1 - precision) successes it cannot be told, so at least as many must be found.
-        lowest: the threshold is never below.
-        success_share: of successes among the steps that the detector will see, on which precision
-            depends; None takes the share among the steps given.
+        probability: `(M,)` scores of held-out steps; the negative steps should come from a policy.
+        success: `(M,)` bool, the true labels.
+        precision: required share of true successes among the accepted steps, below 1. It can only
+            be estimated from at least 1 / (1 - precision) true positives, so as many are required.
+        lowest: lower bound of the threshold.
+        success_share: share of successes among the steps in deployment, on which precision depends;
+            None takes the share among the given steps.
 
     Raises:
-        HandoffError: one class is missing, or no threshold is that precise.
+        HandoffError: one class is missing, or no threshold reaches the precision.
     """
     probability, success = _checked(probability, success)
     if success.all() or not success.any():
         raise HandoffError(
-            f"success threshold: {int(success.sum())} successes of {len(success)} held-out steps, expected some of "
-            "either kind. Are there too few episodes to hold some out?"
+            f"success threshold: {int(success.sum())} successes of {len(success)} held-out steps, expected both "
+            "successes and failures. Are there too few episodes to hold some out?"
         )
     share = float(success.mean()) if success_share is None else success_share
     if not 0.0 < share < 1.0 or not 0.0 < precision < 1.0:
         raise HandoffError(
-            f"success threshold: precision {precision}, share of successes {share}; both lie in (0, 1)."
+            f"success threshold: precision {precision}, share of successes {share}; both must lie in (0, 1)."
         )
     order = np.argsort(-probability, kind="stable")
-    score, found, wrong = probability[order], np.cumsum(success[order]), np.cumsum(~success[order])
-    # A threshold cannot part equal scores: only the last of a run of them can be the last accepted.
-    ends = np.append(score[1:] < score[:-1], True) & (score >= lowest)
-    right = share * found / found[-1]
-    reached = right / (right + (1.0 - share) * wrong / wrong[-1])
-    least = math.ceil(round(1.0 / (1.0 - precision), 6))
-    ends &= found >= least
-    fit = np.flatnonzero(ends & (reached >= precision))
-    if not len(fit):
-        best = f"{reached[ends].max():.3f} at best" if ends.any() else "unknown"
+    score = probability[order]
+    # Precision if the first i + 1 steps are accepted, for every i.
+    true_positives = np.cumsum(success[order])
+    false_positives = np.cumsum(~success[order])
+    true_rate = share * true_positives / true_positives[-1]
+    false_rate = (1.0 - share) * false_positives / false_positives[-1]
+    precisions = true_rate / (true_rate + false_rate)
+    # A threshold cannot separate equal scores: only the last of them can be the last accepted.
+    valid = np.append(score[1:] < score[:-1], True) & (score >= lowest)
+    min_positives = math.ceil(round(1.0 / (1.0 - precision), 6))
+    valid &= true_positives >= min_positives
+    candidates = np.flatnonzero(valid & (precisions >= precision))
+    if not len(candidates):
+        best = f"{precisions[valid].max():.3f} at best" if valid.any() else "unknown"
         raise HandoffError(
-            f"success threshold: precision is {best} where {least} of {found[-1]} successes or more are found from "
-            f"{lowest} up, wanted {precision}. "
-            "Does the classifier see what makes a success, and has it learned from such negatives?"
+            f"success threshold: precision is {best} with at least {min_positives} of {true_positives[-1]} successes "
+            f"accepted and a threshold of at least {lowest}, required {precision}. Can the classifier "
+            "observe what makes a success, and was it trained on such negatives?"
         )
-    # Most successes found, then fewest steps accepted.
-    last = int(fit[np.flatnonzero(found[fit] == found[fit].max())[0]])
+    # The highest recall, and among equal ones the fewest accepted steps.
+    recalled = true_positives[candidates]
+    last = int(candidates[np.flatnonzero(recalled == recalled.max())[0]])
     below = score[last + 1] if last + 1 < len(score) else 0.0
     return max(lowest, float(score[last] + below) / 2.0)
 
 
 class Proportion(NamedTuple):
-    """A share with its exact interval (Clopper-Pearson, 95 %). Steps of one episode resemble each
-    other, so of steps the interval is narrower than the truth; of episodes it is exact."""
+    """A proportion with its exact interval (Clopper-Pearson, 95 %). The interval is exact for
+    episodes; for steps it is too narrow, because steps of one episode are correlated."""
 
     k: int
     n: int
@@ -214,34 +218,34 @@ class Proportion(NamedTuple):
 
     @property
     def share(self) -> float:
-        """k / n; NaN of nothing."""
+        """k / n; NaN if n is 0."""
         return self.k / self.n if self.n else float("nan")
 
 
 class ThresholdReport(NamedTuple):
-    """What a threshold is worth on steps that took no part in choosing it."""
+    """Metrics of a threshold on steps that were not used to choose it."""
 
     threshold: float
     precision: Proportion
-    """Successes among the accepted steps."""
+    """Share of successes among the accepted steps."""
     recall: Proportion
-    """Accepted among the successes."""
+    """Share of accepted steps among the successes."""
     false_positives: Proportion
-    """Accepted among the steps that are no success."""
+    """Share of accepted steps among those that are no success."""
     false_episodes: Proportion
-    """Episodes in which the detector tells a success at a step that is none."""
+    """Share of episodes in which the detector reports success at a step that is none."""
     missed_episodes: Proportion
-    """Episodes with a success, long enough for the detector, in which it tells none."""
+    """Share of episodes with `steps` consecutive successes in which the detector reports none."""
 
 
 def report_threshold(
     probability: np.ndarray, success: np.ndarray, episode: np.ndarray, config: DetectorConfig
 ) -> ThresholdReport:
-    """Judges `config` on held-out steps.
+    """Evaluates `config` on held-out steps.
 
     Args:
-        probability: `(M,)`, in the order of time within each episode.
-        success: `(M,)` bool.
+        probability: `(M,)` scores, in temporal order within each episode.
+        success: `(M,)` bool, the true labels.
         episode: `(M,)` number of the episode of each step.
         config: threshold and detector.
     """
@@ -254,23 +258,23 @@ def report_threshold(
     for number in numbers:
         steps = episode == number
         truth = success[steps]
-        told = first_success(probability[steps], config)
-        wrong += told is not None and not truth[told]
+        detected = first_success(probability[steps], config)
+        wrong += detected is not None and not truth[detected]
         lasting = _longest_run(truth) >= config.steps
         solved += lasting
-        missed += lasting and told is None
+        missed += lasting and detected is None
     return ThresholdReport(
         threshold=config.threshold,
-        precision=rate(true, true + false),
-        recall=rate(true, int(success.sum())),
-        false_positives=rate(false, int((~success).sum())),
-        false_episodes=rate(wrong, len(numbers)),
-        missed_episodes=rate(missed, solved),
+        precision=proportion(true, true + false),
+        recall=proportion(true, int(success.sum())),
+        false_positives=proportion(false, int((~success).sum())),
+        false_episodes=proportion(wrong, len(numbers)),
+        missed_episodes=proportion(missed, solved),
     )
 
 
-def rate(k: int, n: int) -> Proportion:
-    """k of n with its interval; of nothing, all is possible."""
+def proportion(k: int, n: int) -> Proportion:
+    """k of n with its interval, which is [0, 1] if n is 0."""
     low, high = clopper_pearson(k, n) if n else (0.0, 1.0)
     return Proportion(int(k), int(n), low, high)
 
@@ -291,7 +295,7 @@ def _checked(probability: np.ndarray, success: np.ndarray) -> tuple[np.ndarray, 
         or not np.isfinite(probability).all()
     ):
         raise HandoffError(
-            f"success threshold: probabilities {probability.shape} for labels {success.shape}, expected as many of "
-            "either, all finite."
+            f"success threshold: probabilities {probability.shape} for labels {success.shape}, expected one label per "
+            "probability, all finite."
         )
     return probability, success

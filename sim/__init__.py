@@ -1,11 +1,11 @@
 """Simulates robots and tasks behind one vectorised interface.
 
 - `make`: environments from a configuration.
-- `engine`: what a simulation engine must do.
+- `engine`: the interface of a simulation engine.
 - `vec_env`: N environments of a task over an engine.
-- `parallel`: rows split among processes.
-- `episode_streams`: recorded streams of an episode.
-- `ignore_success`: environments that go on after success.
+- `parallel`: jobs split among processes.
+- `episode_streams`: random streams of an episode.
+- `ignore_success`: episodes that continue after success.
 - `engines`: MuJoCo, mujoco-warp, ManiSkill, Isaac Lab, Gymnasium.
 - `device`: environments that stay on a device.
 - `scene`: scenes, cameras, randomisation.
@@ -14,6 +14,6 @@
 - `identification`: real-to-sim tuning.
 - `recording`: rollouts, play and simulated operators.
 - `rendering`: images and videos.
-- `twin`: a robot that speaks its own network protocol.
-- `processes`: environments in processes of their own.
+- `twin`: a simulated robot behind the robot's own network protocol.
+- `processes`: environments in separate processes.
 """

@@ -1,8 +1,8 @@
-"""Keeps the random draws of one episode apart: who draws what from an episode's seed.
+"""Names the random streams of one episode.
 
-A start is drawn by `numpy.random.default_rng(seed)`, and everything else that chance decides in the
-episode by `numpy.random.default_rng([seed, stream])`. The numbers decide what is drawn: a changed
-one changes every episode that rests on it.
+The initial state is drawn by `numpy.random.default_rng(seed)`, everything else that is random in
+the episode by `numpy.random.default_rng([seed, stream])`. Changing a stream's number changes every
+episode that uses it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from enum import IntEnum
 
 
 class EpisodeStream(IntEnum):
-    """Second entry of the seed sequence, behind the episode's seed."""
+    """Second entry of the seed sequence, after the episode's seed."""
 
     DOMAIN_RANDOMIZATION = 1
-    """Masses, friction, gains, camera and whatever else is randomised."""
+    """Masses, friction, gains, camera and every other randomised property."""
     RANDOM_AGENT = 1
-    """The actions of the agent that acts by chance. The same value as `DOMAIN_RANDOMIZATION`, so
-    that in randomised environments the two draw the same numbers."""
+    """Actions of the random agent. The value equals `DOMAIN_RANDOMIZATION`, so in randomised
+    environments the two draw the same numbers."""
     OPERATOR = 2
-    """When the simulated operator notices, intervenes and lets go, and the noise of its actions."""
+    """Times at which the simulated operator notices, intervenes and releases, and the noise of its
+    actions."""
     RECORDING = 3
-    """The noise of scripted demonstrations, and what is done in play, how fast and for how long."""
+    """Noise of scripted demonstrations; skills, speeds and durations of play."""
     RANDOM_WALK = 4
-    """The ways of a robot that wanders, as negative examples for a success classifier."""
+    """Paths of a random walk, recorded as negative examples for a success classifier."""
     LEAVING = 6
-    """The ways on which the scripted expert leaves success, as negative examples likewise."""
+    """Paths on which the scripted expert leaves a solved state, also recorded as negative
+    examples."""

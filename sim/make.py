@@ -1,4 +1,4 @@
-"""Worlds from a configuration: which engine, which task, how many."""
+"""Makes vectorised environments from a configuration."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sim.engines.isaac_lab import IsaacLabConfig
 from sim.engines.maniskill_task import ManiSkillConfig
 from sim.scene.cameras import CamerasConfig
 from sim.tasks.task import Task, at_rate
-from sim.vec_env import Worlds, WorldsConfig
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 if TYPE_CHECKING:
-    from sim.device.arm import ResidentWorlds
-    from sim.device.maniskill import ResidentManiSkill
+    from sim.device.arm import DeviceArmEnv
+    from sim.device.maniskill import DeviceManiSkillEnv
 
 TASKS = (
     "reach",
@@ -35,19 +35,20 @@ TASKS = (
     "flip_switch",
     "cable_route",
 )
-"""Tasks of an arm at a table, each a file in `sim/tasks`."""
+"""Table-top tasks of an arm, one module each in `sim/tasks`."""
 
 EngineName = Literal["mujoco", "warp", "maniskill", "isaaclab", "gym"]
 
 
 @config
-class WorldConfig:
-    """One kind of world. Engines refuse what they cannot do."""
+class EnvConfig:
+    """One kind of environment. Engines refuse options that they do not support."""
 
     engine: EngineName = "mujoco"
     """Simulation engine."""
     task: str = "reach"
-    """One of `TASKS` for mujoco and warp, else an environment's id in the engine's own registry."""
+    """Name in `TASKS` for mujoco and warp, otherwise an environment's id in the engine's own
+    registry."""
     robot: RobotName = "fr3"
     """The arm that does the task (mujoco, warp)."""
     actions: ActionSpace | None = None
@@ -60,22 +61,22 @@ class WorldConfig:
     randomized: bool = False
     """Domain randomisation from the task's ranges (mujoco, warp)."""
     cameras: CamerasConfig | None = None
-    """Pictures as observations; None makes none."""
+    """Cameras whose images are observed; None renders none."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where physics runs (warp)."""
+    """Device of the physics (warp)."""
     resident: bool = False
-    """Worlds stay on their device, for practice, which meets them there (warp, maniskill; see
-    `sim.device.arm`)."""
+    """Whether observations, actions and rewards stay on the environments' device, for fine-tuning
+    (warp, maniskill; see `sim.device.arm`)."""
     threads: int = 1
     """Physics threads of one process (mujoco)."""
     gym: GymConfig = field(default_factory=GymConfig)
-    """Options of Gymnasium environments; read for the engine gym alone."""
+    """Options of Gymnasium environments; read only by the engine gym."""
     maniskill: ManiSkillConfig = field(default_factory=ManiSkillConfig)
-    """Options of ManiSkill; read for the engine maniskill alone."""
+    """Options of ManiSkill; read only by the engine maniskill."""
     isaaclab: IsaacLabConfig = field(default_factory=IsaacLabConfig)
-    """Options of Isaac Lab; read for the engine isaaclab alone."""
+    """Options of Isaac Lab; read only by the engine isaaclab."""
     workers: int = 1
-    """Processes that share the worlds; 1 is this one."""
+    """Processes that share the environments; 1 uses the calling process."""
     on_end: Literal["reset", "freeze"] = "reset"
     """Behaviour of an environment whose episode has ended: reset at once, or stay frozen until it
     is reset."""
@@ -84,24 +85,24 @@ class WorldConfig:
 
 
 def task_module(name: str) -> str:
-    """Dotted name of the module that states the task called `name`.
+    """Dotted name of the module that defines the task called `name`.
 
     Raises:
-        HandoffError: there is none.
+        HandoffError: there is no such task.
     """
     if name not in TASKS:
         raise HandoffError(f"task: '{name}' is not known, {suggest(name, TASKS)}")
-    # `sim.tasks.push_t.geometry` is the geometry that the twin shares.
+    # Push-T is a package: its geometry is shared with the twin.
     return "sim.tasks.push_t.task" if name == "push_t" else f"sim.tasks.{name}"
 
 
 def find_task(name: str, rate_hz: float | None = None, robot: str = "fr3") -> Task:
-    """The task called `name`, stated for a robot, at its own control rate or another
+    """Returns the task called `name` for a robot, at the task's own control rate or at `rate_hz`
     (`sim.tasks.task.at_rate`).
 
     Raises:
-        HandoffError: there is no such task or robot, not at this rate, or the robot cannot reach
-            where it begins.
+        HandoffError: there is no such task or robot, the task does not support this rate, or the
+            robot cannot reach the task's initial pose.
     """
     task = _task(name, find_robot(robot))
     return task if rate_hz is None else at_rate(task, rate_hz)
@@ -131,24 +132,27 @@ def _task(name: str, robot: Robot) -> Task:
         case "cable_route":
             from sim.tasks.cable_route import task
         case _:
-            raise HandoffError(f"task: '{name}' is listed in {task_module(name)} but not here.")
+            raise HandoffError(
+                f"task: '{name}' is in TASKS (module {task_module(name)}) but sim.make does not import it."
+            )
     return task(robot)
 
 
-def make_worlds(config: WorldConfig, num_envs: int) -> VecEnv:
-    """N worlds, over as many processes as the configuration says.
+def make_vec_env(config: EnvConfig, num_envs: int) -> VecEnv:
+    """Makes N environments in `config.workers` processes.
 
     Raises:
-        HandoffError: an unknown task, an engine that is not installed, an option that it does not
-            have, or no workers.
+        HandoffError: an unknown task, an engine that is not installed, an option that the engine
+            does not have, or fewer than one worker.
     """
     _refuse_ignored(config)
     if config.resident:
         raise HandoffError(
-            "worlds: resident: true is for practice alone; evaluation and demonstrations pass the host."
+            "environments: resident: true is for fine-tuning only; evaluation and demonstrations exchange arrays "
+            "with the host."
         )
     if config.workers < 1:
-        raise HandoffError(f"worlds: {config.workers} workers asked for, at least 1 is needed.")
+        raise HandoffError(f"environments: workers is {config.workers}, expected at least 1.")
     if config.workers > 1:
         from sim.processes.vec_env import worker_vec_env
 
@@ -156,53 +160,56 @@ def make_worlds(config: WorldConfig, num_envs: int) -> VecEnv:
     return _make_here(config, num_envs)
 
 
-def make_resident(config: WorldConfig, num_envs: int) -> ResidentWorlds | ResidentManiSkill:
-    """N worlds that stay on their device.
+def make_device_env(config: EnvConfig, num_envs: int) -> DeviceArmEnv | DeviceManiSkillEnv:
+    """Makes N environments whose observations, actions and rewards stay on their device.
 
     Raises:
-        HandoffError: as of `make_worlds`; another engine, pictures, or several workers.
+        HandoffError: for the same reasons as `make_vec_env`, or for another engine, cameras or
+            several workers.
     """
-    from sim.device.arm import ResidentWorlds
+    from sim.device.arm import DeviceArmEnv
     from sim.engines.warp import WarpConfig
 
     _refuse_ignored(config)
-    known = config.engine in ("warp", "maniskill")
-    if not known or config.cameras is not None or config.workers != 1 or config.on_end != "freeze":
+    on_device = config.engine in ("warp", "maniskill")
+    single = config.cameras is None and config.workers == 1
+    if not on_device or not single or config.on_end != "freeze":
         raise HandoffError(
-            f"worlds: resident: true with engine {config.engine}, {config.workers} workers, on_end {config.on_end} and "
+            f"environments: resident: true with engine {config.engine}, {config.workers} workers, on_end "
+            f"{config.on_end} and "
             f"cameras {config.cameras}, expected the engine warp or maniskill, 1, freeze and none."
         )
     if config.engine == "maniskill":
-        from sim.device.maniskill import ResidentManiSkill
+        from sim.device.maniskill import DeviceManiSkillEnv
 
-        return ResidentManiSkill(config.task, num_envs, config.maniskill, config.max_steps)
+        return DeviceManiSkillEnv(config.task, num_envs, config.maniskill, config.max_steps)
     options = WarpConfig(
         actions=config.actions,
         reward=config.reward,
         randomized=config.randomized,
         device=config.device,
     )
-    return ResidentWorlds(
+    return DeviceArmEnv(
         find_task(config.task, config.rate_hz, config.robot), num_envs, options, config.max_steps
     )
 
 
-def _refuse_ignored(config: WorldConfig) -> None:
-    """Refuses what the engine would not look at: a setting without effect is taken for one that has
-    it."""
+def _refuse_ignored(config: EnvConfig) -> None:
+    """Refuses settings that the engine would ignore: users would assume that they have an
+    effect."""
     match config.engine:
         case "mujoco":
             read = {"robot", "actions", "rate_hz", "reward", "randomized", "cameras", "threads"}
         case "warp":
-            # Pictures are asked for in words of its own below.
+            # `cameras` is accepted here because `_make_here` refuses it with a clearer message.
             read = {"robot", "actions", "rate_hz", "reward", "randomized", "cameras", "device"}
             read |= {"resident"}
         case "maniskill":
             read = {"maniskill", "resident"}
         case _:
             read = {config.engine}
-    default = WorldConfig()
-    own = (
+    default = EnvConfig()
+    shared = (
         "robot",
         "actions",
         "rate_hz",
@@ -213,21 +220,20 @@ def _refuse_ignored(config: WorldConfig) -> None:
         "resident",
         "threads",
     )
-    every = (*own, "gym", "maniskill", "isaaclab")
     ignored = [
         name
-        for name in every
+        for name in (*shared, "gym", "maniskill", "isaaclab")
         if name not in read and getattr(config, name) != getattr(default, name)
     ]
     if ignored:
         raise HandoffError(
-            f"worlds: the engine {config.engine} does not know {ignored}, it reads {sorted(read)}. "
+            f"environments: the engine {config.engine} ignores {ignored}, it reads {sorted(read)}. "
             "Is the setting meant for another engine?"
         )
 
 
-def _make_here(config: WorldConfig, num_envs: int) -> VecEnv:
-    episodes = WorldsConfig(on_end=config.on_end, max_steps=config.max_steps)
+def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:
+    episodes = VecEnvConfig(on_end=config.on_end, max_steps=config.max_steps)
     match config.engine:
         case "mujoco":
             from sim.engines.mujoco import MujocoConfig, MujocoEngine
@@ -239,7 +245,7 @@ def _make_here(config: WorldConfig, num_envs: int) -> VecEnv:
                 cameras=config.cameras,
                 threads=config.threads,
             )
-            return Worlds(
+            return EngineVecEnv(
                 MujocoEngine(
                     find_task(config.task, config.rate_hz, config.robot), num_envs, options
                 ),
@@ -250,7 +256,7 @@ def _make_here(config: WorldConfig, num_envs: int) -> VecEnv:
 
             if config.cameras is not None:
                 raise HandoffError(
-                    "warp: it makes no pictures. Leave `cameras` out, or use the engine mujoco."
+                    "warp: this engine renders no images. Leave `cameras` out, or use the engine mujoco."
                 )
             options = WarpConfig(
                 actions=config.actions,
@@ -258,19 +264,19 @@ def _make_here(config: WorldConfig, num_envs: int) -> VecEnv:
                 randomized=config.randomized,
                 device=config.device,
             )
-            return Worlds(
+            return EngineVecEnv(
                 WarpEngine(find_task(config.task, config.rate_hz, config.robot), num_envs, options),
                 episodes,
             )
         case "gym":
             from sim.engines.gym import GymEngine
 
-            return Worlds(GymEngine(config.task, num_envs, config.gym), episodes)
+            return EngineVecEnv(GymEngine(config.task, num_envs, config.gym), episodes)
         case "maniskill":
             from sim.engines.maniskill import ManiSkillEngine
 
-            return Worlds(ManiSkillEngine(config.task, num_envs, config.maniskill), episodes)
+            return EngineVecEnv(ManiSkillEngine(config.task, num_envs, config.maniskill), episodes)
         case "isaaclab":
             from sim.engines.isaac_lab import IsaacLabEngine
 
-            return Worlds(IsaacLabEngine(config.task, num_envs, config.isaaclab), episodes)
+            return EngineVecEnv(IsaacLabEngine(config.task, num_envs, config.isaaclab), episodes)

@@ -1,5 +1,5 @@
-"""Pieces of one job over several processes, with progress; the result does not depend on how
-many."""
+"""Runs the pieces of one job in several processes, with progress; the result does not depend on
+their number."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Context = TypeVar("Context", contravariant=True)
 Piece = TypeVar("Piece", contravariant=True)
 Result = TypeVar("Result", covariant=True)
 Report = Callable[[int, str], None]
-"""Called by a piece with the units it has done so far and a short note."""
+"""Called by a job with the units of work done so far and a short note."""
 
 
 class Job(Protocol[Context, Piece, Result]):
-    """Work on one piece. For several processes it must be picklable: a module's function or a
-    `partial` of one."""
+    """Processes one piece. With several processes it must be picklable: a module-level function or
+    a `partial` of one."""
 
     def __call__(self, context: Context, piece: Piece, report: Report, /) -> Result:
-        """`context` is what `setup` made in this process."""
+        """Processes `piece`; `context` is the result of `setup` in this process."""
         ...
 
 
@@ -35,19 +35,19 @@ def map_pieces(
     total: int,
     progress: Progress,
 ) -> list[Result]:
-    """`job` of every piece, in the order of `pieces`.
+    """Applies `job` to every piece and returns the results in the order of `pieces`.
 
     Args:
-        setup: makes what `job` needs (such as a loaded policy), once per process.
-        job: work on one piece.
-        pieces: what to work on; worker w of W takes pieces w, w + W, ...
-        workers: processes; 1 works in this one. More are spawned, so all arguments must be
-            picklable.
-        total: units of all pieces together, for `progress`.
-        progress: told the sum of the units done.
+        setup: creates the context of `job` (such as a loaded policy), once per process.
+        job: processes one piece.
+        pieces: inputs; worker w of W takes pieces w, w + W, ...
+        workers: number of processes; 1 runs in the calling process. More are spawned, so all
+            arguments must be picklable.
+        total: units of work of all pieces together, for `progress`.
+        progress: called with the units of work done by all jobs so far.
 
     Raises:
-        HandoffError: what a job raised, or a worker that died.
+        HandoffError: a job raised it, or a worker process died.
     """
     workers = min(workers, len(pieces))
     done = [0] * len(pieces)
@@ -65,8 +65,10 @@ def map_pieces(
     children: list[Child] = []
     try:
         for w in range(workers):
-            mine = [(index, pieces[index]) for index in range(w, len(pieces), workers)]
-            children.append(Child(f"handoff-worker-{w}", _work, (setup, job, mine), daemon=True))
+            assigned = [(index, pieces[index]) for index in range(w, len(pieces), workers)]
+            children.append(
+                Child(f"handoff-worker-{w}", _work, (setup, job, assigned), daemon=True)
+            )
         results = _collect(children, report)
     finally:
         end([child.process for child in children])
@@ -79,7 +81,7 @@ def _work(
     pieces: list[tuple[int, Any]],
     pipe: Connection,
 ) -> None:
-    """The process of a worker."""
+    """Entry point of a worker process."""
     context = setup()
     for index, piece in pieces:
         result = job(

@@ -1,7 +1,7 @@
-"""Episodes over any engine: seeds, time limits, automatic resets, chunks, save and restore, and a
-guard against NaN.
+"""Adds episodes to any engine: seeds, time limits, automatic resets, chunks, save and restore, and
+a NaN guard.
 
-Everything that must mean the same on every engine is here, so that it is written and tested once.
+Behaviour that must be identical on every engine is implemented and tested here once.
 """
 
 from __future__ import annotations
@@ -16,59 +16,63 @@ import numpy as np
 
 from robots.config import config
 from robots.errors import HandoffError
-from robots.interfaces import Observation, Step, WorldState
+from robots.interfaces import EnvState, Observation, Step
 from sim.engine import Engine, EngineState
 
 EPISODE_STATE = ("seed", "episode", "steps", "ended", "was_success", "was_truncated")
-"""Fields that `Worlds.save` adds to the engine's own."""
+"""Episode fields that `EngineVecEnv.save` adds to the engine's own."""
 LAST = "last "
-"""Begins the names of those that hold what the worlds last told."""
+"""Prefix of the saved fields that hold the last observation, reward, flags and info."""
 
 
 @config
-class WorldsConfig:
-    """How episodes begin and end."""
+class VecEnvConfig:
+    """Start and end of episodes."""
 
     on_end: Literal["reset", "freeze"] = "reset"
-    """An ended world starts anew, from a seed derived from its own and the count of its episodes
-    (training), or stays as it is until `reset` (evaluation)."""
+    """Behaviour of an environment whose episode has ended: it is reset from a seed derived from
+    its own and its episode count (training), or stays frozen until `reset` (evaluation)."""
     max_steps: int | None = None
     """Time limit [control periods]; None takes the task's own."""
     guard_steps: int = 8
-    """Last states kept for the dump of a world whose numbers are no longer finite; 0 keeps none."""
+    """Number of last states that are dumped when an environment becomes non-finite; 0 keeps
+    none."""
     dump_folder: str = "runs/nan"
-    """Where that dump is written."""
+    """Folder of these dumps."""
 
 
 def next_seed(seed: int, episode: int) -> int:
-    """Seed of episode number `episode` (1 is the first automatic reset) of a world that was reset
-    with `seed`."""
+    """Seed of episode number `episode` (1 is the first automatic reset) of an environment that was
+    reset with `seed`."""
     return int(np.random.SeedSequence([seed, episode]).generate_state(1)[0] & 0x7FFFFFFF)
 
 
-class Worlds:
+class EngineVecEnv:
     """Implements `robots.interfaces.VecEnv` over an `Engine`."""
 
-    def __init__(self, engine: Engine, config: WorldsConfig | None = None) -> None:
-        """Takes the engine over; `close` closes it.
+    def __init__(self, engine: Engine, config: VecEnvConfig | None = None) -> None:
+        """Takes ownership of the engine; `close` closes it.
 
         Args:
-            engine: not yet reset.
-            config: how episodes begin and end.
+            engine: an engine that has not been reset yet.
+            config: start and end of episodes.
 
         Raises:
-            HandoffError: no worlds, or a time limit below 1.
+            HandoffError: no environments, or a time limit below 1.
         """
-        self.engine, self.config = engine, config or WorldsConfig()
+        self.engine = engine
+        self.config = config or VecEnvConfig()
         self.num_envs = engine.num_envs
-        self.observation_spec, self.action_spec = engine.observation_spec, engine.action_spec
+        self.observation_spec = engine.observation_spec
+        self.action_spec = engine.action_spec
         self.rate_hz = engine.rate_hz
         self.max_steps = (
             engine.max_steps if self.config.max_steps is None else self.config.max_steps
         )
         if self.num_envs < 1 or self.max_steps < 1:
             raise HandoffError(
-                f"{engine.name}: {self.num_envs} worlds with a limit of {self.max_steps} steps, both must be >= 1."
+                f"{engine.name}: {self.num_envs} environments with a limit of {self.max_steps} steps, both "
+                "must be >= 1."
             )
         n = self.num_envs
         self._seed = np.zeros(n, dtype=np.int64)
@@ -77,121 +81,124 @@ class Worlds:
         self._ended = np.ones(n, dtype=bool)
         self._was_success = np.zeros(n, dtype=bool)
         self._was_truncated = np.zeros(n, dtype=bool)
-        self._reading: EngineState | None = None
+        self._state: EngineState | None = None
         self._closed = False
-        self._recent: deque[tuple[WorldState, np.ndarray]] = deque(maxlen=self.config.guard_steps)
+        self._recent: deque[tuple[EnvState, np.ndarray]] = deque(maxlen=self.config.guard_steps)
 
     @property
     def steps(self) -> np.ndarray:
-        """(N,) control periods since each world's start."""
+        """(N,) control periods since each environment's reset."""
         return self._steps.copy()
 
     @property
     def episode_seeds(self) -> np.ndarray:
-        """(N,) the seed from which each world's running episode began."""
+        """(N,) seed of each environment's current episode."""
         return np.array([self._episode_seed(i) for i in range(self.num_envs)])
 
-    def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> Observation:
+    def reset(self, seeds: Sequence[int], env_ids: Sequence[int] | None = None) -> Observation:
         """See `VecEnv.reset`.
 
         Raises:
-            HandoffError: not one seed per world, a negative seed, or a world that does not exist.
+            HandoffError: the number of seeds differs from that of the environments, a seed is
+                negative, or an environment does not exist.
         """
-        rows = self._rows(worlds)
+        rows = self._rows(env_ids)
         values = np.asarray(seeds, dtype=np.int64)
         if values.shape != rows.shape or (values < 0).any():
             raise HandoffError(
-                f"{self.engine.name}: seeds {values.tolist()[:8]} for {len(rows)} worlds, expected one >= 0 per world."
+                f"{self.engine.name}: seeds {values.tolist()[:8]} for {len(rows)} environments, expected "
+                "one >= 0 per environment."
             )
         self._seed[rows], self._episode[rows] = values, 0
         self._begin(rows, values)
         return self._observation()
 
     def step(self, action: np.ndarray) -> Step:
-        """See `VecEnv.step`. After a world broke down the others have moved unseen: reset or
-        restore all of them.
+        """See `VecEnv.step`. After an error about non-finite values the other environments have
+        stepped, too: reset or restore all of them.
 
         Raises:
-            HandoffError: wrong actions, or a world's numbers are no longer finite or sensible.
+            HandoffError: actions of a wrong shape, or an environment has diverged.
         """
         self._last()
         actions_NHA = self._checked(np.asarray(action, dtype=np.float64))
         n, horizon = actions_NHA.shape[:2]
         rewards_NH = np.zeros((n, horizon))
         executed = np.zeros(n, dtype=np.int64)
-        terminated, truncated = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
+        # Each action of the chunk is executed by the environments that are still running.
         for h in range(horizon):
             running = ~self._ended
             if not running.any():
                 break
             self._advance(actions_NHA[:, h], running)
-            reading = self._last()
-            rewards_NH[running, h] = reading.reward[running]
+            rewards_NH[running, h] = self._last().reward[running]
             executed += running
-        reading = self._last()
+        # Flags and the final observation are read before ended environments are reset.
+        state = self._last()
         terminated = self._ended & ~self._was_truncated
         truncated = self._ended & self._was_truncated
-        info = {**reading.info, "success": self._was_success.copy()}
-        final = reading.observation
-        over = np.flatnonzero(self._ended)
-        if self.config.on_end == "reset" and len(over):
-            self._episode[over] += 1
-            self._begin(over, np.array([self._episode_seed(int(i)) for i in over]))
+        info = {**state.info, "success": self._was_success.copy()}
+        ended_ids = np.flatnonzero(self._ended)
+        if self.config.on_end == "reset" and len(ended_ids):
+            self._episode[ended_ids] += 1
+            self._begin(ended_ids, np.array([self._episode_seed(int(i)) for i in ended_ids]))
         return Step(
             observation=self._observation(),
             reward=rewards_NH if np.ndim(action) == 3 else rewards_NH[:, 0],
             terminated=terminated,
             truncated=truncated,
-            final_observation=final,
+            final_observation=state.observation,
             info=info,
             executed=executed,
         )
 
-    def save(self) -> WorldState:
-        """See `VecEnv.save`. Beside the engine's fields these are `EPISODE_STATE` and what was last
-        told."""
-        told = {LAST + name: array.copy() for name, array in _told(self._last()).items()}
+    def save(self) -> EnvState:
+        """See `VecEnv.save`. Besides the engine's fields, the state holds `EPISODE_STATE` and the
+        last engine state."""
+        last = {LAST + name: array.copy() for name, array in _named_arrays(self._last()).items()}
         return {
             **self.engine.save(),
             **{name: getattr(self, f"_{name}").copy() for name in EPISODE_STATE},
-            **told,
+            **last,
         }
 
-    def restore(self, state: WorldState, worlds: Sequence[int] | None = None) -> Observation:
+    def restore(self, state: EnvState, env_ids: Sequence[int] | None = None) -> Observation:
         """See `VecEnv.restore`.
 
         Raises:
-            HandoffError: not one row per world, or fields that are not those of `save`.
+            HandoffError: the number of rows differs from that of the environments, or a field of
+                `save` is missing.
         """
-        rows = self._rows(worlds)
-        told = [] if self._reading is None else [LAST + name for name in _told(self._reading)]
-        missing = [name for name in (*EPISODE_STATE, *told) if name not in state]
+        rows = self._rows(env_ids)
+        # The state must have every field of `save` and one row per environment.
+        last = [] if self._state is None else [LAST + name for name in _named_arrays(self._state)]
+        missing = [name for name in (*EPISODE_STATE, *last) if name not in state]
         lengths = {name: len(array) for name, array in state.items() if len(array) != len(rows)}
         if missing or lengths:
             raise HandoffError(
-                f"{self.engine.name}: state lacks {missing}, rows {lengths} for {len(rows)} worlds. "
-                "Was it saved by another kind of world?"
+                f"{self.engine.name}: state lacks {missing}, rows {lengths} for {len(rows)} environments. "
+                "Was it saved by another kind of environment?"
             )
         for name in EPISODE_STATE:
             getattr(self, f"_{name}")[rows] = state[name]
-        own = {
+        engine_fields = {
             name: array
             for name, array in state.items()
             if name not in EPISODE_STATE and not name.startswith(LAST)
         }
-        self.engine.restore(rows, own)
-        reading = self.engine.read()
-        # An engine may have stepped a frozen world on before it was saved; what such a world shows
-        # is its end.
-        over = np.flatnonzero(state["ended"])
-        for name, array in _told(reading).items():
-            array[rows[over]] = state[LAST + name][over]
-        self._reading = _kept(self._reading, reading, rows)
+        self.engine.restore(rows, engine_fields)
+        restored = self.engine.read()
+        # The engine may have stepped a frozen environment before it was saved, but such an
+        # environment must report the end of its episode.
+        ended = np.flatnonzero(state["ended"])
+        for name, array in _named_arrays(restored).items():
+            array[rows[ended]] = state[LAST + name][ended]
+        self._state = _replace_rows(self._state, restored, rows)
         self._recent.clear()
         return self._observation()
 
     def close(self) -> None:
-        """Frees what the engine has taken; a second call does nothing."""
+        """Closes the engine; a second call does nothing."""
         if not self._closed:
             self._closed = True
             self.engine.close()
@@ -200,34 +207,36 @@ class Worlds:
         self.engine.reset(rows, seeds)
         self._steps[rows], self._ended[rows] = 0, False
         self._was_success[rows] = self._was_truncated[rows] = False
-        self._reading = _kept(self._reading, self.engine.read(), rows)
+        self._state = _replace_rows(self._state, self.engine.read(), rows)
 
     def _advance(self, action_NA: np.ndarray, running: np.ndarray) -> None:
-        """One control period of the worlds that run; readings of the others stay as they were."""
+        """Steps the running environments by one control period; the state of the others stays
+        unchanged."""
         if self.config.guard_steps:
             self._remember(action_NA)
         self.engine.step(action_NA, running)
-        reading = self.engine.read()
-        self._guard(reading, running)
+        state = self.engine.read()
+        self._guard(state, running)
         rows = np.flatnonzero(running)
-        self._reading = reading if running.all() else _kept(self._reading, reading, rows)
+        self._state = state if running.all() else _replace_rows(self._state, state, rows)
         self._steps += running
-        self._was_success[rows] = reading.success[rows]
-        late = running & ~reading.terminated & (self._steps >= self.max_steps)
-        self._was_truncated[rows] = late[rows]
-        self._ended |= running & (reading.terminated | late)
+        self._was_success[rows] = state.success[rows]
+        timed_out = running & ~state.terminated & (self._steps >= self.max_steps)
+        self._was_truncated[rows] = timed_out[rows]
+        self._ended |= running & (state.terminated | timed_out)
 
     def _remember(self, action_NA: np.ndarray) -> None:
         try:
             self._recent.append((self.engine.save(), action_NA.copy()))
         except HandoffError:
-            # The engine cannot save; its dump of the present has to do.
+            # This engine cannot save: the dump then holds only the actions and its current state.
             self._recent.append(({}, action_NA.copy()))
 
-    def _guard(self, reading: EngineState, running: np.ndarray) -> None:
-        finite: np.ndarray = np.isfinite(reading.reward)
+    def _guard(self, state: EngineState, running: np.ndarray) -> None:
+        """Raises if the reward or an observation of a running environment is not finite."""
+        finite: np.ndarray = np.isfinite(state.reward)
         bad = ["reward"] if not finite[running].all() else []
-        for name, array in reading.observation.items():
+        for name, array in state.observation.items():
             if array.dtype.kind != "f":
                 continue
             rows = np.all(np.isfinite(array).reshape(len(array), -1), axis=1)
@@ -235,30 +244,32 @@ class Worlds:
                 bad.append(name)
                 finite &= rows
         if bad:
-            world = int(np.flatnonzero(running & ~finite)[0])
-            path = self._dump(world)
+            env_id = int(np.flatnonzero(running & ~finite)[0])
+            path = self._dump(env_id)
             raise HandoffError(
-                f"{self.engine.name}: world {world} (seed {self._episode_seed(world)}, step {self._steps[world]}) has "
+                f"{self.engine.name}: environment {env_id} (seed {self._episode_seed(env_id)}, step "
+                f"{self._steps[env_id]}) has "
                 f"non-finite {bad}; its last {len(self._recent)} states and actions are in {path}. "
-                "Did an action or a gain make the physics unstable? (A reward alone: speeds beyond all sense.)"
+                "Did an action or a gain make the physics unstable? (The reward alone is NaN where speeds are "
+                "implausibly high.)"
             )
 
-    def _dump(self, world: int) -> Path:
+    def _dump(self, env_id: int) -> Path:
         folder = Path(self.config.dump_folder)
         folder.mkdir(parents=True, exist_ok=True)
         path = (
             folder
-            / f"{self.engine.name.replace(' ', '_').replace('/', '_')}-{time.strftime('%Y%m%dT%H%M%S')}-{world}.npz"
+            / f"{self.engine.name.replace(' ', '_').replace('/', '_')}-{time.strftime('%Y%m%dT%H%M%S')}-{env_id}.npz"
         )
-        arrays = {f"now_{name}": array for name, array in self.engine.dump(world).items()}
+        arrays = {f"now_{name}": array for name, array in self.engine.dump(env_id).items()}
         for age, (state, action) in enumerate(reversed(self._recent), 1):
-            arrays[f"before_{age}_action"] = action[world]
-            arrays |= {f"before_{age}_{name}": array[world] for name, array in state.items()}
-        np.savez(path, seed=self._episode_seed(world), step=self._steps[world], **arrays)  # type: ignore[arg-type]
+            arrays[f"before_{age}_action"] = action[env_id]
+            arrays |= {f"before_{age}_{name}": array[env_id] for name, array in state.items()}
+        np.savez(path, seed=self._episode_seed(env_id), step=self._steps[env_id], **arrays)  # type: ignore[arg-type]
         return path
 
-    def _episode_seed(self, world: int) -> int:
-        seed, episode = int(self._seed[world]), int(self._episode[world])
+    def _episode_seed(self, env_id: int) -> int:
+        seed, episode = int(self._seed[env_id]), int(self._episode[env_id])
         return next_seed(seed, episode) if episode else seed
 
     def _observation(self) -> Observation:
@@ -266,31 +277,32 @@ class Worlds:
 
     def _last(self) -> EngineState:
         self._check_open()
-        if self._reading is None:
+        if self._state is None:
             raise HandoffError(
-                f"{self.engine.name}: stepped before the first reset. Call reset(seeds) first."
+                f"{self.engine.name}: used before the first reset. Call reset(seeds) first."
             )
-        return self._reading
+        return self._state
 
     def _check_open(self) -> None:
         if self._closed:
-            raise HandoffError(f"{self.engine.name}: these worlds are closed. Make new ones.")
+            raise HandoffError(f"{self.engine.name}: these environments are closed. Make new ones.")
 
-    def _rows(self, worlds: Sequence[int] | None) -> np.ndarray:
+    def _rows(self, env_ids: Sequence[int] | None) -> np.ndarray:
         self._check_open()
-        rows = np.arange(self.num_envs) if worlds is None else np.asarray(worlds, dtype=np.int64)
-        if self._reading is None and len(rows) != self.num_envs:
+        rows = np.arange(self.num_envs) if env_ids is None else np.asarray(env_ids, dtype=np.int64)
+        if self._state is None and len(rows) != self.num_envs:
             raise HandoffError(
-                f"{self.engine.name}: the first reset must start all {self.num_envs} worlds."
+                f"{self.engine.name}: the first reset must start all {self.num_envs} environments."
             )
         if len(np.unique(rows)) != len(rows) or (rows < 0).any() or (rows >= self.num_envs).any():
             raise HandoffError(
-                f"{self.engine.name}: worlds {rows.tolist()[:8]}, expected different numbers in 0..{self.num_envs - 1}."
+                f"{self.engine.name}: environments {rows.tolist()[:8]}, expected different numbers in "
+                f"0..{self.num_envs - 1}."
             )
         return rows
 
     def _checked(self, action: np.ndarray) -> np.ndarray:
-        """(N, H, A) of an action or a chunk."""
+        """Checks an action (N, A) or chunk (N, H, A) and returns it as (N, H, A)."""
         size = self.action_spec.size
         chunk = action[:, None] if action.ndim == 2 else action
         if (
@@ -305,42 +317,42 @@ class Worlds:
             )
         finite = np.all(np.isfinite(chunk).reshape(len(chunk), -1), axis=1)
         if not finite[~self._ended].all():
-            world = int(np.flatnonzero(~self._ended & ~finite)[0])
+            env_id = int(np.flatnonzero(~self._ended & ~finite)[0])
             raise HandoffError(
-                f"{self.engine.name}: action of world {world} is {chunk[world].tolist()}, expected finite numbers. "
-                "Is the policy broken?"
+                f"{self.engine.name}: action of environment {env_id} is {chunk[env_id].tolist()}, expected "
+                "finite numbers. Did training diverge?"
             )
         return chunk
 
 
-def _told(reading: EngineState) -> dict[str, np.ndarray]:
-    """The arrays of a reading (not copies) by one name each."""
+def _named_arrays(state: EngineState) -> dict[str, np.ndarray]:
+    """The arrays of an engine state (not copies), each under a unique name."""
     return {
-        "reward": reading.reward,
-        "terminated": reading.terminated,
-        "success": reading.success,
-        **{f"observation {name}": array for name, array in reading.observation.items()},
-        **{f"info {name}": array for name, array in reading.info.items()},
+        "reward": state.reward,
+        "terminated": state.terminated,
+        "success": state.success,
+        **{f"observation {name}": array for name, array in state.observation.items()},
+        **{f"info {name}": array for name, array in state.info.items()},
     }
 
 
-def _kept(old: EngineState | None, new: EngineState, rows: np.ndarray) -> EngineState:
-    """`new` in `rows`, `old` elsewhere; the arrays of `old` stay as they are, for a `Step` may
-    still hold them."""
+def _replace_rows(old: EngineState | None, new: EngineState, rows: np.ndarray) -> EngineState:
+    """Takes `rows` from `new` and all others from `old`; the arrays of `old` are not changed,
+    because a `Step` may still refer to them."""
     if old is None or len(rows) == len(new.reward):
         return new
 
-    def merge(before: np.ndarray, now: np.ndarray) -> np.ndarray:
-        merged = before.copy()
-        merged[rows] = now[rows]
+    def merge(old_array: np.ndarray, new_array: np.ndarray) -> np.ndarray:
+        merged = old_array.copy()
+        merged[rows] = new_array[rows]
         return merged
 
     return EngineState(
         observation={
-            name: merge(old.observation[name], now) for name, now in new.observation.items()
+            name: merge(old.observation[name], array) for name, array in new.observation.items()
         },
         reward=merge(old.reward, new.reward),
         terminated=merge(old.terminated, new.terminated),
         success=merge(old.success, new.success),
-        info={name: merge(old.info[name], now) for name, now in new.info.items()},
+        info={name: merge(old.info[name], array) for name, array in new.info.items()},
     )

@@ -1,20 +1,26 @@
 """Compares two revisions by the bodies of their functions and classes, wherever those stand.
 
-    python -m tests.bodies BEFORE AFTER [--renames TABLE.json]
+    python -m tests.bodies BEFORE AFTER [--renames TABLE.json] [--names]
 
 Docstrings and imports do not count, nor does the file that holds a definition, so a move of modules
 leaves the multiset of bodies as it was; what is printed is what did change. A table maps old
-identifiers to new ones, for a change that also renames.
+identifiers to new ones, for a change that also renames. With `--names`, functions and methods are
+compared with their identifiers numbered in the order of appearance and without the text of strings:
+a change of names and messages alone leaves them alike. Names of Python's builtins, NumPy and torch
+keep their meaning. `a, b = x, y` counts as two assignments.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import builtins
+import copy
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import cache
 from pathlib import Path
 
 PACKAGES = ("flows", "robots", "policies", "sim", "real")
@@ -38,6 +44,78 @@ def bodies(files: Mapping[str, str], renames: Mapping[str, str] | None = None) -
             if isinstance(node, Definition):
                 found[f"{node.name}: {ast.dump(node)}"] += 1
     return found
+
+
+def named_bodies(files: Mapping[str, str]) -> Counter[str]:
+    """Counts functions and methods as dumps in which only the names of libraries are left."""
+    found: Counter[str] = Counter()
+    for text in files.values():
+        tree = ast.parse(text)
+        _Bare({}).visit(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                bare = copy.deepcopy(node)
+                _Numbered(_library_names()).visit(bare)
+                found[ast.dump(bare)] += 1
+    return found
+
+
+def where(files: Mapping[str, str]) -> dict[str, str]:
+    """A path and name for every dump of `named_bodies`."""
+    places: dict[str, str] = {}
+    for path, text in files.items():
+        tree = ast.parse(text)
+        _Bare({}).visit(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                bare = copy.deepcopy(node)
+                _Numbered(_library_names()).visit(bare)
+                places[ast.dump(bare)] = f"{path} {node.name}"
+    return places
+
+
+@cache
+def _library_names() -> frozenset[str]:
+    import numpy as np
+    import torch
+
+    members = (dir(owner) for owner in (builtins, np, np.ndarray, torch, torch.Tensor))
+    return frozenset(name for names in members for name in names)
+
+
+class _Numbered(ast.NodeTransformer):
+    """Numbers identifiers in the order of appearance, empties strings, unpacks assignments."""
+
+    def __init__(self, kept: Collection[str]) -> None:
+        self.kept = kept
+        self.numbers: dict[str, str] = {}
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        for field in ("id", "name", "attr", "arg"):
+            value = getattr(node, field, None)
+            if isinstance(value, str) and value not in self.kept:
+                number = self.numbers.setdefault(value, f"n{len(self.numbers)}")
+                setattr(node, field, number)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = ""
+        if isinstance(node, ast.JoinedStr):
+            node.values = [one for one in node.values if not isinstance(one, ast.Constant)]
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [one for statement in body for one in _unpacked(statement)]  # type: ignore[attr-defined]
+        return self.generic_visit(node)
+
+
+def _unpacked(node: ast.stmt) -> list[ast.stmt]:
+    if not (isinstance(node, ast.Assign) and len(node.targets) == 1):
+        return [node]
+    targets, values = node.targets[0], node.value
+    if not (isinstance(targets, ast.Tuple) and isinstance(values, ast.Tuple)):
+        return [node]
+    if len(targets.elts) != len(values.elts):
+        return [node]
+    pairs = zip(targets.elts, values.elts, strict=True)
+    return [ast.Assign(targets=[target], value=value) for target, value in pairs]
 
 
 class _Bare(ast.NodeTransformer):
@@ -80,7 +158,11 @@ def main() -> None:
     parser.add_argument("before")
     parser.add_argument("after")
     parser.add_argument("--renames", type=Path)
+    parser.add_argument("--names", action="store_true")
     options = parser.parse_args()
+    if options.names:
+        _print_names(sources(options.before), sources(options.after))
+        return
     renames = json.loads(options.renames.read_text()) if options.renames else {}
     before = bodies(sources(options.before), renames)
     after = bodies(sources(options.after))
@@ -90,6 +172,14 @@ def main() -> None:
     print(
         f"{before.total()} bodies before, {after.total()} after, {(before & after).total()} alike"
     )
+
+
+def _print_names(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    old, new = named_bodies(before), named_bodies(after)
+    for sign, only, places in (("-", old - new, where(before)), ("+", new - old, where(after))):
+        for place in sorted(places[body] for body in only):
+            print(sign, place)
+    print(f"{old.total()} functions before, {new.total()} after, {(old & new).total()} alike")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Holds for every test: what is skipped where the machine lacks something, and whose priority a
-test runs with."""
+"""Fixtures for every test: skips tests that the machine cannot run, and resets the thread
+priority."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from typing import Literal
 import pytest
 
 Need = Literal["maniskill", "warp", "opengl", "opencv", "chromium", "index"]
-"""What a test may need beyond the packages of every laptop: `@pytest.mark.needs("opengl")`."""
+"""Requirements of tests beyond the packages of a laptop install: `@pytest.mark.needs("opengl")`."""
 REQUIRED = bool(os.environ.get("HANDOFF_REQUIRE_ENGINES"))
-"""Set in continuous integration, where what a machine lacks is a failure."""
+"""Set in continuous integration, where a missing requirement is a failure."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell starts background jobs so, and every process that a test starts would ignore Ctrl-C.
+    # A shell starts background jobs with SIGINT ignored; child processes would ignore Ctrl-C as
+    # well.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips tests that this machine cannot run, before any of their fixtures is made."""
+    """Skips tests that this machine cannot run, before their fixtures are set up."""
     for mark in item.iter_markers("needs"):
         require(*mark.args)
 
 
 def require(need: Need) -> None:
-    """Skips the test that asks where the machine lacks what is needed; fails it in continuous
+    """Skips the calling test if the machine lacks the requirement; fails it in continuous
     integration."""
     reason = lacking(need)
     if reason is not None and REQUIRED and _could_be_installed(need):
@@ -47,13 +48,13 @@ def require(need: Need) -> None:
 
 @cache
 def lacking(need: Need) -> str | None:
-    """Why this machine cannot do what a test needs, with what to install; None where it can."""
+    """Reason why this machine lacks the requirement, with what to install; None if it has it."""
     match need:
         case "maniskill":
             return _lacking_maniskill()
         case "warp":
             installed = find_spec("mujoco_warp") is not None
-            return None if installed else "no mujoco-warp: pip install 'handoff[warp]'"
+            return None if installed else "no mujoco-warp: pip install -e '.[warp]'"
         case "opengl":
             from sim.rendering.push_t import available_renderer
 
@@ -69,7 +70,7 @@ def lacking(need: Need) -> str | None:
 
 
 def chromium() -> str | None:
-    """Path of the browser that tests drive; None where there is none."""
+    """Path of the browser for tests; None without one."""
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
@@ -77,7 +78,7 @@ def _lacking_maniskill() -> str | None:
     if not _could_be_installed("maniskill"):
         return "no ManiSkill: its wheels are for Linux on x86_64 and Python up to 3.12"
     if find_spec("mani_skill") is None:
-        return "no ManiSkill: pip install 'handoff[maniskill]'"
+        return "no ManiSkill: pip install -e '.[maniskill]'"
     if _lacking_opencv() is not None:
         return _lacking_opencv()
     from robots.errors import HandoffError
@@ -119,15 +120,14 @@ def _could_be_installed(need: Need) -> bool:
 _OWN = (
     (os.sched_getscheduler(0), os.sched_getparam(0)) if hasattr(os, "sched_getscheduler") else None
 )
-"""Scheduling of the thread in which tests run, as it was when they began."""
+"""Initial scheduling of the thread in which tests run."""
 
 
 @pytest.fixture(autouse=True)
 def _own_priority() -> Iterator[None]:
-    """Takes back the real-time priority that franky's constructor gives to the thread that calls
-    it.
+    """Resets the real-time priority that franky's constructor gives to the calling thread.
 
-    Threads inherit it, and those of a later test would spin on all processors while the one they
+    Threads inherit it, and those of a later test would occupy all processors while the thread they
     wait for never runs.
     """
     yield

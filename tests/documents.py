@@ -1,19 +1,25 @@
-"""The documentation as tests read it: pages, code blocks, commands, names in backticks, links."""
+"""Parses the documentation for tests: pages, code blocks, commands, names in backticks, links."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import sys
 import unicodedata
 from collections.abc import Iterator
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 NOTEBOOK = DOCS / "results" / "notebook"
-"""The record of past days, with the names and commands of those days."""
-_FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+"""The record of past experiments, with the names and commands of their time."""
+_FENCE = re.compile(
+    r"^ *```(\w*)(?: title=\"([^\"\n]*)\")?[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL
+)
 _SPAN = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+?)(?: *\{[^}]*\})?$", re.MULTILINE)
@@ -25,6 +31,8 @@ class Block(NamedTuple):
     language: str
     """Empty for commands."""
     text: str
+    title: str = ""
+    """File that the block writes or changes, in a page of `docs/extend/`."""
 
 
 def pages() -> list[Path]:
@@ -36,6 +44,26 @@ def pages() -> list[Path]:
     ]
 
 
+@cache
+def hook() -> ModuleType:
+    """The MkDocs hook that generates the reference pages from the code."""
+    path = DOCS / "hooks" / "reference.py"
+    spec = spec_from_file_location("reference_hook", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def generated(page: Path) -> str | None:
+    """Text of a page that the hook generates; None for any other path."""
+    path = page.resolve()
+    inside = path.relative_to(DOCS).as_posix() if path.is_relative_to(DOCS) else ""
+    return hook().pages().get(inside)
+
+
 def name_of(page: Path) -> str:
     """The path of a page from the root of the repository, for names of tests and messages."""
     return page.relative_to(ROOT).as_posix()
@@ -43,17 +71,22 @@ def name_of(page: Path) -> str:
 
 def blocks(text: str) -> list[Block]:
     """The fenced code blocks of a page."""
-    return [Block(language, block) for language, block in _FENCE.findall(text)]
+    return [Block(language, block, title) for language, title, block in _FENCE.findall(text)]
+
+
+def prose(text: str) -> str:
+    """A page without its code blocks."""
+    return _FENCE.sub("", text)
 
 
 def spans(text: str) -> list[str]:
-    """What stands in backticks within the prose of a page."""
-    return _SPAN.findall(_FENCE.sub("", text))
+    """Texts in backticks within the prose of a page."""
+    return _SPAN.findall(prose(text))
 
 
 def commands(text: str, program: str) -> Iterator[list[str]]:
-    """The words behind every call of `program`: in code blocks, and in the prose where none is left
-    open."""
+    """The arguments of every call of `program`: in code blocks, and in prose without
+    placeholders."""
     lines = [
         line.strip()
         for block in blocks(text)
@@ -70,19 +103,18 @@ def commands(text: str, program: str) -> Iterator[list[str]]:
 
 
 def left_open(words: list[str]) -> bool:
-    """Whether a command has a word, such as TASK or N, in whose place the reader writes their
-    own."""
+    """Whether a command has a placeholder such as TASK or N."""
     return any(re.search(r"\b[A-Z]+\b|\.\.", word) for word in words)
 
 
 def links(text: str) -> list[str]:
-    """Targets of the links and pictures of a page that lead to no other machine."""
+    """Targets of the internal links and images of a page."""
     found = _LINK.findall(_SPAN.sub("", _FENCE.sub("", text)))
     return [target for target in found if not re.match(r"[a-z]+:", target)]
 
 
 def anchors(text: str) -> set[str]:
-    """Names of the headings of a page, as Python-Markdown makes them."""
+    """Anchors of the headings of a page, as Python-Markdown generates them."""
     return {_slug(heading) for heading in _HEADING.findall(_FENCE.sub("", text))}
 
 

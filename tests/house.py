@@ -4,9 +4,7 @@ options."""
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -126,15 +124,47 @@ def options() -> Iterator[tuple[str, str, str | None]]:
                 yield from _fields(f"{name}.{node.name}", node)
 
 
+def packed_assignments(module: str) -> list[int]:
+    """Lines that assign several attributes, or three names and more, from as many values."""
+    found: list[int] = []
+    for node in ast.walk(tree(module)):
+        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple)):
+            continue
+        for target in node.targets:
+            if not isinstance(target, ast.Tuple):
+                continue
+            attributes = any(isinstance(one, ast.Attribute) for one in target.elts)
+            if attributes or len(target.elts) > 2:
+                found.append(node.lineno)
+    return found
+
+
+def identifiers(module: str) -> frozenset[str]:
+    """Names that a module defines: of functions, classes, parameters, attributes and variables."""
+    names: set[str] = set()
+    for node in ast.walk(tree(module)):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                names.add(node.name)
+            case ast.arg():
+                names.add(node.arg)
+            case ast.Name(ctx=ast.Store()):
+                names.add(node.id)
+            case ast.Attribute(ctx=ast.Store()):
+                names.add(node.attr)
+    return frozenset(names)
+
+
 def wide_lines(module: str, limit: int) -> list[int]:
     """Lines beyond `limit` columns, but those that end inside a string that is no docstring."""
     text = modules()[module].read_text()
     docs = _docstring_lines(tree(module))
     strings = {
         line
-        for token in tokenize.generate_tokens(io.StringIO(text).readline)
-        if token.type == tokenize.STRING
-        for line in range(token.start[0], token.end[0] + 1)
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.JoinedStr)
+        or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }
     return [
         number

@@ -1,9 +1,10 @@
-"""The house: layers, what an import may cost, and who owns the top-level names."""
+"""The structure of the packages: layers, cost of imports, sizes, names and docstrings."""
 
 from __future__ import annotations
 
 import ast
 import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,29 @@ ELLIPSES = (
     "See",
     "As",
 )
+RETIRED = {
+    "worlds": "envs, num_envs or env_ids",
+    "practice": "finetuning",
+    "practise": "finetune",
+    "practises": "finetunes",
+    "practised": "visited or finetuned",
+    "dream": "imagination",
+    "dreams": "imagined rollouts",
+    "dreamt": "imagined",
+    "told": "the name of the thing",
+    "seen": "obs",
+    "met": "visited",
+    "taught": "distilled",
+    "lesson": "TrainingSetup",
+    "lessons": "DistillationLoss",
+    "led": "result",
+    "paid": "reward",
+    "chance": "rng",
+    "ledger": "SequenceTracker",
+    "inbox": "MessageLog",
+    "sentinel": "TrainingHealth",
+    "tally": "EpisodeStatistics",
+}
 RIDDLES = ("What", "Who", "Where", "Whose", "How", "Which")
 UNREACHED = (
     "policies.distillation.online_student",
@@ -69,7 +93,8 @@ UNREACHED = (
     "sim.identification.tracking",
     "sim.identification.tune",
 )
-"""Modules for use from Python alone: no recipe offers their method yet (docs/results/features.md)."""
+"""Modules for use from Python alone: no recipe offers their method yet
+(docs/results/features.md)."""
 OPTIONAL = (
     "accelerate",
     "cv2",
@@ -98,7 +123,8 @@ OPTIONAL = (
     "wandb",
     "warp",
 )
-"""Packages that some install lacks; torch is that of the learners, and their modules import it."""
+"""Packages that are missing in some installs; torch is not listed, because learner modules import
+it."""
 
 
 def sources() -> list[Path]:
@@ -165,7 +191,7 @@ def test_vendor_packages_are_imported_inside_functions_only() -> None:
     assert offenders == []
 
 
-def test_no_installed_wheel_squats_on_our_names() -> None:
+def test_no_installed_wheel_owns_our_package_names() -> None:
     owners = importlib.metadata.packages_distributions()
     assert {name: owners.get(name, ["handoff"]) for name in (*PACKAGES, "configs")} == {
         name: ["handoff"] for name in (*PACKAGES, "configs")
@@ -182,7 +208,7 @@ def test_our_packages_are_imported_from_this_checkout() -> None:
     ]
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     silent = [
         str(file.relative_to(ROOT))
         for file in sources()
@@ -244,6 +270,23 @@ def test_module_docstrings_say_what_the_module_does() -> None:
 def test_lines_end_at_100_columns() -> None:
     wide = [f"{name}:{line}" for name in house.modules() for line in house.wide_lines(name, 100)]
     assert wide == []
+
+
+def test_attributes_are_assigned_one_per_line() -> None:
+    packed = {name: lines for name in house.modules() if (lines := house.packed_assignments(name))}
+    assert packed == {}
+
+
+def test_retired_words_are_in_no_name() -> None:
+    """The field's words, each for one of ours that nobody else uses."""
+    found = {
+        f"{module}: {name}": RETIRED[word]
+        for module in house.modules()
+        for name in house.identifiers(module)
+        for word in re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+        if word in RETIRED
+    }
+    assert found == {}
 
 
 def test_readme_names_every_package_and_each_package_its_modules() -> None:

@@ -1,4 +1,4 @@
-"""The install of the computer beside an arm, in a fresh environment that holds nothing else."""
+"""The install for the computer of an arm, in a new virtual environment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FORBIDDEN = {
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment into which `.[robot]` was installed as README says."""
+    """A virtual environment with `.[robot]`, installed as in the README."""
     folder = tmp_path_factory.mktemp("robot") / "venv"
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--use-pep517"]
@@ -46,7 +46,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A released push-T policy that stays where the pusher is."""
+    """A released push-T policy that keeps the pusher still."""
     folder = tmp_path_factory.mktemp("released")
     partial = folder / "bundle.partial"
     partial.mkdir()
@@ -61,7 +61,7 @@ def python(environment: Path) -> Path:
 
 
 def call(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Runs a command from a folder in which nothing of the checkout can be imported."""
+    """Runs a command in a folder from which the checkout cannot be imported."""
     bare = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     return subprocess.run(
         words,
@@ -81,14 +81,14 @@ def handoff(
 
 
 def distributions(environment: Path) -> dict[str, importlib.metadata.Distribution]:
-    """What is installed by name, but for what an empty virtual environment holds."""
+    """Installed distributions by name, without those of an empty virtual environment."""
     (packages,) = (environment / "lib").glob("python3.*/site-packages")
     found = importlib.metadata.distributions(path=[str(packages)])
     named = {re.sub(r"[-_.]+", "-", one.metadata["Name"]).lower(): one for one in found}
     return {name: one for name, one in named.items() if name not in ("pip", "setuptools")}
 
 
-def test_it_is_small_and_holds_neither_torch_nor_prefect_nor_a_simulator(environment: Path) -> None:
+def test_it_is_small_and_has_neither_torch_nor_prefect_nor_a_simulator(environment: Path) -> None:
     installed = distributions(environment)
     assert "handoff" in installed
     assert set(installed) & FORBIDDEN == set()
@@ -108,7 +108,7 @@ def test_its_requirements_are_met(environment: Path) -> None:
     "words",
     ["--help", "deploy --help", "console --help", "hil --help", "evaluate --help", "plan smoke"],
 )
-def test_what_needs_no_more_works(environment: Path, tmp_path: Path, words: str) -> None:
+def test_light_commands_work(environment: Path, tmp_path: Path, words: str) -> None:
     done = handoff(environment, tmp_path, *words.split())
     assert done.returncode == 0, done.stderr
 
@@ -121,17 +121,17 @@ def test_what_needs_no_more_works(environment: Path, tmp_path: Path, words: str)
         ("serve {}", "torch"),
     ],
 )
-def test_what_needs_more_says_in_one_line_what_to_install(
+def test_other_commands_state_in_one_line_what_to_install(
     environment: Path, tmp_path: Path, words: str, package: str
 ) -> None:
     done = handoff(environment, tmp_path, *words.format(tmp_path).split())
     assert done.returncode == 1
     assert done.stderr == (
-        f"handoff: {package} is not installed. Install it: pip install 'handoff[laptop]'.\n"
+        f"handoff: {package} is not installed. Install it in the checkout: pip install -e '.[laptop]'.\n"
     )
 
 
-def test_all_that_runs_beside_an_arm_can_be_imported(environment: Path, tmp_path: Path) -> None:
+def test_all_modules_for_an_arm_can_be_imported(environment: Path, tmp_path: Path) -> None:
     importing = (
         "import importlib, pkgutil, sys\n"
         "for name in sys.argv[1:]:\n"
@@ -144,7 +144,7 @@ def test_all_that_runs_beside_an_arm_can_be_imported(environment: Path, tmp_path
     assert done.returncode == 0, done.stderr
 
 
-def test_franky_says_that_no_arm_is_there(environment: Path, tmp_path: Path) -> None:
+def test_franky_reports_a_missing_arm(environment: Path, tmp_path: Path) -> None:
     pytest.importorskip("franky", reason="franky-control has wheels for Linux x86_64 only")
     connecting = (
         "from real.franka.arm import FrankaArm, FrankaConfig\n"
@@ -158,7 +158,7 @@ def test_franky_says_that_no_arm_is_there(environment: Path, tmp_path: Path) -> 
     assert "127.0.0.1" in done.stdout, done.stderr
 
 
-def test_a_released_policy_gets_as_far_as_the_simulator(
+def test_a_released_policy_needs_the_simulator_without_an_arm(
     environment: Path, gate: Path, tmp_path: Path
 ) -> None:
     done = handoff(environment, tmp_path, "deploy", gate)
@@ -167,7 +167,7 @@ def test_a_released_policy_gets_as_far_as_the_simulator(
     assert done.stderr.count("\n") == 1
 
 
-def test_a_released_policy_gets_as_far_as_the_tracker_of_an_arm(
+def test_a_released_policy_connects_to_the_tracker_of_an_arm(
     environment: Path, gate: Path, tmp_path: Path
 ) -> None:
     tracker = ("--tracker", "ws://127.0.0.1:1", "--port", "0")

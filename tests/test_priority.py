@@ -1,4 +1,4 @@
-"""A test may leave its thread with another priority than it had; the next one has its own again."""
+"""A test may change the priority of its thread; the next test has the initial one."""
 
 import os
 import sys
@@ -13,5 +13,5 @@ def test_a_priority_is_changed() -> None:
     assert os.sched_getscheduler(0) == os.SCHED_BATCH
 
 
-def test_the_next_test_has_its_own_again() -> None:
+def test_the_next_test_has_the_initial_priority() -> None:
     assert os.sched_getscheduler(0) == os.SCHED_OTHER

@@ -1,5 +1,5 @@
-"""Files in `configs/`.
+"""Reads configurations from the files in `configs/`.
 
-- `files`: found by name, composed with overrides over the defaults of a class, and validated.
-- `protocols`: those of evaluations.
+- `files`: finds, composes and validates configuration files.
+- `protocols`: evaluation protocols by name.
 """

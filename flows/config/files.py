@@ -1,5 +1,5 @@
 """Finds the files in `configs/`, composes them with overrides over the defaults of a configuration
-class, and validates what comes of it."""
+class, and validates the result."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from robots.config import key_paths, to_plain, validate
 from robots.errors import HandoffError, suggest
 
 MISSING = "???"
-"""What has no default and must be given, in Hydra's words."""
+"""Hydra's marker for a mandatory value without a default."""
 
 Choices = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""Plain values by group and by name in it, of which a file or an override chooses one."""
+"""Plain values by group and option name; a file or an override chooses one option of a group."""
 
 T = TypeVar("T")
 
 
 def available(group: str = "") -> list[str]:
-    """Names of the files in `configs/<group>/`; without a group, of the recipes."""
+    """Names of the files in `configs/<group>/`; without a group, the names of the recipes."""
     return sorted(file.stem for file in _folder(group).glob("*.yaml"))
 
 
@@ -42,14 +42,14 @@ def compose_file(
         name: a file in the group, without its ending.
         overrides: Hydra overrides, e.g. `pretrain.training.steps=2000`.
         group: a folder of `configs/`; empty for `configs/` itself.
-        defaults: plain values that the file knows as `<group>_defaults` (`defaults` without a
+        defaults: plain values to which the file refers as `<group>_defaults` (`defaults` without a
             group); None takes those of the class.
-        choices: further groups, beside the folders of `configs/`.
-        groups: names under which an override may choose from a group, such as `policy`.
+        choices: further groups, in addition to the folders of `configs/`.
+        groups: names by which an override may choose from a group, such as `policy`.
 
     Raises:
         HandoffError: no such file, an unknown key (by its path, with the nearest known one), an
-            ill-typed value, or one that must be given and is not.
+            ill-typed value, or a missing mandatory value.
     """
     from hydra import compose, initialize_config_module
     from hydra.core.config_store import ConfigStore
@@ -58,6 +58,7 @@ def compose_file(
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    # Register the defaults and the choices with Hydra.
     label = f"configs/{group}/{name}.yaml" if group else f"configs/{name}.yaml"
     if name not in available(group):
         raise HandoffError(f"{label} does not exist, {suggest(name, available(group))}")
@@ -68,6 +69,7 @@ def compose_file(
         for option, values in nodes.items():
             store.store(group=choice, name=option, node=dict(values))
     check_overrides(cls, overrides, groups)
+    # Compose the file with the overrides; Hydra's errors become one line.
     GlobalHydra.instance().clear()
     try:
         with initialize_config_module("configs", version_base="1.3"):
@@ -86,13 +88,13 @@ def compose_file(
 
 
 def check_overrides(cls: type, overrides: Sequence[str], groups: Sequence[str] = ()) -> None:
-    """Looks whether every override has a key that a configuration of the class may have.
+    """Checks that the key of every override exists in the configuration class.
 
-    Hydra alone would name the key, but not the nearest that there is, and none that stands in
-    another class of a choice.
+    Hydra alone would report the key, but suggest neither the nearest known key nor a key of another
+    option of a group.
 
     Raises:
-        HandoffError: a key that no class has, or no value.
+        HandoffError: an unknown key, or an override without a value.
     """
     known = [*key_paths(cls), *groups] if overrides else []
     for override in overrides:
@@ -107,15 +109,15 @@ def check_overrides(cls: type, overrides: Sequence[str], groups: Sequence[str] =
 
 
 def read_file(cls: type[T], name: str, *, group: str) -> T:
-    """Reads a YAML file that holds the whole configuration of a class.
+    """Reads a YAML file that contains the whole configuration of a class.
 
     Args:
         cls: the class.
-        name: of a file in `configs/<group>/`, without its ending, or the path of a YAML file.
-        group: what such a file is, which is also the folder.
+        name: a file in `configs/<group>/`, without its ending, or the path of a YAML file.
+        group: folder of such files in `configs/`; also used in messages.
 
     Raises:
-        HandoffError: no such file, not YAML, a misspelt key, or a value that the class refuses.
+        HandoffError: no such file, not YAML, an unknown key, or an invalid value.
     """
     import yaml
 

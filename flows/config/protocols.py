@@ -1,4 +1,4 @@
-"""Reads the protocols of evaluations: by name from `configs/protocol/`, or by path."""
+"""Reads evaluation protocols by name from `configs/protocol/`, or by path."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ def read_protocol(name: str) -> Protocol:
     """Reads a protocol.
 
     Args:
-        name: of a file in `configs/protocol/`, without its ending, or the path of a YAML file.
+        name: a file in `configs/protocol/`, without its ending, or the path of a YAML file.
 
     Raises:
-        HandoffError: no such file, not YAML, a misspelt key, or a protocol that cannot be run here.
+        HandoffError: no such file, not YAML, an unknown key, or a protocol that cannot be run here.
     """
     return read_file(Protocol, name, group="protocol")
 
 
 def push_t_published() -> Protocol:
-    """The published push-T protocol."""
+    """Returns the published push-T protocol."""
     return read_protocol("push_t_published")

@@ -1,10 +1,10 @@
-"""Policies at a table: start by start at the twin, or with a person beside an arm.
+"""Runs policies on the twin, or on an arm supervised by a person.
 
-- `config`: starts at the twin, and sessions at an arm.
-- `twin`: what every table of the twin shares: place, observe, record, summarise.
-- `push_t_table`: the table of push-T.
+- `config`: options of deployments to the twin and of sessions at an arm.
+- `twin`: runs and records episodes on the twin; interface of its tables.
+- `push_t_table`: the push-T table.
 - `task_table`: the table of a simulated task, with the gripper.
-- `release`: the bundle that passed a gate.
-- `arms`: an arm and its table for a session: simulated, or real.
-- `session`: the command: episodes with a person at the console.
+- `release`: finds the bundle that passed a gate.
+- `arms`: simulated and real arm set-ups of a session.
+- `session`: implements `handoff deploy`: episodes supervised at the console.
 """

@@ -1,5 +1,5 @@
-"""Arms at their tables: a simulated one behind the robot's network protocol, and the real one;
-sessions cannot tell."""
+"""Provides the arm set-ups of a session: a simulated arm behind the robot's network protocol, and a
+real arm, with one interface."""
 
 from __future__ import annotations
 
@@ -24,95 +24,96 @@ if TYPE_CHECKING:
     from real.franka.arm import FrankaArm
 
 WAIT_SECONDS = 0.05
-"""Between two looks at a person who has not yet said go on [s]."""
-CLEAR = 0.10
-"""Height above the board at which an arm goes to its start [m]; the T is 0.03 high."""
+"""Polling interval while waiting for the person to resume [s]."""
+CLEARANCE = 0.10
+"""Height above the board at which the arm moves to its start [m]; the T is 0.03 m high."""
 
 
-class Bench(Protocol):
-    """An arm at its table."""
+class ArmSetup(Protocol):
+    """An arm and its table."""
 
     robot: str
-    """Recorded with every episode."""
-    laid_by_hand: bool
-    """A person lays the table before every episode."""
+    """Name of the arm, recorded with every episode."""
+    manual_reset: bool
+    """Whether a person places the objects before every episode."""
 
     def place(self, seed: int) -> None:
-        """Lays the table, before the arm is connected."""
+        """Places the objects for the start with that seed; called before the arm is connected."""
         ...
 
     def arm(self) -> FrankaArm:
-        """Not yet connected."""
+        """Returns the arm, not yet connected."""
         ...
 
     def ready(self, arm: FrankaArm, supervision: Supervision) -> bool:
-        """Brings the connected arm to where an episode begins; False when the person ends the
+        """Moves the connected arm to the start of the episode; returns False if the person ends the
         session meanwhile."""
         ...
 
     def clock(self, arm: FrankaArm) -> Clock:
-        """The robot's, at the pace of the wall."""
+        """Returns the robot's clock, which runs in real time."""
         ...
 
     def pose(self) -> np.ndarray:
-        """(3,) of the T now [m, m, rad], board."""
+        """Returns the current pose (3,) of the T [m, m, rad], board frame."""
         ...
 
 
-class SimulatedBench:
-    """The twin: in lockstep, so that a busy computer makes it slow and not faulty, at the pace of
-    the wall."""
+class SimulatedSetup:
+    """The twin, in lockstep and at most in real time: a busy computer slows it down but causes no
+    faults."""
 
-    laid_by_hand = False
+    manual_reset = False
 
     def __init__(self, session: DeploySession, twin: Any) -> None:
         self.robot = f"{session.arm.robot} twin"
-        self._session, self._twin = session, twin
+        self._session = session
+        self._twin = twin
 
     def place(self, seed: int) -> None:
-        """See `Bench`."""
+        """See `ArmSetup`."""
         from sim.tasks.push_t.geometry import initial_state
 
         self._twin.call("reset", *initial_state(seed))
 
     def arm(self) -> FrankaArm:
-        """See `Bench`."""
+        """See `ArmSetup`."""
         from real.franka.arm import FrankaArm
 
         settings = replace(self._session.arm, host=self._session.twin.host, realtime="ignore")
         return FrankaArm(settings, self._twin, self._twin.wait_for_motion)
 
     def ready(self, arm: FrankaArm, supervision: Supervision) -> bool:
-        """See `Bench`: it was placed there."""
+        """See `ArmSetup`: the simulated arm already is at the start."""
         return True
 
     def clock(self, arm: FrankaArm) -> Clock:
-        """See `Bench`."""
+        """See `ArmSetup`."""
         from real.clock import PacedClock
 
         return PacedClock(self._twin)
 
     def pose(self) -> np.ndarray:
-        """See `Bench`."""
+        """See `ArmSetup`."""
         return self._twin.call("tee_pose")
 
 
 def require_simulator() -> None:
-    """Makes sure that an arm can be simulated here.
+    """Checks that the simulator is installed.
 
     Raises:
-        HandoffError: the simulator is not installed, as on a computer beside an arm.
+        HandoffError: it is not installed, as on the computer of a real arm.
     """
     if find_spec("mujoco") is None:
         raise HandoffError(
-            "deploy: a simulated arm needs mujoco, which is not installed: pip install 'handoff[laptop]'. "
-            "For a real arm, say --arm ADDRESS."
+            "deploy: a simulated arm needs mujoco, which is not installed: pip install -e '.[laptop]'. "
+            "For a real arm, add --arm ADDRESS."
         )
 
 
 @contextmanager
-def simulated_bench(session: DeploySession) -> Iterator[Bench]:
-    """A simulated arm in a process of its own, as long as the block runs."""
+def simulated_setup(session: DeploySession) -> Iterator[ArmSetup]:
+    """Runs a simulated arm in a separate process while the context lasts."""
     from sim.twin.push_t_world import PushTWorld
     from sim.twin.twin import start_twin
 
@@ -121,80 +122,83 @@ def simulated_bench(session: DeploySession) -> Iterator[Bench]:
         processor_for_twin() as cpu,
         start_twin(replace(session.twin, cpu=cpu), world) as twin,
     ):
-        yield SimulatedBench(session, twin)
+        yield SimulatedSetup(session, twin)
 
 
-class ArmBench:
-    """A real arm, and a tracker that sees the T."""
+class RealSetup:
+    """A real arm, and a tracker of the T."""
 
-    laid_by_hand = True
+    manual_reset = True
 
     def __init__(self, session: DeploySession, pose: Callable[[], np.ndarray]) -> None:
         from real.deploy.planar_space import Plane
         from sim.tasks.push_t.geometry import Q_BOARD_CENTRE
 
         self.robot = f"{session.arm.robot} at {session.host}"
-        self._settings, self.pose = replace(session.arm, host=session.host), pose
-        self._plane, self._start = Plane(session.plane), np.array(session.start)
+        self._settings = replace(session.arm, host=session.host)
+        self.pose = pose
+        self._plane = Plane(session.plane)
+        self._start = np.array(session.start)
         self._q_centre = Q_BOARD_CENTRE
 
     def place(self, seed: int) -> None:
-        """See `Bench`: a person has laid the table before they said go on."""
+        """See `ArmSetup`: does nothing, a person has placed the objects."""
 
     def arm(self) -> FrankaArm:
-        """See `Bench`."""
+        """See `ArmSetup`."""
         from real.franka.arm import FrankaArm
 
         return FrankaArm(self._settings)
 
     def ready(self, arm: FrankaArm, supervision: Supervision) -> bool:
-        """See `Bench`: up, over whatever lies on the board, and down; it stands still on the way
-        when it is to."""
+        """See `ArmSetup`: moves up, across above the objects, and down; pauses when the person
+        pauses."""
 
         def halted() -> bool:
             supervision.poll()
-            # A label would be one of no episode.
+            # Labels are ignored: no episode is running.
             return supervision.paused or supervision.stopped
 
-        here, q = self._plane.position(arm.state().base_T_ee), self._q_centre
+        current = self._plane.position(arm.state().base_T_ee)
+        q = self._q_centre
         for xy, lift in (
-            (here, 0.03),
-            (here, CLEAR),
-            (self._start, CLEAR),
+            (current, 0.03),
+            (current, CLEARANCE),
+            (self._start, CLEARANCE),
             (self._start, 0.03),
             (self._start, 0.0),
         ):
             flange = self._plane.pose(xy, lift) @ np.linalg.inv(arm.flange_T_ee)
             q = inverse_kinematics(arm.robot, flange, q)
             while not arm.move_to_joints(q, halted):
-                if not await_go(supervision):
+                if not wait_for_resume(supervision):
                     return False
         return True
 
     def clock(self, arm: FrankaArm) -> Clock:
-        """See `Bench`."""
+        """See `ArmSetup`."""
         return arm.clock
 
 
 @contextmanager
-def arm_bench(session: DeploySession) -> Iterator[Bench]:
-    """The arm at `session.host`.
+def real_setup(session: DeploySession) -> Iterator[ArmSetup]:
+    """Provides the arm at `session.host` while the context lasts.
 
     Raises:
-        HandoffError: nobody sees the T.
+        HandoffError: no tracker is configured.
     """
     from real.deploy.object_tracker import RemoteTracker
 
     if not session.tracker.uri:
         raise HandoffError(
-            "deploy: an arm needs somebody who sees the T: --tracker ws://host:port, see docs/guides/deploying.md."
+            "deploy: a real arm needs a tracker of the T: add --tracker ws://host:port, see docs/guides/deploying.md."
         )
     with RemoteTracker(session.tracker) as tracker:
-        yield ArmBench(session, tracker.pose)
+        yield RealSetup(session, tracker.pose)
 
 
-def await_go(supervision: Supervision) -> bool:
-    """Waits until the person lets the arm move; False when they end the session."""
+def wait_for_resume(supervision: Supervision) -> bool:
+    """Waits until the person resumes; returns False if they end the session."""
     supervision.poll()
     while supervision.paused and not supervision.stopped:
         time.sleep(WAIT_SECONDS)

@@ -1,5 +1,5 @@
-"""Options of this package: starts at the twin, at the table of push-T or of a task, and sessions at
-an arm."""
+"""Defines the options of deployments to the twin, at the push-T table or at a task's table, and of
+sessions at an arm."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ IMPEDANCE = ImpedanceConfig(
     error_clip=GAINS.force_limit / GAINS.stiffness[0],
     rotation_clip=GAINS.torque_limit / GAINS.stiffness[3],
 )
-"""Springs that give way where those of the simulated worlds do."""
+"""Impedance with the same error limits as the controller of the simulated environments."""
 COLLISION_FORCE = (100.0, 100.0, 100.0, 30.0, 30.0, 30.0)
-"""External force [N] and moment [Nm] that make the robot stop. A hand at work presses: at the end
-of the steps' leash of 30 mm the springs do with 60 N, so the 50 N that suit a pusher would end what
-is meant. libfranka's example of Cartesian impedance control sets 100 N."""
+"""External force [N] and moment [Nm] at which the robot stops. A gripper in contact presses: at the
+target lag limit of 30 mm the impedance exerts 60 N, so the limit of 50 N that suits a pusher would
+stop intended contacts. libfranka's example of Cartesian impedance control sets 100 N."""
 
 
 @config
 class DeployConfig:
-    """Starts, robot and limits."""
+    """Deployment to the twin at the push-T table: starts, robot and limits."""
 
     starts: int = 20
-    """Episodes, each from the start that gym-pusht draws for its seed."""
+    """Number of episodes, each from the start that gym-pusht samples for its seed."""
     first_seed: int = EVALUATION.start
-    """Seed of the first start, and of the policy's noise there."""
+    """Seed of the first start, and of the policy's noise in that episode."""
     videos: int = 2
-    """First episodes that are rendered, at twice the speed."""
+    """Number of episodes rendered as videos, at twice the speed."""
     twin: TwinConfig = field(default_factory=TwinConfig)
     """The simulated robot and its network."""
     arm: FrankaConfig = field(default_factory=lambda: FrankaConfig(realtime="ignore"))
-    """`ignore` because the twin needs no real-time kernel; its address is the twin's."""
+    """Impedance, limits and recording of the arm. `realtime` is `ignore`, because the twin needs no
+    real-time kernel; the address is the twin's."""
     plane: PlaneConfig = field(default_factory=PlaneConfig)
     """Height and posture of the pusher over the table."""
     loop: LoopConfig = field(default_factory=LoopConfig)
@@ -54,16 +55,17 @@ class DeployConfig:
 
 @config
 class DeployTaskConfig:
-    """Starts, robot and limits."""
+    """Deployment to the twin at the table of a simulated task: starts, robot and limits."""
 
     starts: int = 20
-    """Episodes, each from the start that the simulated worlds draw for its seed."""
+    """Number of episodes, each from the start that the simulated environment samples for its
+    seed."""
     first_seed: int = EVALUATION.start
-    """Seed of the first start, and of the policy's noise there."""
+    """Seed of the first start, and of the policy's noise in that episode."""
     max_steps: int | None = None
-    """Policy steps after which an episode ends; None: the task's."""
+    """Time limit of an episode [policy steps]; None takes the task's."""
     videos: int = 2
-    """First episodes that are rendered, at twice the speed."""
+    """Number of episodes rendered as videos, at twice the speed."""
     twin: TwinConfig = field(default_factory=TwinConfig)
     """The simulated robot and its network."""
     arm: FrankaConfig = field(
@@ -74,30 +76,31 @@ class DeployTaskConfig:
             collision_force=COLLISION_FORCE,
         )
     )
-    """`ignore` because the twin needs no real-time kernel; its address is the twin's."""
-    hand: GripperDriverConfig = field(default_factory=GripperDriverConfig)
+    """Impedance, limits and recording of the arm. `realtime` is `ignore`, because the twin needs no
+    real-time kernel; the address is the twin's."""
+    gripper: GripperDriverConfig = field(default_factory=GripperDriverConfig)
     """Speed and force of the gripper."""
     loop: LoopConfig = field(
         default_factory=lambda: LoopConfig(
             stream_hz=200.0, governor=GovernorConfig(max_speed=0.8, max_acceleration=9.0)
         )
     )
-    """The governor's box is that of the policy's steps; a step of 20 mm at 20 Hz along two axes is
-    0.57 m/s."""
+    """Rates, limits and watchdog of the control loop. The governor's workspace is that of the
+    policy's steps; a step of 20 mm at 20 Hz along two axes is 0.57 m/s."""
 
 
 @config
 class DeploySession:
-    """What a session at an arm can be told."""
+    """All options of a session at an arm."""
 
     host: str = ""
     """Address of the arm's control unit; empty starts a simulated arm."""
     first_seed: int = DEMONSTRATIONS.start
-    """Seed of the first start and of the policy's noise there; it also places the simulated
+    """Seed of the first start and of the policy's noise in that episode; also places the simulated
     objects."""
     start: tuple[float, float] = (0.256, 0.400)
-    """Where an arm's pusher begins an episode [m], board; the simulated one begins where gym-pusht
-    draws it."""
+    """Start position of a real arm's pusher [m], board frame; gym-pusht samples that of the
+    simulated arm."""
     loop: LoopConfig = field(default_factory=lambda: LoopConfig(wait_for_policy=False))
     """Rates, limits and watchdog of the control loop."""
     plane: PlaneConfig = field(default_factory=PlaneConfig)
@@ -107,36 +110,36 @@ class DeploySession:
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
     """Speed and takeover of the person at the console."""
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
-    """Who sees the T; an arm needs one, the simulated world knows."""
+    """Tracker of the T; required with a real arm, unused in simulation."""
     twin: TwinConfig = field(default_factory=TwinConfig)
-    """The simulated robot, read where no host is given."""
+    """The simulated robot; used if `host` is empty."""
 
 
 def robot_of_bundle(contract: Contract, arm: FrankaConfig) -> Robot:
-    """The robot that a twin has to be: that of the policy, or the configured one where the contract
-    states none.
+    """Returns the robot of the twin: the policy's, or the configured one if the contract states
+    none.
 
     Raises:
-        HandoffError: the configuration names another robot than the policy was trained with, or the
-            contract one that is not known here.
+        HandoffError: the configured robot differs from the one of the training, or the contract
+            names an unknown robot.
     """
     if contract.robot and arm.robot not in (contract.robot, FrankaConfig().robot):
-        raise _another_robot(contract, arm)
+        raise _wrong_robot(contract, arm)
     return find_robot(contract.robot or arm.robot)
 
 
 def check_robot_of_session(contract: Contract, arm: FrankaConfig) -> None:
-    """Checks that the arm of a session is the robot that the policy was trained with.
+    """Checks that the arm of a session is the robot with which the policy was trained.
 
     Raises:
-        HandoffError: it is another one.
+        HandoffError: the robots differ.
     """
     if contract.robot and arm.robot != contract.robot:
-        raise _another_robot(contract, arm)
+        raise _wrong_robot(contract, arm)
 
 
-def _another_robot(contract: Contract, arm: FrankaConfig) -> HandoffError:
+def _wrong_robot(contract: Contract, arm: FrankaConfig) -> HandoffError:
     return HandoffError(
         f"deploy: the policy of {contract.task} was trained with the robot '{contract.robot}', the arm is "
-        f"'{arm.robot}'. Set arm.robot={contract.robot} if that is the arm, or take another bundle."
+        f"'{arm.robot}'. Set arm.robot={contract.robot} if that is the arm, or use another bundle."
     )

@@ -1,5 +1,4 @@
-"""The table of push-T: a T on a board, a pusher in the arm's hand, and a tracker that sees the
-T."""
+"""Implements the push-T table: a T on a board, a pusher held by the arm, and a tracker of the T."""
 
 from __future__ import annotations
 
@@ -31,18 +30,18 @@ EXTRA = {
         shape=(3,), dtype="float64", unit="m, m, rad", frame="board", about="T x, y, angle"
     )
 }
-"""Fields recorded beside what the policy sees."""
+"""Fields recorded in addition to the policy's observation."""
 
 
 class PushTTable(DeployTable):
-    """The table of push-T at the twin.
+    """The push-T table at the twin.
 
     Args:
         config: starts, robot and limits.
-        contract: of the policy.
+        contract: contract of the policy.
 
     Raises:
-        HandoffError: the robot is another than the policy's.
+        HandoffError: the configured robot is not the policy's.
     """
 
     def __init__(self, config: DeployConfig, contract: Contract) -> None:
@@ -68,31 +67,31 @@ class PushTTable(DeployTable):
         return deploy_schema(self._contract, EXTRA, self._config.loop.stream_hz, self.robot)
 
     def place(self, twin: Twin, seed: int) -> None:
-        """See `DeployTable`: as gym-pusht draws it for the seed."""
+        """See `DeployTable`: places the T as gym-pusht does for the seed."""
         from sim.tasks.push_t.geometry import initial_state
 
         twin.call("reset", *initial_state(seed))
         self._scene = PushTScene(partial(twin.call, "tee_pose"), self._plane)
 
     def motion(self, base_T_ee: np.ndarray) -> tuple[Plane, LoopConfig]:
-        """See `DeployTable`: on the board."""
+        """See `DeployTable`: positions on the board."""
         return self._plane, self._config.loop
 
     def observe(self, state: ArmState) -> Observation:
         """See `PushTScene.observe`."""
         return self.scene.observe(state)
 
-    def look(self) -> None:
+    def update(self) -> None:
         """See `DeployTable`."""
-        self.scene.look()
+        self.scene.update()
 
-    def over(self) -> bool:
-        """See `DeployTable`: the T lies at the goal, as last seen."""
+    def is_over(self) -> bool:
+        """See `DeployTable`: the T is at the goal, by the last update."""
         return self.scene.solved
 
     @property
     def scene(self) -> PushTScene:
-        """What lies there since the table was laid."""
+        """The scene of the current episode."""
         assert self._scene is not None
         return self._scene
 
@@ -124,48 +123,47 @@ class PushTTable(DeployTable):
         mean = np.mean([start.about["coverage"] for start in starts])
         return f"mean coverage {mean:.2f} after {len(starts)}"
 
-    def draw(self, store: EpisodeStore, out: Path) -> dict[str, Any]:
-        """See `DeployTable`: `pushes.png` shows every start from above."""
+    def render(self, store: EpisodeStore, out: Path) -> dict[str, Any]:
+        """See `DeployTable`: `pushes.png` shows every episode from above."""
         from flows.reports.plots import draw_pushes
 
-        renderer = _film(store, self.robot, self._config.videos, out)
+        renderer = _render_videos(store, self.robot, self._config.videos, out)
         draw_pushes(store, out / "pushes.png")
         return {"renderer": renderer}
 
 
 class PushTScene:
-    """What the policy is shown of the table: the pusher from the arm's own state, the T from who
-    tracks it.
+    """Observes the pusher, from the arm's state, and the T, from a tracker.
 
     Args:
-        track: tells the T's pose (3,) [m, m, rad], board.
-        plane: where the board lies.
+        track: returns the pose (3,) of the T [m, m, rad], board frame.
+        plane: plane of the board.
     """
 
     def __init__(self, track: Callable[[], np.ndarray], plane: Plane) -> None:
         self.track = track
         self.plane = plane
         self.coverage = 0.0
-        """Of the goal at the last look, 0..1."""
+        """Coverage of the goal at the last update, 0..1."""
         self.best = 0.0
-        """The largest coverage so far."""
+        """Largest coverage of the goal so far, 0..1."""
 
     @property
     def solved(self) -> bool:
-        """Whether the T lay at the goal at the last look."""
+        """Whether the T was at the goal at the last update."""
         from sim.tasks.push_t.geometry import SUCCESS_COVERAGE
 
         return self.coverage > SUCCESS_COVERAGE
 
     @property
     def was_solved(self) -> bool:
-        """Whether the T has lain at the goal at any look."""
+        """Whether the T was at the goal at any update."""
         from sim.tasks.push_t.geometry import SUCCESS_COVERAGE
 
         return self.best > SUCCESS_COVERAGE
 
-    def look(self) -> np.ndarray:
-        """The T's pose (3,) now, and its coverage taken down."""
+    def update(self) -> np.ndarray:
+        """Tracks the T and updates the coverage; returns the pose (3,) of the T."""
         from sim.tasks.push_t.geometry import coverage
 
         pose = self.track()
@@ -174,10 +172,10 @@ class PushTScene:
         return pose
 
     def observe(self, state: ArmState) -> Observation:
-        """The contract's fields and the block's pose, board frame."""
+        """Returns the contract's fields and the pose of the T, board frame."""
         from sim.tasks.push_t.geometry import keypoints
 
-        pose = self.look()
+        pose = self.update()
         return {
             "keypoints": keypoints(pose).astype(np.float32),
             "agent": self.plane.position(state.base_T_ee).astype(np.float32),
@@ -185,8 +183,8 @@ class PushTScene:
         }
 
 
-def _film(store: EpisodeStore, robot: Robot, videos: int, out: Path) -> str | None:
-    """Videos of the first episodes, from what was recorded; returns which renderer drew them."""
+def _render_videos(store: EpisodeStore, robot: Robot, videos: int, out: Path) -> str | None:
+    """Renders videos of the first recorded episodes; returns the name of the renderer."""
     from sim.rendering.push_t import render_episode
 
     rate = store.schema.streams["policy"].rate_hz

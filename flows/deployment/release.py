@@ -1,4 +1,4 @@
-"""Finds the bundle that passed a gate, and makes sure that it is still the same."""
+"""Finds the bundle that passed a gate, and verifies that it is unchanged."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from robots.errors import HandoffError
 
 
 def released_bundle(gate: Path) -> Path:
-    """The bundle that passed the gate whose artifact `gate` is; all files and digests of both are
-    worked out anew.
+    """Returns the bundle that passed the gate with the artifact `gate`, after re-hashing all files
+    of both.
 
-    See `flows.runner.artifact.verify_artifact` for what that is good for, and what not.
+    `flows.runner.artifact.verify_artifact` states what this detects.
 
     Raises:
-        HandoffError: not a gate's artifact, the bundle is gone or another by now, or either is not
-            as it was sealed.
+        HandoffError: not a gate artifact, the bundle is missing or was replaced, or either was
+            changed after it was sealed.
     """
-    found = find_artifact(gate)
-    manifest = verify_artifact(found)
+    artifact = find_artifact(gate)
+    manifest = verify_artifact(artifact)
     if manifest["kind"] != "gate" or manifest["metrics"].get("passed") is not True:
         raise HandoffError(
-            f"{gate}: is the artifact of stage '{manifest['stage']}', expected one of a gate that was passed, such as "
-            "runs/demo/gate. An arm runs nothing else."
+            f"{gate}: is the artifact of stage '{manifest['stage']}', expected that of a passed gate, such as "
+            "runs/demo/gate. An arm runs released policies only."
         )
-    bundle = (found / manifest["input_paths"]["bundle"]).resolve()
+    bundle = (artifact / manifest["input_paths"]["bundle"]).resolve()
     if verify_artifact(bundle)["digest"] != manifest["inputs"]["bundle"]:
         raise HandoffError(
             f"{bundle}: is not the bundle that passed {gate}. Run the pipeline again."

@@ -1,8 +1,9 @@
-"""`handoff deploy GATE`: a released policy on an arm, with a person at the console beside it.
+"""Implements `handoff deploy GATE`: a released policy on an arm, supervised by a person at the
+console.
 
-Where no arm is named, a simulated one behind the same network protocol takes its place: client,
-loop, limits, console and record are the same; `flows.deployment.arms` is all that differs. Nothing
-that did not pass a gate is run.
+Without an arm's address, a simulated arm behind the same network protocol is used: client, control
+loop, limits, console and recording are the same, only `flows.deployment.arms` differs. Policies
+that did not pass a gate are refused.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ import numpy as np
 from flows.config.files import compose_file
 from flows.deployment.arms import (
     WAIT_SECONDS,
-    Bench,
-    arm_bench,
-    await_go,
+    ArmSetup,
+    real_setup,
     require_simulator,
-    simulated_bench,
+    simulated_setup,
+    wait_for_resume,
 )
 from flows.deployment.config import DeploySession, check_robot_of_session
 from flows.deployment.push_t_table import EXTRA, PushTScene
-from flows.session.config import HilOperator, HilWorld
+from flows.session.config import HilEnvConfig, HilOperator
 from real.deploy.cameras import CameraConfig
 from robots.errors import HandoffError
 from robots.franka import find_robot
@@ -37,36 +38,37 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from real.console.server import ConsoleConfig
-    from real.deploy.loop import LoopRecord
+    from real.deploy.episode_recorder import LoopRecord
     from real.deploy.onnx_policy import OnnxPolicy
     from real.deploy.supervision import Supervision
     from robots.episodes.store import EpisodeStore
 
 SPARE_SECONDS = 10.0
-"""Of memory for robot states, beyond what an episode may last [s]."""
+"""Margin of the buffer for robot states beyond the longest episode [s]."""
 
 
 @dataclass(frozen=True)
-class Deployed:
-    """How one episode ended."""
+class DeployedEpisode:
+    """Outcome of one episode."""
 
     seed: int
     success: bool
     label: Label
     seconds: float
-    """Robot time [s]."""
+    """Duration in robot time [s]."""
     held: float
-    """Of it under hold [s]."""
+    """Time on hold [s], part of `seconds`."""
     coverage: float
     """Largest coverage of the goal, 0..1."""
     corrected: float
-    """Share of the steps that the person made."""
+    """Share of the steps that the person controlled."""
     recorded: bool
-    """False: the person ended the session in it, or the episode before its first step."""
+    """False if the person ended the session during the episode, or the episode before its first
+    step."""
 
 
 def deploy_command(options: Namespace) -> None:
-    """`handoff deploy`: see `flows.__main__` for its options."""
+    """Runs `handoff deploy`; `flows.__main__` defines its options."""
     from rich.console import Console
 
     from flows.deployment.release import released_bundle
@@ -82,24 +84,24 @@ def deploy_command(options: Namespace) -> None:
     overrides += [] if options.arm is None else [f"host='{options.arm}'"]
     overrides += [] if options.tracker is None else [f"tracker.uri='{options.tracker}'"]
     out = options.out or Path("runs") / "deploy"
-    made = deploy(
+    episodes = deploy(
         compose_deploy("push_t", overrides),
         bundle,
         out,
         ConsoleConfig(host=options.host, port=options.port, spacemouse=options.spacemouse),
         person=options.person or "",
         episodes=options.episodes,
-        cameras=cameras_of(options.camera or []),
+        cameras=parse_cameras(options.camera or []),
         say=say,
     )
     say(
-        f"{made} episodes in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}"
+        f"{episodes} episodes in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}"
     )
 
 
 def compose_deploy(task: str, overrides: Sequence[str] = ()) -> DeploySession:
-    """`configs/deploy/<task>.yaml` over the defaults of the configuration classes, with Hydra
-    overrides.
+    """Composes `configs/deploy/<task>.yaml` over the defaults of the configuration classes, with
+    Hydra overrides.
 
     Raises:
         HandoffError: no such file, unknown key, or ill-typed value.
@@ -107,21 +109,21 @@ def compose_deploy(task: str, overrides: Sequence[str] = ()) -> DeploySession:
     return compose_file(DeploySession, task, overrides, group="deploy")
 
 
-def cameras_of(words: Sequence[str]) -> dict[str, CameraConfig]:
-    """Cameras by name, of `NAME=SOURCE`.
+def parse_cameras(arguments: Sequence[str]) -> dict[str, CameraConfig]:
+    """Parses arguments `NAME=SOURCE`; returns cameras by name.
 
     Raises:
-        HandoffError: no name or no source, or a name twice.
+        HandoffError: a missing name or source, or a duplicate name.
     """
-    found: dict[str, CameraConfig] = {}
-    for word in words:
-        name, _, source = word.partition("=")
-        if not name or not source or name in found:
+    cameras: dict[str, CameraConfig] = {}
+    for argument in arguments:
+        name, _, source = argument.partition("=")
+        if not name or not source or name in cameras:
             raise HandoffError(
-                f"--camera {word}: expected a new name and a source, e.g. front=0 or wrist=/dev/video2."
+                f"--camera {argument}: expected a new name and a source, e.g. front=0 or wrist=/dev/video2."
             )
-        found[name] = CameraConfig(source=source)
-    return found
+        cameras[name] = CameraConfig(source=source)
+    return cameras
 
 
 def deploy(
@@ -138,39 +140,40 @@ def deploy(
     """Runs episodes until the person ends the session; returns how many the store holds.
 
     Args:
-        session: arm, limits, rates.
+        session: options of arm, limits and rates.
         bundle: directory with `policy.onnx`.
-        out: folder of the store and of the console's log; a session that is run again goes on in
+        out: folder of the store and the console's log; a later session appends to it.
+        console: address and port of the console.
+        person: operator name recorded while nobody has control; empty takes the login.
+        episodes: the session ends when the store holds this many; None runs until the person ends
             it.
-        console: where it listens.
-        person: name that is recorded while nobody has control; empty: the login.
-        episodes: after which it ends by itself; None: never.
-        cameras: by name, shown at the console.
-        say: told the console's address and how every episode ended.
+        cameras: cameras shown at the console, by name.
+        say: called with the console's address and the outcome of every episode.
 
     Raises:
-        SafetyError: a limit or the robot ended an episode; what was recorded of it is in the store,
-            as it is after any other error in an episode.
-        HandoffError: a policy of another task or robot, no arm or tracker there, a lost connection,
-            or a store of other fields.
+        SafetyError: a limit or the robot ended an episode; the store contains its steps, as after
+        any other error during an episode. HandoffError: a policy of another task or robot, no arm
+        or tracker, a lost connection, or a store with other fields.
     """
-    from flows.session.viewer import drawn
+    from flows.session.viewer import scene_viewer
     from real.console.process import open_console
     from real.deploy.cameras import camera_streams
     from real.deploy.episode_recorder import deploy_schema
     from real.deploy.onnx_policy import OnnxPolicy
     from robots.episodes.corrections import open_corrections
 
+    # The policy must fit task and robot.
     simulated = not session.host
     if simulated:
         require_simulator()
     policy = OnnxPolicy(bundle / "policy.onnx")
     if policy.contract.task != "push_t":
         raise HandoffError(
-            f"{bundle}: a policy of task '{policy.contract.task}'; arms have a table for push_t alone."
+            f"{bundle}: a policy of task '{policy.contract.task}'; sessions at an arm support push_t only."
         )
     check_robot_of_session(policy.contract, session.arm)
     name = session.arm.robot
+    # The recording must hold the longest episode.
     schema = deploy_schema(
         policy.contract, EXTRA, session.loop.stream_hz, find_robot(name), supervised=True
     )
@@ -181,141 +184,152 @@ def deploy(
     )
     session = replace(session, arm=replace(session.arm, record_seconds=seconds))
     out.mkdir(parents=True, exist_ok=True)
+    # Open store, console, viewer, cameras and arm; then run episodes.
     with ExitStack() as stack:
         store = stack.enter_context(open_corrections(out / "store.zarr", schema))
-        opened = stack.enter_context(open_console(console, out / "console"))
-        stack.enter_context(drawn(HilWorld(task="push_t", robot=name), opened, pictures=simulated))
-        stack.enter_context(camera_streams(cameras or {}, opened))
-        bench = stack.enter_context(simulated_bench(session) if simulated else arm_bench(session))
-        say(f"console  {opened.url}")
-        shown = _Shown(session, policy, person, bench)
-        stack.enter_context(closing(shown.operator))
+        opened_console = stack.enter_context(open_console(console, out / "console"))
+        stack.enter_context(
+            scene_viewer(HilEnvConfig(task="push_t", robot=name), opened_console, images=simulated)
+        )
+        stack.enter_context(camera_streams(cameras or {}, opened_console))
+        setup = stack.enter_context(simulated_setup(session) if simulated else real_setup(session))
+        say(f"console  {opened_console.url}")
+        supervisor = _ConsoleSupervisor(session, policy, person, setup)
+        stack.enter_context(closing(supervisor.operator))
         while episodes is None or store.num_episodes < episodes:
-            if not next_episode(session, bench, policy, shown, store, say):
+            if not next_episode(session, setup, policy, supervisor, store, say):
                 break
         return store.num_episodes
 
 
 def next_episode(
     session: DeploySession,
-    bench: Bench,
+    setup: ArmSetup,
     policy: OnnxPolicy,
-    shown: _Shown,
+    supervisor: _ConsoleSupervisor,
     store: EpisodeStore,
     say: Callable[[str], None],
 ) -> bool:
-    """Waits for the person, runs an episode and tells how it ended; False when the session is
-    over."""
-    if not await_go(shown.supervision):
+    """Waits for the person, runs an episode and reports its outcome; returns False when the session
+    is over."""
+    if not wait_for_resume(supervisor.supervision):
         return False
-    # What is to be done again stands in the store, too.
-    seed = session.first_seed + store.num_episodes - shown.again
-    ended = run_overseen(session, bench, policy, shown, seed, store)
-    if shown.supervision.stopped:
+    # An episode to be repeated is in the store as well.
+    seed = session.first_seed + store.num_episodes - supervisor.repeat
+    episode = run_supervised(session, setup, policy, supervisor, seed, store)
+    if supervisor.supervision.stopped:
         return False
-    if ended.recorded:
-        shown.again = ended.label is Label.REDO
-        say(_told(store.num_episodes, ended))
-    if bench.laid_by_hand:
-        shown.hold("lay the table, then go on")
+    if episode.recorded:
+        supervisor.repeat = episode.label is Label.REDO
+        say(_summary(store.num_episodes, episode))
+    if setup.manual_reset:
+        supervisor.hold("place the objects, then go on")
     return True
 
 
-def run_overseen(
+def run_supervised(
     session: DeploySession,
-    bench: Bench,
+    setup: ArmSetup,
     policy: OnnxPolicy,
-    shown: _Shown,
+    supervisor: _ConsoleSupervisor,
     seed: int,
     store: EpisodeStore,
-) -> Deployed:
-    """One episode; the arm is at rest and what was recorded is in the store when this returns or
+) -> DeployedEpisode:
+    """Runs one episode; the arm is at rest and the recording is in the store when this returns or
     raises."""
     from real.deploy.loop import run_episode
     from real.deploy.recording import EpisodeRecording
 
-    bench.place(seed)
-    shown.scene = scene = PushTScene(bench.pose, shown.plane)
+    setup.place(seed)
+    supervisor.scene = scene = PushTScene(setup.pose, supervisor.plane)
 
     def outcome() -> dict[str, Any] | None:
-        ended = _ended(seed, record, scene, shown.supervision)
-        if not ended.recorded and recording.fault is None:
+        episode = _episode_outcome(seed, record, scene, supervisor.supervision)
+        if not episode.recorded and recording.fault is None:
             return None
-        return {"robot": bench.robot, "policy": policy.contract.policy, **_about(record, ended)}
+        return {
+            "robot": setup.robot,
+            "policy": policy.contract.policy,
+            **_metadata(record, episode),
+        }
 
     recording = EpisodeRecording(store, outcome)
     record = recording.record
-    with recording, bench.arm() as arm:
+    with recording, setup.arm() as arm:
+        # Move to the start; the person may end the session meanwhile.
         arm.preflight()
-        if not bench.ready(arm, shown.supervision):
-            return _ended(seed, record, scene, shown.supervision)
-        shown.supervision.begin(seed)
+        if not setup.ready(arm, supervisor.supervision):
+            return _episode_outcome(seed, record, scene, supervisor.supervision)
+        # Run the episode until the T is at the goal.
+        supervisor.supervision.begin(seed)
         with recording.of(arm):
             run_episode(
                 arm,
-                bench.clock(arm),
+                setup.clock(arm),
                 policy,
                 policy.contract,
-                shown.observe,
+                supervisor.observe,
                 session.loop,
-                space=shown.plane,
+                space=supervisor.plane,
                 flange_T_ee=arm.flange_T_ee,
                 seed=seed,
                 stop=lambda: scene.solved,
                 record=record,
-                supervision=shown.supervision,
+                supervision=supervisor.supervision,
             )
-    return _ended(seed, record, scene, shown.supervision)
+    return _episode_outcome(seed, record, scene, supervisor.supervision)
 
 
-def _ended(seed: int, record: LoopRecord, scene: PushTScene, supervision: Supervision) -> Deployed:
-    said = {Label.SUCCESS: True, Label.FAILURE: False}
-    by_hand = record.policy.get("intervention", [])
-    return Deployed(
+def _episode_outcome(
+    seed: int, record: LoopRecord, scene: PushTScene, supervision: Supervision
+) -> DeployedEpisode:
+    labelled = {Label.SUCCESS: True, Label.FAILURE: False}
+    interventions = record.policy.get("intervention", [])
+    return DeployedEpisode(
         seed=seed,
-        success=said.get(record.label, scene.was_solved),
+        success=labelled.get(record.label, scene.was_solved),
         label=record.label,
         seconds=record.end - record.begin,
         held=record.held,
         coverage=scene.best,
-        corrected=float(np.mean(by_hand)) if by_hand else 0.0,
+        corrected=float(np.mean(interventions)) if interventions else 0.0,
         recorded=not supervision.stopped and bool(record.policy),
     )
 
 
-def _about(record: LoopRecord, ended: Deployed) -> dict[str, Any]:
-    """What is stored of the episode beside its streams."""
-    dropped = ended.label in (Label.REDO, Label.DISCARD)
+def _metadata(record: LoopRecord, episode: DeployedEpisode) -> dict[str, Any]:
+    """Returns the metadata of the episode."""
+    dropped = episode.label in (Label.REDO, Label.DISCARD)
     return {
-        "seed": ended.seed,
-        "success": ended.success,
-        "coverage": ended.coverage,
-        "label": ended.label.name.lower(),
-        "discard_reason": ended.label.name.lower() if dropped else None,
+        "seed": episode.seed,
+        "success": episode.success,
+        "coverage": episode.coverage,
+        "label": episode.label.name.lower(),
+        "discard_reason": episode.label.name.lower() if dropped else None,
         "operator": ", ".join(sorted(record.people)),
         "device": "console",
-        "interventions": ended.corrected,
+        "interventions": episode.corrected,
         "takeovers": int(np.max(record.policy["segment"])) + 1,
-        "held_seconds": ended.held,
+        "held_seconds": episode.held,
     }
 
 
-def _told(number: int, ended: Deployed) -> str:
-    how = "solved" if ended.success else "not solved"
-    said = "" if ended.label is Label.NONE else f", {ended.label.name.lower()}"
+def _summary(number: int, episode: DeployedEpisode) -> str:
+    outcome = "solved" if episode.success else "not solved"
+    label = "" if episode.label is Label.NONE else f", {episode.label.name.lower()}"
     return (
-        f"episode {number}: {how}{said}, coverage {ended.coverage:.2f}, {ended.seconds:.1f} s"
-        f" ({ended.held:.1f} s held), {100 * ended.corrected:.0f} % by hand"
+        f"episode {number}: {outcome}{label}, coverage {episode.coverage:.2f}, {episode.seconds:.1f} s"
+        f" ({episode.held:.1f} s held), {100 * episode.corrected:.0f} % corrected"
     )
 
 
-class _Shown:
-    """What person and policy are shown of arm and table, and the person."""
+class _ConsoleSupervisor:
+    """The person at the console, and the observation of arm and table for person and policy."""
 
     def __init__(
-        self, session: DeploySession, policy: OnnxPolicy, person: str, bench: Bench
+        self, session: DeploySession, policy: OnnxPolicy, person: str, setup: ArmSetup
     ) -> None:
-        from flows.session.worlds import person_of
+        from flows.session.environment import person_name
         from real.console.client import ConsoleClient
         from real.console.console_operator import ConsoleOperator
         from real.console.process import console_address
@@ -324,27 +338,29 @@ class _Shown:
 
         self.plane = Plane(session.plane)
         self.scene: PushTScene | None = None
-        self.again = False
-        """The same start is to be run once more."""
+        self.repeat = False
+        """Whether the next episode repeats the same start."""
         joints = find_robot(session.arm.robot).num_joints
-        self._q, self._pose = np.zeros(joints), np.zeros(3)
-        where, token = console_address()
+        self._q = np.zeros(joints)
+        self._pose = np.zeros(3)
+        address, token = console_address()
         rate = policy.contract.rate_hz
-        line = ConsoleClient(
-            where, token, {"task": policy.contract.task, "stage": bench.robot, "rate_hz": rate}
+        client = ConsoleClient(
+            address, token, {"task": policy.contract.task, "stage": setup.robot, "rate_hz": rate}
         )
-        line.start()
-        name = person_of(HilOperator(kind="console", person=person))
+        client.start()
+        name = person_name(HilOperator(kind="console", person=person))
         self.operator = ConsoleOperator(
-            STEPS, session.supervision.takeover, line, name, rate, self._scene
+            STEPS, session.supervision.takeover, client, name, rate, self._scene
         )
         self.supervision = Supervision(
             self.operator, session.supervision, self.plane, rate, self.operator.report_step
         )
 
-    def hold(self, why: str) -> None:
-        """Returns when the console holds; nothing moves before somebody says go on."""
-        self.operator.hold(why)
+    def hold(self, reason: str) -> None:
+        """Requests a hold and waits until the console holds; the arm stays still until a person
+        resumes."""
+        self.operator.hold(reason)
         while not (self.supervision.paused or self.supervision.stopped):
             time.sleep(WAIT_SECONDS)
             self.supervision.poll()
@@ -353,7 +369,8 @@ class _Shown:
         """See `PushTScene.observe`."""
         assert self.scene is not None
         observation = self.scene.observe(state)
-        self._q, self._pose = state.q, observation["block_pose"]
+        self._q = state.q
+        self._pose = observation["block_pose"]
         return observation
 
     def _scene(self) -> bytes:

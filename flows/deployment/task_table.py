@@ -1,5 +1,5 @@
-"""The table of a simulated task at the twin, with the robot's hand; its starts are those of the
-task's evaluation."""
+"""Implements the table of a simulated task at the twin, with the gripper; its starts are those of
+the task's evaluation."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from sim.tasks.task import Task
     from sim.twin.twin import Twin
 
-FILM_SIZE = (360, 480)
+VIDEO_SIZE = (360, 480)
 """Height and width of the videos [px]."""
-FILM_SPEED = 2.0
+VIDEO_SPEED = 2.0
 """Speed of the videos in units of real time."""
 SCENE = {
     "qpos": "generalised positions of the simulated scene",
     "goal_state": "the task's own variables",
 }
-"""Fields recorded beside what the policy sees."""
+"""Fields recorded in addition to the policy's observation."""
 
 
 class TaskTable(DeployTable):
@@ -47,10 +47,10 @@ class TaskTable(DeployTable):
 
     Args:
         config: starts, robot and limits.
-        contract: of the policy.
+        contract: contract of the policy.
 
     Raises:
-        HandoffError: there is no such task, or the robot is another than the policy's.
+        HandoffError: unknown task, or the configured robot is not the policy's.
     """
 
     def __init__(self, config: DeployTaskConfig, contract: Contract) -> None:
@@ -80,18 +80,18 @@ class TaskTable(DeployTable):
         """See `DeployTable`.
 
         Raises:
-            HandoffError: the contract does not say what a step is.
+            HandoffError: the contract does not define the action steps.
         """
         from real.deploy.episode_recorder import deploy_schema
 
         contract = self._contract
         if contract.steps is None:
             raise HandoffError(
-                f"deploy: the contract of {contract.task} does not say what a step is. Export it again."
+                f"deploy: the contract of {contract.task} does not define the action steps. Export the policy again."
             )
         extra = {
             name: FieldSpec(shape=value.shape, dtype="float64", about=SCENE[name])
-            for name, value in _drawn_from(*twin.call("scene")).items()
+            for name, value in _scene_fields(*twin.call("scene")).items()
         }
         if contract.instruction and INSTRUCTION in self._task.observations:
             extra[INSTRUCTION] = self._task.observations[INSTRUCTION].spec
@@ -100,7 +100,7 @@ class TaskTable(DeployTable):
         return deploy_schema(contract, extra, rate, self.robot, "base", coordinates=axes)
 
     def place(self, twin: Twin, seed: int) -> None:
-        """See `DeployTable`: as the simulated worlds draw it for the seed."""
+        """See `DeployTable`: places the objects as the simulated environment does for the seed."""
         twin.call("reset", seed)
         self._twin = twin
         self._solved = False
@@ -113,39 +113,44 @@ class TaskTable(DeployTable):
         if not has_gripper(self._contract):
             yield None
             return
-        before = twin.hand_actions()
+        actions_before = twin.gripper_actions()
 
         def await_actions(actions: int) -> None:
-            twin.wait_for_hand(before + actions)
+            twin.wait_for_gripper(actions_before + actions)
 
-        host, options, limits = self._config.twin.host, self._config.hand, self.robot.gripper
-        with FrankaGripper(host, options, limits, await_actions) as hand:
-            yield hand
+        host = self._config.twin.host
+        options = self._config.gripper
+        limits = self.robot.gripper
+        with FrankaGripper(host, options, limits, await_actions) as gripper:
+            yield gripper
 
     def motion(self, base_T_ee: np.ndarray) -> tuple[CartesianSteps, LoopConfig]:
-        """See `DeployTable`: steps of the hand's pose, in the box that they lead in."""
+        """See `DeployTable`: steps of the end effector's pose, within the workspace of these
+        steps."""
         from real.deploy.action_space import CartesianSteps
 
         config = self._config
         space = CartesianSteps(self._contract, base_T_ee, self.robot)
-        most = self._task.max_steps if config.max_steps is None else config.max_steps
+        max_steps = self._task.max_steps if config.max_steps is None else config.max_steps
         governor = space.governed(config.loop.governor)
-        return space, replace(config.loop, governor=governor, max_steps=most)
+        return space, replace(config.loop, governor=governor, max_steps=max_steps)
 
     def observe(self, state: ArmState) -> Observation:
-        """The contract's fields of things, what the task asks for in words if the policy reads, and
-        what to draw the things from."""
-        things = {
-            name: value for name, value in self._ask("things").items() if name in self._fields
+        """Returns the contract's object fields, the instruction for a language-conditioned policy,
+        and the scene for rendering."""
+        objects = {
+            name: value
+            for name, value in self._ask("object_observations").items()
+            if name in self._fields
         }
-        return {**things, **_drawn_from(*self._ask("scene"))}
+        return {**objects, **_scene_fields(*self._ask("scene"))}
 
-    def look(self) -> None:
+    def update(self) -> None:
         """See `DeployTable`."""
-        self.over()
+        self.is_over()
 
-    def over(self) -> bool:
-        """See `DeployTable`: it is solved, or beyond repair."""
+    def is_over(self) -> bool:
+        """See `DeployTable`: the task is solved or has failed."""
         solved, failed = self._ask("outcome")
         self._solved |= solved
         return solved or failed
@@ -155,19 +160,19 @@ class TaskTable(DeployTable):
         return {"success": self._solved}
 
     def score(self, starts: Sequence[StartResult]) -> dict[str, Any]:
-        """See `DeployTable`: the success rate says it all."""
+        """See `DeployTable`: no metrics besides the success rate."""
         return {}
 
     def note(self, starts: Sequence[StartResult]) -> str:
         """See `DeployTable`."""
         return f"{sum(start.success for start in starts)} of {len(starts)} solved"
 
-    def draw(self, store: EpisodeStore, out: Path) -> dict[str, Any]:
-        """See `DeployTable`: `paths.png` shows the fingertips' ways."""
+    def render(self, store: EpisodeStore, out: Path) -> dict[str, Any]:
+        """See `DeployTable`: `paths.png` shows the paths of the fingertips."""
         from flows.reports.plots import draw_paths
 
         draw_paths(store, self._config.starts, out / "paths.png")
-        return _film(self._task, store, self._config.videos, out)
+        return _render_videos(self._task, store, self._config.videos, out)
 
     def _ask(self, question: str) -> Any:
         assert self._twin is not None
@@ -175,32 +180,34 @@ class TaskTable(DeployTable):
 
 
 def has_gripper(contract: Contract) -> bool:
-    """Whether an action has an entry for the hand beside the arm's."""
+    """Whether an action has an entry for the gripper."""
     return contract.steps is not None and contract.action.shape[0] > len(contract.steps.axes)
 
 
-def _drawn_from(qpos: np.ndarray, goal: np.ndarray) -> dict[str, np.ndarray]:
-    """What is recorded of the simulated scene; a task may have no goal."""
+def _scene_fields(qpos: np.ndarray, goal: np.ndarray) -> dict[str, np.ndarray]:
+    """Recorded fields of the simulated scene; a task may have no goal."""
     return {"qpos": qpos, "goal_state": goal} if goal.size else {"qpos": qpos}
 
 
-def _film(task: Task, store: EpisodeStore, videos: int, out: Path) -> dict[str, Any]:
-    """Videos of the first episodes; a machine that cannot draw says so in the metrics."""
-    from sim.rendering.replay import draw
+def _render_videos(task: Task, store: EpisodeStore, videos: int, out: Path) -> dict[str, Any]:
+    """Renders videos of the first episodes; without a renderer the metrics state the reason."""
+    from sim.rendering.replay import render_states
     from sim.rendering.video import write_video
     from sim.scene.cameras import CamerasConfig
 
-    camera = CamerasConfig(names=("overview",), height=FILM_SIZE[0], width=FILM_SIZE[1])
-    rate, films = store.schema.streams["policy"].rate_hz, []
+    camera = CamerasConfig(names=("overview",), height=VIDEO_SIZE[0], width=VIDEO_SIZE[1])
+    rate = store.schema.streams["policy"].rate_hz
+    names: list[str] = []
     for episode in range(min(videos, store.num_episodes)):
-        seen = store.read(episode, "policy")
-        qpos, told = seen["qpos"], seen.get("goal_state", np.zeros((len(seen["qpos"]), 0)))
+        steps = store.read(episode, "policy")
+        qpos = steps["qpos"]
+        goal_state = steps.get("goal_state", np.zeros((len(qpos), 0)))
         goal = np.zeros((len(qpos), 3))
-        goal[:, : told.shape[1]] = told[:, :3]
+        goal[:, : goal_state.shape[1]] = goal_state[:, :3]
         try:
-            frames = draw(task, qpos, goal, camera)
+            frames = render_states(task, qpos, goal, camera)
         except HandoffError as error:
             return {"no_pictures": str(error)}
-        films.append(f"twin_start_{store.metadata(episode)['seed']}.mp4")
-        write_video(out / films[-1], frames, FILM_SPEED * rate)
-    return {"pictures": films}
+        names.append(f"twin_start_{store.metadata(episode)['seed']}.mp4")
+        write_video(out / names[-1], frames, VIDEO_SPEED * rate)
+    return {"pictures": names}

@@ -1,8 +1,9 @@
-"""Runs a policy at a table of the twin, start by start, and records it.
+"""Runs a policy on the twin from every start and records the episodes.
 
-Here the two sides meet that never import one another: `sim` (a world behind the robot's network
-protocols) and `real` (franky, governor, loop). Only the address and the clock tell that the robot
-is simulated. `flows.deployment.push_t_table` and `flows.deployment.task_table` are the tables.
+This module connects `sim` (a simulation behind the robot's network protocols) and `real` (franky,
+governor, control loop), which do not import each other. Only the address and the clock differ from
+a real robot. `flows.deployment.push_t_table` and `flows.deployment.task_table` implement the
+tables.
 """
 
 from __future__ import annotations
@@ -38,23 +39,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StartResult:
-    """One episode's outcome."""
+    """Outcome of one episode."""
 
     seed: int
     success: bool
     about: Mapping[str, Any]
-    """What the table tells of it: `DeployTable.describe`."""
+    """Description of the episode by `DeployTable.describe`."""
     seconds: float
-    """Robot time [s]."""
+    """Duration in robot time [s]."""
     figures: Mapping[str, float]
-    """Of `real.deploy.episode_recorder.tracking_figures`; none where it ended before its first
-    step."""
+    """Result of `real.deploy.episode_recorder.tracking_figures`; empty if the episode ended before
+    its first step."""
     fault: str | None = None
-    """What ended it before its time."""
+    """Fault that ended the episode early; None without one."""
 
 
 class DeployTable(ABC):
-    """What lies before the simulated arm, and what a policy is shown of it."""
+    """The objects on the simulated arm's table, and the policy's observation of them."""
 
     robot: Robot
     """The arm."""
@@ -62,66 +63,68 @@ class DeployTable(ABC):
     @property
     @abstractmethod
     def success(self) -> bool:
-        """Whether the episode is solved, now or before."""
+        """Whether the episode has been solved at any time."""
 
     @property
     @abstractmethod
     def make_world(self) -> Callable[[], Any]:
-        """Builds the simulated world in the twin's process; picklable."""
+        """Factory of the simulated world in the twin's process; picklable."""
 
     @abstractmethod
     def schema(self, twin: Twin) -> EpisodeSchema:
-        """Streams and fields of the recorded episodes."""
+        """Returns the streams and fields of the recorded episodes."""
 
     @abstractmethod
     def place(self, twin: Twin, seed: int) -> None:
-        """Lays the table for the start of that seed, before the arm is connected."""
+        """Places the objects for the start with that seed; called before the arm is connected."""
 
     def gripper(self, twin: Twin) -> AbstractContextManager[FrankaGripper | None]:
-        """The connected gripper, where the policy commands one."""
+        """Connects the gripper, if the policy commands one."""
         return nullcontext()
 
     @abstractmethod
     def motion(self, base_T_ee: np.ndarray) -> tuple[Space, LoopConfig]:
-        """The coordinates in which the policy's actions are understood, and rates and limits there.
+        """Returns the coordinates of the policy's actions, with rates and limits of the loop.
 
         Args:
-            base_T_ee: (4, 4) the end effector where the episode begins [m].
+            base_T_ee: (4, 4) pose of the end effector at the start of the episode [m].
         """
 
     @abstractmethod
     def observe(self, state: ArmState) -> Observation:
-        """The contract's fields that arm and gripper do not tell, and what else is recorded."""
+        """Returns the contract's fields that arm and gripper do not provide, and further recorded
+        fields."""
 
     @abstractmethod
-    def look(self) -> None:
-        """Takes down how the episode stands, once the arm is at rest."""
+    def update(self) -> None:
+        """Updates the outcome of the episode, once the arm is at rest."""
 
     @abstractmethod
-    def over(self) -> bool:
-        """Whether there is nothing left to do: asked at every step of the policy."""
+    def is_over(self) -> bool:
+        """Whether the episode is over; called at every step of the policy."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """How the episode went, for its metadata and for the metrics."""
+        """Returns the outcome of the episode, for its metadata and the metrics."""
 
     @abstractmethod
     def score(self, starts: Sequence[StartResult]) -> dict[str, Any]:
-        """Metrics of all starts beside the success rate and those of the arm."""
+        """Returns metrics of all starts in addition to the success rate and the arm's metrics."""
 
     @abstractmethod
     def note(self, starts: Sequence[StartResult]) -> str:
-        """How it goes so far, in a phrase; at least one start has been made."""
+        """Summarises the episodes so far in a phrase, for the progress display; there is at least
+        one."""
 
     @abstractmethod
-    def draw(self, store: EpisodeStore, out: Path) -> dict[str, Any]:
-        """Writes a picture and videos of the recorded episodes to `out`; returns metrics about
+    def render(self, store: EpisodeStore, out: Path) -> dict[str, Any]:
+        """Writes a plot and videos of the recorded episodes to `out`; returns metrics about
         them."""
 
 
 @dataclass(frozen=True)
 class TwinSetup:
-    """What stays the same from start to start."""
+    """The parts of a deployment that all starts share."""
 
     config: DeployConfig | DeployTaskConfig
     policy: OnnxPolicy
@@ -137,17 +140,17 @@ def deploy_at_twin(
     out: Path,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Runs the policy of `bundle` from every start; writes `store.zarr`, a picture and videos.
+    """Runs the policy of `bundle` from every start; writes `store.zarr`, a plot and videos.
 
-    A start that a limit or the robot ends counts with what it had reached until then, and is
-    recorded with its fault.
+    An episode that a limit or the robot ends counts with its outcome up to then, and is recorded
+    with its fault.
 
     Args:
         config: starts, robot and limits.
         bundle: directory with `policy.onnx`.
-        make_table: the table for a policy of that contract.
+        make_table: creates the table for a policy with that contract.
         out: folder to write to.
-        progress: told the policy steps done, of all starts together.
+        progress: called with the policy steps of all starts together.
 
     Returns:
         The metrics.
@@ -164,41 +167,43 @@ def deploy_at_twin(
         processor_for_twin() as cpu,
         start_twin(replace(config.twin, cpu=cpu), table.make_world) as twin,
     ):
-        # An interrupted deployment starts over, so that its figures belong to one run.
+        # An interrupted deployment restarts, so that its metrics come from one run.
         shutil.rmtree(path, ignore_errors=True)
         with EpisodeStore.create(path, table.schema(twin)) as store:
             starts = run_starts(TwinSetup(config, policy, table, twin, store), progress)
         stats = twin.stats()
     metrics = summarise_starts(table, starts, stats, time.perf_counter() - began)
-    return metrics | table.draw(EpisodeStore.open(path, "r"), out)
+    return metrics | table.render(EpisodeStore.open(path, "r"), out)
 
 
 def run_starts(setup: TwinSetup, progress: Progress) -> list[StartResult]:
     """Runs one episode from every start of the configuration."""
     config, starts = setup.config, []
 
-    def tell(done: int, total: int, note: str = "") -> None:
+    def report(done: int, total: int, note: str = "") -> None:
         note = setup.table.note(starts) if starts else note
         progress(len(starts) * total + done, config.starts * total, note)
 
     for number in range(config.starts):
-        starts.append(run_start(setup, config.first_seed + number, tell))
+        starts.append(run_start(setup, config.first_seed + number, report))
     return starts
 
 
 def run_start(setup: TwinSetup, seed: int, progress: Progress) -> StartResult:
-    """Lays the table, connects, runs one episode and records it; the arm is at rest when this
+    """Places the objects, connects, runs one episode and records it; the arm is at rest when this
     returns or raises.
 
     Raises:
-        HandoffError: what ended the episode was no limit of the arm and no stop of its own, or it
+        HandoffError: an error other than a limit or a stop of the arm ended the episode, or it
             cannot be stored.
     """
     from real.deploy.loop import run_episode
     from real.deploy.recording import EpisodeRecording
     from real.franka.arm import FrankaArm
 
-    config, table, twin = setup.config, setup.table, setup.twin
+    config = setup.config
+    table = setup.table
+    twin = setup.twin
     table.place(twin, seed)
 
     def outcome() -> dict[str, Any]:
@@ -226,14 +231,14 @@ def run_start(setup: TwinSetup, seed: int, progress: Progress) -> StartResult:
                     flange_T_ee=arm.flange_T_ee,
                     seed=seed,
                     gripper=gripper,
-                    stop=table.over,
+                    stop=table.is_over,
                     record=recording.record,
                     progress=progress,
                 )
         except SafetyError:
-            # For the person who has seen what happened, and lays the table anew.
+            # Recover as a person would after checking the robot and resetting the table.
             arm.recover()
-        table.look()
+        table.update()
     return StartResult(
         seed=seed,
         success=table.success,
@@ -250,12 +255,12 @@ def summarise_starts(
     stats: Mapping[str, float],
     wall_seconds: float,
 ) -> dict[str, Any]:
-    """The metrics of all starts; `stats` are the twin's."""
+    """Returns the metrics of all starts; `stats` are the twin's."""
     from sim.evaluation.intervals import success_rate
 
-    def over_starts(name: str, pick: Callable[[list[float]], float]) -> float | None:
-        found = [start.figures[name] for start in starts if start.figures]
-        return pick(found) if found else None
+    def over_starts(name: str, reduce: Callable[[list[float]], float]) -> float | None:
+        values = [start.figures[name] for start in starts if start.figures]
+        return reduce(values) if values else None
 
     return {
         "starts": len(starts),
@@ -281,15 +286,15 @@ def summarise_starts(
 
 @contextmanager
 def processor_for_twin() -> Iterator[int | None]:
-    """Keeps this process off one processor, the twin's: in lockstep each must find the other
-    awake."""
-    every = os.sched_getaffinity(0)
-    if len(every) < 2:
+    """Reserves one processor for the twin: in lockstep, both processes must respond without
+    delay."""
+    available = os.sched_getaffinity(0)
+    if len(available) < 2:
         yield None
         return
-    cpu = max(every)
-    os.sched_setaffinity(0, every - {cpu})
+    cpu = max(available)
+    os.sched_setaffinity(0, available - {cpu})
     try:
         yield cpu
     finally:
-        os.sched_setaffinity(0, every)
+        os.sched_setaffinity(0, available)

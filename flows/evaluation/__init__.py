@@ -1,6 +1,6 @@
-"""Agents under a protocol, compared with one another.
+"""Evaluates and compares agents under a protocol.
 
-- `config`: how a stage evaluates a policy.
-- `agents`: saved and exported policies, random actions, scripted experts.
+- `config`: options of the stage `evaluate`.
+- `agents`: saved and exported policies, random agents, scripted experts.
 - `evaluate`: the commands `evaluate` and `compare`.
 """

@@ -1,4 +1,4 @@
-"""Agents that can be evaluated: saved policies, exported ones, one that acts at random, and a
+"""Creates the agents of an evaluation: saved policies, exported policies, a random agent, and a
 task's scripted expert."""
 
 from __future__ import annotations
@@ -14,46 +14,46 @@ from policies.card import PolicyCard
 from robots.config import to_plain
 from robots.errors import HandoffError
 from sim.evaluation.agent import (
-    AgentFor,
     ChunkAgent,
     Chunking,
     ExpertAgent,
+    MakeAgent,
     RandomAgent,
     chunking_under,
 )
-from sim.evaluation.protocol import Protocol, Sampling, agreed, check_trained_with
+from sim.evaluation.protocol import Protocol, Sampling, check_trained_with, require_match
 
 EXPERT_ENGINES = ("mujoco", "warp")
-"""Engines that run the tasks of an arm, and so their experts."""
+"""Engines that run the arm's tasks and their scripted experts."""
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """An agent that takes part in an evaluation."""
+    """An agent of an evaluation, with its name and execution options."""
 
     name: str
-    load: Callable[[], AgentFor]
-    """Called once in each process."""
+    load: Callable[[], MakeAgent]
+    """Loads the agent; called once in each process."""
     execution: Mapping[str, Any]
-    """How it answers, plain; told beside the result."""
+    """Execution options as plain values, stored with the result."""
     step: int | None = None
-    """Training steps, where they are known."""
+    """Number of training steps, if known."""
 
 
 def make_agent(
     spec: str, protocol: Protocol, instruction: str | None = None, device: str = "cpu"
 ) -> Entrant:
-    """The agent that `--policy` names.
+    """Creates the agent that `--policy` names.
 
     Args:
         spec: directory of a saved policy, ONNX file with a contract, `random` or `expert`.
-        protocol: under which it will act.
-        instruction: what a policy that reads language is told; None takes the worlds' words, else
-            its own.
-        device: where a saved policy computes: `cpu`, `cuda`, or `auto`.
+        protocol: protocol of the evaluation.
+        instruction: instruction for a language-conditioned policy; None takes the environment's,
+            else the policy's.
+        device: device of a saved policy: `cpu`, `cuda`, or `auto`.
 
     Raises:
-        HandoffError: no such agent, or one that cannot do what the protocol rules.
+        HandoffError: no such agent, or an agent that is incompatible with the protocol.
     """
     path = Path(spec)
     match spec:
@@ -66,8 +66,8 @@ def make_agent(
 
             if protocol.engine not in EXPERT_ENGINES or protocol.task not in TASKS:
                 raise HandoffError(
-                    f"--policy expert: task {protocol.task} of engine {protocol.engine} has none; these have, on "
-                    f"{' and '.join(EXPERT_ENGINES)}: {', '.join(TASKS)}."
+                    f"--policy expert: task {protocol.task} of engine {protocol.engine} has no scripted expert; "
+                    f"tasks with one, on {' and '.join(EXPERT_ENGINES)}: {', '.join(TASKS)}."
                 )
             return Entrant(
                 "expert", load_expert, {"agent": "the task's scripted expert, which sees the state"}
@@ -91,51 +91,51 @@ def checkpoint_agent(
     denoising_steps: int | None = None,
     instruction: str | None = None,
     device: str = "cpu",
-) -> tuple[partial[AgentFor], dict[str, Any]]:
-    """A saved policy under a protocol: what loads it in each process, and how it is executed,
-    plain.
+) -> tuple[partial[MakeAgent], dict[str, Any]]:
+    """Returns the loader of a saved policy, called in each process, and its execution options as
+    plain values.
 
     Args:
         path: directory of the policy.
-        protocol: under which it will act.
-        denoising_steps: sampler steps; None takes the policy's own.
-        instruction: what a policy that reads language is told; None takes the worlds' own words,
+        protocol: protocol of the evaluation.
+        denoising_steps: sampler steps; None takes the policy's.
+        instruction: instruction for a language-conditioned policy; None takes the environment's,
             else the policy's.
-        device: where it computes: `cpu`, `cuda`, or `auto`.
+        device: device of the policy: `cpu`, `cuda`, or `auto`.
 
     Raises:
-        HandoffError: no policy there, or one that cannot do what the protocol rules.
+        HandoffError: no policy in `path`, or a policy that is incompatible with the protocol.
     """
     from policies.checkpoint import read_card
 
     card = read_card(path)
     check_trained_with(protocol, card.robot)
-    own = card.model.sampler_steps
+    default_steps = card.model.sampler_steps
     steps = protocol.sampling.denoising_steps
-    if own is None:
-        # One pass is one step to a protocol; the policy itself knows no number.
-        agreed("sampling.denoising_steps", steps, 1)
-        agreed("denoising_steps", denoising_steps, 1)
+    if default_steps is None:
+        # A protocol counts a single forward pass as one step; the policy has no number of steps.
+        require_match("sampling.denoising_steps", steps, 1)
+        require_match("denoising_steps", denoising_steps, 1)
         steps = None
     elif steps is None:
         steps = denoising_steps
     elif denoising_steps is not None:
-        agreed("sampling.denoising_steps", steps, denoising_steps)
+        require_match("sampling.denoising_steps", steps, denoising_steps)
     chunking = chunking_under(protocol, chunking_of(path, instruction))
-    execution = {**to_plain(chunking), "denoising_steps": steps or own or 1}
+    execution = {**to_plain(chunking), "denoising_steps": steps or default_steps or 1}
     return partial(load_agent, path, steps, chunking, protocol.sampling, device), execution
 
 
 def chunking_of(policy: Path, instruction: str | None = None) -> Chunking:
-    """How the saved policy wants to be executed.
+    """Returns the execution options of a saved policy.
 
     Args:
-        policy: its directory.
-        instruction: what it is told if it reads language; None takes the worlds' own words, else
-            the policy's.
+        policy: directory of the policy.
+        instruction: instruction for a language-conditioned policy; None takes the environment's,
+            else the policy's.
 
     Raises:
-        HandoffError: it does not read and there are words.
+        HandoffError: an instruction for a policy that is not language-conditioned.
     """
     from policies.checkpoint import read_card
 
@@ -144,7 +144,7 @@ def chunking_of(policy: Path, instruction: str | None = None) -> Chunking:
         fields=tuple(card.observation),
         sensors=tuple(card.sensors),
         instruction=instruction_of(card, instruction),
-        listens=instruction is None and card.model.reads_language,
+        listens=instruction is None and card.model.language_conditioned,
         action_size=card.action_size,
         n_obs_steps=card.model.n_obs_steps,
         horizon=card.model.horizon,
@@ -153,26 +153,27 @@ def chunking_of(policy: Path, instruction: str | None = None) -> Chunking:
     )
 
 
-def instruction_of(card: PolicyCard, given: str | None = None) -> str | None:
-    """What a policy is told: the `given` words, else those it was trained with; None for one that
-    does not read.
+def instruction_of(card: PolicyCard, instruction: str | None = None) -> str | None:
+    """Returns `instruction`, or by default that of the training; None for a policy that is not
+    language-conditioned.
 
     Raises:
-        HandoffError: it does not read and there are words.
+        HandoffError: an instruction for a policy that is not language-conditioned.
     """
-    if not card.model.reads_language:
-        if given is not None:
+    if not card.model.language_conditioned:
+        if instruction is not None:
             raise HandoffError(
-                f"policy: told '{given}', but the family '{card.model.kind}' reads no instructions."
+                f"policy: got the instruction '{instruction}', but the family '{card.model.kind}' is not "
+                "language-conditioned."
             )
         return None
-    return given or card.model.own_instruction or card.task.replace("_", " ")
+    return instruction or card.model.default_instruction or card.task.replace("_", " ")
 
 
 def load_agent(
     path: Path, steps: int | None, chunking: Chunking, sampling: Sampling, device: str = "cpu"
-) -> AgentFor:
-    """The saved policy, on one thread of torch: two busy threads on two cores are slower than
+) -> MakeAgent:
+    """Loads a saved policy, limited to one torch thread: on two cores, two threads are slower than
     one."""
     import torch
 
@@ -184,18 +185,18 @@ def load_agent(
     return lambda env: ChunkAgent(policy, chunking, sampling)
 
 
-def load_random() -> AgentFor:
-    """An agent that acts at random in whatever worlds it is given."""
+def load_random() -> MakeAgent:
+    """Returns a factory of agents with uniformly random actions."""
     return lambda env: RandomAgent(env.action_spec)
 
 
-def load_expert() -> AgentFor:
-    """The scripted expert of whatever worlds it is given."""
+def load_expert() -> MakeAgent:
+    """Returns a factory of the scripted experts of environments."""
     return ExpertAgent
 
 
-def load_onnx(path: Path, chunking: Chunking, sampling: Sampling) -> AgentFor:
-    """The exported policy, on one thread of ONNX Runtime."""
+def load_onnx(path: Path, chunking: Chunking, sampling: Sampling) -> MakeAgent:
+    """Loads an exported policy, limited to one thread of ONNX Runtime."""
     from real.deploy.onnx_policy import OnnxPolicy
 
     policy = OnnxPolicy(path)
@@ -204,7 +205,7 @@ def load_onnx(path: Path, chunking: Chunking, sampling: Sampling) -> AgentFor:
 
 def _onnx_agent(
     path: Path, protocol: Protocol, instruction: str | None = None
-) -> tuple[partial[AgentFor], dict[str, Any]]:
+) -> tuple[partial[MakeAgent], dict[str, Any]]:
     from math import prod
 
     from real.deploy.onnx_policy import OnnxPolicy
@@ -212,17 +213,19 @@ def _onnx_agent(
     policy = OnnxPolicy(path)
     contract = policy.contract
     check_trained_with(protocol, contract.robot)
-    if policy.reader is None and instruction is not None:
-        raise HandoffError(f"{path}: told '{instruction}', but the policy reads no instructions.")
-    own = (
+    if policy.tokenizer is None and instruction is not None:
+        raise HandoffError(
+            f"{path}: got the instruction '{instruction}', but the policy is not language-conditioned."
+        )
+    default_instruction = (
         None
-        if policy.reader is None
-        else policy.reader.reading.said or contract.task.replace("_", " ")
+        if policy.tokenizer is None
+        else policy.tokenizer.spec.said or contract.task.replace("_", " ")
     )
-    # To a protocol tokens are no steps: `flows.evaluation.agents.sampler_steps`.
+    # A protocol does not count action tokens as sampler steps.
     kind, _, number = contract.sampler.rpartition("-")
     steps = 1 if contract.sampler == "one-step" or kind == "tokens" else int(number)
-    agreed("sampling.denoising_steps", protocol.sampling.denoising_steps, steps)
+    require_match("sampling.denoising_steps", protocol.sampling.denoising_steps, steps)
     chunking = chunking_under(
         protocol,
         Chunking(
@@ -231,8 +234,8 @@ def _onnx_agent(
             n_obs_steps=contract.n_obs_steps,
             horizon=contract.horizon,
             n_action_steps=contract.n_action_steps,
-            instruction=instruction or own,
-            listens=policy.reader is not None and instruction is None,
+            instruction=instruction or default_instruction,
+            listens=policy.tokenizer is not None and instruction is None,
         ),
     )
     execution = {**to_plain(chunking), "denoising_steps": steps, "policy": contract.policy}
@@ -240,6 +243,7 @@ def _onnx_agent(
 
 
 def _training_steps(path: Path) -> int | None:
-    """Of a checkpoint whose folder ends in them, such as `step-2000`."""
+    """Returns the training steps of a checkpoint whose folder name ends in them, e.g.
+    `step-2000`."""
     digits = re.search(r"step[-_]?(\d+)$", path.name)
     return int(digits[1]) if digits else None

@@ -1,4 +1,4 @@
-"""Options of this package."""
+"""Defines the options of the stage `evaluate`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sim.evaluation.protocol import Protocol
 
 @config
 class EvaluatePolicyConfig:
-    """The protocol, how it is carried out, and how the policy under test samples."""
+    """Evaluation of a policy under a protocol."""
 
     protocol: Protocol = field(default_factory=push_t_published)
     """Task, seeds and rules of the evaluation."""
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     """Environments, videos and interval of the evaluation."""
     denoising_steps: int | None = None
-    """Sampler steps; None takes the policy's own."""
+    """Sampler steps; None takes the policy's."""
     instruction: str | None = None
-    """What a policy that reads language is told; None takes the worlds' own words, else the
+    """Instruction for a language-conditioned policy; None takes the environment's, else the
     policy's."""

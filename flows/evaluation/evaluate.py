@@ -1,4 +1,5 @@
-"""`handoff evaluate` and `handoff compare`: agents under one protocol file, set side by side."""
+"""Implements `handoff evaluate` and `handoff compare`: agents evaluated and compared under one
+protocol."""
 
 from __future__ import annotations
 
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
 
 
 TABLE_WIDTH = 120
-"""Columns of a table, at least."""
+"""Minimum width of a table [characters]."""
 
 
 def evaluate_command(options: Namespace) -> None:
-    """`handoff evaluate`: options `protocol`, `policy`, `out`, `batch`, `workers`, `videos`,
-    `adastop`, `stages`."""
+    """Runs `handoff evaluate` with the options `protocol`, `policy`, `out`, `batch`, `workers`,
+    `videos`, `adastop`, `stages`."""
     from sim.evaluation.adastop import AdaStopConfig
     from sim.evaluation.report import comparison_tables, decision_table, summary_table
 
@@ -39,26 +40,28 @@ def evaluate_command(options: Namespace) -> None:
     config = EvaluateConfig(
         batch=options.batch, workers=options.workers, videos=options.videos, device=options.device
     )
-    told = options.instruction
+    instruction = options.instruction
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.adastop:
-        results, comparisons = evaluate_agents(protocol, options.policy, options.out, config, told)
+        results, comparisons = evaluate_agents(
+            protocol, options.policy, options.out, config, instruction
+        )
         tables = [summary_table(results), *comparison_tables(comparisons)]
     else:
         test = AdaStopConfig(
             n=protocol.episodes // max(1, options.stages), stages=options.stages, permute="pairs"
         )
         results, outcome, decisions = evaluate_until_decided(
-            protocol, options.policy, options.out, config, test, told
+            protocol, options.policy, options.out, config, test, instruction
         )
         tables = [summary_table(results), decision_table(outcome, decisions)]
-    _print(tables)
-    _say(f"report  {options.out / 'report.html'}")
+    _print_tables(tables)
+    _print_line(f"report  {options.out / 'report.html'}")
 
 
 def compare_command(options: Namespace) -> None:
-    """`handoff compare`: options `results`, folders of which the first is the reference, and `out`,
-    a page or None."""
+    """Runs `handoff compare` with the options `results`, folders of which the first is the
+    reference, and `out`, the path of a page or None."""
     from sim.evaluation.comparison import compare_all, read_result
     from sim.evaluation.report import comparison_tables, summary_table, write_report
 
@@ -67,10 +70,10 @@ def compare_command(options: Namespace) -> None:
     if len(set(names)) < len(names):
         results = [replace(result, name=str(result.folder)) for result in results]
     comparisons = compare_all(results)
-    _print([summary_table(results), *comparison_tables(comparisons)])
+    _print_tables([summary_table(results), *comparison_tables(comparisons)])
     if options.out is not None:
         write_report(options.out, results, comparisons)
-        _say(f"report  {options.out}")
+        _print_line(f"report  {options.out}")
 
 
 def evaluate_agents(
@@ -80,11 +83,11 @@ def evaluate_agents(
     config: EvaluateConfig,
     instruction: str | None = None,
 ) -> tuple[list[Result], list[Comparison]]:
-    """Evaluates agents one after another: results in `out`, or in a folder each when several, and
-    `out/report.html`.
+    """Evaluates agents one after another; writes results to `out`, or to one subfolder per agent,
+    and `out/report.html`.
 
     Raises:
-        HandoffError: what `make_agent` and `sim.evaluation.evaluate.evaluate` find.
+        HandoffError: see `make_agent` and `sim.evaluation.evaluate.evaluate`.
     """
     from flows.runner.display import Display
     from sim.evaluation.comparison import compare_all, read_result
@@ -121,14 +124,15 @@ def evaluate_until_decided(
     test: AdaStopConfig,
     instruction: str | None = None,
 ) -> tuple[list[Result], AdaStop, tuple[PairDecision, ...]]:
-    """Compares agents with early stopping; the protocol's episodes are the most that any of them
-    runs.
+    """Compares agents with early stopping; no agent runs more than the protocol's episodes.
 
-    Stage k runs the seeds `first_seed + k n` to `first_seed + (k + 1) n - 1`, for all agents the
-    same. An agent that left early has a result of fewer episodes, and so of another protocol.
+    Stage k runs the seeds `first_seed + k n` to `first_seed + (k + 1) n - 1`, the same for all
+    agents. An agent that was ranked early has a result with fewer episodes, which counts as another
+    protocol.
 
     Raises:
-        HandoffError: as of `evaluate_agents`, or episodes that are not the stages' together.
+        HandoffError: see `evaluate_agents`; or stages whose episodes do not add up to the
+            protocol's.
     """
     from flows.runner.display import Display
     from sim.evaluation.adastop import adastop
@@ -138,29 +142,38 @@ def evaluate_until_decided(
     check_protocol(protocol)
     if test.n * test.stages != protocol.episodes:
         raise HandoffError(
-            f"adastop: {test.stages} stages of {test.n} episodes are not the {protocol.episodes} of protocol "
-            f"{protocol.name}. Choose --stages so that it divides them."
+            f"adastop: {test.stages} stages of {test.n} episodes do not add up to the {protocol.episodes} episodes of "
+            f"protocol {protocol.name}. Choose --stages so that it divides them."
         )
+    # Run the stages until the test has ranked all agents.
     entrants = {
         entrant.name: entrant for entrant in _entrants(specs, protocol, instruction, config.device)
     }
-    ran: dict[str, list[EpisodeResult]] = {name: [] for name in entrants}
+    episodes: dict[str, list[EpisodeResult]] = {name: [] for name in entrants}
     with Display() as display:
 
         def run_stage(stage: int, names: Sequence[str]) -> dict[str, list[float]]:
             return {
                 name: _run_stage(
-                    protocol, config, test.n, stage, entrants[name], ran[name], display
+                    protocol, config, test.n, stage, entrants[name], episodes[name], display
                 )
                 for name in names
             }
 
         outcome, decisions = adastop(list(entrants), run_stage, test)
+    # Write the results.
     results = []
     for name, entrant in entrants.items():
         folder = _folder(out, entrant, list(entrants.values()))
-        asked = replace(protocol, episodes=len(ran[name]))
-        write_result(asked, config, ran[name], partial(make_env, asked), folder, entrant.execution)
+        shortened = replace(protocol, episodes=len(episodes[name]))
+        write_result(
+            shortened,
+            config,
+            episodes[name],
+            partial(make_env, shortened),
+            folder,
+            entrant.execution,
+        )
         results.append(read_result(folder, name))
     write_report(out / "report.html", results, adastop=(outcome, decisions))
     return results, outcome, decisions
@@ -172,7 +185,7 @@ def _run_stage(
     n: int,
     stage: int,
     entrant: Entrant,
-    ran: list[EpisodeResult],
+    results: list[EpisodeResult],
     display: Display,
 ) -> list[float]:
     label = f"{entrant.name} {stage + 1}"
@@ -186,7 +199,7 @@ def _run_stage(
         display.started(label),
         seeds=range(first, first + n),
     )
-    ran += episodes
+    results += episodes
     scores = [episode.score for episode in episodes]
     display.finished(label, f"score {sum(scores) / n:.3f}")
     return scores
@@ -195,15 +208,17 @@ def _run_stage(
 def _entrants(
     specs: Sequence[str], protocol: Protocol, instruction: str | None, device: str
 ) -> list[Entrant]:
-    """One per spec, with names made different."""
+    """Creates one agent per spec and makes their names unique."""
     entrants: list[Entrant] = []
     for spec in specs:
         entrant = make_agent(spec, protocol, instruction, device)
-        taken = sum(
+        duplicates = sum(
             re.fullmatch(rf"{re.escape(entrant.name)}(-\d+)?", other.name) is not None
             for other in entrants
         )
-        entrants.append(replace(entrant, name=f"{entrant.name}-{taken + 1}") if taken else entrant)
+        entrants.append(
+            replace(entrant, name=f"{entrant.name}-{duplicates + 1}") if duplicates else entrant
+        )
     return entrants
 
 
@@ -217,12 +232,12 @@ def _steps(entrants: Sequence[Entrant]) -> dict[str, int]:
     return {entrant.name: entrant.step for entrant in entrants if entrant.step is not None}
 
 
-def _print(tables: Sequence[Table]) -> None:
+def _print_tables(tables: Sequence[Table]) -> None:
     from rich.console import Console
     from rich.table import Table as Grid
     from rich.text import Text
 
-    # A table in a file or a pipe is not to be cut to the width that such a place pretends to have.
+    # Do not truncate tables in files and pipes, which report a narrow width.
     console = Console()
     console.width = max(console.width, TABLE_WIDTH)
     for headings, rows in tables:
@@ -234,7 +249,7 @@ def _print(tables: Sequence[Table]) -> None:
         console.print(grid)
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     from rich.console import Console
 
     Console().print(text, highlight=False, soft_wrap=True, markup=False)

@@ -1,5 +1,5 @@
-"""Stage `classifier`: states of success, what else there is to see, and a detector that tells them
-apart."""
+"""Stage `classifier`: records successes and hard negatives, and trains a success classifier on
+them."""
 
 from __future__ import annotations
 
@@ -13,37 +13,36 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flows.hil.config import ClassifyConfig
-from flows.session.config import HilWorld
+from flows.session.config import HilEnvConfig
 from robots.errors import HandoffError
 from robots.interfaces import Observation, Progress
 
 if TYPE_CHECKING:
-    from flows.session.episodes import Ended, Round
+    from flows.session.episodes import EpisodeLoop, EpisodeOutcome
     from robots.episodes.store import EpisodeStore, EpisodeWriter
     from sim.recording.hard_negatives import Propose
 
-MOST_EPISODES = 500
-"""Demonstrations for states of success, after which it is given up."""
+MAX_EPISODES = 500
+"""Maximum number of demonstrations recorded to collect success states."""
 COMMIT_BYTES = 2**18
-"""Of episodes that are committed together: some dozen, which are soon made again."""
+"""Size of a group of episodes that is committed at once [bytes]: a few dozen, which are quickly
+recorded again."""
 SOURCES = ("policy", "corrected", "random", "leaving")
-"""Who acts in a policy's episodes, in turns: a clone of the demonstrations, the clone with a
-simulated person who corrects it, chance, and the scripted expert, who leaves success again and
-again (`sim.recording.hard_negatives`)."""
+"""Actors of the policy episodes, in turn: a policy cloned from the demonstrations, the clone
+corrected by a simulated operator, random actions, and the scripted expert, which leaves the success
+state repeatedly (`sim.recording.hard_negatives`)."""
 
 
 def run(
     config: ClassifyConfig, inputs: dict[str, Path], out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Writes the classifier (`success.onnx` too), and what it learned from: `solved.zarr` and
-    `policy.zarr`.
+    """Writes the classifier, also as `success.onnx`, and its data: `solved.zarr` and `policy.zarr`.
 
-    `inputs["clone"]` is a policy cloned from the demonstrations. Precision and recall are those of
-    its held-out episodes, none of which took part in learning or in the choice of the threshold.
+    `inputs["clone"]` is a policy cloned from the demonstrations. Precision and recall are measured
+    on held-out policy episodes, used neither for training nor for the choice of the threshold.
 
     Raises:
-        HandoffError: too few successes, no threshold is precise enough, or the person wants to
-            stop.
+        HandoffError: too few successes, no threshold is precise enough, or the person stopped.
     """
     from policies.rewards.success_classifier import classifier_to_onnx, load_classifier
     from policies.rewards.train_success_classifier import (
@@ -65,106 +64,114 @@ def run(
 
 
 def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress) -> dict[str, int]:
-    """Records episodes of both kinds, going on from what is there; returns how many, and states of
-    success."""
-    from flows.session.episodes import Round
-    from flows.session.worlds import make_operator, make_session_worlds, standing_still
+    """Records demonstrations and policy episodes, resuming an interrupted attempt; returns their
+    numbers and those of success states."""
+    from flows.session.environment import make_operator, make_session_env, still_policy
+    from flows.session.episodes import EpisodeLoop
     from robots.episodes.corrections import corrections_schema, open_corrections
-    from sim.recording.hard_negatives import LEAVES, ROUNDS, leaving_expert, random_ways
+    from sim.recording.hard_negatives import LEAVES, ROUNDS, leaving_expert, random_walk
     from sim.recording.simulated_operator import OperatorConfig, SimulatedOperator
 
-    env, engine = make_session_worlds(config.world, on_end="freeze", endless=True)
-    longer = replace(config.world, max_steps=env.max_steps + 3 * LEAVES * ROUNDS)
-    around, solver = make_session_worlds(longer, on_end="freeze", endless=True)
-    with closing(env), closing(around):
+    # One environment for people and policies, one with more time for the expert that leaves
+    # success.
+    env, engine = make_session_env(config.env, on_end="freeze", ignore_success=True)
+    longer = replace(config.env, max_steps=env.max_steps + 3 * LEAVES * ROUNDS)
+    leaving_env, leaving_engine = make_session_env(longer, on_end="freeze", ignore_success=True)
+    with closing(env), closing(leaving_env):
         schema = corrections_schema(
-            config.world.task,
+            config.env.task,
             env.rate_hz,
             env.observation_spec,
             env.action_spec,
-            config.world.robot,
+            config.env.robot,
         )
         with (
             open_corrections(out / "solved.zarr", schema) as solved,
-            open_corrections(out / "policy.zarr", schema) as made,
+            open_corrections(out / "policy.zarr", schema) as policy_store,
         ):
+            # Demonstrations, for success states.
             with closing(make_operator(config.operator, engine, demonstrates=True)) as person:
                 pace = config.operator.speed if config.operator.kind != "simulated" else 0.0
-                still = standing_still(env.action_spec, engine.task.robot)
-                session = Round(env, person, still, pace=pace, linger=config.linger)
+                still = still_policy(env.action_spec, engine.task.robot)
+                session = EpisodeLoop(env, person, still, pace=pace, linger=config.linger)
                 positives = _demonstrate(config, session, solved, progress)
-            # A clone that hardly ever succeeds alone would leave no success to judge by: so it is
-            # helped now and then.
-            people = {
+            # Policy episodes. A clone that rarely succeeds would leave no successes to evaluate on,
+            # so it is corrected in some of them.
+            operators = {
                 "policy": SimulatedOperator(engine, OperatorConfig(policy="never")),
                 "corrected": SimulatedOperator(engine, config.operator.simulated),
             }
             policy = _policy(clone, config)
-            ways: dict[str, Callable[[int], Propose]] = {
-                "random": partial(random_ways, env.action_spec),
-                "leaving": partial(leaving_expert, solver),
+            actors: dict[str, Callable[[int], Propose]] = {
+                "random": partial(random_walk, env.action_spec),
+                "leaving": partial(leaving_expert, leaving_engine),
             }
-            with made.writer(COMMIT_BYTES) as writer:
-                for number in range(made.num_episodes, config.policy_episodes):
+            with policy_store.writer(COMMIT_BYTES) as writer:
+                for number in range(policy_store.num_episodes, config.policy_episodes):
                     source = SOURCES[number % len(SOURCES)]
-                    seed = config.first_seed + MOST_EPISODES + number
-                    propose = ways[source](seed) if source in ways else policy
-                    worlds, linger = (
-                        (around, around.max_steps) if source == "leaving" else (env, config.linger)
+                    seed = config.first_seed + MAX_EPISODES + number
+                    propose = actors[source](seed) if source in actors else policy
+                    episode_env, linger = (
+                        (leaving_env, leaving_env.max_steps)
+                        if source == "leaving"
+                        else (env, config.linger)
                     )
-                    session = Round(
-                        worlds, people.get(source, people["policy"]), propose, linger=linger
+                    session = EpisodeLoop(
+                        episode_env,
+                        operators.get(source, operators["policy"]),
+                        propose,
+                        linger=linger,
                     )
-                    _record(config.world, session, made, writer, seed, source)
-                    progress(number + 1, config.policy_episodes, "episodes of a policy")
+                    _record(config.env, session, policy_store, writer, seed, source)
+                    progress(number + 1, config.policy_episodes, "policy episodes")
             return {
                 "demonstrations": solved.num_episodes,
-                "policy_episodes": made.num_episodes,
+                "policy_episodes": policy_store.num_episodes,
                 "positives": positives,
-                "policy_positives": _positives(made),
+                "policy_positives": _positives(policy_store),
             }
 
 
 def _demonstrate(
-    config: ClassifyConfig, session: Round, store: EpisodeStore, progress: Progress
+    config: ClassifyConfig, session: EpisodeLoop, store: EpisodeStore, progress: Progress
 ) -> int:
-    """Records solved episodes until there are enough states of success; returns their number."""
+    """Records demonstrations until there are enough success states; returns the number of these."""
     number, positives = store.num_episodes, _positives(store)
     with store.writer(COMMIT_BYTES) as writer:
         while positives < config.positives:
-            if number >= MOST_EPISODES:
+            if number >= MAX_EPISODES:
                 raise HandoffError(
-                    f"classifier: {positives} states of success after {number} episodes, {config.positives} wanted. "
-                    "Does the task's success last?"
+                    f"classifier: {positives} success states after {number} episodes, expected {config.positives}. "
+                    "Does the success condition last longer than one step?"
                 )
-            progress(positives, config.positives, "states of success")
+            progress(positives, config.positives, "success states")
             seed = config.first_seed + number
-            positives += _record(config.world, session, store, writer, seed, "demonstration")
+            positives += _record(config.env, session, store, writer, seed, "demonstration")
             number += 1
     return positives
 
 
 def _record(
-    world: HilWorld,
-    session: Round,
+    env: HilEnvConfig,
+    session: EpisodeLoop,
     store: EpisodeStore,
     writer: EpisodeWriter,
     seed: int,
     source: str,
 ) -> int:
-    """One episode; returns its states of success."""
-    from flows.session.worlds import robot_label
+    """Records one episode; returns its number of success states."""
+    from flows.session.environment import robot_label
     from robots.episodes.corrections import EpisodeAssembler
 
-    assembler = EpisodeAssembler(store, 1, {"robot": robot_label(world)}, writer)
+    assembler = EpisodeAssembler(store, 1, {"robot": robot_label(env)}, writer)
 
-    def choose(ended: Ended) -> EpisodeAssembler:
+    def choose(outcome: EpisodeOutcome) -> EpisodeAssembler:
         return assembler
 
-    ended = session.run(seed, choose, {"source": source})
-    if ended.stopped:
-        raise HandoffError("classifier: stopped by the person. Run the same command to go on.")
-    return ended.solved_steps
+    outcome = session.run(seed, choose, {"source": source})
+    if outcome.stopped:
+        raise HandoffError("classifier: stopped by the person. Run the same command to resume.")
+    return outcome.solved_steps
 
 
 def _positives(store: EpisodeStore) -> int:
@@ -172,7 +179,7 @@ def _positives(store: EpisodeStore) -> int:
 
 
 def _policy(clone: Path, config: ClassifyConfig) -> Callable[[Observation], np.ndarray]:
-    """The cloned policy, a step at a time."""
+    """Returns the cloned policy as a function from an observation to one action."""
     import torch
 
     from policies.load import load_policy
@@ -184,15 +191,15 @@ def _policy(clone: Path, config: ClassifyConfig) -> Callable[[Observation], np.n
     specs = {
         name: term.spec
         for name, term in find_task(
-            config.world.task, config.world.rate_hz, config.world.robot
+            config.env.task, config.env.rate_hz, config.env.robot
         ).observations.items()
     }
-    vector = observation_vector(specs, config.world.observation_fields)
+    vector = observation_vector(specs, config.env.observation_fields)
 
     def propose(observation: Observation) -> np.ndarray:
-        seen = vector(observation)[:, None]
-        # Regression pays no heed to noise.
-        return policy(seen, np.zeros((1, 1, _size(clone)), np.float32))[:, 0].astype(np.float64)
+        obs = vector(observation)[:, None]
+        # A regression policy ignores the noise.
+        return policy(obs, np.zeros((1, 1, _size(clone)), np.float32))[:, 0].astype(np.float64)
 
     return propose
 

@@ -1,4 +1,5 @@
-"""From a task's file in `configs/hil/` and overrides to a validated session."""
+"""Composes a session from a task's file in `configs/hil/` and overrides, and derives the seeds of
+its stages."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from robots.errors import HandoffError
 from robots.seed_ranges import SESSION_SPACING
 
 _SHARED = {
-    "demonstrations": ("world", "operator"),
-    "classifier": ("world", "operator"),
-    "train": ("world", "operator"),
-    "rollouts": ("world",),
+    "demonstrations": ("env", "operator"),
+    "classifier": ("env", "operator"),
+    "train": ("env", "operator"),
+    "rollouts": ("env",),
 }
-"""What is said once for the whole session and so cannot be said again for a stage."""
+"""Options of stages that are set for the whole session and cannot be set for a single stage."""
 
 
 def compose_hil(task: str, overrides: Sequence[str] = ()) -> HilConfig:
@@ -38,8 +39,8 @@ def compose_hil(task: str, overrides: Sequence[str] = ()) -> HilConfig:
 
 
 def seeded(config: HilConfig) -> HilConfig:
-    """The session with its seed in every stage: weights, chance, and other starts than those of any
-    other seed.
+    """Applies the session's seed to every stage: weights, exploration, and starts that no other
+    seed uses.
 
     Raises:
         HandoffError: a negative seed.
@@ -48,9 +49,9 @@ def seeded(config: HilConfig) -> HilConfig:
 
     if config.seed < 0:
         raise HandoffError(f"session: seed is {config.seed}, expected 0 or more.")
-    far = SESSION_SPACING * config.seed
+    offset = SESSION_SPACING * config.seed
 
-    def learning(stage: Any) -> Any:
+    def reseed(stage: Any) -> Any:
         return replace(
             stage, training=replace(stage.training, seed=stage.training.seed + config.seed)
         )
@@ -59,18 +60,18 @@ def seeded(config: HilConfig) -> HilConfig:
     return replace(
         config,
         demonstrations=replace(
-            config.demonstrations, first_seed=config.demonstrations.first_seed + far
+            config.demonstrations, first_seed=config.demonstrations.first_seed + offset
         ),
-        clone=learning(config.clone),
+        clone=reseed(config.clone),
         classifier=replace(
-            classifier, first_seed=classifier.first_seed + far, train=learning(classifier.train)
+            classifier, first_seed=classifier.first_seed + offset, train=reseed(classifier.train)
         ),
         train=replace(
             train,
             seed=train.seed + config.seed,
             actor=replace(train.actor, seed=train.actor.seed + config.seed),
         ),
-        rollouts=replace(config.rollouts, first_seed=config.rollouts.first_seed + far),
-        pretrain=learning(config.pretrain),
-        distil=learning(config.distil),
+        rollouts=replace(config.rollouts, first_seed=config.rollouts.first_seed + offset),
+        pretrain=reseed(config.pretrain),
+        distil=reseed(config.distil),
     )

@@ -1,4 +1,4 @@
-"""Stage `demonstrations`: a person, or the scripted one, solves the task a number of times."""
+"""Stage `demonstrations`: records demonstrations by a person or a simulated operator."""
 
 from __future__ import annotations
 
@@ -10,77 +10,77 @@ from flows.hil.config import DemonstrateConfig
 from robots.errors import HandoffError
 from robots.interfaces import Label, Progress
 
-MOST_ATTEMPTS = 5
-"""Attempts per demonstration that is asked for, after which a scripted expert is given up."""
+MAX_ATTEMPTS = 5
+"""Maximum number of attempts per demonstration of a scripted expert."""
 
 
 def run(
     config: DemonstrateConfig, inputs: dict[str, Path], out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Writes `out/store.zarr` (successful episodes) and `out/dropped.zarr` (all others); goes on
-    from what is there.
+    """Writes `out/store.zarr` (successful episodes) and `out/dropped.zarr` (all others); resumes an
+    interrupted attempt.
 
     Raises:
-        HandoffError: the expert hardly ever succeeds, or the person wants to stop.
+        HandoffError: the expert rarely succeeds, or the person stopped.
     """
-    from flows.session.episodes import Ended, Round
-    from flows.session.worlds import (
+    from flows.session.environment import (
         make_operator,
-        make_session_worlds,
+        make_session_env,
         robot_label,
-        standing_still,
+        still_policy,
     )
+    from flows.session.episodes import EpisodeLoop, EpisodeOutcome
     from robots.episodes.corrections import EpisodeAssembler, corrections_schema, open_corrections
 
-    env, engine = make_session_worlds(config.world, on_end="freeze")
+    env, engine = make_session_env(config.env, on_end="freeze")
     with closing(env):
         schema = corrections_schema(
-            config.world.task,
+            config.env.task,
             env.rate_hz,
             env.observation_spec,
             env.action_spec,
-            config.world.robot,
+            config.env.robot,
         )
         with (
-            open_corrections(out / "store.zarr", schema) as kept,
+            open_corrections(out / "store.zarr", schema) as store,
             open_corrections(out / "dropped.zarr", schema) as dropped,
             closing(make_operator(config.operator, engine, demonstrates=True)) as operator,
         ):
-            about = {"robot": robot_label(config.world), "source": "demonstration"}
+            metadata = {"robot": robot_label(config.env), "source": "demonstration"}
             writers = {
-                True: EpisodeAssembler(kept, 1, about),
-                False: EpisodeAssembler(dropped, 1, about),
+                True: EpisodeAssembler(store, 1, metadata),
+                False: EpisodeAssembler(dropped, 1, metadata),
             }
 
             def say(text: str) -> None:
-                progress(kept.num_episodes, config.episodes, text)
+                progress(store.num_episodes, config.episodes, text)
 
             live = config.operator.kind != "simulated"
             pace = config.operator.speed if live else 0.0
-            still = standing_still(env.action_spec, engine.task.robot)
-            session = Round(env, operator, still, pace=pace, say=say)
+            still = still_policy(env.action_spec, engine.task.robot)
+            session = EpisodeLoop(env, operator, still, pace=pace, say=say)
 
-            def choose(ended: Ended) -> EpisodeAssembler:
-                return writers[ended.success and ended.label in (Label.NONE, Label.SUCCESS)]
+            def choose(outcome: EpisodeOutcome) -> EpisodeAssembler:
+                return writers[outcome.success and outcome.label in (Label.NONE, Label.SUCCESS)]
 
             redo = False
-            while kept.num_episodes < config.episodes:
-                attempts = kept.num_episodes + dropped.num_episodes
-                if not live and attempts >= MOST_ATTEMPTS * config.episodes:
+            while store.num_episodes < config.episodes:
+                attempts = store.num_episodes + dropped.num_episodes
+                if not live and attempts >= MAX_ATTEMPTS * config.episodes:
                     raise HandoffError(
-                        f"{config.world.task}: the scripted expert solved {kept.num_episodes} of {attempts} attempts, "
-                        f"{config.episodes} demonstrations wanted. Is its time limit too short?"
+                        f"{config.env.task}: the scripted expert solved {store.num_episodes} of {attempts} attempts, "
+                        f"expected {config.episodes} demonstrations. Is its time limit too short?"
                     )
-                ended = session.run(config.first_seed + attempts - redo, choose, {})
-                if ended.stopped:
+                outcome = session.run(config.first_seed + attempts - redo, choose, {})
+                if outcome.stopped:
                     raise HandoffError(
-                        f"demonstrations: stopped by the person after {kept.num_episodes} of {config.episodes}. "
-                        "Run the same command to go on."
+                        f"demonstrations: stopped by the person after {store.num_episodes} of {config.episodes}. "
+                        "Run the same command to resume."
                     )
-                redo = ended.label is Label.REDO
-            lengths = [int(n) for n in _lengths(kept)]
+                redo = outcome.label is Label.REDO
+            lengths = [int(n) for n in _lengths(store)]
             return {
-                "episodes": kept.num_episodes,
+                "episodes": store.num_episodes,
                 "frames": sum(lengths),
                 "dropped": dropped.num_episodes,
                 "seconds_per_episode": round(sum(lengths) / len(lengths) / env.rate_hz, 3),

@@ -1,5 +1,4 @@
-"""The learner's process of the stage `train`: SAC with a demonstration buffer, and its policy as a
-directory."""
+"""Learner process of the stage `train`: SAC with a demonstration buffer; saves its policy."""
 
 from __future__ import annotations
 
@@ -17,7 +16,8 @@ from robots.errors import HandoffError
 from robots.franka import find_robot
 from robots.spec import ActionSpec
 
-SAY_SECONDS = 0.2
+STATUS_SECONDS = 0.2
+"""Interval between two messages with the counters to the parent [s]."""
 
 
 def learn(
@@ -28,35 +28,37 @@ def learn(
     token: str,
     parent: Connection,
 ) -> None:
-    """Learns until all steps and the updates owed for them are made; writes the policy to `folder`.
+    """Trains until all steps and the updates due for them are made; writes the policy to `folder`.
 
-    Says to the parent `("ready", port)`, `("counters", ...)` now and then, and `("enough",)` once
-    the actor may end.
+    Sends the parent `("ready", port)`, `("counters", ...)` at intervals, and `("enough",)` once the
+    actor may end.
 
     Raises:
-        HandoffError: it was asked to end before.
+        HandoffError: the process was asked to end earlier.
     """
     import torch
 
     from policies.rl.hil.learner import Counters, run_learner
-    from policies.rl.hil.make_learner import demonstration_steps, make_learner, save_learned
-    from policies.rl.off_policy.online import due
+    from policies.rl.hil.make_learner import demonstration_steps, make_learner, save_learned_policy
+    from policies.rl.off_policy.online import updates_due
     from policies.rl.replay.buffer import Replay
 
     torch.set_num_threads(1)
+    # Demonstrations as steps of the learner.
     store = EpisodeStore.open(demonstrations / "store.zarr")
-    seen = config.world.observation_fields
-    vector = observation_vector(store.schema.stream(FINAL).fields, seen)
-    robot = find_robot(config.world.robot)
+    observed = config.env.observation_fields
+    vector = observation_vector(store.schema.stream(FINAL).fields, observed)
+    robot = find_robot(config.env.robot)
     steps = list(demonstration_steps(store, vector, learner_actions(action, robot)))
     fields = store.schema.stream(STREAM).fields
+    # Learner and replay buffers.
     learner = make_learner(
         config.sac,
-        {name: fields[name] for name in seen},
+        {name: fields[name] for name in observed},
         action,
         steps,
-        differences=config.differences,
-        close_ups=config.close_ups,
+        relative_features=config.relative_features,
+        scaled_features=config.scaled_features,
         seed=config.seed,
     )
     size = steps[0].observation.shape[1]
@@ -64,21 +66,22 @@ def learn(
     demos = Replay(replace(config.replay, capacity=config.demo_capacity), size, action.size)
     for episode in steps:
         demos.append(episode)
-    said, enough = 0.0, False
+    # Report to the parent, stop after the last update, and pause the actor when the learner lags.
+    last_report, enough = 0.0, False
 
     def stop(counters: Counters) -> bool:
-        nonlocal said, enough
-        if time.monotonic() - said >= SAY_SECONDS:
-            said = time.monotonic()
+        nonlocal last_report, enough
+        if time.monotonic() - last_report >= STATUS_SECONDS:
+            last_report = time.monotonic()
             parent.send(("counters", counters._asdict()))
         if counters.steps >= config.steps and not enough:
             enough = True
             parent.send(("enough",))
-        return enough and counters.updates >= due(config.online, config.steps)
+        return enough and counters.updates >= updates_due(config.online, config.steps)
 
     def pause(counters: Counters) -> bool:
-        behind = due(config.online, counters.steps) - counters.updates
-        return config.backlog is not None and behind > config.backlog
+        overdue = updates_due(config.online, counters.steps) - counters.updates
+        return config.backlog is not None and overdue > config.backlog
 
     counters = run_learner(
         folder / "learner",
@@ -96,12 +99,12 @@ def learn(
     if not stop(counters):
         raise _ended_early(config, counters.steps)
     width_max = robot.gripper.width_max
-    save_learned(folder, learner, store.schema, seen, counters.updates, width_max)
+    save_learned_policy(folder, learner, store.schema, observed, counters.updates, width_max)
     parent.send(("counters", counters._asdict()))
 
 
 def _ended_early(config: CorrectConfig, steps: int) -> HandoffError:
     return HandoffError(
-        f"learner: ended by a signal after {steps} of {config.steps} steps; all it has is saved. Run the same command "
-        "to go on."
+        f"learner: ended by a signal after {steps} of {config.steps} steps; its state is saved. Run the same command "
+        "to resume."
     )

@@ -1,7 +1,6 @@
-"""The two processes of the stage `train`: started, listened to, started again when they are killed,
-and ended.
+"""Starts, monitors, restarts and ends the two processes of the stage `train`.
 
-Each end of a pipe says what the other must know; data go from actor to learner over their own
+Pipes carry messages between each process and this one; data go from actor to learner over a
 websocket.
 """
 
@@ -18,15 +17,15 @@ from robots.errors import HandoffError
 from robots.processes import END_SECONDS, Child, ChildEndedError, end
 
 RESTARTS = 3
-"""Times that a side which was killed is started again."""
+"""Maximum number of restarts of a killed process."""
 
 
-class Side:
-    """One of the two processes.
+class RestartedProcess:
+    """A child process that is restarted when it is killed.
 
     Args:
-        name: for messages.
-        function: of the process, called with `arguments` and its end of the pipe.
+        name: name in messages.
+        function: main function of the process, called with `arguments` and its end of the pipe.
         arguments: picklable; may be replaced before a restart.
     """
 
@@ -36,57 +35,56 @@ class Side:
         self.name = name
         self.arguments = arguments
         self.done = False
-        """Whether it has ended as it should."""
+        """Whether the process has finished normally."""
         self._function = function
         self._restarts = 0
         self._child: Child | None = None
 
     @property
     def process(self) -> BaseProcess | None:
-        """The process that was started last; None before the first."""
+        """The current process; None before the first start."""
         return None if self._child is None else self._child.process
 
     def start(self) -> None:
-        """Starts the process, which inherits the lock of the artifact that it writes into."""
+        """Starts the process, which inherits the write lock of its artifact."""
         arguments = (inheritable_lock(), self._function, self.arguments)
         self._child = Child(f"handoff-{self.name}", _work, arguments, daemon=False)
 
-    def say(self, message: Any) -> None:
-        """Sends a message; a process that has just died does not hear it."""
+    def send(self, message: Any) -> None:
+        """Sends a message; it is lost if the process has just died."""
         try:
             if self._child is not None:
                 self._child.pipe.send(message)
         except OSError:
             return
 
-    def hear(self) -> list[Any]:
-        """Messages that have come, of a process that was never started none; starts a killed
-        process again.
+    def receive(self) -> list[Any]:
+        """Returns the pending messages, none before the first start; restarts a killed process.
 
         Raises:
-            HandoffError: what the process raised, or it was killed too often.
+            HandoffError: an error of the process, or it was killed too often.
         """
-        heard: list[Any] = []
+        messages: list[Any] = []
         try:
             while self._child is not None and self._child.pipe.poll():
                 message = self._child.receive()
                 self.done |= message[0] == "done"
-                heard.append(message)
+                messages.append(message)
         except ChildEndedError as error:
             if not self.done:
-                self._again(error)
-        return heard
+                self._restart(error)
+        return messages
 
     def end(self, seconds: float = END_SECONDS) -> None:
-        """Asks the process to end, then makes it."""
+        """Asks the process to end, and kills it if it does not."""
         if self._child is not None:
             end([self._child.process], seconds)
 
-    def _again(self, error: ChildEndedError) -> None:
+    def _restart(self, error: ChildEndedError) -> None:
         self._restarts += 1
         if self._restarts > RESTARTS:
             raise HandoffError(
-                f"{self.name}: its process ended {self._restarts} times with no result; the last one {error}"
+                f"{self.name}: its process ended {self._restarts} times without a result; the last one {error}"
             )
         self.start()
 
@@ -97,7 +95,7 @@ def _work(
     arguments: tuple[Any, ...],
     pipe: Connection,
 ) -> None:
-    """The process, which holds `lock` while it works."""
+    """Main function of the process; holds `lock` while it runs."""
     with nullcontext() if lock is None else lock.held():
         function(*arguments, pipe)
     pipe.send(("done",))

@@ -1,5 +1,5 @@
-"""A session's results: `summary.json` and a page of figures, with pictures and videos beside the
-artifacts."""
+"""Writes the results of a session: `summary.json` and an HTML page with metrics, plots and
+videos."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from robots.storage.durable import write_atomically
 def write_session(
     name: str, config: HilConfig, outcomes: Mapping[str, StageOutcome], out: Path, seconds: float
 ) -> None:
-    """Writes `summary.json`, links to the artifacts and `report.html` of the stages that have
-    run."""
+    """Writes `summary.json`, links to the artifacts and `report.html` of the finished stages."""
     rows = {stage: _row(stage, outcome, out) for stage, outcome in outcomes.items()}
     summary = {
         "task": name,
@@ -29,7 +28,7 @@ def write_session(
         "reward": config.train.reward,
         "seconds": round(seconds, 2),
         "stages": rows,
-        "metrics": _figures({stage: row["metrics"] for stage, row in rows.items()}),
+        "metrics": _headline_metrics({stage: row["metrics"] for stage, row in rows.items()}),
     }
     write_json(out / "summary.json", summary)
     write_atomically(out / "report.html", "\n".join(_page(summary, out)).encode())
@@ -48,9 +47,9 @@ def _row(stage: str, outcome: StageOutcome, out: Path) -> dict[str, Any]:
     }
 
 
-def _figures(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The session's headline figures, as far as it has come."""
-    wanted = {
+def _headline_metrics(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the headline metrics of the finished stages."""
+    sources = {
         "demonstrations": ("demonstrations", "episodes"),
         "classifier_precision": ("classifier", "precision"),
         "classifier_recall": ("classifier", "recall"),
@@ -67,15 +66,15 @@ def _figures(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
     return {
         name: stages[stage][key]
-        for name, (stage, key) in wanted.items()
+        for name, (stage, key) in sources.items()
         if key in stages.get(stage, {})
     }
 
 
 def _page(summary: Mapping[str, Any], out: Path) -> Iterator[str]:
-    title = f"Corrections: {summary['task']}"
+    title = f"HIL session: {summary['task']}"
     yield head(title)
-    yield f"<h1>{html.escape(title)}</h1><p class='soft'>operator {summary['operator']}, success told by the "
+    yield f"<h1>{html.escape(title)}</h1><p class='soft'>operator {summary['operator']}, success signal: "
     yield f"{'task' if summary['reward'] == 'task' else 'classifier'}</p><div class='tiles'>"
     for name, value in summary["metrics"].items():
         yield f"<div class='tile'><b>{_short(value)}</b>{html.escape(name.replace('_', ' '))}</div>"

@@ -1,5 +1,5 @@
-"""Stage `rollouts`: successful episodes of a learned policy, to teach another one (RLDG, arXiv
-2412.09858)."""
+"""Stage `rollouts`: records successful episodes of a trained policy, as training data of another
+one (RLDG, arXiv 2412.09858)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.hil.config import RolloutConfig
 from flows.runner.artifact import read_manifest
-from flows.session.config import HilWorld
+from flows.session.config import HilEnvConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from robots.interfaces import VecEnv
 
 BATCH = 16
-"""Episodes stepped together."""
-ENOUGH = 3 * BATCH
-"""Attempts before the success rate is judged."""
+"""Number of environments stepped together."""
+MIN_ATTEMPTS = 3 * BATCH
+"""Number of attempts before the success rate is checked."""
 
 
 def run(
     config: RolloutConfig, inputs: dict[str, Path], out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Writes `out/store.zarr` with the successful episodes of `inputs["policy"]`; goes on from what
-    is there.
+    """Writes `out/store.zarr` with successful episodes of `inputs["policy"]`; resumes an
+    interrupted attempt.
 
     Raises:
         HandoffError: the policy succeeds too rarely.
@@ -36,30 +36,33 @@ def run(
     from robots.episodes.corrections import open_corrections
     from sim.evaluation.protocol import Sampling, ScoreRule
     from sim.evaluation.rollout import rollout
-    from sim.make import WorldConfig, find_task, make_worlds
+    from sim.make import EnvConfig, find_task, make_vec_env
 
     policy = inputs["policy"]
     agent_for = load_agent(policy, None, chunking_of(policy), Sampling())
-    world = config.world
-    kind = WorldConfig(
-        task=world.task,
-        robot=world.robot,
-        rate_hz=world.rate_hz,
+    env_config = config.env
+    vec_env_config = EnvConfig(
+        task=env_config.task,
+        robot=env_config.robot,
+        rate_hz=env_config.rate_hz,
         reward="sparse",
-        randomized=world.randomized,
+        randomized=env_config.randomized,
         on_end="freeze",
-        max_steps=world.max_steps,
+        max_steps=env_config.max_steps,
     )
     with (
-        closing(make_worlds(kind, BATCH)) as env,
-        open_corrections(out / "store.zarr", _schema(world, env)) as store,
+        closing(make_vec_env(vec_env_config, BATCH)) as env,
+        open_corrections(out / "store.zarr", _schema(env_config, env)) as store,
     ):
-        limit = world.max_steps or find_task(world.task, world.rate_hz, world.robot).max_steps
+        limit = (
+            env_config.max_steps
+            or find_task(env_config.task, env_config.rate_hz, env_config.robot).max_steps
+        )
         digest = read_manifest(policy)["digest"]
         attempts = store.metadata(store.num_episodes - 1)["attempts"] if store.num_episodes else 0
         while store.num_episodes < config.episodes:
             rate = store.num_episodes / max(1, attempts)
-            if attempts >= ENOUGH and rate < config.least_success:
+            if attempts >= MIN_ATTEMPTS and rate < config.least_success:
                 raise HandoffError(
                     f"rollouts: the policy succeeded in {store.num_episodes} of {attempts} episodes, least_success is "
                     f"{config.least_success}. Train it longer (--steps)."
@@ -70,14 +73,14 @@ def run(
             solved = [episode for episode in episodes if episode.success]
             with store.writer() as writer:
                 for episode in solved[: config.episodes - store.num_episodes]:
-                    about = {
+                    metadata = {
                         "seed": episode.seed,
                         "success": True,
                         "source": "rollout",
                         "policy": digest,
                     }
                     writer.append(
-                        {"policy": episode.trajectory or {}}, {**about, "attempts": attempts}
+                        {"policy": episode.trajectory or {}}, {**metadata, "attempts": attempts}
                     )
             progress(store.num_episodes, config.episodes, f"{len(solved)} of {BATCH} solved")
         frames = int(store.ends("policy")[-1])
@@ -89,7 +92,7 @@ def run(
         }
 
 
-def _schema(world: HilWorld, env: VecEnv) -> EpisodeSchema:
+def _schema(config: HilEnvConfig, env: VecEnv) -> EpisodeSchema:
     from robots.episodes.schema import EpisodeSchema, StreamSpec
     from robots.spec import FieldSpec
 
@@ -98,4 +101,4 @@ def _schema(world: HilWorld, env: VecEnv) -> EpisodeSchema:
         shape=(spec.size,), unit=spec.unit, about=f"{spec.interface}: {', '.join(spec.names)}"
     )
     stream = StreamSpec(rate_hz=env.rate_hz, fields={**env.observation_spec, "action": action})
-    return EpisodeSchema(name=world.task, streams={"policy": stream}, robot=world.robot)
+    return EpisodeSchema(name=config.task, streams={"policy": stream}, robot=config.robot)

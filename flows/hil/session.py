@@ -1,18 +1,16 @@
-"""`handoff hil TASK`: from no data to a policy that a person has corrected, and on to a gated
-one-step student.
+"""Implements `handoff hil TASK`: trains a policy with a person's corrections, and distils it to a
+gated one-step student.
 
 demonstrations ─┬─> clone ─> classifier ─┐
                 └────────────────────────┴─> train ─┬─> evaluate
-                                                    └─> rollouts ─> pretrain ─┬─> distil ─┬─> export
-                                                    ─────────┬─> gate
-                                                                              │           └─>
-                                                                              evaluate_student│ └─>
-                                                                              export_teacher
-                                                                              ─────────────┘
+                                                    └─> rollouts ─> pretrain
 
-The stages are those of any pipeline, cached by content and resumed where they were killed. They run
-one after another in this terminal, without Prefect: a person is at it, and a server has nothing to
-schedule.
+pretrain ─┬─> distil ─┬─> export ─────────┬─> gate
+          │           └─> evaluate_student│
+          └─> export_teacher ─────────────┘
+
+The stages are cached by content and resume after a kill, as in any pipeline. They run one after
+another in this terminal, without Prefect, because a person attends the session.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ if TYPE_CHECKING:
 
 
 def hil_command(options: Namespace) -> None:
-    """`handoff hil`: options `task`, `overrides`, `operator`, `person`, `out`, `steps` and
-    `seed`."""
+    """Runs `handoff hil` with the options `task`, `overrides`, `operator`, `person`, `out`, `steps`
+    and `seed`."""
     from rich.console import Console
 
     from flows.hil.compose import compose_hil
@@ -52,16 +50,16 @@ def hil_command(options: Namespace) -> None:
     out = options.out or Path("runs") / "hil" / options.task
     console = Console()
     if config.operator.kind == "console":
-        from flows.session.viewer import drawn
+        from flows.session.viewer import scene_viewer
         from real.console.process import open_console
         from real.console.server import ConsoleConfig
 
         settings = ConsoleConfig(port=options.console_port)
-        with open_console(settings, out / "console") as opened, drawn(config.world, opened):
+        with open_console(settings, out / "console") as opened, scene_viewer(config.env, opened):
             console.print(f"console  {opened.url}", highlight=False, soft_wrap=True)
             summary = run_session(options.task, config, out)
     else:
-        _tell_bindings(config, console)
+        _print_bindings(config, console)
         summary = run_session(options.task, config, out)
     console.print(
         f"summary  {summary}\nreport   {summary.with_name('report.html')}",
@@ -71,82 +69,83 @@ def hil_command(options: Namespace) -> None:
 
 
 def run_session(name: str, config: HilConfig, out: Path, *, isolate: bool = True) -> Path:
-    """Runs the session's stages, those that are finished from the cache; returns the path of
-    `summary.json`.
+    """Runs the session's stages, or takes them from the cache; returns the path of `summary.json`.
 
     Args:
-        name: of the task's protocol, for evaluations.
-        config: the session.
-        out: artifacts, links to them by stage, `summary.json` and `report.html`.
+        name: name of the task, and of its evaluation protocol.
+        config: options of the session.
+        out: folder for artifacts, links to them by stage, `summary.json` and `report.html`.
         isolate: see `run_stage`.
 
     Raises:
-        HandoffError: a stage failed or the person stopped; finished stages stay, the running one is
-            gone on with.
+        HandoffError: a stage failed or the person stopped; finished stages are kept, the running
+            one resumes in the next run.
     """
     from flows.hil.report import write_session
     from flows.runner.display import Display
 
     out.mkdir(parents=True, exist_ok=True)
     outcomes: dict[str, StageOutcome] = {}
-    began = time.time()
+    started = time.time()
     with Display() as display:
         for stage in hil_stages(name, config):
             outcomes[stage.name] = _run_shown(stage, outcomes, out, display, isolate)
-            # After every stage: a session that is cut short has a report, too.
-            write_session(name, config, outcomes, out, time.time() - began)
+            # Write the report after every stage, so that an interrupted session has one.
+            write_session(name, config, outcomes, out, time.time() - started)
     return out / "summary.json"
 
 
 def hil_stages(name: str, config: HilConfig) -> list[Stage]:
-    """The session's stages in their order."""
+    """Returns the session's stages in order."""
     from flows.config.protocols import read_protocol
     from flows.evaluation.config import EvaluatePolicyConfig
     from flows.hil.compose import seeded
-    from flows.session.worlds import seeing
+    from flows.session.environment import with_observation_fields
 
     config = seeded(config)
-    shared: Any = {"world": config.world, "operator": config.operator}
+    shared: Any = {"env": config.env, "operator": config.operator}
     demos = Stage(
         "demonstrations",
         "episodes",
         "flows.hil.demonstrate",
         replace(config.demonstrations, **shared),
     )
-    found, inputs = [demos], {"demos": demos}
+    declared, inputs = [demos], {"demos": demos}
+    # The success classifier, unless the task provides the reward.
     if config.train.reward == "classifier":
         clone = Stage(
             "clone",
             "policy",
             "flows.stages.pretrain",
-            seeing(config.world, config.clone),
+            with_observation_fields(config.env, config.clone),
             {"demos": demos},
         )
         settings = replace(config.classifier, **shared)
         classifier = Stage(
             "classifier", "classifier", "flows.hil.classify", settings, {"clone": clone}
         )
-        found += [clone, classifier]
+        declared += [clone, classifier]
         inputs["classifier"] = classifier
-    learned = Stage("train", "policy", "flows.hil.correct", replace(config.train, **shared), inputs)
+    # Training with corrections, and its evaluation.
+    trained = Stage("train", "policy", "flows.hil.correct", replace(config.train, **shared), inputs)
     protocol = replace(read_protocol(config.protocol or name), episodes=config.evaluation_episodes)
 
     def evaluate(stage: str, policy: Stage) -> Stage:
         settings = EvaluatePolicyConfig(protocol=protocol, evaluate=config.evaluate)
         return Stage(stage, "evaluation", "flows.stages.evaluate", settings, {"policy": policy})
 
-    found += [learned, evaluate("evaluate", learned)]
-    return [*found, *_distilled(config, learned, evaluate)] if config.distilled else found
+    declared += [trained, evaluate("evaluate", trained)]
+    return [*declared, *_distil_stages(config, trained, evaluate)] if config.distilled else declared
 
 
-def _distilled(config: HilConfig, learned: Stage, evaluate: Any) -> list[Stage]:
-    """What RLDG adds: a generative policy from the learned one's successes, in one step, exported
-    and gated."""
-    from flows.session.worlds import seeing
+def _distil_stages(config: HilConfig, trained: Stage, evaluate: Any) -> list[Stage]:
+    """Returns the stages of RLDG: a diffusion policy trained on successful rollouts, distilled to
+    one step, exported and gated."""
+    from flows.session.environment import with_observation_fields
 
-    settings = replace(config.rollouts, world=config.world)
-    demos = Stage("rollouts", "episodes", "flows.hil.rollouts", settings, {"policy": learned})
-    pretraining = seeing(config.world, config.pretrain)
+    settings = replace(config.rollouts, env=config.env)
+    demos = Stage("rollouts", "episodes", "flows.hil.rollouts", settings, {"policy": trained})
+    pretraining = with_observation_fields(config.env, config.pretrain)
     teacher = Stage("pretrain", "policy", "flows.stages.pretrain", pretraining, {"demos": demos})
     student = Stage(
         "distil",
@@ -162,7 +161,7 @@ def _distilled(config: HilConfig, learned: Stage, evaluate: Any) -> list[Stage]:
         )
 
     bundle, reference = export("export", student), export("export_teacher", teacher)
-    gated = Stage(
+    gate = Stage(
         "gate", "gate", "flows.stages.gate", config.gate, {"bundle": bundle, "reference": reference}
     )
     return [
@@ -171,7 +170,7 @@ def _distilled(config: HilConfig, learned: Stage, evaluate: Any) -> list[Stage]:
         student,
         bundle,
         reference,
-        gated,
+        gate,
         evaluate("evaluate_student", student),
     ]
 
@@ -190,8 +189,8 @@ def _run_shown(
     return outcome
 
 
-def _tell_bindings(config: HilConfig, console: Any) -> None:
-    """Prints what a person can do, before it matters."""
+def _print_bindings(config: HilConfig, console: Any) -> None:
+    """Prints the key bindings before the session starts."""
     match config.operator.kind:
         case "simulated" | "console":
             return

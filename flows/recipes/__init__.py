@@ -1,6 +1,6 @@
-"""Recipes: what a pipeline does, as a file in `configs/`.
+"""Builds pipelines from recipes, which are files in `configs/`.
 
-- `config`: everything that the run of a recipe can be told.
-- `compose`: a recipe with overrides and the groups that it may choose from.
-- `pipeline`: the graph of its stages.
+- `config`: all options of a recipe.
+- `compose`: composes a recipe with overrides and option groups.
+- `pipeline`: the graph of stages.
 """

@@ -1,4 +1,5 @@
-"""Composes a recipe in `configs/`, with the groups that a recipe or an override may choose from."""
+"""Composes a recipe in `configs/` with overrides and the option groups that they may choose
+from."""
 
 from __future__ import annotations
 
@@ -10,17 +11,22 @@ from flows.recipes.config import PipelineConfig
 from flows.stages.config import FinetunePolicyConfig, ReinforcePolicyConfig
 from policies.networks.config import NetworkConfig
 from policies.policy_config import families
-from policies.rl.finetuning.config import FinetuneConfig, PracticeConfig
+from policies.rl.finetuning.config import FinetuneConfig, FinetuneMethodConfig
 from policies.rl.off_policy.fast_td3_config import fast_td3, pql
 from robots.config import classes_of, to_plain
 
 FAMILY = "family@pretrain.policy"
-"""The group of policy families, and where the chosen one stands in the whole configuration."""
+"""The group of policy families, and the place of the chosen one in the whole configuration."""
 GROUPS = ("policy", FAMILY, "network@pretrain.policy.network")
-"""What an override may choose from, beside the parts that a recipe goes without."""
-PARTS = {"scripted": "expert", "dreams": "play", "bench": "twin", "student": "taught"}
-"""Parts that a recipe goes without unless it names one, and the name under which it has the
-defaults of its class."""
+"""Groups that an override may choose from, in addition to the optional parts."""
+OPTIONAL_PARTS = {
+    "scripted": "expert",
+    "imagination": "play",
+    "bench": "twin",
+    "student": "on_policy",
+}
+"""Parts of a recipe that are off by default, and the option that turns them on with the defaults of
+their class."""
 
 
 def compose(name: str, overrides: Sequence[str] = ()) -> PipelineConfig:
@@ -46,8 +52,8 @@ def compose(name: str, overrides: Sequence[str] = ()) -> PipelineConfig:
 
 
 def _defaults() -> dict[str, Any]:
-    """Those of the classes, with the policy's family as a group: another `kind` must replace the
-    first's keys."""
+    """Defaults of the classes, with the policy family as a group: another `kind` must replace all
+    keys of the default family."""
     plain = to_plain(PipelineConfig())
     pretrain = {key: value for key, value in plain["pretrain"].items() if key != "policy"}
     chosen = {FAMILY: plain["pretrain"]["policy"]["kind"]}
@@ -55,35 +61,39 @@ def _defaults() -> dict[str, Any]:
 
 
 def _choices() -> dict[str, dict[str, dict[str, Any]]]:
-    """By group and name, the values that a recipe or an override may choose."""
+    """Returns the options of every group that a recipe or an override may choose from."""
     hints = get_type_hints(PipelineConfig)
-    parts = {part: {name: to_plain(classes_of(hints[part])[0]())} for part, name in PARTS.items()}
+    parts = {
+        part: {name: to_plain(classes_of(hints[part])[0]())}
+        for part, name in OPTIONAL_PARTS.items()
+    }
     networks = [to_plain(network()) for network in classes_of(NetworkConfig)]
-    practices = [
-        to_plain(FinetunePolicyConfig(learning=FinetuneConfig(practice=practice())))
-        for practice in classes_of(PracticeConfig)
+    methods = [
+        to_plain(FinetunePolicyConfig(learning=FinetuneConfig(algorithm=method())))
+        for method in classes_of(FinetuneMethodConfig)
     ]
     return {
         "family": {family["kind"]: _with_network(family) for family in _families()},
         "network": {network["kind"]: network for network in networks},
-        "finetune": {way["learning"]["practice"]["kind"]: way for way in practices},
+        "finetune": {method["learning"]["algorithm"]["kind"]: method for method in methods},
         "reinforce": {
             "fast_td3": to_plain(ReinforcePolicyConfig(learning=fast_td3())),
-            "pql": to_plain(ReinforcePolicyConfig(worlds=4096, learning=pql())),
+            "pql": to_plain(ReinforcePolicyConfig(num_envs=4096, learning=pql())),
         },
         **parts,
     }
 
 
 def _families() -> list[dict[str, Any]]:
-    """The policy families that can be pretrained; one over a backbone must be told where it
-    lies."""
-    return [to_plain(family.with_gaps(MISSING)) for family in families() if family.pretrained]
+    """The policy families that can be pretrained; the folder of a backbone has no default."""
+    return [
+        to_plain(family.with_placeholders(MISSING)) for family in families() if family.pretrained
+    ]
 
 
 def _with_network(family: dict[str, Any]) -> dict[str, Any]:
-    """The family with its denoiser, if it has one, as a group: another may replace it."""
+    """The family with its denoiser, if it has one, as a group, so that another can replace it."""
     if "network" not in family:
         return {"defaults": ["_self_"], **family}
-    own = {key: value for key, value in family.items() if key != "network"}
-    return {"defaults": [{"/network@network": family["network"]["kind"]}, "_self_"], **own}
+    plain = {key: value for key, value in family.items() if key != "network"}
+    return {"defaults": [{"/network@network": family["network"]["kind"]}, "_self_"], **plain}

@@ -1,4 +1,4 @@
-"""Options of this package: everything that the run of a recipe can be told."""
+"""Defines all options of a recipe."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import field
 from flows.config.protocols import push_t_published
 from flows.deployment.config import DeployConfig, DeployTaskConfig
 from flows.stages.config import (
+    DistilOnPolicyConfig,
     FinetunePolicyConfig,
     RecordPlayConfig,
     ReinforcePolicyConfig,
     ScriptedConfig,
-    TeachConfig,
 )
 from policies.distillation.config import DistilConfig
 from policies.export.onnx import ExportConfig
@@ -26,8 +26,8 @@ from sim.evaluation.protocol import Protocol
 
 
 @config
-class DreamsConfig:
-    """A world model from play, in which a policy is to practise."""
+class ImaginationConfig:
+    """World model trained on play, for fine-tuning in imagination."""
 
     play: RecordPlayConfig = field(default_factory=RecordPlayConfig)
     """Recording of play, on which the world model is trained."""
@@ -36,53 +36,54 @@ class DreamsConfig:
 
 
 @config
-class TaughtStudentConfig:
-    """The student of a policy that reads."""
+class StudentConfig:
+    """Student of a language-conditioned policy."""
 
     backbone: BackboneConfig | None = None
-    """None takes one like the teacher's."""
+    """Backbone of the student; None takes the teacher's configuration."""
     steps: int | None = None
-    """Updates of its imitation; None takes as many as the teacher's."""
-    teaching: TeachConfig = field(default_factory=TeachConfig)
+    """Updates of the student's imitation learning; None takes the teacher's number."""
+    distillation: DistilOnPolicyConfig = field(default_factory=DistilOnPolicyConfig)
     """On-policy distillation of the student."""
 
 
 @config
 class PipelineConfig:
-    """Everything a run of the demo can be told; each stage's own defaults live in its class."""
+    """All options of a recipe; the defaults of every stage are in its own class."""
 
     name: str = "demo"
     """Folder under `runs` for the summary, the report and links to the artifacts."""
     runs: str = "runs"
-    """Where artifacts and results go."""
+    """Folder of artifacts and results."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
     """Source and selection of the demonstrations."""
     scripted: ScriptedConfig | None = None
-    """Demonstrations of a simulated task by its scripted expert, in place of those that `ingest`
+    """Demonstrations of a simulated task by its scripted expert, instead of those that `ingest`
     finds."""
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
-    """Policy and its training by imitation."""
+    """Policy and its imitation learning."""
     finetune: FinetunePolicyConfig | None = None
-    """Practice between imitation and all that follows; None goes without."""
-    dreams: DreamsConfig | None = None
-    """Where that practice is to be dreamt; None lets it happen in simulated worlds."""
+    """RL fine-tuning after imitation learning; None skips it."""
+    imagination: ImaginationConfig | None = None
+    """World model in which the policy is fine-tuned; None fine-tunes in simulated environments."""
     reinforce: ReinforcePolicyConfig | None = None
-    """Learning from nothing in place of demonstrations, imitation and all that follows; None goes
-    their way."""
+    """RL from scratch instead of demonstrations, imitation learning and all later stages; None
+    keeps those."""
     protocol: Protocol = field(default_factory=push_t_published)
-    """Protocol of all evaluations, which are therefore paired: the same environments and seeds."""
+    """Protocol of all evaluations; they are paired, with the same environments and seeds."""
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     """Environments, videos and interval of the evaluations."""
     distil: DistilConfig = field(default_factory=DistilConfig)
     """Distillation of a diffusion policy to one step."""
-    student: TaughtStudentConfig | None = None
-    """Student of a language-conditioned policy; None ends its pipeline with its evaluation."""
+    student: StudentConfig | None = None
+    """Student of a language-conditioned policy; None ends the pipeline with the teacher's
+    evaluation."""
     export: ExportConfig = field(default_factory=ExportConfig)
     """Export to ONNX."""
     gate: GateConfig = field(default_factory=GateConfig)
     """Thresholds of the release gate."""
     deploy: DeployConfig | None = field(default_factory=DeployConfig)
-    """The way to the twin at the table of push-T; None goes without."""
+    """Deployment to the twin at the push-T table; None skips it."""
     bench: DeployTaskConfig | None = None
-    """The way to the twin, with its hand, at the table of a simulated task; in place of
+    """Deployment to the twin, with its gripper, at the table of a simulated task; replaces
     `deploy`."""

@@ -1,4 +1,4 @@
-"""The demo pipeline: from demonstrations to a moving arm, declared.
+"""Declares the stages of a pipeline, from demonstrations to a moving arm.
 
 ingest ─> pretrain ─┬─> distil ─┬─> export ──────────┬─> gate ─> deploy
                     │           └─> evaluate_student │
@@ -6,26 +6,29 @@ ingest ─> pretrain ─┬─> distil ─┬─> export ───────�
                     ├─> evaluate_teacher   (ten denoising steps)
                     └─> evaluate_control   (the undistilled teacher in one step)
 
-With `finetune` (`+finetune=dppo`) a policy practises before it is the teacher of all that follows:
+`finetune` (`+finetune=dppo`) adds RL fine-tuning; the fine-tuned policy is then the teacher:
 
 pretrain ─┬─> finetune ─> distil, export_teacher, evaluate_teacher, evaluate_control
           └─> evaluate_pretrained
 
-With `dreams` it practises in a world model instead of worlds, and touches none (DiWA): play ─>
-world_model ─> finetune. With `reinforce` a state task is learned from nothing, without
-demonstrations: reinforce ─> evaluate_teacher. With `scripted` a simulated task's expert
-demonstrates in place of `ingest`'s demonstrations, and with `bench` `deploy` is at that task's
-table.
+Further options:
 
-The student, and with it the way to the arm, there is for diffusion policies that see numbers alone:
-the controller on the robot's computer shows a policy no pictures. With `student`
-(`+student=taught`) a policy that reads has one, too: another of its family, as a rule a smaller
-one, imitates and is then taught in its own states (on-policy distillation):
+- `imagination` fine-tunes in a world model, without any environment step (DiWA): play ─>
+  world_model ─> finetune.
+- `reinforce` trains a state-based task by RL from scratch, without demonstrations: reinforce ─>
+  evaluate_teacher.
+- `scripted` takes demonstrations from the scripted expert of a simulated task.
+- `bench` deploys at the table of that task instead of push-T's.
+
+Only diffusion policies without image observations have a student and a deployment by default: the
+controller on the robot's computer provides no images. `student` (`+student=on_policy`) adds both
+for a language-conditioned policy: a student of the same family, usually smaller, first imitates and
+then learns by on-policy distillation:
 
 pretrain_student ─┬─> distil ─> export, evaluate_student
                   └─> evaluate_control
 
-All other policies are pretrained and evaluated (`evaluate_teacher`).
+All other policies are only pretrained and evaluated (`evaluate_teacher`).
 """
 
 from __future__ import annotations
@@ -33,33 +36,38 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flows.evaluation.config import EvaluatePolicyConfig
-from flows.recipes.config import PipelineConfig, TaughtStudentConfig
+from flows.recipes.config import PipelineConfig, StudentConfig
 from flows.runner.stage import Stage
 from flows.stages.config import ReinforcePolicyConfig
 from policies.chunk_policy_config import VisionLanguagePolicyConfig
 from policies.export.onnx import ExportConfig
 from policies.policy_config import PolicyConfig
-from policies.rl.finetuning.config import PracticeConfig, RL100PracticeConfig, VlaPracticeConfig
+from policies.rl.finetuning.config import (
+    FinetuneMethodConfig,
+    RL100FinetuneConfig,
+    VlaFinetuneConfig,
+)
 from real.deploy.action_space import CartesianSteps
 from robots.control.actions import CartesianDelta
 from robots.errors import HandoffError
 
 
 def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
-    """The pipeline's stages in an order in which they can run; `fetch` allows downloading the
+    """Returns the pipeline's stages in an executable order; `fetch` allows downloading the
     demonstrations."""
-    from flows.stages.pretrain import outside
+    from flows.stages.pretrain import external_digests
 
     if config.reinforce is not None:
-        return _reinforced(config, config.reinforce)
-    demos = _demonstrated(config, fetch)
+        return _reinforce_stages(config, config.reinforce)
+    # Imitation learning.
+    demos = _demonstration_stage(config, fetch)
     pretrained = Stage(
         "pretrain",
         "policy",
         "flows.stages.pretrain",
         config.pretrain,
         {"demos": demos},
-        external=outside(config.pretrain),
+        external=external_digests(config.pretrain),
     )
 
     def evaluate(name: str, policy: Stage, steps: int | None) -> Stage:
@@ -68,39 +76,44 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
         )
         return Stage(name, "evaluation", "flows.stages.evaluate", settings, {"policy": policy})
 
+    # RL fine-tuning, in environments or in a world model.
     learned, teacher = [demos, pretrained], pretrained
     if config.finetune is not None:
-        _check_practises(config.pretrain.policy, config.finetune.learning.practice)
-        practice = replace(config.finetune, protocol=config.finetune.protocol or config.protocol)
-        dreamt = _world_model(config)
-        inputs = {"policy": pretrained} | ({"world_model": dreamt[-1]} if dreamt else {})
+        _check_finetuning(config.pretrain.policy, config.finetune.learning.algorithm)
+        finetuning = replace(config.finetune, protocol=config.finetune.protocol or config.protocol)
+        imagination = _world_model_stages(config)
+        inputs = {"policy": pretrained} | ({"world_model": imagination[-1]} if imagination else {})
         inputs |= (
-            {"demos": demos} if isinstance(practice.learning.practice, RL100PracticeConfig) else {}
+            {"demos": demos}
+            if isinstance(finetuning.learning.algorithm, RL100FinetuneConfig)
+            else {}
         )
-        teacher = Stage("finetune", "policy", "flows.stages.finetune", practice, inputs)
-        learned += [*dreamt, evaluate("evaluate_pretrained", pretrained, None), teacher]
-    elif config.dreams is not None:
+        teacher = Stage("finetune", "policy", "flows.stages.finetune", finetuning, inputs)
+        learned += [*imagination, evaluate("evaluate_pretrained", pretrained, None), teacher]
+    elif config.imagination is not None:
         raise HandoffError(
-            "dreams: nothing practises in them. Name a practice, such as +finetune=dppo."
+            "imagination: no fine-tuning uses the world model. Add a fine-tuning method, e.g. +finetune=dppo."
         )
-    if config.student is None and not config.pretrain.policy.reaches_arm:
+    if config.student is None and not config.pretrain.policy.deployable:
         return [*learned, evaluate("evaluate_teacher", teacher, None)]
-    before, student = _student(config, demos, teacher)
+    # Student, and the control that it is compared with.
+    pretrained_student, student = _student_stages(config, demos, teacher)
     control = (
-        evaluate("evaluate_control", before, None)
-        if before
+        evaluate("evaluate_control", pretrained_student, None)
+        if pretrained_student
         else evaluate("evaluate_control", teacher, 1)
     )
-    learned += [before] if before else []
-    exporting = _exporting(config)
+    learned += [pretrained_student] if pretrained_student else []
+    # Export, gate and deployment.
+    export_config = _export_config(config)
 
     def export(name: str, policy: Stage) -> Stage:
         return Stage(
-            name, "bundle", "flows.stages.export", exporting, {"demos": demos, "policy": policy}
+            name, "bundle", "flows.stages.export", export_config, {"demos": demos, "policy": policy}
         )
 
     bundle, reference = export("export", student), export("export_teacher", teacher)
-    gated = Stage(
+    gate = Stage(
         "gate",
         "gate",
         "flows.stages.gate",
@@ -108,9 +121,8 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
         {"bundle": bundle, "reference": reference},
         exclusive=True,
     )
-    # The order in which free cores take them up: while the student learns, its teacher is
-    # evaluated.
-    found = [
+    # Free cores start stages in this order: the teacher is evaluated while the student learns.
+    declared = [
         *learned,
         student,
         evaluate("evaluate_teacher", teacher, None),
@@ -118,41 +130,44 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
         reference,
         evaluate("evaluate_student", student, None),
         bundle,
-        gated,
+        gate,
     ]
-    return [*found, *_deployments(config, {"bundle": bundle, "gate": gated})]
+    return [*declared, *_deploy_stages(config, {"bundle": bundle, "gate": gate})]
 
 
-def _student(config: PipelineConfig, demos: Stage, teacher: Stage) -> tuple[Stage | None, Stage]:
-    """The student as it imitates, where it is then taught in its own states, and the student."""
+def _student_stages(
+    config: PipelineConfig, demos: Stage, teacher: Stage
+) -> tuple[Stage | None, Stage]:
+    """Returns the student after imitation learning (None without one), and after distillation."""
     if config.student is None:
         inputs = {"demos": demos, "teacher": teacher}
         return None, Stage("distil", "policy", "flows.stages.distil", config.distil, inputs)
-    before = _student_before(config, config.student, demos)
-    teaching = replace(
-        config.student.teaching, protocol=config.student.teaching.protocol or config.protocol
+    pretrained = _pretrain_student(config, config.student, demos)
+    distillation = replace(
+        config.student.distillation,
+        protocol=config.student.distillation.protocol or config.protocol,
     )
-    inputs = {"student": before, "teacher": teacher}
-    return before, Stage("distil", "policy", "flows.stages.teach", teaching, inputs)
+    inputs = {"student": pretrained, "teacher": teacher}
+    return pretrained, Stage("distil", "policy", "flows.stages.teach", distillation, inputs)
 
 
-def _student_before(config: PipelineConfig, student: TaughtStudentConfig, demos: Stage) -> Stage:
-    """The student as it imitates the demonstrations, before it is taught.
+def _pretrain_student(config: PipelineConfig, student: StudentConfig, demos: Stage) -> Stage:
+    """Returns the stage in which the student imitates the demonstrations, before distillation.
 
     Raises:
-        HandoffError: a teacher that does not read, or that sees pictures, which the controller
-            shows to none.
+        HandoffError: the teacher is not language-conditioned, or observes images, which the
+            controller does not provide.
     """
-    from flows.stages.pretrain import outside
+    from flows.stages.pretrain import external_digests
 
     model = config.pretrain.policy
     if not isinstance(model, VisionLanguagePolicyConfig) or model.image_fields:
         raise HandoffError(
-            f"student: a teacher of the family '{model.kind}', or one with cameras, cannot teach so; expected "
-            "'token_vla' or 'vla', which sees numbers alone."
+            f"student: on-policy distillation from a teacher of the family '{model.kind}', or with cameras, is not "
+            "supported; expected 'token_vla' or 'vla' without image_fields."
         )
     training = config.pretrain.training
-    own = replace(
+    pretrain = replace(
         config.pretrain,
         policy=replace(model, backbone=student.backbone or model.backbone),
         training=replace(training, steps=student.steps or training.steps),
@@ -161,51 +176,55 @@ def _student_before(config: PipelineConfig, student: TaughtStudentConfig, demos:
         "pretrain_student",
         "policy",
         "flows.stages.pretrain",
-        own,
+        pretrain,
         {"demos": demos},
-        external=outside(own),
+        external=external_digests(pretrain),
     )
 
 
-def _reinforced(config: PipelineConfig, reinforce: ReinforcePolicyConfig) -> list[Stage]:
-    """Learning from nothing, and what came of it."""
-    named = [
+def _reinforce_stages(config: PipelineConfig, reinforce: ReinforcePolicyConfig) -> list[Stage]:
+    """RL from scratch, and its evaluation."""
+    conflicting = [
         name
-        for name in ("scripted", "finetune", "dreams", "student", "bench")
+        for name in ("scripted", "finetune", "imagination", "student", "bench")
         if getattr(config, name) is not None
     ]
-    if named:
+    if conflicting:
         raise HandoffError(
-            f"reinforce: it learns without demonstrations and ends with an evaluation; leave out {named}."
+            f"reinforce: RL from scratch uses no demonstrations and ends with an evaluation; remove {conflicting}."
         )
     learning = replace(reinforce, protocol=reinforce.protocol or config.protocol)
     learned = Stage("reinforce", "policy", "flows.stages.reinforce", learning)
-    judged = EvaluatePolicyConfig(protocol=config.protocol, evaluate=config.evaluate)
+    evaluation = EvaluatePolicyConfig(protocol=config.protocol, evaluate=config.evaluate)
     return [
         learned,
         Stage(
-            "evaluate_teacher", "evaluation", "flows.stages.evaluate", judged, {"policy": learned}
+            "evaluate_teacher",
+            "evaluation",
+            "flows.stages.evaluate",
+            evaluation,
+            {"policy": learned},
         ),
     ]
 
 
-def _deployments(config: PipelineConfig, released: dict[str, Stage]) -> list[Stage]:
-    """The way to the twin, if there is one."""
+def _deploy_stages(config: PipelineConfig, released: dict[str, Stage]) -> list[Stage]:
+    """The deployment to the twin, if one is configured."""
     tables = {"flows.stages.deploy": config.deploy, "flows.stages.deploy_task": config.bench}
-    found = [
+    deployments = [
         Stage("deploy", "episodes", module, settings, released, exclusive=True)
         for module, settings in tables.items()
         if settings is not None
     ]
-    if len(found) > 1:
+    if len(deployments) > 1:
         raise HandoffError(
-            "deploy: a policy has one table, that of push-T (`deploy`) or that of a task (`bench`)."
+            "deploy: a policy is deployed at one table, push-T's (`deploy`) or a task's (`bench`); both are configured."
         )
-    return found
+    return deployments
 
 
-def _exporting(config: PipelineConfig) -> ExportConfig:
-    """With what a step is, where a simulated task says it."""
+def _export_config(config: PipelineConfig) -> ExportConfig:
+    """The export options, with the action steps of the simulated task where there is one."""
     export, scripted = config.export, config.scripted
     if (
         scripted is None
@@ -216,16 +235,16 @@ def _exporting(config: PipelineConfig) -> ExportConfig:
     from sim.make import find_task
 
     task = find_task(scripted.task, robot=scripted.robot)
-    steps = scripted.demonstrate.worlds.actions or task.actions
+    steps = scripted.demonstrate.mujoco.actions or task.actions
     return replace(export, steps=steps) if isinstance(steps, CartesianDelta) else export
 
 
-def _demonstrated(config: PipelineConfig, fetch: bool) -> Stage:
+def _demonstration_stage(config: PipelineConfig, fetch: bool) -> Stage:
     if config.scripted is not None:
         return Stage("ingest", "episodes", "flows.stages.scripted", config.scripted)
-    from flows.stages.ingest import demonstrations
+    from flows.stages.ingest import locate_demonstrations
 
-    source = demonstrations(config.ingest, fetch=fetch)
+    source = locate_demonstrations(config.ingest, fetch=fetch)
     return Stage(
         "ingest",
         "episodes",
@@ -235,30 +254,31 @@ def _demonstrated(config: PipelineConfig, fetch: bool) -> Stage:
     )
 
 
-def _world_model(config: PipelineConfig) -> list[Stage]:
-    """The stages that end with it, if there is to be one; it knows at least what the policy is to
-    see."""
-    if config.dreams is None:
+def _world_model_stages(config: PipelineConfig) -> list[Stage]:
+    """The stages up to the world model, if one is configured; it models at least the policy's
+    observations."""
+    if config.imagination is None:
         return []
-    model, needed = config.dreams.world_model, config.pretrain.policy.observation_fields
+    model = config.imagination.world_model
+    needed = config.pretrain.policy.observation_fields
     model = replace(model, fields=tuple(dict.fromkeys([*model.fields, *needed])))
-    play = Stage("play", "episodes", "flows.stages.play", config.dreams.play)
+    play = Stage("play", "episodes", "flows.stages.play", config.imagination.play)
     return [
         play,
         Stage("world_model", "world_model", "flows.stages.world_model", model, {"play": play}),
     ]
 
 
-def _check_practises(model: PolicyConfig, practice: PracticeConfig) -> None:
-    """Before hours of imitation: the same that `policies.rl.finetuning.finetune` finds behind
-    them."""
-    if practice.kind in model.finetuning_methods:
+def _check_finetuning(model: PolicyConfig, method: FinetuneMethodConfig) -> None:
+    """Makes the check of `policies.rl.finetuning.finetune` before hours of imitation learning."""
+    if method.kind in model.finetuning_methods:
         return
-    if isinstance(practice, VlaPracticeConfig):
+    if isinstance(method, VlaFinetuneConfig):
         raise HandoffError(
-            f"finetune: a policy of the family '{model.kind}', expected 'token_vla' or 'vla'."
+            f"finetune: method '{method.kind}' with a policy of the family '{model.kind}'; expected 'token_vla' or "
+            "'vla'."
         )
     raise HandoffError(
-        f"finetune: a policy of the family '{model.kind}', or one with cameras, cannot practise so; expected a "
-        "diffusion or flow policy of vectors alone."
+        f"finetune: method '{method.kind}' with a policy of the family '{model.kind}', or one with cameras; expected a "
+        "diffusion or flow policy without image observations."
     )

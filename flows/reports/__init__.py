@@ -1,9 +1,9 @@
-"""Results for a person to look at.
+"""Presents results as tables, HTML pages and plots.
 
-- `results`: what a run did and reached, with a phrase for every stage.
-- `summary`: the same as JSON and as a table.
-- `page`: the same as an HTML page.
-- `explain`: lineage, from any artifact back to the demonstrations.
-- `learning_curve`: success, corrections and cycle times of a training with a person.
-- `plots`: pictures of stages and sessions.
+- `results`: metrics of a run, and a phrase per stage.
+- `summary`: results as JSON and as a terminal table.
+- `page`: results as an HTML page.
+- `explain`: lineage of an artifact back to the demonstrations.
+- `learning_curve`: success, corrections and cycle times of a HIL training.
+- `plots`: plots of stages and sessions.
 """

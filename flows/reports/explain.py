@@ -1,4 +1,4 @@
-"""Lineage: from any artifact back to the demonstrations that taught it."""
+"""Prints the lineage of an artifact, back to the demonstrations."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from robots.errors import HandoffError
 
 
 def find_artifact(path: Path) -> Path:
-    """The artifact directory that `path` is, or lies in.
+    """Returns the artifact directory that is `path` or contains it.
 
     Raises:
-        HandoffError: the path does not exist or belongs to no artifact.
+        HandoffError: the path does not exist, or is not part of an artifact.
     """
     if not path.exists():
         raise HandoffError(
-            f"{path} does not exist. Artifacts lie under runs/artifacts, links to them in runs/demo."
+            f"{path} does not exist. Artifacts are in runs/artifacts, links to them in e.g. runs/demo."
         )
     resolved = path.resolve()
     for candidate in (resolved, *resolved.parents):
         if (candidate / "manifest.json").exists():
             return candidate
-    raise HandoffError(f"{path} belongs to no artifact: no manifest.json in it or above it.")
+    raise HandoffError(f"{path} is not part of an artifact: no manifest.json in it or above it.")
 
 
 def explain(path: Path, *, verify: bool = False) -> str:
-    """The chain of one artifact as an indented text, newest first, the demonstrations last.
+    """Returns the lineage of an artifact as indented text, newest first, the demonstrations last.
 
     Args:
         path: an artifact directory, or any file inside one.
-        verify: also re-hash every file on the chain, and compare all digests. An artifact of an
-            older version has no digest of its manifest; its line says so.
+        verify: also re-hashes every file in the lineage and compares all digests. An artifact of an
+            older version has no digest of its manifest; its line states that.
 
     Raises:
-        HandoffError: there is no such artifact, or with `verify`, one on the chain is not as it was
-            sealed.
+        HandoffError: no such artifact, or with `verify`, an artifact in the lineage was changed
+            after it was sealed.
     """
     return "\n".join(_lines(find_artifact(path), "", verify, set()))
 
 
-def _lines(path: Path, indent: str, verify: bool, seen: set[Path]) -> Iterator[str]:
+def _lines(path: Path, indent: str, verify: bool, visited: set[Path]) -> Iterator[str]:
     manifest = read_manifest(path)
     name = f"{manifest['stage']} ({manifest['kind']}) {manifest['digest'][:12]}"
-    if path in seen:
+    if path in visited:
         yield f"{indent}{name}  (as above)"
         return
-    seen.add(path)
+    visited.add(path)
     yield f"{indent}{name}{_verified(path) if verify else ''}"
     for fact in _facts(path, manifest):
         yield f"{indent}    {fact}"
@@ -58,7 +58,7 @@ def _lines(path: Path, indent: str, verify: bool, seen: set[Path]) -> Iterator[s
         if verify:
             _check_input(path, label, manifest["inputs"][label], source)
         yield f"{indent}  └ {label}:"
-        yield from _lines(source, indent + "    ", verify, seen)
+        yield from _lines(source, indent + "    ", verify, visited)
 
 
 def _verified(path: Path) -> str:
@@ -71,11 +71,11 @@ def _verified(path: Path) -> str:
 
 
 def _check_input(path: Path, label: str, digest: str, source: Path) -> None:
-    found = read_manifest(source)["digest"]
-    if found != digest:
+    current = read_manifest(source)["digest"]
+    if current != digest:
         raise HandoffError(
-            f"artifact {path}: its input '{label}' had the digest {digest[:12]}, {source} has {found[:12]} by now. "
-            "Was it built again? Run the pipeline again."
+            f"artifact {path}: its input '{label}' had the digest {digest[:12]}, {source} now has {current[:12]}. "
+            "Was it rebuilt? Run the pipeline again."
         )
 
 

@@ -1,5 +1,5 @@
-"""Reads from recorded episodes how a training went: success with its interval, corrections and
-cycle time."""
+"""Computes the learning curve of a HIL training from its recorded episodes: success with its
+interval, corrections and cycle time."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from robots.episodes.store import EpisodeStore
 from robots.proportions import wilson
 
 WINDOW = 20
-"""Episodes over which a rate is told."""
+"""Number of episodes over which rates are averaged."""
 
 
 class TrainingHistory(NamedTuple):
-    """Episodes of a training, E of them, in their order; dropped ones are left out."""
+    """The E episodes of a training, in order, without dropped ones."""
 
     steps: np.ndarray
-    """(E,) control steps made until the episode's end."""
+    """(E,) total control steps at the end of the episode."""
     length: np.ndarray
-    """(E,) control steps."""
+    """(E,) length of the episode [control steps]."""
     success: np.ndarray
-    """(E,) bool: told by the reward or the person."""
+    """(E,) bool: success by the reward or the person's label."""
     true: np.ndarray
-    """(E,) bool: the world's own opinion."""
+    """(E,) bool: success by the environment."""
     corrected: np.ndarray
-    """(E,) share of the steps at which a person acted."""
+    """(E,) share of the steps at which a person intervened."""
     rate_hz: float
 
 
@@ -39,22 +39,22 @@ class Curve(NamedTuple):
     bounds: np.ndarray
     """(E, 2) its 95 % Wilson interval."""
     corrected: np.ndarray
-    """(E,) share of the steps at which a person acted."""
+    """(E,) share of the steps at which a person intervened."""
 
 
 def read_history(path: Path) -> TrainingHistory:
-    """The episodes of the store at `path`."""
+    """Reads the episodes of the store at `path`."""
     store = EpisodeStore.open(path)
     length = np.diff(store.ends("policy"), prepend=0)
-    about = [store.metadata(episode) for episode in range(store.num_episodes)]
-    kept = np.array([one["discard_reason"] is None for one in about], dtype=bool)
+    metadata = [store.metadata(episode) for episode in range(store.num_episodes)]
+    valid = np.array([entry["discard_reason"] is None for entry in metadata], dtype=bool)
 
     def column(name: str, kind: type) -> np.ndarray:
-        return np.array([one[name] for one in about], dtype=kind)[kept]
+        return np.array([entry[name] for entry in metadata], dtype=kind)[valid]
 
     return TrainingHistory(
-        steps=np.cumsum(length)[kept],
-        length=length[kept],
+        steps=np.cumsum(length)[valid],
+        length=length[valid],
         success=column("success", bool),
         true=column("true_success", bool),
         corrected=column("interventions", float),
@@ -62,30 +62,30 @@ def read_history(path: Path) -> TrainingHistory:
     )
 
 
-def learning_figures(history: TrainingHistory, demonstrations: TrainingHistory) -> dict[str, Any]:
-    """The last 20 episodes of the training, and what its reward's word was worth."""
+def learning_metrics(history: TrainingHistory, demonstrations: TrainingHistory) -> dict[str, Any]:
+    """Returns metrics of the last 20 episodes, and the errors of the success signal."""
     last = slice(-WINDOW, None)
     solved, count = int(history.success[last].sum()), len(history.success[last])
     low, high = wilson(solved, count) if count else (0.0, 1.0)
-    told, true = history.success, history.true
+    signalled, actual = history.success, history.true
     return {
         "episodes": len(history.steps),
         "recent_success": {"k": solved, "n": count, "low": low, "high": high},
         "recent_corrected": _mean(_weighted(history, last)),
         "cycle_seconds": _mean(history.length[last][history.success[last]]) / history.rate_hz,
         "demonstrated_seconds": episode_seconds(demonstrations),
-        "false_successes": int((told & ~true).sum()),
-        "missed_successes": int((~told & true).sum()),
+        "false_successes": int((signalled & ~actual).sum()),
+        "missed_successes": int((~signalled & actual).sum()),
     }
 
 
 def episode_seconds(history: TrainingHistory) -> float:
-    """Mean length of the episodes [s]."""
+    """Returns the mean length of the episodes [s]."""
     return _mean(history.length) / history.rate_hz
 
 
 def learning_curve(history: TrainingHistory) -> Curve:
-    """Rates over the last 20 episodes, at the end of each."""
+    """Returns the rates over the last 20 episodes, at the end of each episode."""
     windows = [slice(max(0, end - WINDOW), end) for end in range(1, len(history.steps) + 1)]
     counts = [(int(history.success[part].sum()), len(history.success[part])) for part in windows]
     return Curve(
@@ -96,8 +96,8 @@ def learning_curve(history: TrainingHistory) -> Curve:
 
 
 def _weighted(history: TrainingHistory, part: slice) -> np.ndarray:
-    """Mean share of corrected steps, each episode by its length, as an array of one; empty of
-    nothing."""
+    """Share of corrected steps, weighted by episode length, as an array of one value; empty without
+    episodes."""
     length = history.length[part]
     return (
         np.array([np.average(history.corrected[part], weights=length)])
@@ -107,5 +107,5 @@ def _weighted(history: TrainingHistory, part: slice) -> np.ndarray:
 
 
 def _mean(values: np.ndarray) -> float:
-    """NaN has no place in JSON: of nothing it is 0."""
+    """Mean of the values; 0 without values, because JSON has no NaN."""
     return float(np.mean(values)) if len(values) else 0.0

@@ -1,4 +1,4 @@
-"""The HTML report of a run: one self-contained page of figures, with pictures and videos beside the
+"""Writes the HTML report of a run: one page with metrics, which links plots and videos of the
 artifacts."""
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ PICTURES = (".png", ".jpg", ".svg")
 
 
 def write_report(path: Path, summary: Summary) -> None:
-    """Writes the report; pictures and videos are linked relative to it, so the runs folder can be
-    moved as a whole."""
+    """Writes the report; links are relative, so the runs folder can be moved as a whole."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text("\n".join(_page(path, summary)))
     temporary.replace(path)
 
 
 def stage_files(folder: Path, stage: str) -> Iterator[str]:
-    """A heading, and the pictures, videos and pages in the stage's folder.
+    """Yields a heading, and the plots, videos and pages in the stage's folder.
 
     Args:
-        folder: of the page.
-        stage: name of the stage, whose artifact is linked in `folder` under it.
+        folder: folder of the page.
+        stage: name of the stage, and of the link to its artifact in `folder`.
     """
     yield f"<h2 id='{stage}'>{stage}</h2>"
     for file in sorted((folder / stage).glob("*")):
@@ -46,7 +45,7 @@ def stage_files(folder: Path, stage: str) -> Iterator[str]:
 
 def _page(path: Path, summary: Summary) -> Iterator[str]:
     yield head(f"Handoff: {path.parent.name}")
-    yield f"<h1>From a hand to a robot's hand</h1><p class='soft'>{html.escape(summary.source)}</p>"
+    yield f"<h1>From demonstrations to a robot</h1><p class='soft'>{html.escape(summary.source)}</p>"
     yield "<div class='tiles'>"
     yield from _tiles(summary.metrics)
     yield "</div><table><tr><th>stage<th>result<th>time<th>cached</tr>"
@@ -65,7 +64,7 @@ def _tiles(metrics: Mapping[str, Any]) -> Iterator[str]:
     tiles = (
         ("pusht_score", "teacher score", "{:.3f}"),
         ("student_score", "student", "{:.3f}"),
-        ("student_speedup", "faster per chunk", "{:.1f}x"),
+        ("student_speedup", "student speedup", "{:.1f}x"),
         ("latency_p99_ms", "p99 latency", "{:.2f} ms"),
         ("twin_coverage", "coverage on the twin", "{:.2f}"),
         ("twin_realtime_factor", "twin speed", "{:.1f}x real time"),
@@ -91,22 +90,25 @@ def _row(result: StageResult) -> str:
     return "<tr>" + "".join(f"<td>{cell}" for cell in cells) + "</tr>"
 
 
-def _comparison(metrics: Mapping[str, Any], taught: bool) -> Iterator[str]:
-    """Teacher, student and the negative control under one protocol and the same seeds; a student
-    that was taught in its own states is compared with what it was before."""
+def _comparison(metrics: Mapping[str, Any], on_policy: bool) -> Iterator[str]:
+    """Yields a table of teacher, student and negative control under one protocol with the same
+    seeds.
+
+    The control is the student before on-policy distillation, or the teacher in one step.
+    """
     rows = (
-        ("before practice", "pretrained"),
-        ("teacher" if taught else "teacher, ten steps", "pusht"),
-        ("student" if taught else "student, one step", "student"),
+        ("before fine-tuning", "pretrained"),
+        ("teacher" if on_policy else "teacher, ten steps", "pusht"),
+        ("student" if on_policy else "student, one step", "student"),
         (
-            "control: the student untaught" if taught else "control: teacher in one step",
+            "control: student before distillation" if on_policy else "control: teacher in one step",
             "one_step_control",
         ),
     )
     present = [(label, key) for label, key in rows if metrics.get(f"{key}_score") is not None]
     if not present:
         return
-    yield "<h2>One protocol, the same seeds for all</h2>"
+    yield "<h2>Comparison under one protocol with the same seeds</h2>"
     yield "<table><tr><th>policy<th>score<th>success<th>95 % interval</tr>"
     for label, key in present:
         success = metrics[f"{key}_success"]
@@ -121,7 +123,7 @@ def _stage(folder: Path, result: StageResult) -> Iterator[str]:
     yield from stage_files(folder, result.name)
     manifest = read_manifest(folder / result.name)
     chain = ", ".join(f"{name} {digest[:12]}" for name, digest in manifest["inputs"].items())
-    yield f"<p class='soft'>digest <code>{result.digest[:12]}</code>, made from {chain}, code "
+    yield f"<p class='soft'>digest <code>{result.digest[:12]}</code>, inputs: {chain}, code "
     yield f"<code>{manifest['code'][:12]}</code>, commit <code>{manifest['environment']['commit']}</code></p>"
     yield f"<details><summary>configuration and metrics</summary><pre>{_pretty(manifest)}</pre></details>"
 

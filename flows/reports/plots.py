@@ -1,4 +1,4 @@
-"""Draws the pictures of stages and sessions."""
+"""Draws the plots of stages and sessions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from flows.reports.learning_curve import TrainingHistory
     from robots.episodes.store import EpisodeStore
 
-SHOTS = 7
-"""Pictures of a strip."""
+STRIP_FRAMES = 7
+"""Number of frames in a strip."""
 
 
 def draw_pushes(store: EpisodeStore, path: Path) -> None:
-    """Every start from above: where the T began and ended, the pusher's way, the goal."""
+    """Plots every episode from above: first and last pose of the T, path of the pusher, goal."""
     from matplotlib.figure import Figure
 
     from sim.tasks.push_t.geometry import BOARD_SIZE, GOAL_POSE, tee_polygons
@@ -27,8 +27,8 @@ def draw_pushes(store: EpisodeStore, path: Path) -> None:
     figure = Figure(figsize=(2.3 * columns, 2.5 * rows), layout="constrained")
     for i in range(store.num_episodes):
         axes = figure.add_subplot(rows, columns, i + 1)
-        seen = store.read(i, "policy", ["agent", "block_pose"])
-        first, last = seen["block_pose"][0], seen["block_pose"][-1]
+        steps = store.read(i, "policy", ["agent", "block_pose"])
+        first, last = steps["block_pose"][0], steps["block_pose"][-1]
         for pose, colour, alpha in (
             (GOAL_POSE, "#8fde8f", 1.0),
             (first, "#b8c0cc", 0.5),
@@ -36,21 +36,21 @@ def draw_pushes(store: EpisodeStore, path: Path) -> None:
         ):
             for polygon in tee_polygons(pose):
                 axes.fill(*polygon.T, color=colour, alpha=alpha, linewidth=0)
-        axes.plot(*seen["agent"].T, color="#4169e1", linewidth=0.7)
+        axes.plot(*steps["agent"].T, color="#4169e1", linewidth=0.7)
         axes.set(xlim=(0, BOARD_SIZE), ylim=(BOARD_SIZE, 0), aspect="equal", xticks=[], yticks=[])
-        told = store.metadata(i)
-        stopped = ", fault" if told["fault"] else ""
-        axes.set_title(f"{told['seed']}: {told['coverage']:.2f}{stopped}", fontsize=8)
+        metadata = store.metadata(i)
+        fault = ", fault" if metadata["fault"] else ""
+        axes.set_title(f"{metadata['seed']}: {metadata['coverage']:.2f}{fault}", fontsize=8)
     figure.savefig(path, dpi=110)
 
 
 def draw_paths(store: EpisodeStore, starts: int, path: Path) -> None:
-    """The fingertips' ways, from above and from the side.
+    """Plots the paths of the fingertips, from above and from the side.
 
     Args:
         store: the recorded episodes.
-        starts: how many there were, those that ended before their first step among them.
-        path: of the picture.
+        starts: number of starts, including episodes that ended before their first step.
+        path: path of the plot.
     """
     from matplotlib.figure import Figure
 
@@ -58,27 +58,28 @@ def draw_paths(store: EpisodeStore, starts: int, path: Path) -> None:
     views = [figure.add_subplot(1, 2, i + 1) for i in range(2)]
     colours = {True: "#2e8b57", False: "#c0392b"}
     solved = [bool(store.metadata(episode)["success"]) for episode in range(store.num_episodes)]
-    for episode, colour in enumerate(colours[one] for one in solved):
-        way = store.read(episode, "robot", ["base_T_ee"])["base_T_ee"][::20, :3, 3]
+    for episode, colour in enumerate(colours[success] for success in solved):
+        positions = store.read(episode, "robot", ["base_T_ee"])["base_T_ee"][::20, :3, 3]
         for axes, across in zip(views, (1, 2), strict=True):
-            axes.plot(way[:, 0], way[:, across], color=colour, linewidth=0.8, alpha=0.7)
-            axes.plot(*way[-1, [0, across]], "o", color=colour, markersize=3)
+            axes.plot(positions[:, 0], positions[:, across], color=colour, linewidth=0.8, alpha=0.7)
+            axes.plot(*positions[-1, [0, across]], "o", color=colour, markersize=3)
     for axes, label in zip(views, ("y [m]", "z [m]"), strict=True):
         axes.set(xlabel="x [m]", ylabel=label, aspect="equal")
         axes.grid(alpha=0.3)
     figure.suptitle(
-        f"Ways of the fingertips; green: solved ({sum(solved)} of {starts}), dots: where they ended"
+        f"Paths of the fingertips; green: solved ({sum(solved)} of {starts}), dots: end points"
     )
     figure.savefig(path, dpi=110)
 
 
 def draw_learning(history: TrainingHistory, demonstrations: TrainingHistory, path: Path) -> None:
-    """Three panels over the control steps: success of the last 20 episodes, corrections, cycle
-    time."""
+    """Plots success over the last 20 episodes, corrections and cycle time against control steps, in
+    three panels."""
     from matplotlib.figure import Figure
 
     from flows.reports.learning_curve import WINDOW, episode_seconds, learning_curve
 
+    # Success rate with its interval.
     curve = learning_curve(history)
     figure = Figure(figsize=(8.0, 8.0), layout="constrained")
     success, corrected, cycle = figure.subplots(3, 1, sharex=True)
@@ -87,9 +88,11 @@ def draw_learning(history: TrainingHistory, demonstrations: TrainingHistory, pat
         history.steps, curve.bounds[:, 0], curve.bounds[:, 1], alpha=0.2, color="#1769aa"
     )
     success.set(ylabel=f"success, last {WINDOW}\n(95 % Wilson interval)", ylim=(-0.02, 1.02))
+    # Share of corrected steps.
     corrected.plot(history.steps, curve.corrected, color="#e4572e")
     corrected.axhline(0.05, color="black", linestyle="--", linewidth=1)
     corrected.set(ylabel=f"share of steps corrected,\nlast {WINDOW} episodes", ylim=(-0.02, 1.02))
+    # Cycle time of successful episodes, next to that of the demonstrations.
     solved = history.success
     seconds = history.length[solved] / history.rate_hz
     cycle.plot(history.steps[solved], seconds, ".", markersize=4, color="#1769aa")
@@ -101,12 +104,12 @@ def draw_learning(history: TrainingHistory, demonstrations: TrainingHistory, pat
 
 
 def draw_imagined(episodes: Sequence[Sequence[Any]], rate_hz: float, path: Path) -> None:
-    """Strips of recorded and of imagined steps below one another.
+    """Draws strips of recorded and imagined steps, one below the other.
 
     Args:
-        episodes: of each the frames (T, H, W, 3), recorded and imagined.
-        rate_hz: of the frames.
-        path: of the picture.
+        episodes: recorded and imagined frames (T, H, W, 3) of each episode.
+        rate_hz: frame rate.
+        path: path of the plot.
     """
     from matplotlib.figure import Figure
 
@@ -115,10 +118,10 @@ def draw_imagined(episodes: Sequence[Sequence[Any]], rate_hz: float, path: Path)
         for pair in episodes
         for frames, name in zip(pair, ("recorded", "imagined"), strict=True)
     ]
-    figure = Figure(figsize=(1.7 * SHOTS, 1.8 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(1.7 * STRIP_FRAMES, 1.8 * len(rows)), layout="constrained")
     for row, (frames, name) in enumerate(rows):
-        for column, step in enumerate(np.linspace(0, len(frames) - 1, SHOTS).astype(int)):
-            axes = figure.add_subplot(len(rows), SHOTS, row * SHOTS + column + 1)
+        for column, step in enumerate(np.linspace(0, len(frames) - 1, STRIP_FRAMES).astype(int)):
+            axes = figure.add_subplot(len(rows), STRIP_FRAMES, row * STRIP_FRAMES + column + 1)
             axes.imshow(frames[step])
             axes.set(xticks=[], yticks=[])
             axes.set_title(f"{name}, {step / rate_hz:.1f} s", fontsize=8)

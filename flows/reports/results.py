@@ -1,4 +1,4 @@
-"""Options of this package."""
+"""Defines the results of a run, and describes each stage's result in a phrase."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ METRICS = {
     "twin_coverage": ("deploy", "coverage"),
     "twin_solved": ("deploy", "success"),
 }
-"""Name in the summary: the stage and the metric it comes from."""
+"""Source of every metric in the summary: stage and name of its metric."""
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """One row of the summary."""
+    """Result of one stage, a row of the summary."""
 
     name: str
     status: str
     seconds: float
-    """Spent on it in this run [s]."""
+    """Time spent in this run [s]."""
     cached: bool
     computed_seconds: float
-    """Spent when it was computed, in this run or an earlier one [s]."""
+    """Time of its computation, in this run or an earlier one [s]."""
     artifact: str
     digest: str
     metrics: Mapping[str, Any]
@@ -46,18 +46,19 @@ class StageResult:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run did and reached."""
+    """Results of a run."""
 
     source: str
-    """One line: which demonstrations were used."""
+    """Description of the demonstrations, one line."""
     stages: Sequence[StageResult]
     metrics: Mapping[str, Any]
 
-    def ended(self, started: float, now: float) -> Summary:
-        """The same with the times of the whole run, from `started` to `now` [s since the epoch].
+    def with_times(self, started: float, now: float) -> Summary:
+        """Returns the summary with the times of the whole run, from `started` to `now` [s since the
+        epoch].
 
-        All the time in which no stage was at work counts as Prefect's share, its import and its
-        server's start too.
+        All time in which no stage runs counts as Prefect's share, including its import and the
+        start of its server.
         """
         total = now - started
         idle = max(0.0, total - self.metrics["stages_busy_seconds"])
@@ -65,8 +66,8 @@ class Summary:
         return replace(self, metrics={**self.metrics, **times})
 
 
-def _reached(metrics: Mapping[str, Any]) -> str:
-    """What came of the starts on the twin."""
+def _deployment(metrics: Mapping[str, Any]) -> str:
+    """Describes the outcome of the starts on the twin."""
     faults = f", {metrics['faults']} ended by a fault" if metrics["faults"] else ""
     if "coverage" in metrics:
         return f"coverage {metrics['coverage']:.2f} over {metrics['starts']} starts{faults}"
@@ -74,7 +75,7 @@ def _reached(metrics: Mapping[str, Any]) -> str:
 
 
 def describe(stage: str, metrics: Mapping[str, Any]) -> str:
-    """A stage's result in one phrase."""
+    """Describes a stage's result in one phrase."""
     match stage.partition("_")[0]:
         case "ingest":
             return f"{metrics['episodes']} episodes, {metrics['frames']:,} frames"
@@ -83,22 +84,25 @@ def describe(stage: str, metrics: Mapping[str, Any]) -> str:
         case "world":
             horizon, error = list(metrics["error"].items())[-1]
             stays = metrics["stays"][horizon]
-            return f"off by {error:.2f} deviations after {horizon} steps (staying put: {stays:.2f})"
+            return f"error {error:.2f} standard deviations after {horizon} steps (constant prediction: {stays:.2f})"
         case "distil" if "kl" in metrics:
-            asked, kl = metrics["asked"], metrics["kl"]
-            return f"{asked:,} decisions taught, divergence {kl:.3g} nat, {metrics['cpu_seconds'] / 60:.1f} CPU min"
+            chunks = metrics["asked"]
+            kl = metrics["kl"]
+            return f"{chunks:,} chunks distilled, divergence {kl:.3g} nat, {metrics['cpu_seconds'] / 60:.1f} CPU min"
         case "pretrain" | "distil":
             return f"{metrics['steps']:,} steps, loss {metrics['loss']:.4f}, {metrics['cpu_seconds'] / 60:.1f} CPU min"
         case "finetune":
             return (
-                f"{metrics['steps']:,} steps of practice, {metrics['cpu_seconds'] / 60:.1f} CPU min"
+                f"{metrics['steps']:,} fine-tuning steps, {metrics['cpu_seconds'] / 60:.1f} CPU min"
             )
         case "reinforce":
             spent = f"{metrics['steps']:,} steps, {metrics['updates']:,} updates"
-            return f"{spent}, success {metrics['success']:.2f} in practice, {metrics['cpu_seconds'] / 60:.1f} CPU min"
+            return f"{spent}, success {metrics['success']:.2f} in training, {metrics['cpu_seconds'] / 60:.1f} CPU min"
         case "evaluate":
             success = metrics["success"]
-            rate, low, high = success["k"] / success["n"], success["low"], success["high"]
+            rate = success["k"] / success["n"]
+            low = success["low"]
+            high = success["high"]
             return f"score {metrics['score']:.3f}, success {rate:.2f} [{low:.2f}, {high:.2f}] (n = {success['n']})"
         case "export":
             return f"{metrics['sampler']}, {metrics['bytes'] / 1e6:.1f} MB"
@@ -109,6 +113,6 @@ def describe(stage: str, metrics: Mapping[str, Any]) -> str:
             )
         case "deploy":
             speed, lost = metrics["realtime_factor"], metrics["lost_packets"]
-            return f"{_reached(metrics)}, {speed:.1f}x real time, {lost} packets lost"
+            return f"{_deployment(metrics)}, {speed:.1f}x real time, {lost} packets lost"
         case _:
             return ""

@@ -1,4 +1,4 @@
-"""The one-screen summary of a run, and the same as `summary.json`."""
+"""Summarises a run as a terminal table and as `summary.json`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def summarise(outcomes: Mapping[str, StageOutcome], started: float, peak_bytes: 
     metrics["peak_memory_gb"] = round(peak_bytes / 1e9, 3)
     metrics["stages_busy_seconds"] = round(_busy_seconds(list(outcomes.values())), 2)
     source = by_name.get("ingest", {}).get("source_line", "")
-    return Summary(source, results, metrics).ended(started, time.time())
+    return Summary(source, results, metrics).with_times(started, time.time())
 
 
 def write_results(runs: Path, name: str, summary: Summary) -> Path:
@@ -35,8 +35,8 @@ def write_results(runs: Path, name: str, summary: Summary) -> Path:
 
     Args:
         runs: folder of artifacts and results.
-        name: folder in it for the run.
-        summary: of the run.
+        name: subfolder of the run.
+        summary: results of the run.
 
     Returns:
         The path of `summary.json`.
@@ -69,17 +69,17 @@ def _stage_result(name: str, outcome: StageOutcome) -> StageResult:
 
 
 def _busy_seconds(outcomes: Sequence[StageOutcome]) -> float:
-    """Length of the union of the stages' intervals [s]."""
-    total, reached = 0.0, 0.0
+    """Time in which at least one stage ran [s]."""
+    total, covered_until = 0.0, 0.0
     for outcome in sorted(outcomes, key=lambda item: item.started):
         end = outcome.started + outcome.seconds
-        total += max(0.0, end - max(outcome.started, reached))
-        reached = max(reached, end)
+        total += max(0.0, end - max(outcome.started, covered_until))
+        covered_until = max(covered_until, end)
     return total
 
 
 def place_link(link: Path, target: Path) -> None:
-    """Makes `link` a relative link to `target`, replacing one that is there in one move."""
+    """Makes `link` a relative link to `target`, replacing an existing link atomically."""
     import os
 
     temporary = link.with_name(f".{link.name}.link")
@@ -89,7 +89,8 @@ def place_link(link: Path, target: Path) -> None:
 
 
 def table(stages: Mapping[str, Mapping[str, Any]]) -> Table:
-    """The stages of a `summary.json` as a terminal table: stage, result, time, cached or not."""
+    """Formats the stages of a `summary.json` as a terminal table: stage, result, time, cached or
+    not."""
     from rich.table import Table
 
     grid = Table(box=None, header_style="bold", pad_edge=False)

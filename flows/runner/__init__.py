@@ -1,10 +1,10 @@
-"""Runs stages once, each in a process of its own, and keeps what they make.
+"""Runs every stage once, in a separate process, and keeps its artifact.
 
-- `stage`: a stage, its cache key, and its run.
-- `artifact`: directories with a manifest, complete or absent.
-- `plan`: what a run would do, without doing it.
-- `isolate`: the process of a stage.
-- `lock`: one run makes an artifact, and its processes alone write to it.
+- `stage`: stages, their cache keys and their execution.
+- `artifact`: directories with a manifest, either complete or absent.
+- `plan`: which stages a run would execute, without executing them.
+- `isolate`: the child process of a stage.
+- `lock`: file locks, so that one run alone writes an artifact.
 - `memory`: peak memory of a run.
 - `display`: progress on a terminal.
 """

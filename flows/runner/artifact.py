@@ -1,11 +1,12 @@
-"""Artifacts: all that passes between stages. A directory with a manifest, complete or absent, never
-half-written.
+"""Reads, verifies and seals artifacts, the directories that stages exchange.
 
-runs/artifacts/pretrain-3f9c0a1b2c4d/
-    manifest.json    inputs, resolved configuration, code version, seeds, metrics, a digest per
-    file, a digest of it all ...              what the stage wrote
-runs/artifacts/pretrain-3f9c0a1b2c4d.partial/    the same while the stage runs; a killed stage
-resumes from it
+An artifact is a directory with a manifest; it is complete or absent, never half-written.
+
+    runs/artifacts/pretrain-3f9c0a1b2c4d/
+        manifest.json    inputs, resolved configuration, code version, seeds, metrics, digests
+        ...              files written by the stage
+    runs/artifacts/pretrain-3f9c0a1b2c4d.partial/    the same while the stage runs;
+                                                     a killed stage resumes from it
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from robots.storage.durable import sync_path, sync_tree, write_atomically
 
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest_digest"
-"""Entry of a manifest: sha256 of all its other entries. Artifacts of older versions lack it."""
+"""Manifest entry: sha256 of all other entries. Artifacts of older versions do not have it."""
 _NEEDED = {"kind": str, "stage": str, "digest": str, "inputs": dict, "metrics": dict, "files": dict}
 _SPOILT = "Was it edited? Delete the directory to rebuild it."
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """A finished stage output: what it is, where it lies, and the digest of its content."""
+    """A finished artifact: its kind, its path and the digest of its content."""
 
     kind: str
     path: Path
     digest: str
-    """sha256 over the names and sha256 of all files but its own manifest."""
+    """sha256 over the names and digests of all files except the manifest."""
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """The manifest as written when the artifact was finished."""
+        """The manifest, as written when the artifact was sealed."""
         return read_manifest(self.path)
 
 
@@ -47,8 +48,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Reads an artifact's manifest.
 
     Raises:
-        HandoffError: there is none, it is not JSON, or an entry that every manifest has is missing
-            or of another type.
+        HandoffError: no manifest, not JSON, or a required entry is missing or has another type.
     """
     file = path / MANIFEST
     try:
@@ -70,11 +70,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def load_artifact(path: Path) -> Artifact:
-    """Opens a finished artifact after all checks that read no file but its manifest (milliseconds).
+    """Opens a finished artifact after the checks that need no file but the manifest (milliseconds).
 
-    These are: the files that lie there are those of the manifest, with their sizes, and the
-    manifest's digests are those of what it says itself. The content of the files is not read;
-    `verify_artifact` does that.
+    The directory must contain exactly the files of the manifest, with their sizes, and the manifest
+    must match its own digests. File contents are not read; `verify_artifact` does that.
 
     Raises:
         HandoffError: a check failed.
@@ -85,70 +84,69 @@ def load_artifact(path: Path) -> Artifact:
 
 
 def verify_artifact(path: Path) -> dict[str, Any]:
-    """Re-hashes every file of an artifact and compares all digests, that of the manifest as well.
+    """Re-hashes every file of an artifact and compares all digests, including the manifest's.
 
-    This finds damage and careless edits. It does not stop a person who may write there: they can
-    work out all digests anew, as `seal` does. Against them only a signature helps, by a key that
-    they do not have, and Handoff makes none.
+    This detects damage and accidental edits. It does not protect against a person with write
+    access, who can recompute all digests as `seal` does; that would need a signature, which Handoff
+    does not make.
 
     Returns:
-        The manifest, as it was checked.
+        The verified manifest.
 
     Raises:
-        HandoffError: something is not as it was sealed, or an older version sealed it: without
-            `manifest_digest`.
+        HandoffError: the artifact was changed after it was sealed, or an older version sealed it
+            without `manifest_digest`.
     """
     manifest = verify_files(path)
     if MANIFEST_DIGEST not in manifest:
         raise HandoffError(
-            f"artifact {path}: its manifest has no digest of its own, so an older version of Handoff made it. Delete "
-            "the directory and run the pipeline again."
+            f"artifact {path}: its manifest has no digest, so an older version of Handoff made it. Delete the "
+            "directory and run the pipeline again."
         )
     return manifest
 
 
 def verify_files(path: Path) -> dict[str, Any]:
-    """Makes the same checks for an artifact of any version, so without those of an older one's
-    manifest.
+    """Makes the same checks as `verify_artifact`, but accepts a manifest without a digest.
 
     Returns:
         The manifest.
 
     Raises:
-        HandoffError: something is not as it was sealed.
+        HandoffError: the artifact was changed after it was sealed.
     """
     manifest = read_manifest(path)
     _check_listing(path, manifest)
     for name, entry in manifest["files"].items():
-        found = file_digest(path / name)
-        if found != entry["sha256"]:
+        digest = file_digest(path / name)
+        if digest != entry["sha256"]:
             raise HandoffError(
-                f"artifact {path}: {name} has sha256 {found[:12]}, the manifest says {entry['sha256'][:12]}. "
+                f"artifact {path}: {name} has sha256 {digest[:12]}, the manifest says {entry['sha256'][:12]}. "
                 "Was it edited after it was built?"
             )
     return manifest
 
 
 def seal(partial: Path, final: Path, kind: str, record: Mapping[str, Any]) -> Artifact:
-    """Turns a finished stage's directory into an artifact: hashes, manifest, fsync, one atomic
+    """Turns the directory of a finished stage into an artifact: hashes, manifest, fsync, one atomic
     rename.
 
     Args:
-        partial: what the stage wrote.
-        final: the artifact's place; must not exist.
+        partial: directory that the stage wrote.
+        final: path of the artifact; must not exist.
         kind: e.g. "episodes", "policy", "bundle".
-        record: what the manifest says beside `kind`, `digest`, `files` and `manifest_digest`; at
-            least `stage`, `inputs` and `metrics`.
+        record: entries of the manifest other than `kind`, `digest`, `files` and `manifest_digest`;
+            at least `stage`, `inputs` and `metrics`.
 
     Raises:
-        HandoffError: the stage left a link, or something else that is neither a file nor a folder.
+        HandoffError: the stage left a link, or another entry that is neither a file nor a folder.
     """
     sizes = _sizes(partial)
     files = {
         name: {"size": sizes[name], "sha256": file_digest(partial / name)} for name in sorted(sizes)
     }
     digest = _content_digest(files)
-    # The digest is that of the manifest as it will be read: keys are strings, and tuples are lists.
+    # Digest of the manifest as it will be read from JSON: keys are strings, tuples are lists.
     manifest = json.loads(json.dumps({"kind": kind, "digest": digest, **record, "files": files}))
     write_json(partial / MANIFEST, {**manifest, MANIFEST_DIGEST: json_digest(manifest)})
     sync_tree(partial)
@@ -164,9 +162,9 @@ def _check_manifest(path: Path, manifest: Any) -> None:
         )
     for key, kind in _NEEDED.items():
         if not isinstance(manifest.get(key), kind):
-            found = f"is {manifest[key]!r:.40}" if key in manifest else "is missing"
+            problem = f"is {manifest[key]!r:.40}" if key in manifest else "is missing"
             raise HandoffError(
-                f"artifact {path}: '{key}' {found} in {MANIFEST}, expected a {kind.__name__}. {_SPOILT}"
+                f"artifact {path}: '{key}' {problem} in {MANIFEST}, expected a {kind.__name__}. {_SPOILT}"
             )
     for name, entry in manifest["files"].items():
         if not (
@@ -181,12 +179,14 @@ def _check_manifest(path: Path, manifest: Any) -> None:
 
 
 def _check_listing(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Compares the manifest with itself, and its files with those that lie there."""
+    """Compares the manifest with its digests, and its file list with the directory."""
+    # The manifest matches its own digests.
     listed = manifest["files"]
     _check_digest(path, "digest", _content_digest(listed), manifest["digest"])
     if MANIFEST_DIGEST in manifest:
         rest = {key: value for key, value in manifest.items() if key != MANIFEST_DIGEST}
         _check_digest(path, MANIFEST_DIGEST, json_digest(rest), manifest[MANIFEST_DIGEST])
+    # The directory has every listed file, and no others.
     sizes = _sizes(path)
     for name, entry in listed.items():
         size = sizes.get(name)
@@ -198,24 +198,24 @@ def _check_listing(path: Path, manifest: Mapping[str, Any]) -> None:
     added = sorted(sizes.keys() - listed.keys())
     if added:
         raise HandoffError(
-            f"artifact {path}: {len(added)} files are not in its manifest, {added[0]} for one. Were they put there "
-            "after it was built? Remove them, or delete the directory to rebuild it."
+            f"artifact {path}: {len(added)} files are not in its manifest, e.g. {added[0]}. Were they added after it "
+            "was built? Remove them, or delete the directory to rebuild it."
         )
 
 
-def _check_digest(path: Path, key: str, worked_out: str, said: Any) -> None:
-    if worked_out != said:
+def _check_digest(path: Path, key: str, computed: str, stated: Any) -> None:
+    if computed != stated:
         raise HandoffError(
-            f"artifact {path}: '{key}' in {MANIFEST} is {said!s:.12}, worked out from the rest of it "
-            f"{worked_out[:12]}. {_SPOILT}"
+            f"artifact {path}: '{key}' in {MANIFEST} is {stated!s:.12}, computed from the other entries "
+            f"{computed[:12]}. {_SPOILT}"
         )
 
 
 def _sizes(root: Path) -> dict[str, int]:
-    """The size of every file below `root` but its own manifest, by its path from there.
+    """Sizes of all files below `root` except the manifest, by path relative to `root`.
 
     Raises:
-        HandoffError: there is a link, or something else that is neither a file nor a folder.
+        HandoffError: there is a link, or another entry that is neither a file nor a folder.
     """
     sizes: dict[str, int] = {}
     prefix = os.path.join(root, "")
@@ -229,10 +229,10 @@ def _sizes(root: Path) -> dict[str, int]:
                 elif entry.is_file(follow_symlinks=False):
                     sizes[name] = entry.stat(follow_symlinks=False).st_size
                 else:
-                    what = "a link" if entry.is_symlink() else "neither a file nor a folder"
+                    kind = "a link" if entry.is_symlink() else "neither a file nor a folder"
                     raise HandoffError(
-                        f"artifact {root}: {name} is {what}, expected files and folders only. Was it put there from "
-                        "outside?"
+                        f"artifact {root}: {name} is {kind}, expected files and folders only. Was it added "
+                        "afterwards?"
                     )
     sizes.pop(MANIFEST, None)
     return sizes
@@ -256,5 +256,5 @@ def json_digest(value: Any) -> str:
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Writes JSON so that the file is always whole."""
+    """Writes JSON atomically: the file is always complete."""
     write_atomically(file, (json.dumps(value, indent=1) + "\n").encode())

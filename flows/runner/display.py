@@ -1,4 +1,5 @@
-"""Progress on a terminal: a bar per running stage; plain lines when nobody watches live."""
+"""Shows progress on a terminal: one bar per running stage, or plain lines if it is not
+interactive."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from typing import Any
 from robots.interfaces import Progress
 
 LINE_SECONDS = 20.0
-"""Time between two plain lines of one stage when the output is not a terminal."""
+"""Time between two plain lines of one stage when the output is not a terminal [s]."""
 
 
 class Display:
-    """Shows what every stage is doing. Safe to call from several threads; a context manager."""
+    """Shows the progress of every stage. A context manager; thread-safe."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -52,7 +53,7 @@ class Display:
         self._bars.stop()
 
     def started(self, stage: str) -> Progress:
-        """Announces a stage and returns the `Progress` it may call."""
+        """Announces a stage and returns the `Progress` that reports for it."""
         with self._lock:
             self._tasks[stage] = self._bars.add_task(stage, total=None, mark="[cyan]▸", note="")
             self._last[stage] = time.monotonic()
@@ -70,7 +71,7 @@ class Display:
         return progress
 
     def finished(self, stage: str, note: str, mark: str = "✓") -> None:
-        """Marks a stage as done (or failed) with a closing phrase."""
+        """Marks a stage as done or failed, with a closing note."""
         colour = {"✓": "[green]", "✗": "[red]"}.get(mark, "[dim]")
         with self._lock:
             bar = self._tasks[stage]

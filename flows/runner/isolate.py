@@ -1,4 +1,4 @@
-"""Runs a stage in a process of its own: own threads and memory, and a crash there is an error
+"""Runs a stage in a child process, with its own threads and memory; a crash there becomes an error
 message here."""
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 from flows.runner.lock import WriteLock
 from robots.errors import HandoffError
 from robots.interfaces import Progress
-from robots.processes import GONE, Child, ChildEndedError, end
+from robots.processes import CLOSED_PIPE_ERRORS, Child, ChildEndedError, end
 
-OVER = threading.Event()
-"""Set where a run is over before its stages are: the threads that listen to them end their
+RUN_ENDED = threading.Event()
+"""Set when a run ends before its stages; the threads that wait for the stages then end their
 processes."""
-LOOK_SECONDS = 0.2
-"""Between two looks whether the run is over [s]."""
+POLL_SECONDS = 0.2
+"""Interval at which `RUN_ENDED` is checked [s]."""
 REPORT_SECONDS = 0.1
-"""A stage may report every step; this many seconds pass between two reports that are sent on."""
+"""Minimum interval between two progress reports of a stage that are relayed [s]."""
 
 
 def run_isolated(
@@ -33,10 +33,10 @@ def run_isolated(
 ) -> dict[str, Any]:
     """Calls `function(*arguments, progress)` in a spawned process and relays its progress.
 
-    The process ends when this one is gone, however that went, and holds `lock` until it has ended.
+    The child ends when this process ends for any reason, and holds `lock` until then.
 
     Raises:
-        HandoffError: what the function raised, with the child's traceback as a note; or the process
+        HandoffError: the function's error, with the child's traceback as a note; or the process
             died.
     """
     child = Child(f"handoff-{name}", _work, (lock, function, arguments), daemon=False)
@@ -48,9 +48,9 @@ def run_isolated(
 
 def _listen(name: str, child: Child, progress: Progress) -> dict[str, Any]:
     while True:
-        if OVER.is_set():
-            raise HandoffError(f"stage {name}: ended with its run.")
-        if not child.pipe.poll(LOOK_SECONDS):
+        if RUN_ENDED.is_set():
+            raise HandoffError(f"stage {name}: stopped because its run ended.")
+        if not child.pipe.poll(POLL_SECONDS):
             continue
         try:
             message = child.receive()
@@ -70,7 +70,7 @@ def _work(
     arguments: tuple,
     pipe: Connection,
 ) -> None:
-    """The process."""
+    """Main function of the child process."""
     last = 0.0
 
     def report(done: int, total: int, note: str = "") -> None:
@@ -80,8 +80,8 @@ def _work(
             last = now
             try:
                 pipe.send(("progress", done, total, note))
-            except GONE:
-                os._exit(1)  # the parent is gone; what is on disk is resumable
+            except CLOSED_PIPE_ERRORS:
+                os._exit(1)  # the parent is gone; the stage can be resumed from disk
 
     with lock.held():
         metrics = function(*arguments, report)

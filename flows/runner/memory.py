@@ -1,20 +1,21 @@
-"""Peak memory of this process and all its descendants."""
+"""Measures the peak memory of this process and all its descendants."""
 
 from __future__ import annotations
 
 import threading
 
 SAMPLE_SECONDS = 0.5
+"""Interval between two samples [s]."""
 
 
 class MemoryMeter:
-    """Samples the resident memory of the process tree in a thread while the context lasts.
+    """Samples the resident memory of the process tree in a thread, while the context lasts.
 
-    Pages shared between processes count once per process, so the figure errs on the high side.
+    Pages shared between processes count once per process, so the result is an upper bound.
     """
 
     peak_bytes: int = 0
-    """Highest sum of resident set sizes seen [bytes]."""
+    """Highest sum of resident set sizes sampled so far [bytes]."""
 
     def __enter__(self) -> MemoryMeter:
         self._stop = threading.Event()

@@ -1,4 +1,4 @@
-"""Plans a run, stage by stage, with the reason for each, without doing any of it."""
+"""Plans a run: for every stage whether it would run or is cached, and why."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from flows.runner.stage import Stage, explain_miss, find_cached, is_partial
 
 @dataclass(frozen=True)
 class Planned:
-    """One stage's fate in the next run."""
+    """What the next run would do with one stage."""
 
     stage: str
-    fate: str
-    """cached, resume, run, or wait (an input has to be made first)."""
-    why: str
+    action: str
+    """`cached`, `resume`, `run`, or `wait` (an input must be computed first)."""
+    reason: str
     artifact: Artifact | None
 
 
 def plan(stages: Sequence[Stage], root: Path) -> list[Planned]:
-    """The fate of every stage, in order. `stages` must list inputs before what needs them."""
-    fates: dict[str, Planned] = {}
+    """Plans every stage, in order. `stages` must list inputs before the stages that need them."""
+    planned: dict[str, Planned] = {}
     for stage in stages:
-        fates[stage.name] = _plan_one(stage, root, fates)
-    return list(fates.values())
+        planned[stage.name] = _plan_one(stage, root, planned)
+    return list(planned.values())
 
 
 def cached_artifacts(stages: Sequence[Stage], root: Path) -> dict[str, Artifact | None]:
-    """By stage name: the artifact that a run would take from the cache, or None."""
+    """Returns, by stage name, the artifact that a run would take from the cache, or None."""
     return {planned.stage: planned.artifact for planned in plan(stages, root)}
 
 
-def _plan_one(stage: Stage, root: Path, fates: dict[str, Planned]) -> Planned:
+def _plan_one(stage: Stage, root: Path, planned: dict[str, Planned]) -> Planned:
     digests: dict[str, str] = {}
     for name, upstream in stage.inputs.items():
-        artifact = fates[upstream.name].artifact
+        artifact = planned[upstream.name].artifact
         if artifact is None:
             return Planned(
                 stage.name,
@@ -46,11 +46,11 @@ def _plan_one(stage: Stage, root: Path, fates: dict[str, Planned]) -> Planned:
                 None,
             )
         digests[name] = artifact.digest
-    found = find_cached(root, stage, digests)
-    if found is not None:
+    cached = find_cached(root, stage, digests)
+    if cached is not None:
         return Planned(
-            stage.name, "cached", f"{found.path.name}, made {found.manifest['finished']}", found
+            stage.name, "cached", f"{cached.path.name}, made {cached.manifest['finished']}", cached
         )
     if is_partial(root, stage, digests):
-        return Planned(stage.name, "resume", "an interrupted attempt lies there", None)
+        return Planned(stage.name, "resume", "an interrupted attempt was found", None)
     return Planned(stage.name, "run", explain_miss(root, stage, digests), None)

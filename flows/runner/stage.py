@@ -1,8 +1,8 @@
-"""Stages: a plain function, its configuration and its inputs; run once, in a process of its own,
-and cached by content.
+"""Runs stages and caches their artifacts by content.
 
-Cache key = sha256(resolved configuration + input digests + version of the stage's code), nothing
-else.
+A stage is a plain function with its configuration and inputs; it runs once, in a separate process.
+Its cache key is sha256(resolved configuration + input digests + version of the stage's code),
+nothing else.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ class Stage:
 
     name: str
     kind: str
-    """Kind of artifact it makes."""
+    """Kind of the artifact that the stage writes."""
     module: str
-    """Module whose `run(config, inputs: dict[str, Path], out: Path, progress) -> metrics` does the
-    work."""
+    """Module whose function `run(config, inputs: dict[str, Path], out: Path, progress) -> metrics`
+    is called."""
     config: Any
     inputs: Mapping[str, Stage] = field(default_factory=dict)
     external: Mapping[str, str] = field(default_factory=dict)
-    """Digests of what comes from outside the pipeline, by name."""
+    """Digests of inputs from outside the pipeline, by name."""
     exclusive: bool = False
-    """Nothing else may run beside it: it measures latency or needs every core."""
+    """No other stage may run at the same time: the stage measures latency or needs every core."""
 
 
 @dataclass(frozen=True)
 class StageOutcome:
-    """What became of a stage in one run."""
+    """Result of a stage in one run."""
 
     artifact: Artifact
     cached: bool
     seconds: float
     started: float
-    """Wall clock [s since the epoch]."""
+    """Wall-clock time of the start [s since the epoch]."""
 
 
 def identity(stage: Stage, digests: Mapping[str, str]) -> dict[str, Any]:
-    """All that the cache key is made of, as it also stands in the manifest.
+    """Returns everything that enters the cache key; the manifest contains it as well.
 
     Args:
         stage: the stage.
@@ -68,12 +68,12 @@ def identity(stage: Stage, digests: Mapping[str, str]) -> dict[str, Any]:
 
 
 def artifact_path(root: Path, stage: Stage, key: str) -> Path:
-    """Where the stage's artifact of that cache key lies."""
+    """Returns the path of the stage's artifact with that cache key."""
     return root / "artifacts" / f"{stage.name}-{key[:12]}"
 
 
 def find_cached(root: Path, stage: Stage, digests: Mapping[str, str]) -> Artifact | None:
-    """The finished artifact for exactly this stage and these inputs, or None."""
+    """Returns the finished artifact of exactly this stage with these inputs, or None."""
     path = artifact_path(root, stage, json_digest(identity(stage, digests)))
     return load_artifact(path) if path.exists() else None
 
@@ -86,19 +86,21 @@ def run_stage(
     *,
     isolate: bool = True,
 ) -> StageOutcome:
-    """Returns the stage's artifact, computing it only when it is not there yet.
+    """Returns the stage's artifact and computes it only if it is not cached.
 
     Args:
-        stage: what to run.
-        inputs: finished artifacts, by the names the stage knows them under.
+        stage: the stage to run.
+        inputs: finished artifacts, by the names of the stage's inputs.
         root: the runs folder.
-        progress: told how far the stage is.
-        isolate: run in a spawned process (own threads, own memory) rather than in this one.
+        progress: called with the progress of the stage.
+        isolate: runs the stage in a spawned process, with its own threads and memory, instead of in
+            this one.
 
     Raises:
-        HandoffError: the stage failed; its partial directory stays and the next attempt resumes
+        HandoffError: the stage failed; its partial directory is kept and the next attempt resumes
             from it.
     """
+    # Return the cached artifact, if there is one.
     started = time.time()
     digests = {name: artifact.digest for name, artifact in inputs.items()}
     record = identity(stage, digests)
@@ -106,6 +108,7 @@ def run_stage(
     with run_lock(final):
         if final.exists():
             return StageOutcome(load_artifact(final), True, time.time() - started, started)
+        # Compute it in a partial directory, which an atomic rename turns into the artifact.
         with write_lock(final, progress) as lock:
             started = time.time()
             partial = final.with_name(final.name + ".partial")
@@ -120,19 +123,18 @@ def run_stage(
                 with lock.held():
                     metrics = call_stage(*job, progress)
             seconds = time.time() - started
-            manifest = {**record, **_made(record, inputs, final, metrics, seconds)}
+            manifest = {**record, **_provenance(record, inputs, final, metrics, seconds)}
             return StageOutcome(seal(partial, final, stage.kind, manifest), False, seconds, started)
 
 
-def _made(
+def _provenance(
     record: Mapping[str, Any],
     inputs: Mapping[str, Artifact],
     final: Path,
     metrics: dict[str, Any],
     seconds: float,
 ) -> dict[str, Any]:
-    """What the manifest says of how the artifact was made, beside all that the cache key is made
-    of."""
+    """Entries of the manifest about the computation, in addition to those of the cache key."""
     return {
         "input_paths": {
             name: os.path.relpath(artifact.path, final) for name, artifact in inputs.items()
@@ -148,28 +150,28 @@ def _made(
 def call_stage(
     module: str, config: Any, inputs: Mapping[str, Path], out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Runs a stage's plain function in this process."""
+    """Calls a stage's function in this process."""
     return import_module(module).run(config, dict(inputs), out, progress)
 
 
 def explain_miss(root: Path, stage: Stage, digests: Mapping[str, str]) -> str:
-    """Why no artifact fits: what changed since the newest artifact of the same stage."""
-    wanted = identity(stage, digests)
+    """Explains a cache miss: what changed since the newest artifact of the same stage."""
+    current = identity(stage, digests)
     older = [read_manifest(path) for path in _finished(root, stage)]
     if not older:
         return "never run"
     latest = max(older, key=lambda manifest: manifest["finished"])
     changes = [
-        *_differences("", latest["config"], wanted["config"]),
-        *_differences("", latest["inputs"], wanted["inputs"]),
+        *_differences("", latest["config"], current["config"]),
+        *_differences("", latest["inputs"], current["inputs"]),
     ]
-    if latest["code"] != wanted["code"]:
+    if latest["code"] != current["code"]:
         changes.append("code changed")
     return ", ".join(changes[:4]) + (f" and {len(changes) - 4} more" if len(changes) > 4 else "")
 
 
 def is_partial(root: Path, stage: Stage, digests: Mapping[str, str]) -> bool:
-    """Whether an interrupted attempt lies there to be resumed."""
+    """Whether there is an interrupted attempt to resume."""
     path = artifact_path(root, stage, json_digest(identity(stage, digests)))
     return path.with_name(path.name + ".partial").exists()
 
@@ -226,7 +228,7 @@ def _environment() -> dict[str, Any]:
 
 
 def _installed(package: str) -> str:
-    """The package's version; franky-control, for one, is not to be had for every machine."""
+    """The package's version; some, such as franky-control, are not available on every machine."""
     try:
         return version(package)
     except PackageNotFoundError:

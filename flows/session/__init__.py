@@ -1,8 +1,8 @@
-"""Runs sessions with a person: environment, person, episodes and views.
+"""Provides environments, operators, episodes and views for sessions with a person.
 
-- `config`: the environment, and the person with their device.
-- `worlds`: both made from it.
-- `episodes`: one episode after another with a person who may overrule.
-- `viewer`: a process that draws the environment for the console.
+- `config`: options of the environment and of the operator.
+- `environment`: creates both from these options.
+- `episodes`: runs and records episodes in which a person can intervene.
+- `viewer`: a process that renders the environment for the console.
 - `scene_3d`: the 3-D scene that the console shows.
 """

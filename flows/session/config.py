@@ -1,4 +1,4 @@
-"""Options of this package."""
+"""Defines the options of a session's environment and operator."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ OperatorKind = Literal["simulated", "keyboard", "spacemouse", "console"]
 
 
 @config
-class HilWorld:
-    """Where a session takes place: a task of an arm in MuJoCo, one world at a time."""
+class HilEnvConfig:
+    """Environment of a session: one simulated task of an arm in MuJoCo."""
 
     task: str = "reach"
     """Name of the task."""
     robot: RobotName = "fr3"
-    """The arm that does the task."""
+    """Arm that performs the task."""
     rate_hz: float | None = None
-    """Control steps per second; None takes the task's own. HIL-SERL has 10 [C]."""
+    """Control steps per second; None takes the task's. HIL-SERL has 10 [C]."""
     randomized: bool = False
-    """Domain randomisation from the task's ranges."""
+    """Domain randomisation within the task's ranges."""
     max_steps: int | None = None
-    """Time limit of an episode [control periods]; None takes the task's own."""
+    """Time limit of an episode [control periods]; None takes the task's."""
     observation_fields: tuple[str, ...] = ("q", "dq", "grasp_pose", "goal")
-    """What learner and policies see, in this order. A commanded hand needs `width` and
-    `width_target` in the world, and `width_target` here."""
+    """Observation fields of learner and policies, in this order. A commanded gripper needs `width`
+    and `width_target` in the environment, and `width_target` here."""
 
 
 @config
 class HilOperator:
-    """Who corrects."""
+    """Operator who demonstrates and corrects: a person with a device, or simulated."""
 
     kind: OperatorKind = "simulated"
+    """Input device of the person, or a simulated operator."""
     person: str = ""
-    """Name that is recorded; empty takes the login."""
+    """Operator name recorded with every episode; empty takes the login."""
     simulated: OperatorConfig = field(default_factory=OperatorConfig)
     """Skill and delays of the simulated operator."""
     half_life: int = 4000
-    """Control steps of training in which the simulated person's attention halves: they trust the
-    policy more and more. 0 leaves it whole."""
+    """Training steps after which the simulated operator's attention halves, because they trust the
+    policy more; 0 keeps it constant."""
     keyboard: KeyboardConfig = field(default_factory=KeyboardConfig)
     """Speeds of the keyboard."""
     spacemouse: SpaceMouseConfig = field(default_factory=SpaceMouseConfig)
@@ -53,7 +54,7 @@ class HilOperator:
     console: TakeoverConfig = field(
         default_factory=lambda: TakeoverConfig(translation=0.6, rotation=0.6)
     )
-    """What full deflection at the console asks for; where it listens is said to `handoff hil`."""
+    """Speeds at full deflection at the console; its port is an option of `handoff hil`."""
     speed: float = 1.0
-    """Speed of simulated environments in front of a person, in units of real time. A simulated
-    operator demonstrates as fast as the simulation runs."""
+    """Speed of the simulation for a person, in units of real time. With a simulated operator,
+    demonstrations run at full speed."""

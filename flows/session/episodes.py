@@ -1,5 +1,4 @@
-"""One episode after another with a person in the loop, but without learning: demonstrations,
-states, rollouts."""
+"""Runs and records episodes with a person in the loop, without learning."""
 
 from __future__ import annotations
 
@@ -13,40 +12,41 @@ from robots.episodes.corrections import EpisodeAssembler, StepOutcome
 from robots.interfaces import Intervention, Label, Observation, Operator
 
 if TYPE_CHECKING:
-    from sim.vec_env import Worlds
+    from sim.vec_env import EngineVecEnv
 
 PAUSE_SECONDS = 0.05
-"""Between two looks at a person who has paused."""
+"""Polling interval while the person has paused [s]."""
 
 
-class Ended(NamedTuple):
-    """How an episode ended."""
+class EpisodeOutcome(NamedTuple):
+    """Outcome of one episode."""
 
     steps: int
     solved_steps: int
-    """At which the world said that it is solved."""
+    """Number of steps at which the environment reported success."""
     success: bool
     label: Label
-    """Said by the person; `NONE` where the world ended it."""
+    """Label given by the person; `NONE` if the environment ended the episode."""
     stopped: bool
-    """The person wants to stop; the episode was not recorded."""
+    """The person ended the session; the episode was not recorded."""
 
 
-class Round:
-    """What stays the same from episode to episode.
+class EpisodeLoop:
+    """Runs episodes of one environment with an operator.
 
     Args:
-        env: one world that freezes when it ends, with a sparse reward.
-        operator: who may overrule.
-        propose: observation to (1, A).
-        pace: speed in units of real time; 0 goes as fast as it can.
-        linger: control periods that go on after the first success, in a world that allows it.
-        say: shown the operator's status.
+        env: one environment that freezes at the end of an episode, with a sparse reward.
+        operator: can intervene at every step.
+        propose: policy, from observation to actions (1, A).
+        pace: speed in units of real time; 0 runs at full speed.
+        linger: control periods after the first success, in an environment that continues after
+            success; None ends with the environment.
+        say: called with the operator's status.
     """
 
     def __init__(
         self,
-        env: Worlds,
+        env: EngineVecEnv,
         operator: Operator,
         propose: Callable[[Observation], np.ndarray],
         *,
@@ -54,80 +54,92 @@ class Round:
         linger: int | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.env, self.operator, self.propose = env, operator, propose
+        self.env = env
+        self.operator = operator
+        self.propose = propose
         self._period = 0.0 if pace <= 0.0 else 1.0 / (pace * env.rate_hz)
-        self._linger, self._say = linger, say
+        self._linger = linger
+        self._say = say
 
     def run(
-        self, seed: int, assembler: Callable[[Ended], EpisodeAssembler], about: dict[str, object]
-    ) -> Ended:
-        """One episode from `seed`, committed to the store that `assembler` chooses by how it
-        ended."""
+        self,
+        seed: int,
+        assembler: Callable[[EpisodeOutcome], EpisodeAssembler],
+        metadata: dict[str, object],
+    ) -> EpisodeOutcome:
+        """Runs one episode from `seed` and commits it to the store that `assembler` selects by the
+        outcome."""
         env, operator = self.env, self.operator
         observation = env.reset([seed])
         operator.reset([seed])
         steps: list[tuple[Observation, Intervention, StepOutcome]] = []
-        left, solved, label = -1, False, Label.NONE
+        remaining = -1
+        solved = False
+        label = Label.NONE
         next_step = time.monotonic()
         while True:
+            # Requests of the operator: label, stop, pause.
             requests = operator.requests()
-            # What is said while the arm holds still counts with the next step.
+            # A label given during a pause applies to the next step.
             label = requests.label or label
             self._say(operator.status())
             if requests.stop:
-                return Ended(len(steps), 0, False, Label.NONE, True)
+                return EpisodeOutcome(len(steps), 0, False, Label.NONE, True)
             if requests.paused:
                 time.sleep(PAUSE_SECONDS)
                 next_step = time.monotonic()
                 continue
+            # One control step, with the operator's action where they intervene.
             intervention = operator.intervene(self.propose(observation), observation)
             result = env.step(intervention.executed)
+            # Success and end of the episode.
             success = bool(result.reward[0] > 0.5)
             if success and not solved and self._linger is not None:
-                left = self._linger
+                remaining = self._linger
             solved |= success
-            over = (
+            ended = (
                 bool(result.terminated[0] | result.truncated[0])
-                or left == 0
+                or remaining == 0
                 or label is not Label.NONE
             )
-            left -= left > 0
+            remaining -= remaining > 0
             judged_success = label is Label.SUCCESS or (success if self._linger is None else solved)
             failed = label is Label.FAILURE or not judged_success
             outcome = StepOutcome(
                 reward=result.reward,
-                success=np.array([0 if not over else -1 if failed else 1]),
+                success=np.array([0 if not ended else -1 if failed else 1]),
                 final_observation=result.final_observation,
-                last=np.array([over]),
+                last=np.array([ended]),
                 policy_version=np.array([-1]),
             )
             steps.append((observation, intervention, outcome))
             observation = result.observation
-            if over:
+            if ended:
                 break
-            self._tell(*steps[-1], Label.NONE)
+            self._report(*steps[-1], Label.NONE)
             next_step = max(next_step + self._period, time.monotonic())
             time.sleep(max(0.0, next_step - time.monotonic()))
+        # Commit the episode, also a dropped one, with its metadata.
         solved_steps = sum(int(outcome.reward[0] > 0.5) for _, _, outcome in steps)
-        ended = Ended(len(steps), solved_steps, not failed, label, False)
-        writer = assembler(ended)
+        episode = EpisodeOutcome(len(steps), solved_steps, not failed, label, False)
+        writer = assembler(episode)
         dropped = label in (Label.REDO, Label.DISCARD)
         reason = label.name.lower() if dropped else None
-        metadata = {"seed": seed, "true_success": solved, "discard_reason": reason, **about}
+        about = {"seed": seed, "true_success": solved, "discard_reason": reason, **metadata}
         for frame in steps:
-            writer.add(*frame, moved=np.array([True]), about=[metadata])
-        # Whoever is told that the episode ended may rely on its being on the disk.
-        self._tell(*steps[-1], label)
-        return ended
+            writer.add(*frame, moved=np.array([True]), about=[about])
+        # Report the end only after the commit: a listener may rely on the episode being on disk.
+        self._report(*steps[-1], label)
+        return episode
 
-    def _tell(
+    def _report(
         self,
         observation: Observation,
         intervention: Intervention,
         outcome: StepOutcome,
         label: Label,
     ) -> None:
-        """What came of the step, for an operator who wants to know."""
+        """Reports the result of the step to an operator at a console."""
         from real.console.console_operator import ConsoleOperator
 
         if isinstance(self.operator, ConsoleOperator):

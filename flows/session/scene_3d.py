@@ -1,7 +1,6 @@
-"""The scene in three dimensions, beside the pictures: viser shows the compiled MuJoCo model, body
-by body.
+"""Shows the compiled MuJoCo model as a 3-D scene in the browser, with viser.
 
-viser listens at this machine's loopback only; the console's server lets those in who showed its
+viser listens at the loopback address only; the console's server forwards pages that presented its
 token.
 """
 
@@ -15,13 +14,13 @@ from typing import Any
 import numpy as np
 
 VIEW_FROM, VIEW_AT = (1.5, 0.9, 0.9), (0.4, 0.0, 0.25)
-"""Where a page looks from at first, and at what [m], base."""
-_UNSEEN_GROUP = 3
-"""Groups of geoms from here on are collision shapes, as MuJoCo's viewer has it."""
+"""Initial camera position and target [m], base frame."""
+_COLLISION_GROUP = 3
+"""First geom group that is hidden: as in MuJoCo's viewer, groups from 3 on are collision shapes."""
 
 
 class Scene3D:
-    """A viser server that shows one model.
+    """A viser server that displays one model.
 
     Args:
         model: mujoco.MjModel.
@@ -31,12 +30,11 @@ class Scene3D:
         import viser
 
         self._model = model
-        # viser, too, takes the next port where one is taken, but does not tell it before pages may
-        # come.
+        # viser takes the next port if one is in use, but reports it only after pages may connect.
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
-        # It prints its address, which is nobody's business: pages come by another way.
+        # Suppress the address that viser prints: pages connect through the console.
         with contextlib.redirect_stdout(io.StringIO()):
             self._server = viser.ViserServer(host="127.0.0.1", port=self.port, verbose=False)
         self.port = self._server.get_port()
@@ -61,11 +59,11 @@ class Scene3D:
                 self._bodies[body] = frame
 
     def show(self, position_B3: np.ndarray, quaternion_B4: np.ndarray) -> None:
-        """Puts every body where it is.
+        """Updates the pose of every body.
 
         Args:
-            position_B3: of all bodies of the model [m], base.
-            quaternion_B4: wxyz.
+            position_B3: positions of all bodies of the model [m], base frame.
+            quaternion_B4: orientations, wxyz.
         """
         with self._server.atomic():
             for body, frame in self._bodies.items():
@@ -73,22 +71,22 @@ class Scene3D:
                 frame.wxyz = quaternion_B4[body]
 
     def close(self) -> None:
-        """Ends the server."""
+        """Stops the server."""
         self._server.stop()
 
     def _add_geoms(self, body: int) -> int:
-        """Adds what of a body can be seen; returns how many parts that is."""
+        """Adds the visible geoms of a body; returns their number."""
         model, added = self._model, 0
         first = int(model.body_geomadr[body])
         for geom in range(first, first + int(model.body_geomnum[body])):
-            solid = None if model.geom_group[geom] >= _UNSEEN_GROUP else solid_of(model, geom)
-            colour = colour_of(model, geom)
-            if solid is None or colour[3] == 0.0:
+            mesh = None if model.geom_group[geom] >= _COLLISION_GROUP else geom_mesh(model, geom)
+            colour = geom_colour(model, geom)
+            if mesh is None or colour[3] == 0.0:
                 continue
             self._server.scene.add_mesh_simple(
                 f"/body{body}/geom{geom}",
-                vertices=solid[0],
-                faces=solid[1],
+                vertices=mesh[0],
+                faces=mesh[1],
                 color=np.round(255.0 * colour[:3]).astype(np.uint8),
                 opacity=None if colour[3] >= 1.0 else float(colour[3]),
                 position=model.geom_pos[geom],
@@ -98,8 +96,8 @@ class Scene3D:
         return added
 
 
-def solid_of(model: Any, geom: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Vertices (V, 3) [m] and faces (F, 3) of a geom in its own frame; None for what has no end,
+def geom_mesh(model: Any, geom: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Vertices (V, 3) [m] and faces (F, 3) of a geom in its own frame; None for an unbounded geom,
     such as a plane."""
     import mujoco
     import trimesh
@@ -108,7 +106,7 @@ def solid_of(model: Any, geom: int) -> tuple[np.ndarray, np.ndarray] | None:
     kinds: Any = getattr(mujoco, "mjtGeom")  # noqa: B009
     size, kind = np.asarray(model.geom_size[geom], dtype=np.float64), int(model.geom_type[geom])
     if kind == kinds.mjGEOM_MESH:
-        return mesh_of(model, int(model.geom_dataid[geom]))
+        return asset_mesh(model, int(model.geom_dataid[geom]))
     if kind == kinds.mjGEOM_BOX:
         solid = trimesh.creation.box(extents=2.0 * size)
     elif kind == kinds.mjGEOM_SPHERE:
@@ -120,23 +118,23 @@ def solid_of(model: Any, geom: int) -> tuple[np.ndarray, np.ndarray] | None:
         solid = trimesh.creation.cylinder(radius=size[0], height=2.0 * size[1], sections=24)
     elif kind == kinds.mjGEOM_CAPSULE:
         solid = trimesh.creation.capsule(height=2.0 * size[1], radius=size[0], count=[16, 16])
-        # Older versions of trimesh began a capsule at its lower end.
+        # Centre the capsule: in older versions of trimesh its origin is at the lower end.
         solid.apply_translation(-solid.bounds.mean(axis=0))
     else:
         return None
     return np.asarray(solid.vertices, dtype=np.float32), np.asarray(solid.faces, dtype=np.uint32)
 
 
-def mesh_of(model: Any, mesh: int) -> tuple[np.ndarray, np.ndarray]:
-    """Vertices (V, 3) [m] and faces (F, 3) of one of the model's meshes."""
+def asset_mesh(model: Any, mesh: int) -> tuple[np.ndarray, np.ndarray]:
+    """Vertices (V, 3) [m] and faces (F, 3) of a mesh asset of the model."""
     vertex, face = int(model.mesh_vertadr[mesh]), int(model.mesh_faceadr[mesh])
     vertices = model.mesh_vert[vertex : vertex + int(model.mesh_vertnum[mesh])]
     faces = model.mesh_face[face : face + int(model.mesh_facenum[mesh])]
     return np.array(vertices, dtype=np.float32), np.array(faces, dtype=np.uint32)
 
 
-def colour_of(model: Any, geom: int) -> np.ndarray:
-    """(4,) RGBA in [0, 1] of a geom: its material's where it has one."""
+def geom_colour(model: Any, geom: int) -> np.ndarray:
+    """(4,) RGBA in [0, 1] of a geom, from its material if it has one."""
     material = int(model.geom_matid[geom])
     return np.array(
         model.geom_rgba[geom] if material < 0 else model.mat_rgba[material], dtype=np.float64

@@ -1,5 +1,5 @@
-"""Draws a simulated environment for people at the console, in a process of its own, so that drawing
-delays nothing."""
+"""Renders a simulated environment for the console in a separate process, so that rendering does not
+delay control."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flows.session.config import HilWorld
+from flows.session.config import HilEnvConfig
 from real.deploy.cameras import frame
 from robots.errors import HandoffError
 from robots.processes import end_with_parent
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from sim.engines.mujoco import MujocoEngine
 
 HEIGHT, WIDTH = 240, 320
-"""Of the pictures [px]."""
+"""Size of the images [px]."""
 WAIT_SECONDS = 0.5
-"""Between two attempts to find the console."""
+"""Time between two attempts to connect to the console [s]."""
 
 
-def scene_of(engine: MujocoEngine) -> Callable[[], bytes]:
-    """Tells where everything stands in the first world."""
+def scene_reader(engine: MujocoEngine) -> Callable[[], bytes]:
+    """Returns a function that packs the state of the first environment's scene."""
 
     def scene() -> bytes:
         goal = engine.view.goal
@@ -44,26 +44,24 @@ def scene_of(engine: MujocoEngine) -> Callable[[], bytes]:
 
 
 @contextmanager
-def drawn(world: HilWorld, console: OpenConsole, *, pictures: bool = True) -> Iterator[None]:
-    """Draws what the session's world tells, in a process of its own, as long as the block runs.
+def scene_viewer(env: HilEnvConfig, console: OpenConsole, *, images: bool = True) -> Iterator[None]:
+    """Renders the session's environment in a separate process while the context lasts.
+
+    Without a simulator, as on the computer of a real arm, nothing is rendered: the page shows the
+    real cameras.
 
     Args:
-        world: whose scene the session tells.
-        console: that is open.
-        pictures: draws what its cameras would see, beside the 3-D scene; not where real cameras
-            look on.
-
-    On a computer beside an arm, which has no simulator, nothing is drawn: the page shows the real
-    cameras.
+        env: environment of the session.
+        console: an open console.
+        images: also renders camera images, in addition to the 3-D scene; off where real cameras
+            are used.
     """
     if find_spec("mujoco") is None:
         yield
         return
     context = multiprocessing.get_context("spawn")
-    arguments = (world, console.uri, console.robot_token, pictures)
-    process = context.Process(
-        target=_draw_for_ever, args=arguments, name="handoff-view", daemon=True
-    )
+    arguments = (env, console.uri, console.robot_token, images)
+    process = context.Process(target=_run_viewer, args=arguments, name="handoff-view", daemon=True)
     process.start()
     try:
         yield
@@ -72,12 +70,12 @@ def drawn(world: HilWorld, console: OpenConsole, *, pictures: bool = True) -> It
         process.join(5.0)
 
 
-def _draw_for_ever(world: HilWorld, uri: str, token: str, pictures: bool) -> None:
-    """The process: connects again and again, until it is ended."""
+def _run_viewer(env: HilEnvConfig, uri: str, token: str, images: bool) -> None:
+    """Main function of the viewer's process: reconnects until it is terminated."""
     from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
     end_with_parent()
-    view, pause = _View(world, pictures), threading.Event()
+    view, pause = _View(env, images), threading.Event()
     while True:
         with suppress(OSError, ConnectionClosed, InvalidHandshake, InvalidMessage, HandoffError):
             _draw(view, uri, token)
@@ -85,9 +83,10 @@ def _draw_for_ever(world: HilWorld, uri: str, token: str, pictures: bool) -> Non
 
 
 class _View:
-    """Draws scenes of one world: pictures where there is OpenGL, and the bodies of a 3-D scene."""
+    """Renders scenes of one environment: camera images, where OpenGL is available, and a 3-D
+    scene."""
 
-    def __init__(self, world: HilWorld, pictures: bool) -> None:
+    def __init__(self, env: HilEnvConfig, images: bool) -> None:
         import mujoco
 
         from flows.session.scene_3d import Scene3D
@@ -95,21 +94,21 @@ class _View:
         from sim.make import find_task
         from sim.scene.cameras import Cameras, CamerasConfig
 
-        task = find_task(world.task, world.rate_hz, world.robot)
+        task = find_task(env.task, env.rate_hz, env.robot)
         self._mujoco: Any = mujoco
         self._model = build_model(task, task.actions)
         self._data = self._mujoco.MjData(self._model)
         goals = [body for body in range(self._model.nbody) if self._model.body(body).name == "goal"]
         self._goal = int(self._model.body_mocapid[goals[0]]) if goals else -1
         self._cameras: Cameras | None = None
-        # A machine without OpenGL: the session goes on, the page says that there are no pictures.
+        # Without OpenGL the session continues; the page states that there are no images.
         with suppress(HandoffError):
             options = CamerasConfig(height=HEIGHT, width=WIDTH)
-            self._cameras = Cameras(self._model, options) if pictures else None
+            self._cameras = Cameras(self._model, options) if images else None
         self.scene = Scene3D(self._model)
 
     def frames(self, packed: bytes) -> Iterator[bytes]:
-        """Shows the 3-D scene, then one picture after another as it travels to the pages."""
+        """Updates the 3-D scene, then yields the camera images, encoded for the pages."""
         scene = unpack(packed)
         self._data.qpos[:] = scene["qpos"]
         if self._goal >= 0:
@@ -117,8 +116,8 @@ class _View:
         self._mujoco.mj_kinematics(self._model, self._data)
         self.scene.show(self._data.xpos, self._data.xquat)
         if self._cameras is not None:
-            images = self._cameras.render([self._model], scene["qpos"][None], scene["goal"][None])
-            for name, image in images.items():
+            rendered = self._cameras.render([self._model], scene["qpos"][None], scene["goal"][None])
+            for name, image in rendered.items():
                 yield frame(name.removeprefix("image_"), image[0])
 
 
@@ -131,10 +130,11 @@ def _draw(view: _View, uri: str, token: str) -> None:
         )
         newest = connection.recv()
         while True:
-            # Only the newest counts: whoever draws more slowly than the world goes skips.
+            # Render only the newest scene: if rendering is slower than the environment, scenes are
+            # skipped.
             with suppress(TimeoutError):
                 while True:
                     newest = connection.recv(timeout=0.0)
-            for one in view.frames(newest if isinstance(newest, bytes) else b""):
-                connection.send(one)
+            for image in view.frames(newest if isinstance(newest, bytes) else b""):
+                connection.send(image)
             newest = connection.recv()

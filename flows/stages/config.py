@@ -1,98 +1,99 @@
-"""Options of the stages that simulate, beside those of what they call."""
+"""Defines the options of the stages that simulate."""
 
 from __future__ import annotations
 
 from dataclasses import field
 
 from policies.distillation.config import OnPolicyDistilConfig
-from policies.rl.finetuning.config import FinetuneConfig, VlaPracticeConfig
-from policies.rl.off_policy.fast_td3_config import ReinforceConfig
+from policies.rl.finetuning.config import FinetuneConfig, VlaFinetuneConfig
+from policies.rl.off_policy.fast_td3_config import RlFromScratchConfig
 from robots.config import config
 from robots.errors import HandoffError
 from robots.franka import RobotName
 from robots.seed_ranges import DEMONSTRATIONS, PLAY
 from sim.evaluation.protocol import Protocol
 from sim.processes.config import PlacementConfig
-from sim.recording.play import ExpertDemonstrationsConfig, PlayConfig
+from sim.recording.config import ExpertDemonstrationsConfig, PlayConfig
 
 
 @config
 class ScriptedConfig:
-    """Which task, and how often it is shown."""
+    """Demonstrations by the scripted expert of a simulated task."""
 
     task: str = "reach"
-    """Name of the task."""
+    """Name of the simulated task."""
     robot: RobotName = "fr3"
-    """The arm that does the task."""
+    """Arm that performs the task."""
     episodes: int = 50
-    """Attempts; those that fail are left out."""
+    """Number of attempts; failed ones are not recorded."""
     first_seed: int = DEMONSTRATIONS.start
-    """Seed of the first start; those of protocols lie above."""
+    """Seed of the first start; the seeds of protocols are higher."""
     demonstrate: ExpertDemonstrationsConfig = field(default_factory=ExpertDemonstrationsConfig)
     """Episodes, seeds and noise of the scripted expert."""
 
 
 @config
 class RecordPlayConfig:
-    """With what, and for how long."""
+    """Recording of play for a world model."""
 
     task: str = "open_drawer"
-    """Name of the task."""
+    """Name of the simulated task."""
     robot: RobotName = "fr3"
-    """The arm that plays."""
+    """Arm that plays."""
     episodes: int = 400
-    """Episodes of play to record."""
+    """Number of play episodes."""
     first_seed: int = PLAY.start
-    """Seed of the first start; those of demonstrations and of protocols lie below."""
+    """Seed of the first start; the seeds of demonstrations and protocols are lower."""
     play: PlayConfig = field(default_factory=lambda: PlayConfig(steps=250))
-    """Length and behaviour of an episode of play."""
+    """Length and behaviour of a play episode."""
 
 
 @config
 class FinetunePolicyConfig:
-    """Where a policy practises, and how."""
+    """Environments and method of RL fine-tuning."""
 
     protocol: Protocol | None = None
-    """Its worlds, time limit and chunks; its seeds are not practised on, they are for evaluation.
-    None takes that of the pipeline's evaluations. In dreams it gives the time limit."""
-    worlds: int = 50
-    """Stepped together."""
+    """Protocol that defines environments, time limit and chunks; its seeds are used for evaluation
+    only. None takes the protocol of the pipeline's evaluations. In imagination it defines the time
+    limit alone."""
+    num_envs: int = 50
+    """Number of parallel environments."""
     placement: PlacementConfig = field(default_factory=PlacementConfig)
-    """Where they are simulated, if they are not dreamt."""
+    """Processes in which the environments are simulated; unused in imagination."""
     learning: FinetuneConfig = field(default_factory=FinetuneConfig)
     """Algorithm, rewards and rollouts of the fine-tuning."""
 
     def __post_init__(self) -> None:
         if self.placement.kind == "hybrid" and not isinstance(
-            self.learning.practice, VlaPracticeConfig
+            self.learning.algorithm, VlaFinetuneConfig
         ):
             raise HandoffError(
-                f"finetune: hybrid placement of a practice of the kind '{self.learning.practice.kind}', which decides "
-                "for all worlds at once; expected 'vla', or disaggregated worlds."
+                f"finetune: hybrid placement with the method '{self.learning.algorithm.kind}', which runs inference "
+                "for all environments at once; expected the method 'vla', or disaggregated placement."
             )
 
 
 @config
 class ReinforcePolicyConfig:
-    """Where it is learned, and how."""
+    """Environments and method of RL from scratch."""
 
     protocol: Protocol | None = None
-    """Its worlds and time limit; its seeds are not practised on, they are for evaluation. None
-    takes that of the pipeline's evaluations."""
-    worlds: int = 128
-    """Stepped together; 128 in FastTD3's code for HumanoidBench, 4,096 in PQL's."""
-    learning: ReinforceConfig = field(default_factory=ReinforceConfig)
+    """Protocol that defines environments and time limit; its seeds are used for evaluation only.
+    None takes the protocol of the pipeline's evaluations."""
+    num_envs: int = 128
+    """Number of parallel environments; 128 in FastTD3's code for HumanoidBench, 4,096 in PQL's."""
+    learning: RlFromScratchConfig = field(default_factory=RlFromScratchConfig)
     """Algorithm, environments and updates of RL from scratch."""
 
 
 @config
-class TeachConfig:
-    """Where a student is taught, and how."""
+class DistilOnPolicyConfig:
+    """Environments and loss of on-policy distillation."""
 
     protocol: Protocol | None = None
-    """Its worlds, time limit and chunks; its seeds are for evaluation alone. None takes that of the
-    pipeline's evaluations."""
-    worlds: int = 50
-    """Stepped together."""
+    """Protocol that defines environments, time limit and chunks; its seeds are used for evaluation
+    only. None takes the protocol of the pipeline's evaluations."""
+    num_envs: int = 50
+    """Number of parallel environments."""
     learning: OnPolicyDistilConfig = field(default_factory=OnPolicyDistilConfig)
     """Loss, rollouts and updates of the distillation."""

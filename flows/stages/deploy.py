@@ -1,4 +1,4 @@
-"""Stage `deploy`: the gated bundle drives the twin at the table of push-T, and the runs become
+"""Stage `deploy`: runs the gated bundle on the twin at the push-T table and records the
 episodes."""
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from robots.interfaces import Progress
 def run(
     config: DeployConfig, inputs: dict[str, Path], out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Runs `inputs["bundle"]` from every start; writes `store.zarr`, a picture and videos to
-    `out`."""
+    """Runs `inputs["bundle"]` from every start; writes `store.zarr`, a plot and videos to `out`."""
     from flows.deployment.push_t_table import PushTTable
     from flows.deployment.twin import deploy_at_twin
 

@@ -1,5 +1,5 @@
-"""Stage `deploy` of a simulated task: the gated bundle drives the twin and its hand at the task's
-table."""
+"""Stage `deploy` of a simulated task: runs the gated bundle on the twin and its gripper, at the
+task's table."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from robots.interfaces import Progress
 def run(
     config: DeployTaskConfig, inputs: dict[str, Path], out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Runs `inputs["bundle"]` from every start; writes `store.zarr`, a picture and videos to
-    `out`."""
+    """Runs `inputs["bundle"]` from every start; writes `store.zarr`, a plot and videos to `out`."""
     from flows.deployment.task_table import TaskTable
     from flows.deployment.twin import deploy_at_twin
 

@@ -1,4 +1,4 @@
-"""Stage `distil`: a many-step teacher to a one-step student."""
+"""Stage `distil`: distils a many-step teacher to a one-step student."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Stage `evaluate_*`: a policy under a protocol, by default the published push-T one in
-gym-pusht."""
+"""Stage `evaluate_*`: evaluates a policy under a protocol, by default the published push-T protocol
+in gym-pusht."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from robots.interfaces import Progress
 def run(
     config: EvaluatePolicyConfig, inputs: dict[str, Path], out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Evaluates `inputs["policy"]` and writes `report.html` beside the result."""
+    """Evaluates `inputs["policy"]` and writes the result and `report.html` to `out`."""
     from sim.evaluation.comparison import read_result
     from sim.evaluation.evaluate import evaluate, make_env
     from sim.evaluation.report import write_report
@@ -24,7 +24,7 @@ def run(
     load, execution = checkpoint_agent(
         path, protocol, config.denoising_steps, config.instruction, config.evaluate.device
     )
-    worlds = partial(make_env, protocol)
-    metrics = evaluate(protocol, config.evaluate, load, worlds, out, progress, execution)
+    env = partial(make_env, protocol)
+    metrics = evaluate(protocol, config.evaluate, load, env, out, progress, execution)
     write_report(out / "report.html", [read_result(out, path.name)])
     return metrics

@@ -1,4 +1,4 @@
-"""Stage `export`: a policy to one ONNX file with its contract."""
+"""Stage `export`: exports a policy to one ONNX file with its contract."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from robots.interfaces import Progress
 def run(
     config: ExportConfig, inputs: dict[str, Path], out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Exports `inputs["policy"]`; the golden examples come from `inputs["demos"]`."""
+    """Exports `inputs["policy"]`; golden examples are taken from `inputs["demos"]`."""
     from policies.export.onnx import export
 
     digests = {name: read_manifest(path)["digest"] for name, path in inputs.items()}

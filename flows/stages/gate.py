@@ -1,5 +1,5 @@
-"""Stage `gate`: the robot process must agree with the trainer, and be fast enough, or nothing goes
-on."""
+"""Stage `gate`: stops the pipeline unless the exported policy matches the trained one and is fast
+enough."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from robots.interfaces import Progress
 def run(
     config: GateConfig, inputs: dict[str, Path], out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Replays the golden vectors of `inputs["bundle"]` in ONNX Runtime beside the teacher
-    `inputs["reference"]`."""
+    """Replays the golden examples of `inputs["bundle"]` in ONNX Runtime and compares its latency
+    with that of the teacher `inputs["reference"]`."""
     from real.deploy.release_gate import gate
 
     return gate(config, inputs["bundle"], inputs["reference"], out, progress)

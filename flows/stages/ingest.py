@@ -1,4 +1,4 @@
-"""Stage `ingest`: demonstrations, wherever they come from, to an episode store."""
+"""Stage `ingest`: converts demonstrations from any source to an episode store."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from robots.episodes.ingest import IngestConfig
 from robots.interfaces import Progress
 
 SHIPPED = Path(__file__).resolve().parents[2] / "sim" / "tasks" / "push_t" / "rollouts.zarr.zip"
-"""State-only rollouts of a policy that Handoff trained, for machines that reach no
+"""State-only rollouts of a policy that Handoff trained, for machines without access to
 demonstrations."""
 
 
 @dataclass(frozen=True)
 class DemonstrationSource:
-    """What the pipeline will start from."""
+    """Source of the demonstrations."""
 
     line: str
-    """One sentence for a person."""
+    """Description of the source, one sentence."""
     digest: str
-    """sha256 of the source."""
+    """sha256 of the source, hex."""
 
 
-def demonstrations(config: IngestConfig, *, fetch: bool = True) -> DemonstrationSource:
-    """Finds the demonstrations, so that their digest can enter the cache key.
+def locate_demonstrations(config: IngestConfig, *, fetch: bool = True) -> DemonstrationSource:
+    """Locates the demonstrations and computes their digest, which enters the cache key.
 
     Args:
-        config: where to look.
-        fetch: whether to download what `config` allows to; a mere plan does not.
+        config: source of the demonstrations.
+        fetch: allows a download if `config` does; `handoff plan` downloads nothing.
 
     Raises:
-        HandoffError: none can be found, or the ones named are missing or damaged.
+        HandoffError: no demonstrations were found, or the named ones are missing or damaged.
     """
     from robots.episodes.sources import find_demonstrations, source_digest
 
@@ -44,7 +44,7 @@ def demonstrations(config: IngestConfig, *, fetch: bool = True) -> Demonstration
 def run(
     config: IngestConfig, inputs: dict[str, Path], out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Writes `out/store.zarr`; there are no `inputs`, the source is outside the pipeline."""
+    """Writes `out/store.zarr`; `inputs` is empty, because the source is outside the pipeline."""
     from robots.episodes.ingest import ingest
 
     return ingest(config, out, progress, SHIPPED)

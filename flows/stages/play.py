@@ -1,5 +1,5 @@
-"""Stage `play`: an arm plays with what a simulated task puts on the table, for a world model to
-learn from."""
+"""Stage `play`: records play with the objects of a simulated task, as training data of a world
+model."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from robots.interfaces import Progress
 def run(
     config: RecordPlayConfig, inputs: dict[str, Path], out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Writes `out/store.zarr`; an interrupted attempt starts over, it takes minutes at most.
+    """Writes `out/store.zarr`. An interrupted attempt restarts from the beginning; play takes
+    minutes.
 
     Raises:
-        HandoffError: an unknown task, or play that cannot be.
+        HandoffError: an unknown task, or invalid options of play.
     """
     from sim.make import find_task
     from sim.recording.play import play
@@ -26,10 +27,10 @@ def run(
     shutil.rmtree(store, ignore_errors=True)
     task = find_task(config.task, robot=config.robot)
     seeds = range(config.first_seed, config.first_seed + config.episodes)
-    made = play(task, seeds, store, config.play, progress)
+    recorded = play(task, seeds, store, config.play, progress)
     return {
-        "episodes": made.episodes,
-        "frames": made.steps,
-        "hours": round(made.steps / task.rate_hz / 3600.0, 3),
-        "success_rate": made.success_rate,
+        "episodes": recorded.episodes,
+        "frames": recorded.steps,
+        "hours": round(recorded.steps / task.rate_hz / 3600.0, 3),
+        "success_rate": recorded.success_rate,
     }

@@ -1,5 +1,5 @@
-"""Stage `reinforce`: a state task is learned from nothing, in simulated worlds, by FastTD3 or
-PQL."""
+"""Stage `reinforce`: trains a state-based task by RL from scratch in simulated environments, with
+FastTD3 or PQL."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from robots.interfaces import Progress
 def run(
     config: ReinforcePolicyConfig, inputs: dict[str, Path], out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Learns, going on from what an interrupted attempt left in `out`."""
-    from policies.rl.off_policy.train import reinforce
-    from sim.evaluation.evaluate import practice_env
+    """Trains the policy, resuming an interrupted attempt in `out`."""
+    from policies.rl.off_policy.train import train_from_scratch
+    from sim.evaluation.evaluate import training_env
 
     protocol = config.protocol or push_t_published()
-    return reinforce(
+    return train_from_scratch(
         config.learning,
         protocol.task,
-        partial(practice_env, protocol, config.worlds),
+        partial(training_env, protocol, config.num_envs),
         out,
         progress,
         protocol.robot,

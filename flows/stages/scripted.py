@@ -1,5 +1,4 @@
-"""Stage `ingest` of a simulated task that nobody has demonstrated: its scripted expert does, in
-MuJoCo."""
+"""Stage `ingest` of a simulated task: records demonstrations by its scripted expert in MuJoCo."""
 
 from __future__ import annotations
 
@@ -15,27 +14,30 @@ from robots.interfaces import Progress
 def run(
     config: ScriptedConfig, inputs: dict[str, Path], out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Writes `out/store.zarr`; an interrupted attempt starts over, it takes seconds.
+    """Writes `out/store.zarr`. An interrupted attempt restarts from the beginning; it takes
+    seconds.
 
     Raises:
         HandoffError: an unknown task, or an expert that never succeeds.
     """
     from sim.make import find_task
-    from sim.recording.play import demonstrate
+    from sim.recording.demonstrations import demonstrate
 
     store = out / "store.zarr"
     shutil.rmtree(store, ignore_errors=True)
     seeds = range(config.first_seed, config.first_seed + config.episodes)
     task = find_task(config.task, robot=config.robot)
-    made = demonstrate(task, seeds, store, config.demonstrate, progress)
-    if not made.episodes:
+    recorded = demonstrate(task, seeds, store, config.demonstrate, progress)
+    if not recorded.episodes:
         raise HandoffError(
             f"{config.task}: the scripted expert solved none of {config.episodes} attempts."
         )
-    line = f"the scripted expert of {config.task}: {made.episodes} of {config.episodes} attempts"
+    line = (
+        f"the scripted expert of {config.task}: {recorded.episodes} of {config.episodes} attempts"
+    )
     return {
-        "episodes": made.episodes,
-        "frames": made.steps,
+        "episodes": recorded.episodes,
+        "frames": recorded.steps,
         "source": "scripted",
         "source_line": line,
     }

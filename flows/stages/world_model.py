@@ -1,4 +1,4 @@
-"""Stage `world_model`: play to a frozen model of it, with imagined steps drawn beside recorded
+"""Stage `world_model`: trains a world model on play and renders imagined steps next to recorded
 ones."""
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from policies.world_model.config import WorldModelConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
-STRIP, FILM = "imagined.png", "imagined.mp4"
+STRIP, VIDEO = "imagined.png", "imagined.mp4"
 EPISODES = 2
-"""Held-out episodes that are drawn."""
+"""Number of held-out episodes that are rendered."""
 STEPS = 120
-"""Of each."""
+"""Number of steps rendered per episode."""
 
 
 def run(
     config: WorldModelConfig, inputs: dict[str, Path], out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Trains on `inputs["play"]`, resuming from what an interrupted attempt left in `out`.
+    """Trains on `inputs["play"]`, resuming an interrupted attempt in `out`.
 
     Raises:
         HandoffError: see `policies.world_model.train.train_world_model`.
@@ -28,30 +28,30 @@ def run(
     from policies.world_model.train import train_world_model
 
     metrics = train_world_model(config, inputs["play"], out, progress)
-    return metrics | _draw(config, inputs["play"], out)
+    return metrics | _render(config, inputs["play"], out)
 
 
-def _draw(config: WorldModelConfig, play: Path, out: Path) -> dict[str, Any]:
-    """Writes `imagined.png` and `imagined.mp4`; a machine that cannot draw says so in the
-    metrics."""
+def _render(config: WorldModelConfig, play: Path, out: Path) -> dict[str, Any]:
+    """Writes `imagined.png` and `imagined.mp4`; without a renderer the metrics state the reason."""
     from policies.world_model.train import imagine_held_out
     from robots.episodes.store import EpisodeStore
     from sim.make import find_task
-    from sim.rendering.replay import redraw
+    from sim.rendering.replay import render_observations
 
     pairs = imagine_held_out(out, config, play, EPISODES, STEPS)
     robot = EpisodeStore.open(play / "store.zarr").schema.robot
     task = find_task(pairs.task, robot=robot) if robot else find_task(pairs.task)
     try:
-        frames = [[redraw(task, side) for side in pair] for pair in pairs.episodes]
+        frames = [[render_observations(task, side) for side in pair] for pair in pairs.episodes]
     except HandoffError as error:
         return {"no_pictures": str(error)}
     _write(frames, pairs.rate_hz, out)
-    return {"pictures": [STRIP, FILM]}
+    return {"pictures": [STRIP, VIDEO]}
 
 
 def _write(frames: list[list[Any]], rate_hz: float, out: Path) -> None:
-    """Frames (T, H, W, 3) of every episode, recorded and imagined."""
+    """Writes the frames (T, H, W, 3) of every episode, recorded and imagined, as a strip and a
+    video."""
     import numpy as np
 
     from flows.reports.plots import draw_imagined
@@ -59,4 +59,4 @@ def _write(frames: list[list[Any]], rate_hz: float, out: Path) -> None:
 
     draw_imagined(frames, rate_hz, out / STRIP)
     side_by_side = [np.concatenate(pair, axis=2) for pair in frames]
-    write_video(out / FILM, list(np.concatenate(side_by_side)), rate_hz)
+    write_video(out / VIDEO, list(np.concatenate(side_by_side)), rate_hz)

@@ -1,8 +1,8 @@
-"""Feeds demonstrations to training.
+"""Loads demonstrations as training batches.
 
 - `demonstrations`: a store's episodes as arrays, with their statistics.
 - `windows`: windows of observations and actions.
 - `mixture`: batches from several stores.
 - `frames`: camera images, decoded once.
-- `visited_states`: states that a policy visited.
+- `visited_states`: states that a policy visited in fine-tuning or distillation.
 """

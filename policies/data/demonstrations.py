@@ -1,8 +1,6 @@
-"""Demonstrations as the policy sees them: flat observation and action vectors of every recorded
-step.
+"""Reads demonstrations into flat observation and action vectors of every recorded step.
 
-Several stores are read one after another as if they were one; every episode is read from its store
-once.
+Several stores are concatenated; every episode is read once.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from policies.card import PolicyCard
-from policies.data.frames import Frames, FrameSpace, FrameWriter
+from policies.data.frames import Frames, FrameStorage, FrameWriter
 from policies.policy_config import PolicyConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
@@ -32,17 +30,17 @@ class DemonstrationArrays(NamedTuple):
     action_MA: np.ndarray
     ends_E: np.ndarray
     card: PolicyCard
-    """What a policy learned from them has to say of itself; the task is that of the first store."""
+    """Card of a policy trained on the demonstrations; its task is that of the first store."""
     store_E: np.ndarray
-    """Number of the store that each episode is from; they stand in order."""
+    """Index of the store of each episode, in ascending order."""
     sensors: Mapping[str, Frames] = {}
     """Per camera (M, height, width, 3) uint8, per point cloud (M, points, entries) float32."""
     instruction_E: tuple[str, ...] = ()
-    """What was to be done in every episode; empty unless the policy reads it."""
+    """Instruction of every episode; empty unless the policy is language-conditioned."""
 
 
 class DemonstrationEpisode(NamedTuple):
-    """One episode of T steps as it is read, float32."""
+    """One episode of T steps, float32."""
 
     observation_TO: np.ndarray
     action_TA: np.ndarray
@@ -50,15 +48,15 @@ class DemonstrationEpisode(NamedTuple):
     """Per point cloud (T, points, entries)."""
 
 
-Seen = Callable[[int, DemonstrationEpisode], None]
-"""Is shown every episode, with its number, while it is read."""
+EpisodeCallback = Callable[[int, DemonstrationEpisode], None]
+"""Called with the number and content of every episode while reading."""
 
 
 class OpenStore(NamedTuple):
-    """A store that has what a policy reads; none of it is in memory yet."""
+    """A store with checked schema; its data are not in memory yet."""
 
     name: str
-    """For errors."""
+    """Name of the store in error messages."""
     episodes: EpisodeStore
     card: PolicyCard
 
@@ -73,11 +71,11 @@ def read_demonstrations(demos: Path, model: PolicyConfig) -> DemonstrationArrays
 
 
 def open_store(name: str, path: Path, model: PolicyConfig) -> OpenStore:
-    """Opens the store at `path` and checks its schema; `name` stands for it in errors.
+    """Opens the store at `path` and checks its schema; `name` identifies it in error messages.
 
     Raises:
-        HandoffError: no store, a missing stream or field, a vector among the images or the other
-            way round, or no episode.
+        HandoffError: no store, a missing stream or field, a vector listed as an image or the
+            reverse, or no episode.
     """
     store = EpisodeStore.open(path)
     stream = store.schema.stream(model.stream)
@@ -97,35 +95,35 @@ def open_store(name: str, path: Path, model: PolicyConfig) -> OpenStore:
 
 
 def check_agreement(first: OpenStore, other: OpenStore) -> None:
-    """Checks that a policy may learn from both: rate, and shape, unit and frame of every field that
-    it reads.
+    """Checks that two stores have the same rate, and the same shape, unit and frame of every field
+    of the policy.
 
     Raises:
-        HandoffError: names the store and the field.
+        HandoffError: the stores differ; the message names the store and the field.
     """
     if other.card.rate_hz != first.card.rate_hz:
         raise HandoffError(
             f"{other.name}: {other.card.rate_hz:g} Hz, expected {first.card.rate_hz:g} Hz as in {first.name}."
         )
-    expected, found = (_specs(store.card) for store in (first, other))
-    for name, spec in expected.items():
-        for what, own, theirs in (
-            ("shape", tuple(found[name].shape), tuple(spec.shape)),
-            ("unit", found[name].unit, spec.unit),
-            ("frame", found[name].frame, spec.frame),
+    expected_specs, actual_specs = (_specs(store.card) for store in (first, other))
+    for name, spec in expected_specs.items():
+        for attribute, actual, expected_value in (
+            ("shape", tuple(actual_specs[name].shape), tuple(spec.shape)),
+            ("unit", actual_specs[name].unit, spec.unit),
+            ("frame", actual_specs[name].frame, spec.frame),
         ):
-            if own != theirs:
+            if actual != expected_value:
                 raise HandoffError(
-                    f"{other.name}: field '{name}' has {what} {own!r}, expected {theirs!r} as in {first.name}. "
-                    "Was it recorded on another robot?"
+                    f"{other.name}: field '{name}' has {attribute} {actual!r}, expected {expected_value!r} as in "
+                    f"{first.name}. Was it recorded on another robot?"
                 )
 
 
 def recorded_robot(stores: Sequence[OpenStore]) -> str:
-    """Name of the robot that the stores were recorded with; empty where none of them states it.
+    """Name of the robot that the stores were recorded with; empty where no store states it.
 
     Raises:
-        HandoffError: two stores state different robots.
+        HandoffError: stores of different robots.
     """
     stated = [store for store in stores if store.card.robot]
     for store in stated:
@@ -138,78 +136,81 @@ def recorded_robot(stores: Sequence[OpenStore]) -> str:
 
 
 def read_stores(
-    stores: Sequence[OpenStore], space: FrameSpace | None = None, seen: Seen | None = None
+    stores: Sequence[OpenStore],
+    storage: FrameStorage | None = None,
+    callback: EpisodeCallback | None = None,
 ) -> DemonstrationArrays:
-    """Reads stores that agree, episode by episode, one store after another.
+    """Reads stores with the same schema, episode by episode, one store after another.
 
     Args:
         stores: at least one.
-        space: where pictures and point clouds go; memory by default.
-        seen: is shown every episode while it is read.
+        storage: storage of images and point clouds; memory by default.
+        callback: called with every episode while reading.
 
     Raises:
         HandoffError: stores of different robots, a value that is not finite, damaged files, or an
             instruction that is not a sentence.
     """
-    space = FrameSpace() if space is None else space
+    # Allocate arrays for all stores.
+    storage = FrameStorage() if storage is None else storage
     card = replace(stores[0].card, robot=recorded_robot(stores))
     model = card.model
     lengths = [np.diff(store.episodes.ends(model.stream), prepend=0) for store in stores]
     ends_E = np.cumsum(np.concatenate(lengths))
     observation_MO = np.empty((int(ends_E[-1]), card.observation_size), np.float32)
     action_MA = np.empty((int(ends_E[-1]), card.action_size), np.float32)
-    parts: dict[str, list[Tensor]] = {name: [] for name in card.sensors}
+    sensor_parts: dict[str, list[Tensor]] = {name: [] for name in card.sensors}
+    # Read every episode once.
     number = 0
     for store, length in zip(stores, lengths, strict=True):
-        writers = {name: _writer(store, name, int(length.sum()), space) for name in parts}
-        for own in range(store.episodes.num_episodes):
+        writers = {name: _writer(store, name, int(length.sum()), storage) for name in sensor_parts}
+        for index in range(store.episodes.num_episodes):
             fields = [
                 name
                 for name in _fields(model)
                 if name not in model.image_fields or not writers[name].complete
             ]
-            values = store.episodes.read(own, model.stream, fields)
-            episode = _episode(f"{store.name}: episode {own}", card, values)
-            rows = slice(int(ends_E[number]) - int(length[own]), int(ends_E[number]))
+            values = store.episodes.read(index, model.stream, fields)
+            episode = _episode(f"{store.name}: episode {index}", card, values)
+            rows = slice(int(ends_E[number]) - int(length[index]), int(ends_E[number]))
             observation_MO[rows], action_MA[rows] = episode.observation_TO, episode.action_TA
             for name in writers.keys() & values.keys():
                 writers[name].append(values[name])
-            if seen is not None:
-                seen(number, episode)
+            if callback is not None:
+                callback(number, episode)
             number += 1
         for name, writer in writers.items():
-            parts[name].append(writer.finish())
+            sensor_parts[name].append(writer.finish())
     return DemonstrationArrays(
         observation_MO,
         action_MA,
         ends_E,
         card,
         np.repeat(np.arange(len(stores)), [len(length) for length in lengths]),
-        {name: Frames(part) for name, part in parts.items()},
+        {name: Frames(part) for name, part in sensor_parts.items()},
         tuple(line for store in stores for line in _instructions(store))
-        if model.reads_language
+        if model.language_conditioned
         else (),
     )
 
 
 def _instructions(store: OpenStore) -> list[str]:
-    """Per episode what its metadata say, else what was recorded with it, else what the policy says
-    for itself, else the name of the task."""
-    own = store.card.model.own_instruction
-    otherwise = store.card.task.replace("_", " ") if own is None else own
+    """Instruction of every episode: from its metadata, else from its recorded field, else the
+    policy's default instruction, else the name of the task."""
+    default = store.card.model.default_instruction
+    fallback = store.card.task.replace("_", " ") if default is None else default
     stream, recorded = (
         store.card.model.stream,
         store.episodes.schema.stream(store.card.model.stream).fields,
     )
-    spoken = INSTRUCTION in recorded and recorded[INSTRUCTION].unit == UNIT
+    per_step = INSTRUCTION in recorded and recorded[INSTRUCTION].unit == UNIT
 
-    def told(number: int) -> str:
-        said, line = store.episodes.metadata(number), otherwise
-        if INSTRUCTION in said:
-            line = said[INSTRUCTION]
-        elif spoken:
-            # Of words that were recorded step by step, an episode is about those that it began
-            # with.
+    def instruction(number: int) -> str:
+        metadata, line = store.episodes.metadata(number), fallback
+        if INSTRUCTION in metadata:
+            line = metadata[INSTRUCTION]
+        elif per_step:
+            # Instructions are recorded per step; the one of the first step is used for the episode.
             line = decode(store.episodes.read(number, stream, [INSTRUCTION])[INSTRUCTION][:1])[0]
         if not isinstance(line, str) or not line.strip():
             raise HandoffError(
@@ -217,7 +218,7 @@ def _instructions(store: OpenStore) -> list[str]:
             )
         return line
 
-    return [told(number) for number in range(store.episodes.num_episodes)]
+    return [instruction(number) for number in range(store.episodes.num_episodes)]
 
 
 def _episode(name: str, card: PolicyCard, values: Mapping[str, np.ndarray]) -> DemonstrationEpisode:
@@ -225,20 +226,23 @@ def _episode(name: str, card: PolicyCard, values: Mapping[str, np.ndarray]) -> D
         if column.dtype.kind == "f":
             _check_finite(name, field, column)
     length = len(values[card.model.action_field])
-    seen = [_flat(values[field]) for field in card.observation]
-    observation_TO = np.concatenate(seen, axis=1) if seen else np.zeros((length, 0), np.float32)
+    columns = [_flat(values[field]) for field in card.observation]
+    observation_TO = (
+        np.concatenate(columns, axis=1) if columns else np.zeros((length, 0), np.float32)
+    )
     points = {field: values[field].astype(np.float32) for field in card.model.point_fields}
     return DemonstrationEpisode(observation_TO, _flat(values[card.model.action_field]), points)
 
 
-def _writer(store: OpenStore, name: str, steps: int, space: FrameSpace) -> FrameWriter:
+def _writer(store: OpenStore, name: str, steps: int, storage: FrameStorage) -> FrameWriter:
     spec = store.card.sensors[name]
     dtype = np.dtype(spec.dtype if name in store.card.model.image_fields else np.float32)
     path = store.episodes.path.resolve()
-    # A store only ever grows, and its index tells every segment with its size.
+    # Stores are append-only, so the index, which lists every segment with its size, identifies the
+    # content.
     index = hashlib.sha256((path / "index.json").read_bytes()).hexdigest()
     content = f"{path} {index} {store.card.model.stream}/{name}"
-    return space.reserve(content, steps, (tuple(spec.shape), dtype))
+    return storage.reserve(content, steps, (tuple(spec.shape), dtype))
 
 
 def _fields(model: PolicyConfig) -> tuple[str, ...]:
@@ -249,22 +253,23 @@ def _specs(card: PolicyCard) -> dict[str, FieldSpec]:
     return {**card.observation, **card.sensors, card.model.action_field: card.action}
 
 
-def _spec(place: str, model: PolicyConfig, fields: Mapping[str, FieldSpec], name: str) -> FieldSpec:
-    """The spec of the field, which is an image exactly if it is listed as one."""
+def _spec(store: str, model: PolicyConfig, fields: Mapping[str, FieldSpec], name: str) -> FieldSpec:
+    """Spec of the field; raises unless the field is an image exactly if it is listed under
+    `image_fields`."""
     if name not in fields:
         raise HandoffError(
-            f"{place}: stream '{model.stream}' has no field '{name}'; it has {sorted(fields)}."
+            f"{store}: stream '{model.stream}' has no field '{name}'; it has {sorted(fields)}."
         )
     image = fields[name].unit == "u8"
     if image and name not in model.image_fields:
-        raise HandoffError(f"{place}: field '{name}' is an image. List it under image_fields.")
+        raise HandoffError(f"{store}: field '{name}' is an image. List it under image_fields.")
     if not image and name in model.image_fields:
         raise HandoffError(
-            f"{place}: field '{name}' of image_fields is no image but {fields[name].shape} numbers."
+            f"{store}: field '{name}' of image_fields is not an image but has shape {fields[name].shape}."
         )
     if name in model.point_fields and len(fields[name].shape) != 2:
         raise HandoffError(
-            f"{place}: field '{name}' of point_fields has shape {fields[name].shape}, not (points, D)."
+            f"{store}: field '{name}' of point_fields has shape {fields[name].shape}, expected (points, D)."
         )
     return fields[name]
 

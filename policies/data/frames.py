@@ -1,12 +1,11 @@
-"""Pictures and point clouds of every recorded step: in memory as far as they fit, else in an
-uncompressed file.
+"""Decoded images and point clouds of every recorded step, in memory or in an uncompressed file.
 
-A store keeps pictures compressed, many steps in one chunk, so windows drawn at random would decode
-much for little. A gather of whole steps from memory, or from a file in the kernel's page cache,
-runs near the speed of copying memory.
+A store compresses many images per chunk, so random access to windows would decode far more than it
+needs. Gathering decoded steps from memory, or from a file in the kernel's page cache, runs near the
+speed of copying memory.
 
-A file is written in one pass beside its final name and renamed when it is whole. Its name tells
-what is in it, so a training that was killed finds it again, and one whose data changed does not.
+A file is written under a temporary name and renamed when it is complete. Its final name is a digest
+of its content's origin, so a resumed training finds it, and a training on changed data does not.
 """
 
 from __future__ import annotations
@@ -30,38 +29,38 @@ _FILES = "frames-*.bin"
 
 
 class Frames:
-    """What one camera or point cloud gave at every recorded step, part after part (one per
-    store)."""
+    """All recorded steps of one camera or point cloud, concatenated from one part per store."""
 
     def __init__(self, parts: Sequence[Tensor]) -> None:
-        """Of `parts`, each (steps, ...) on the CPU, equal in all but their length."""
+        """Concatenates `parts`, each (steps, ...) on the CPU, with equal shapes except for their
+        length."""
         self.step_shape = tuple(parts[0].shape[1:])
-        """Of one step."""
+        """Shape of one step."""
         self._parts = [part.reshape(len(part), -1) for part in parts]
         self._ends = torch.tensor([len(part) for part in parts]).cumsum(0)
 
     def __len__(self) -> int:
-        """Recorded steps."""
+        """Number of recorded steps."""
         return int(self._ends[-1])
 
     def steps(self, rows: Tensor, pinned: bool = False) -> Tensor:
-        """The steps `rows`, any shape, on the CPU, as `(*rows.shape, *step_shape)`.
+        """Gathers the steps `rows` as `(*rows.shape, *step_shape)` on the CPU.
 
         Args:
-            rows: on the CPU.
-            pinned: puts them where a copy to a GPU is made beside other work.
+            rows: indices of any shape, on the CPU.
+            pinned: whether to use pinned memory, for asynchronous copies to a GPU.
         """
         flat = rows.reshape(-1)
-        found = torch.empty(
+        gathered = torch.empty(
             len(flat), self._parts[0].shape[1], dtype=self._parts[0].dtype, pin_memory=pinned
         )
         for part, start, run in self._runs(flat):
-            torch.index_select(self._parts[part], 0, flat[run] - start, out=found[run])
-        return found.view(*rows.shape, *self.step_shape)
+            torch.index_select(self._parts[part], 0, flat[run] - start, out=gathered[run])
+        return gathered.view(*rows.shape, *self.step_shape)
 
     def _runs(self, flat: Tensor) -> list[tuple[int, int, slice]]:
-        """Stretches of `flat` that lie in one part: its number, its first step, where the stretch
-        stands."""
+        """Consecutive entries of `flat` that lie in one part: the part's index, its first step, and
+        the slice of `flat`."""
         if len(self._parts) == 1:
             return [(0, 0, slice(None))]
         part_R = torch.bucketize(flat, self._ends, right=True)
@@ -76,43 +75,41 @@ class Frames:
 
 
 class FrameWriter(Protocol):
-    """Takes the steps of one camera or point cloud of one store, in order."""
+    """Receives the steps of one camera or point cloud of one store, in order."""
 
     complete: bool
-    """Whether all of them are there already, from an earlier attempt; what is appended is then
-    ignored."""
+    """Whether all steps exist already from an earlier run; appended steps are then ignored."""
 
     def append(self, steps: np.ndarray) -> None:
-        """Takes `(T, ...)`."""
+        """Appends steps `(T, ...)`."""
         ...
 
     def finish(self) -> Tensor:
-        """All steps, `(M, ...)`.
+        """Returns all steps `(M, ...)`.
 
         Raises:
-            HandoffError: fewer or more of them came than were reserved.
+            HandoffError: the number of appended steps is not the reserved one.
         """
         ...
 
 
-class FrameSpace:
-    """Where frames go: memory as far as `limit_gb` reaches, for all cameras together, then files in
+class FrameStorage:
+    """Allocates frames in memory up to `limit_gb` for all cameras together, then in files in
     `folder`."""
 
     def __init__(self, limit_gb: float = math.inf, folder: Path | None = None) -> None:
-        """Without a `folder` everything goes to memory; 1 GB is 10^9 bytes."""
+        """Uses memory only if there is no `folder`; 1 GB is 10^9 bytes."""
         self.folder = folder
         self._left = limit_gb * 1e9
 
     def reserve(
         self, content: str, steps: int, spec: tuple[tuple[int, ...], np.dtype]
     ) -> FrameWriter:
-        """Room for what one camera gave in one store; it lies in memory if all of it still fits
-        there.
+        """Allocates space for one camera of one store, in memory if all of it fits.
 
         Args:
-            content: tells it apart from everything else, changes of the store included.
-            steps: recorded steps, M.
+            content: unique key of the content, which changes with the store.
+            steps: number of recorded steps, M.
             spec: shape and dtype of one step.
         """
         shape, dtype = (steps, *spec[0]), spec[1]
@@ -124,8 +121,7 @@ class FrameSpace:
         return _InFile(self.folder / _FILES.replace("*", name), shape, dtype)
 
     def clear(self) -> None:
-        """Removes the files, finished or not; what is gathered from them stays readable until it is
-        let go of."""
+        """Removes all files, complete or not; open mappings stay readable."""
         if self.folder is not None:
             for pattern in (_FILES, f".{_FILES}.*.partial"):
                 for file in self.folder.glob(pattern):
@@ -136,7 +132,8 @@ class _InMemory:
     complete = False
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        self._steps, self._filled = np.empty(shape, dtype), 0
+        self._steps = np.empty(shape, dtype)
+        self._filled = 0
 
     def append(self, steps: np.ndarray) -> None:
         self._steps[self._filled : self._filled + len(steps)] = steps
@@ -149,10 +146,12 @@ class _InMemory:
 
 class _InFile:
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        self._path, self._shape, self._dtype = path, shape, dtype
-        # Of several processes of one training each writes its own; the last to rename wins, and all
-        # are equal.
-        self._aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        self._path = path
+        self._shape = shape
+        self._dtype = dtype
+        # Every process of a training writes a separate temporary file with equal content; the last
+        # rename wins.
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
         self._file: BinaryIO | None = None
         self._filled = 0
         self.complete = path.exists() and path.stat().st_size == math.prod(shape) * dtype.itemsize
@@ -160,11 +159,9 @@ class _InFile:
     def append(self, steps: np.ndarray) -> None:
         if self.complete:
             return
-        with explain_write_errors(
-            self._path, "the frames that do not fit in memory were not laid out"
-        ):
+        with explain_write_errors(self._path, "frames that do not fit in memory were not written"):
             if self._file is None:
-                self._file = self._aside.open("wb")
+                self._file = self._temporary.open("wb")
             self._file.write(np.ascontiguousarray(steps, self._dtype).data)
         self._filled += len(steps)
 
@@ -173,27 +170,25 @@ class _InFile:
             _check_steps(str(self._path), self._filled, self._shape[0])
             self._seal()
         kind = torch.from_numpy(np.empty(0, self._dtype)).dtype
-        # A shared mapping is never written to here; a private one would count against the memory
-        # that can be promised.
+        # The mapping is never written to; a private one would count against the overcommit limit.
         return torch.from_file(
             str(self._path), shared=True, size=math.prod(self._shape), dtype=kind
         ).view(self._shape)
 
     def _seal(self) -> None:
-        with explain_write_errors(
-            self._path, "the frames that do not fit in memory were not laid out"
-        ):
+        with explain_write_errors(self._path, "frames that do not fit in memory were not written"):
             if self._file is not None:
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
-            os.replace(self._aside, self._path)
+            os.replace(self._temporary, self._path)
             sync_path(self._path.parent)
-        self._file, self.complete = None, True
+        self._file = None
+        self.complete = True
 
 
 def _check_steps(place: str, filled: int, expected: int) -> None:
     if filled != expected:
         raise HandoffError(
-            f"frames in {place}: {filled} steps came, expected {expected}. Did the store change?"
+            f"frames in {place}: {filled} steps were written, expected {expected}. Did the store change?"
         )

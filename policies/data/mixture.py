@@ -1,8 +1,8 @@
-"""Mixes batches from several stores: shares by weight, every window once per epoch of its store.
+"""Mixes batches from several stores by weight; every window occurs once per epoch of its store.
 
-The share of a store in one batch is rounded so that what it contributed since the first update is
-never more than one window per store in the mixture from its weight's share. Everything is a pure
-function of the number of the update.
+The number of a store's windows in a batch is rounded so that its total since the first update
+deviates from its weighted share by at most one window per store of the mixture. Batches are a pure
+function of the update's number.
 """
 
 from __future__ import annotations
@@ -17,29 +17,34 @@ from robots.errors import HandoffError
 
 
 class MixedWindows(NamedTuple):
-    """Windows that are numbered through, one store after another."""
+    """Windows of several stores, numbered consecutively, one store after another."""
 
     counts: tuple[int, ...]
-    """Windows of every store."""
+    """Number of windows of every store."""
     weights: tuple[float, ...]
-    """Of every store, in any unit."""
+    """Sampling weight of every store; only their ratios matter."""
 
     def batch(self, size: int, step: int, seed: int) -> np.ndarray:
-        """Windows for update number `step`: (size,), one store after another; see `shuffled_batch`
-        for a single store.
+        """Window indices (size,) of update `step`, grouped by store; see `shuffled_batch` for a
+        single store.
 
         Args:
-            size: of the batch.
+            size: batch size.
             step: number of the update.
-            seed: of the orders.
+            seed: seed of the data order.
         """
         if len(self.counts) == 1:
             return shuffled_batch(size, self.counts[0], step, seed)
-        before, after = taken(size * step, self.weights), taken(size * (step + 1), self.weights)
+        start_counts, end_counts = (
+            windows_taken(size * step, self.weights),
+            windows_taken(size * (step + 1), self.weights),
+        )
         parts, first = [], 0
         for store, count in enumerate(self.counts):
-            chosen = shuffled_span(before[store], after[store] - before[store], count, seed, store)
-            parts.append(first + chosen)
+            window_indices = shuffled_span(
+                start_counts[store], end_counts[store] - start_counts[store], count, seed, store
+            )
+            parts.append(first + window_indices)
             first += count
         return np.concatenate(parts)
 
@@ -47,21 +52,20 @@ class MixedWindows(NamedTuple):
 def new_mixture(
     names: tuple[str, ...], counts: tuple[int, ...], weights: tuple[float, ...]
 ) -> MixedWindows:
-    """Checks what a mixture is made of.
+    """Checks and builds a mixture.
 
     Raises:
-        HandoffError: a store that is named twice, one without a window, or a weight that is not a
-            finite number above
-            0.
+        HandoffError: duplicate store, a store without windows, or a weight that is not a finite
+            number above 0.
     """
     if len(set(names)) < len(names):
         raise HandoffError(
-            f"mixture: stores {list(names)}, expected each once. Give it the sum of its weights."
+            f"mixture: stores {list(names)}, expected each once. Use the sum of its weights."
         )
     for name, count, weight in zip(names, counts, weights, strict=True):
         if not count:
             raise HandoffError(
-                f"{name}: no window to learn from. Are its episodes shorter than the horizon, or all held out?"
+                f"{name}: no training windows. Are its episodes shorter than the horizon, or all held out?"
             )
         if not 0 < weight < float("inf"):
             raise HandoffError(
@@ -70,17 +74,17 @@ def new_mixture(
     return MixedWindows(counts, weights)
 
 
-def taken(windows: int, weights: tuple[float, ...]) -> list[int]:
-    """How many of the first `windows` windows every store gave.
+def windows_taken(windows: int, weights: tuple[float, ...]) -> list[int]:
+    """How many of the first `windows` windows each store contributed.
 
-    Each store takes its rounded share of what those before it left, so that all counts add up, none
-    ever falls as `windows` rises, and each stays within one window per store of its share.
+    Each store gets its rounded share of what the previous stores left, so that the counts add up,
+    never decrease as `windows` grows, and deviate from their share by at most one window per store.
     """
-    left, weight_left = windows, sum(map(Fraction, weights))
+    remaining, remaining_weight = windows, sum(map(Fraction, weights))
     counts = []
     for weight in map(Fraction, weights):
-        share = weight / weight_left
-        count = (2 * left * share.numerator + share.denominator) // (2 * share.denominator)
+        share = weight / remaining_weight
+        count = (2 * remaining * share.numerator + share.denominator) // (2 * share.denominator)
         counts.append(count)
-        left, weight_left = left - count, weight_left - weight
+        remaining, remaining_weight = remaining - count, remaining_weight - weight
     return counts

@@ -1,5 +1,5 @@
-"""States that a policy met in practice, kept beside its weights: there, too, a student is to answer
-as it does.
+"""States that a policy visited in fine-tuning or distillation, saved with its weights so that
+students can be distilled on them.
 
 Shape suffixes: R states, T observed steps, O observation.
 """
@@ -15,41 +15,41 @@ from robots.errors import HandoffError
 from robots.storage.durable import explain_write_errors, write_atomically
 
 FILE = "practised.safetensors"
-MOST = 20_000
-"""States that are kept, the newest."""
-_SEEN = "seen"
+MAX_STATES = 20_000
+"""Maximum number of saved states; the newest are kept."""
+_VECTOR = "seen"
 
 
-def save_practised(path: Path, seen: Any) -> None:
-    """Writes the newest of the states, normalised as the policy in the folder `path` does.
+def save_visited_states(path: Path, states: Any) -> None:
+    """Saves the newest states, normalised by the policy in the folder `path`.
 
     Args:
-        path: folder.
-        seen: (R, T, O), or a TensorDict of that (`policies.rl.on_policy.observations.VECTOR`) and
-            what else was seen, by name.
+        path: folder of the policy.
+        states: (R, T, O), or a TensorDict of that (`policies.rl.on_policy.observations.VECTOR`) and
+            of other observation tensors by name.
 
     Raises:
         HandoffError: a full disk.
     """
     from safetensors.torch import save
 
-    with explain_write_errors(path, "the states of practice were not saved"):
-        newest = seen[-MOST:]
-        parts = {_SEEN: newest} if isinstance(newest, Tensor) else dict(newest.items())
+    with explain_write_errors(path, "the visited states were not saved"):
+        newest = states[-MAX_STATES:]
+        parts = {_VECTOR: newest} if isinstance(newest, Tensor) else dict(newest.items())
         write_atomically(
             path / FILE, save({name: part.contiguous() for name, part in parts.items()})
         )
 
 
-def load_practised(path: Path, shape: tuple[int, int]) -> Tensor | None:
-    """(R, T, O) of the policy in the folder `path`; None where it has not practised.
+def load_visited_states(path: Path, shape: tuple[int, int]) -> Tensor | None:
+    """Visited states (R, T, O) of the policy in the folder `path`; None where there are none.
 
     Args:
-        path: folder.
-        shape: T, O of the policy.
+        path: folder of the policy.
+        shape: (T, O) of the policy.
 
     Raises:
-        HandoffError: a damaged file, or another policy's.
+        HandoffError: a damaged file, or one of another policy.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -57,13 +57,14 @@ def load_practised(path: Path, shape: tuple[int, int]) -> Tensor | None:
     if not (path / FILE).exists():
         return None
     try:
-        seen_RTO = load_file(path / FILE)[_SEEN]
+        states_RTO = load_file(path / FILE)[_VECTOR]
     except (SafetensorError, KeyError) as error:
         raise HandoffError(
             f"{path / FILE}: damaged ({error}). Was it cut short by a copy?"
         ) from None
-    if tuple(seen_RTO.shape[1:]) != shape:
+    if tuple(states_RTO.shape[1:]) != shape:
         raise HandoffError(
-            f"{path / FILE}: states of shape {tuple(seen_RTO.shape[1:])}, expected {shape}. Another policy's?"
+            f"{path / FILE}: states of shape {tuple(states_RTO.shape[1:])}, expected {shape}. "
+            "Is the file of another policy?"
         )
-    return seen_RTO
+    return states_RTO

@@ -1,8 +1,8 @@
-"""Windows over episodes: what the policy sees at one step, and the chunk it should answer.
+"""Training windows of episodes: the observation at one step and the chunk to predict.
 
 Padding repeats the first and last step of the episode, as in diffusion_policy's `SequenceSampler`
 with `pad_before = n_obs_steps - 1` and `pad_after = n_action_steps - 1`, so that the first step of
-an episode can be a window's newest and the last action can still be executed.
+an episode can be the newest of a window and the last action can be executed.
 
 Shape suffixes: N windows, T observed steps, H horizon, O observation, A action, B batch, M recorded
 steps.
@@ -25,26 +25,26 @@ from policies.policy import Batch, ObservationTensors
 from policies.random_streams import ORDER_SPACING, RandomStream
 from robots.errors import HandoffError
 
-_DIGESTED = 1000
-"""Pictures of a camera that enter the digest: all of them would take longer than many a
+_DIGEST_IMAGES = 1000
+"""Maximum number of images of a camera in the digest; hashing all could take longer than
 training."""
 
 
 class WindowIndex(NamedTuple):
-    """Rows of the recorded steps that make up each window."""
+    """Indices of the recorded steps of each window."""
 
     observation_NT: np.ndarray
     action_NH: np.ndarray
     padded_NH: np.ndarray
-    """True for actions outside their episode, which repeat its first or last."""
+    """True for actions outside their episode, which repeat its first or last action."""
     episode_N: np.ndarray
     end_N: np.ndarray
-    """Row after the last of each window's episode."""
+    """Index after the last step of each window's episode."""
 
-    def of(self, episodes: Sequence[int] | np.ndarray) -> WindowIndex:
-        """Those of `episodes`."""
-        chosen = np.isin(self.episode_N, episodes)
-        return WindowIndex(*(part[chosen] for part in self))
+    def select(self, episodes: Sequence[int] | np.ndarray) -> WindowIndex:
+        """The windows of `episodes`."""
+        selected = np.isin(self.episode_N, episodes)
+        return WindowIndex(*(part[selected] for part in self))
 
 
 def window_index(
@@ -54,12 +54,12 @@ def window_index(
 
     Args:
         ends: (E,) increasing.
-        n_obs_steps: T; the newest observed step is entry T-1 of the chunk.
+        n_obs_steps: T; the newest observation step is step T-1 of the chunk.
         horizon: H.
         n_action_steps: actions executed per chunk.
 
     Raises:
-        HandoffError: the executed actions do not fit in the horizon, or there is no window.
+        HandoffError: the horizon is too short for the executed actions, or there is no window.
     """
     if not 1 <= n_obs_steps <= n_obs_steps - 1 + n_action_steps <= horizon:
         raise HandoffError(
@@ -73,7 +73,7 @@ def window_index(
     index = WindowIndex(*(np.concatenate(part) for part in zip(*parts, strict=True)))
     if not len(index.episode_N):
         raise HandoffError(
-            f"windows: none in {len(ends)} episodes, all shorter than the horizon of {horizon} steps."
+            f"windows: none in {len(ends)} episodes, all are shorter than the horizon of {horizon} steps."
         )
     return index
 
@@ -81,37 +81,36 @@ def window_index(
 def episode_windows(
     length: int, n_obs_steps: int, horizon: int, n_action_steps: int
 ) -> WindowIndex:
-    """The windows of one episode of `length` steps, which may be none; see `window_index`."""
+    """The windows, possibly none, of one episode of `length` steps; see `window_index`."""
     return _episode_windows(0, 0, length, (n_obs_steps, horizon, n_action_steps))
 
 
 def _episode_windows(number: int, start: int, end: int, sizes: tuple[int, int, int]) -> WindowIndex:
     n_obs_steps, horizon, n_action_steps = sizes
     firsts = np.arange(start - (n_obs_steps - 1), end - horizon + n_action_steps)
-    wanted_NH = firsts[:, None] + np.arange(horizon)
-    rows_NH = np.clip(wanted_NH, start, end - 1)
+    unclipped_NH = firsts[:, None] + np.arange(horizon)
+    rows_NH = np.clip(unclipped_NH, start, end - 1)
     number_N, end_N = (np.full(len(rows_NH), value) for value in (number, end))
-    return WindowIndex(rows_NH[:, :n_obs_steps], rows_NH, rows_NH != wanted_NH, number_N, end_N)
+    return WindowIndex(rows_NH[:, :n_obs_steps], rows_NH, rows_NH != unclipped_NH, number_N, end_N)
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Recorded steps, normalised and on the training device, with the rows that make up each
-    window."""
+    """Normalised recorded steps on the training device, with the indices of each window."""
 
     observation_MO: Tensor
     observation_NT: Tensor
-    """On the CPU, where frames are gathered."""
+    """Indices of the observation steps, on the CPU, where frames are gathered."""
     chunk_NHA: Tensor
     padded_NH: Tensor
     """True for actions outside the window's episode."""
     sensors: Mapping[str, Frames] = field(default_factory=dict)
-    """Per camera or point cloud, of every recorded step, as recorded."""
+    """Frames of every recorded step, per camera and point cloud."""
     instruction_N: tuple[str, ...] = ()
-    """N sentences; empty where there are none."""
+    """N instructions; empty for policies that are not language-conditioned."""
     goal_end_N: Tensor | None = None
-    """Row after the last of each window's episode, on the CPU, where a later observation of the
-    episode is the goal; None where the policy is told none."""
+    """Index after the last step of each window's episode, on the CPU, for policies whose goal is a
+    later observation of the episode; None for others."""
 
     def __len__(self) -> int:
         return len(self.chunk_NHA)
@@ -119,99 +118,102 @@ class Windows:
     def batch(
         self,
         windows_B: Tensor,
-        draw: np.random.Generator | None = None,
+        generator: np.random.Generator | None = None,
         frames: Mapping[str, Tensor] | None = None,
     ) -> Batch:
-        """The windows numbered `windows_B`, on the device of the recorded steps; arguments see
-        `observations`."""
-        observed, own_B = (
-            self.observations(windows_B, draw, frames),
+        """Training batch of the windows `windows_B`, on the device of the recorded steps; for the
+        arguments see `observations`."""
+        observed, device_windows_B = (
+            self.observations(windows_B, generator, frames),
             windows_B.to(self.chunk_NHA.device),
         )
-        return Batch(observed, self.chunk_NHA[own_B], self.padded_NH[own_B])
+        return Batch(observed, self.chunk_NHA[device_windows_B], self.padded_NH[device_windows_B])
 
     def observations(
         self,
         windows_B: Tensor,
-        draw: np.random.Generator | None = None,
+        generator: np.random.Generator | None = None,
         frames: Mapping[str, Tensor] | None = None,
     ) -> ObservationTensors:
-        """What is seen in the windows numbered `windows_B`.
+        """Observations of the windows `windows_B`.
 
         Args:
-            windows_B: on the CPU, which spares a GPU the wait for them, or on the device.
-            draw: picks the goals, where there are any.
-            frames: what `frames` made of the same windows; read here by default.
+            windows_B: window indices, preferably on the CPU, which avoids a GPU synchronisation.
+            generator: random generator of the goals; required by windows with goals.
+            frames: result of `frames` for the same windows; computed here by default.
 
         Raises:
-            HandoffError: goals have to be drawn and there is nothing to draw them with.
+            HandoffError: goals must be drawn, but there is no generator.
         """
         device, windows_B = self.chunk_NHA.device, windows_B.cpu()
-        read = self.frames(windows_B) if frames is None else frames
-        sensors = {name: steps.to(device, non_blocking=True) for name, steps in read.items()}
+        cpu_frames = self.frames(windows_B) if frames is None else frames
+        sensors = {name: steps.to(device, non_blocking=True) for name, steps in cpu_frames.items()}
         rows_BT = self.observation_NT[windows_B]
-        chosen = windows_B.tolist() if self.instruction_N else []
-        instructions = tuple(self.instruction_N[window] for window in chosen)
+        window_list = windows_B.tolist() if self.instruction_N else []
+        instructions = tuple(self.instruction_N[window] for window in window_list)
         goal_BO = None
         if self.goal_end_N is not None:
-            if draw is None:
+            if generator is None:
                 raise HandoffError(
-                    "windows: goals are later observations, but no random numbers were given."
+                    "windows: goals are drawn from later observations, but no generator was given."
                 )
-            goal_B = future_rows(rows_BT[:, -1].numpy(), self.goal_end_N[windows_B].numpy(), draw)
+            goal_B = future_rows(
+                rows_BT[:, -1].numpy(), self.goal_end_N[windows_B].numpy(), generator
+            )
             goal_BO = self.observation_MO[torch.from_numpy(goal_B).to(device)]
         return ObservationTensors(
             self.observation_MO[rows_BT.to(device)], sensors, instructions, goal_BO
         )
 
     def frames(self, windows_B: Tensor) -> dict[str, Tensor]:
-        """Pictures and point clouds of the windows numbered `windows_B`, both on the CPU, ready for
-        the device."""
-        rows_BT, remote = self.observation_NT[windows_B], self.chunk_NHA.device.type == "cuda"
-        return {name: frames.steps(rows_BT, pinned=remote) for name, frames in self.sensors.items()}
+        """Images and point clouds of the windows `windows_B`, on the CPU, pinned if the device is a
+        GPU."""
+        rows_BT, pinned = self.observation_NT[windows_B], self.chunk_NHA.device.type == "cuda"
+        return {name: frames.steps(rows_BT, pinned=pinned) for name, frames in self.sensors.items()}
 
     def digest(self) -> str:
-        """Digest (hex sha256) of the windows' numbers and words; of pictures a thousand, evenly
-        spread."""
+        """Digest (hex sha256) of the windows' vectors and instructions, and of up to a thousand
+        evenly spread frames per sensor."""
         digest = hashlib.sha256()
         for tensor in (self.observation_MO, self.observation_NT, self.chunk_NHA):
             digest.update(tensor.cpu().contiguous().numpy().tobytes())
         for name, frames in sorted(self.sensors.items()):
-            chosen = torch.linspace(0, len(frames) - 1, min(len(frames), _DIGESTED)).long()
-            digest.update(name.encode() + frames.steps(chosen).numpy().tobytes())
+            rows = torch.linspace(0, len(frames) - 1, min(len(frames), _DIGEST_IMAGES)).long()
+            digest.update(name.encode() + frames.steps(rows).numpy().tobytes())
         digest.update("\n".join(self.instruction_N).encode())
         return digest.hexdigest()
 
 
-def with_states(windows: Windows, seen_RTO: Tensor) -> Windows:
-    """`windows` and, behind them, states that belong to no episode; for who asks for observations
-    alone.
+def append_states(windows: Windows, states_RTO: Tensor) -> Windows:
+    """Appends states without actions to `windows`, for uses that need observations only.
 
     Args:
-        windows: of vectors, without instructions and goals.
-        seen_RTO: R normalised histories. Their chunks are zeros, and count as padded.
+        windows: windows with vectors only, without sensors, instructions and goals.
+        states_RTO: R normalised observation histories. Their chunks are zeros and marked as padded.
     """
-    count, history = seen_RTO.shape[:2]
+    count, history = states_RTO.shape[:2]
     device, zeros = (
         windows.chunk_NHA.device,
         windows.chunk_NHA.new_zeros(count, *windows.chunk_NHA.shape[1:]),
     )
     rows_RT = torch.arange(count * history).view(count, history) + len(windows.observation_MO)
     return Windows(
-        observation_MO=torch.cat([windows.observation_MO, seen_RTO.flatten(0, 1).to(device)]),
+        observation_MO=torch.cat([windows.observation_MO, states_RTO.flatten(0, 1).to(device)]),
         observation_NT=torch.cat([windows.observation_NT, rows_RT]),
         chunk_NHA=torch.cat([windows.chunk_NHA, zeros]),
         padded_NH=torch.cat([windows.padded_NH, torch.ones_like(zeros[..., 0], dtype=torch.bool)]),
     )
 
 
-def future_rows(newest_B: np.ndarray, end_B: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """(B,) rows after `newest_B` and before `end_B`, each equally likely; the last of the episode
+def future_rows(
+    newest_B: np.ndarray, end_B: np.ndarray, generator: np.random.Generator
+) -> np.ndarray:
+    """Indices (B,) drawn uniformly from after `newest_B` to before `end_B`; the episode's last step
     if none is later.
 
     Hindsight goals of play (BESO, Reuss et al., RSS 2023; Lynch et al., CoRL 2019).
     """
-    return draw.integers(np.minimum(newest_B + 1, end_B - 1), end_B)
+    return generator.integers(np.minimum(newest_B + 1, end_B - 1), end_B)
 
 
 def chunks(
@@ -220,11 +222,11 @@ def chunks(
     """The chunk (N, H, A) of every window in physical units.
 
     Args:
-        index: of the windows.
-        observation_MO: recorded.
-        action_MA: recorded.
-        anchor: entry of the observation from which on the A entries stand that actions are relative
-            to, as seen at the window's newest observed step; None leaves the actions as they are.
+        index: indices of the windows.
+        observation_MO: recorded observations.
+        action_MA: recorded actions.
+        anchor: first of the A observation entries that actions are relative to, at the window's
+            newest observation step; None leaves actions absolute.
     """
     chunk_NHA = action_MA[index.action_NH]
     if anchor is None:
@@ -236,35 +238,33 @@ def chunks(
 
 
 def shuffled_batch(size: int, count: int, step: int, seed: int) -> np.ndarray:
-    """(size,) windows out of `count` for update number `step`: an epoch is a permutation, its
-    remainder dropped.
+    """Window indices (size,) below `count` for update `step`; an epoch is a permutation whose
+    remainder is dropped.
 
-    A pure function of its arguments, so an interrupted run goes on with exactly the batches it
-    would have had.
+    A pure function of its arguments, so a resumed run continues with the same batches.
     """
     size = min(size, count)
-    epoch, place = divmod(step, count // size)
-    return _permutation(count, epoch, seed, 0)[place * size : (place + 1) * size]
+    epoch, batch = divmod(step, count // size)
+    return _permutation(count, epoch, seed, 0)[batch * size : (batch + 1) * size]
 
 
 def shuffled_span(first: int, size: int, count: int, seed: int, order: int) -> np.ndarray:
-    """(size,) windows out of `count`, from place `first` on in an endless row of permutations, one
-    per epoch.
+    """Window indices (size,) below `count`, from position `first` of an endless sequence of
+    permutations, one per epoch.
 
-    Nothing is dropped, so every window comes once per epoch even if batches of other sizes are cut
-    from the row.
+    Nothing is dropped, so every window occurs once per epoch, whatever the batch sizes.
 
     Args:
-        first: place in the row.
-        size: windows.
-        count: windows there are.
-        seed: of the orders.
-        order: which row; those of other numbers are independent.
+        first: position in the sequence.
+        size: number of windows to return.
+        count: number of windows of the store.
+        seed: seed of the data order.
+        order: number of the sequence; different numbers give independent ones.
     """
     epochs = range(first // count, (first + size - 1) // count + 1)
-    row = [_permutation(count, epoch, seed, order) for epoch in epochs]
+    sequence = [_permutation(count, epoch, seed, order) for epoch in epochs]
     start = first - epochs.start * count
-    return np.concatenate([np.zeros(0, np.int64), *row])[start : start + size]
+    return np.concatenate([np.zeros(0, np.int64), *sequence])[start : start + size]
 
 
 @lru_cache(maxsize=16)

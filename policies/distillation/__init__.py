@@ -3,7 +3,7 @@
 - `config`: options; imports no torch.
 - `one_step`: a one-step student of a diffusion policy.
 - `regression`: regression on chunks from the same noise.
-- `on_policy`: students that learn at the states they visit.
-- `teachers`: losses and inputs per kind of policy.
-- `online_student`: a student trained beside its teacher.
+- `on_policy`: distillation at the states that the student visits.
+- `teachers`: teachers, and distillation losses per policy family.
+- `online_student`: a student trained alongside its teacher.
 """

@@ -1,4 +1,4 @@
-"""Options of this package."""
+"""Options of distillation; imports no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from robots.seed_ranges import TRAINING
 
 @config
 class OneStepConfig:
-    """A one-step student that follows its teacher; see `policies.distillation.online_student`."""
+    """Options of a one-step student trained alongside its teacher; see
+    `policies.distillation.online_student`."""
 
     learning_rate: float = 3e-4
     """Learning rate of AdamW."""
@@ -27,7 +28,7 @@ class OneStepConfig:
 
 @config
 class DistilConfig:
-    """A one-step student of a diffusion policy."""
+    """Options of a one-step student of a diffusion policy."""
 
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(steps=8_000, learning_rate=1e-3, decay_fraction=0.7)
@@ -35,37 +36,37 @@ class DistilConfig:
     """Updates, learning rate, batch size and logging of the student's training."""
     targets: int = 262_144
     """Pairs of noise and teacher's chunk in the table, spread evenly over the windows of the
-    demonstrations and the states of practice."""
+    demonstrations and the teacher's visited states."""
     teacher_batch: int = 1024
-    """Pairs per pass of the teacher."""
+    """Pairs per forward pass of the teacher."""
 
 
 @config
 class OnPolicyDistilConfig:
-    """How a student is taught in its own states."""
+    """Options of on-policy distillation."""
 
     form: Literal["kl", "reinforce"] = "kl"
-    """Loss on action tokens: `kl` is the divergence from the teacher over all bins in closed form,
-    `reinforce` RLinf's advantage of the one token that was drawn. Diffusion and flow policies have
-    the closed form alone."""
+    """Loss on action tokens: `kl` is the closed-form divergence from the teacher over all bins,
+    `reinforce` RLinf's advantage of the sampled token. Diffusion and flow policies have `kl`
+    alone."""
     temperature: float = 1.0
     """Temperature of the tokens of teacher and student in training; inference keeps its own."""
     steps: int | None = None
     """Sampler steps of teacher and student in training, and of the student afterwards. None keeps
     each policy's own; they must match."""
     noise: float = 0.0
-    """Noise of the sampler's steps: eta of DDIM, the level of the flow-SDE. 0 follows the ODE, as
-    inference does, and matches means."""
+    """Noise of the sampler's steps: eta of DDIM, or the noise level of the flow-SDE. 0 follows the
+    ODE, as inference does, and matches means."""
     chain: ChainConfig = field(default_factory=ChainConfig)
     """Bounds on that noise."""
     ppo: PpoConfig = field(default_factory=PpoConfig)
-    """Clipping of the ratios of `reinforce`, where a rollout serves several updates."""
+    """Clipping of the ratios of `reinforce`, when a rollout is used for several updates."""
     learning_rate: float = 1e-4
-    """RLinf takes 2e-6, for whole models of billions of weights."""
+    """Learning rate of Adam; RLinf uses 2e-6 for models with billions of weights."""
     max_grad_norm: float | None = 1.0
     """Norm to which the student's gradient is clipped; None does not clip."""
     epochs: int = 1
-    """Passes over a rollout; the teacher is asked in each."""
+    """Passes over a rollout; each evaluates the teacher again."""
     batch_size: int = 640
     """Decisions per update."""
     rollouts: int = 40
@@ -73,18 +74,18 @@ class OnPolicyDistilConfig:
     decisions: int = 40
     """Decisions per environment and rollout."""
     first_seed: int = TRAINING.start
-    """Seed of the first start; protocols' starts lie below."""
+    """Seed of the first episode; seeds below are reserved for evaluation protocols."""
     seed: int = 0
     """Seed of noise and minibatches."""
     save_every: int = 5
-    """Rollouts between two states on the disk, behind which all worlds begin new episodes."""
+    """Rollouts between two saved states; after each, all environments are reset."""
     threads: int = 1
-    """Processor threads of torch."""
+    """CPU threads of torch."""
 
     def __post_init__(self) -> None:
-        least = min(self.epochs, self.batch_size, self.rollouts, self.decisions, self.save_every)
-        if least < 1 or not self.temperature > 0.0:
+        smallest = min(self.epochs, self.batch_size, self.rollouts, self.decisions, self.save_every)
+        if smallest < 1 or not self.temperature > 0.0:
             raise HandoffError(
-                f"teaching: epochs, batch_size, rollouts, decisions and save_every are at least {least}, the "
-                f"temperature is {self.temperature:g}; expected 1 or more, and a temperature above 0."
+                f"distillation: the smallest of epochs, batch_size, rollouts, decisions and save_every is "
+                f"{smallest} and the temperature {self.temperature:g}; expected 1 or more, and a temperature above 0."
             )

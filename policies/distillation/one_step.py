@@ -1,14 +1,14 @@
-"""Stage `distil`: a many-step teacher to a one-step student, by regression on the same noise
-(RL-100, default).
+"""Distils a many-step diffusion teacher into a one-step student by regression on the same noise,
+the stage `distil` (RL-100, default).
 
-The teacher's sampler is deterministic, so noise and observation fix its chunk; the student learns
-to answer that very chunk in one step from that very noise. Regression on chunks drawn with other
-noise would collapse to their mean. The student starts from the teacher's weights. Its targets are
-worked out first, as a table, because the teacher's many passes cost several updates and every
-target serves in several of them.
+The teacher's sampler is deterministic, so noise and observation determine its chunk; the student
+learns to output that chunk in one step from the same noise. Regression on chunks from other noise
+would collapse to their mean. The student starts from the teacher's weights. The targets are
+computed first, as a table, because the teacher's passes cost several updates and every target is
+used in several of them.
 
-A teacher that has practised meets other states than its demonstrations show. Those that it met last
-(`policies.data.visited_states`) stand beside theirs.
+A fine-tuned teacher visits other states than its demonstrations. Its most recent visited states
+(`policies.data.visited_states`) are used in addition.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ def distil(
     """Trains the student and writes it to `out`, with its loss curve (`loss.jsonl`, `loss.png`).
 
     Args:
-        config: how.
-        teacher: directory of a policy that samples in several steps.
-        demos: directory with the demonstrations' `store.zarr`, whose observations are used, beside
-            those that the teacher met in practice.
-        out: directory of the student; goes on from what a killed run left there.
-        progress: told every pass of the teacher and every update.
+        config: options of the distillation.
+        teacher: folder of a policy that samples in several steps.
+        demos: folder with the demonstrations' `store.zarr`, whose observations are used together
+            with the teacher's visited states.
+        out: folder of the student; a killed run resumes from its content.
+        progress: called after every pass of the teacher and every update.
 
     Returns:
-        Metrics: steps, cpu_seconds (targets_cpu_seconds of them for the table), steps_per_s (of
-        processor time), loss, teacher_steps, targets, practised (states of practice), precision and
+        Metrics: steps, cpu_seconds (targets_cpu_seconds of them for the table), steps_per_s (of CPU
+        time), loss, teacher_steps, targets, practised (number of visited states), precision and
         device.
 
     Raises:
@@ -55,8 +55,8 @@ def distil(
     from policies.distillation.regression import (
         TABLE,
         make_targets,
+        one_step_student,
         same_noise_objective,
-        student_of,
     )
     from policies.families.diffusion import DiffusionPolicy
     from policies.load import load_module
@@ -76,17 +76,18 @@ def distil(
     device = resolve_device(training.device)
     precision = resolve_precision(training.precision, device)
     with torch_threads(training.threads):
-        expert, card = load_module(teacher, device=device.type)
-        if not isinstance(expert, DiffusionPolicy) or not expert.config.distils_to_one_step:
+        policy, card = load_module(teacher, device=device.type)
+        if not isinstance(policy, DiffusionPolicy) or not policy.config.distils_to_one_step:
             raise HandoffError(
-                f"{teacher}: a one-step student needs a teacher that samples with DDIM."
+                f"{teacher}: the teacher cannot be distilled to one step, expected a diffusion "
+                "policy that samples with DDIM."
             )
-        windows, practised = _states(teacher, expert, card.model, demos)
+        windows, num_visited = _states(teacher, policy, card.model, demos)
         identity = job_identity(
             config, windows.digest() + digest_file(teacher / WEIGHTS), precision, device
         )
-        targets = make_targets(config, expert, windows, precision, identity, out, progress)
-        student = student_of(expert)
+        targets = make_targets(config, policy, windows, precision, identity, out, progress)
+        student = one_step_student(policy)
         objective = same_noise_objective(
             student, windows, targets, training.batch_size, training.seed, precision
         )
@@ -102,27 +103,27 @@ def distil(
         "targets_cpu_seconds": round(targets.cpu_seconds, 3),
         "steps_per_s": round(training.steps / trained.cpu_seconds, 2),
         "loss": trained.loss,
-        "teacher_steps": len(expert.steps),
+        "teacher_steps": len(policy.steps),
         "targets": config.targets,
-        "practised": practised,
+        "practised": num_visited,
         "precision": precision,
         "device": device.type,
     }
 
 
 def _states(
-    teacher: Path, expert: DiffusionPolicy, model: PolicyConfig, demos: Path
+    teacher: Path, policy: DiffusionPolicy, model: PolicyConfig, demos: Path
 ) -> tuple[Windows, int]:
-    """Windows of the demonstrations, then the states that the teacher met in practice; and how many
-    those are."""
+    """Windows of the demonstrations followed by the teacher's visited states, and the number of
+    the latter."""
     from policies.data.demonstrations import read_demonstrations
-    from policies.data.visited_states import load_practised
-    from policies.data.windows import with_states
+    from policies.data.visited_states import load_visited_states
+    from policies.data.windows import append_states
     from policies.imitation.objective import normalized_windows
 
     data = read_demonstrations(demos, model)
-    windows = normalized_windows(data, expert, model, np.arange(len(data.ends_E)))
-    practised = load_practised(teacher, expert.observation_shape)
-    if practised is None:
+    windows = normalized_windows(data, policy, model, np.arange(len(data.ends_E)))
+    visited_states = load_visited_states(teacher, policy.observation_shape)
+    if visited_states is None:
         return windows, 0
-    return with_states(windows, practised), len(practised)
+    return append_states(windows, visited_states), len(visited_states)

@@ -1,10 +1,9 @@
-"""A one-step student that follows a policy while it learns: RL-100's deployed controller (arXiv
-2510.14830).
+"""Trains a one-step student alongside its teacher: RL-100's deployed controller (arXiv 2510.14830).
 
-Behind every update of the teacher the student answers the teacher's many-step chunk in one step
-from the same noise, at the states of that update (same-noise regression, the released code's
-default). `policies.distillation.regression` distils a policy that no longer changes, from a table;
-here the targets are drawn anew, for the teacher moves.
+After every update of the teacher the student learns to output the teacher's many-step chunk in one
+step from the same noise, at the observations of that update (same-noise regression, the default of
+the released code). `policies.distillation.regression` distils a fixed teacher from a table; here
+the targets are sampled again each time, because the teacher changes.
 
 Shape suffixes: R rows, B batch, T observed steps, O observation, H horizon, A action.
 """
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from policies.distillation.config import OneStepConfig
-from policies.distillation.regression import student_of
+from policies.distillation.regression import one_step_student
 from policies.families.diffusion import DiffusionPolicy
 from policies.policy import ObservationTensors
 from policies.samplers.ddim import ddim_steps
@@ -24,46 +23,47 @@ from robots.errors import HandoffError
 
 
 class OneStepStudent:
-    """Student and optimiser.
+    """A one-step student and its optimiser.
 
     Args:
-        config: how it follows.
-        teacher: a diffusion policy of vectors; never changed here.
-        seed: of rows and noise.
+        config: options of the student's training.
+        teacher: diffusion policy of vectors, which is not changed here.
+        seed: seed of rows and noise.
 
     Raises:
-        HandoffError: a flow policy, whose one step is another one.
+        HandoffError: a flow policy, which is distilled differently.
     """
 
     def __init__(self, config: OneStepConfig, teacher: DiffusionPolicy, seed: int = 0) -> None:
         if not teacher.config.distils_to_one_step:
             raise HandoffError(
-                "rl100: a one-step student of a flow policy, expected a teacher that samples with DDIM."
+                "rl100: the teacher of the one-step student is a flow policy, expected one that samples with DDIM."
             )
-        self.config, self.teacher = config, teacher
-        self.policy = student_of(teacher).requires_grad_(True)
+        self.config = config
+        self.teacher = teacher
+        self.policy = one_step_student(teacher).requires_grad_(True)
         """The student; samples in one step."""
         (self._step,) = ddim_steps(teacher.config.train_timesteps, 1)
         self._optimizer = torch.optim.Adam(self.policy.denoiser.parameters(), config.learning_rate)
-        self._draw = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(seed)
 
-    def follow(self, seen: Tensor) -> float:
-        """Some updates at states (R, T, O), normalised; returns the mean squared distance from the
-        teacher's chunks.
+    def update(self, obs: Tensor) -> float:
+        """Runs `config.updates` updates at observations (R, T, O), normalised; returns the mean
+        squared error against the teacher's chunks.
 
         Raises:
-            HandoffError: the distance is not finite.
+            HandoffError: the loss is not finite.
         """
         config, total = self.config, 0.0
         for _ in range(config.updates):
-            rows = torch.randint(len(seen), (config.batch_size,), generator=self._draw)
+            rows = torch.randint(len(obs), (config.batch_size,), generator=self._generator)
             noise_BHA = torch.randn(
-                (config.batch_size, *self.teacher.chunk_shape), generator=self._draw
+                (config.batch_size, *self.teacher.chunk_shape), generator=self._generator
             )
-            loss = self._distance(ObservationTensors(seen[rows]), noise_BHA)
+            loss = self._loss(ObservationTensors(obs[rows]), noise_BHA)
             if not torch.isfinite(loss):
                 raise HandoffError(
-                    "rl100: the student's distance from its teacher is not finite. Is the rate too high?"
+                    "rl100: the one-step student's loss is not finite. Is its learning_rate too high?"
                 )
             self._optimizer.zero_grad(set_to_none=True)
             loss.backward()
@@ -71,9 +71,9 @@ class OneStepStudent:
             total += float(loss.detach())
         return total / max(1, config.updates)
 
-    def _distance(self, observed: ObservationTensors, noise_BHA: Tensor) -> Tensor:
+    def _loss(self, observed: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         with torch.no_grad():
-            wanted_BHA = self.teacher.sample(observed, noise_BHA)
-        level_B = torch.full((len(noise_BHA),), self._step.timestep)
-        velocity_BHA = self.policy.velocity(observed)(noise_BHA, level_B)
-        return mse_loss(self._step.alpha * noise_BHA - self._step.sigma * velocity_BHA, wanted_BHA)
+            target_BHA = self.teacher.sample(observed, noise_BHA)
+        timestep_B = torch.full((len(noise_BHA),), self._step.timestep)
+        velocity_BHA = self.policy.velocity(observed)(noise_BHA, timestep_B)
+        return mse_loss(self._step.alpha * noise_BHA - self._step.sigma * velocity_BHA, target_BHA)

@@ -1,5 +1,5 @@
-"""Regression of a one-step student on its teacher's chunks from the same noise. Torch side of
-`policies.distillation.one_step`.
+"""Computes a teacher's chunks as targets and the loss of a one-step student from the same noise;
+the torch part of `policies.distillation.one_step`.
 
 Shape suffixes: B batch, P pairs in the table, H horizon, A action.
 """
@@ -29,49 +29,50 @@ TABLE = "targets.pt"
 
 
 class Targets(NamedTuple):
-    """The teacher's answers: pair p belongs to window p modulo the number of windows."""
+    """The teacher's chunks; pair p belongs to window p modulo the number of windows."""
 
     noise_PHA: Tensor
     chunk_PHA: Tensor
-    """Normalised."""
+    """Normalised chunks of the teacher."""
     cpu_seconds: float
-    """Processor time that they took."""
+    """CPU time of computing them."""
 
 
-def student_of(expert: DiffusionPolicy) -> DiffusionPolicy:
-    """A trainable copy of the teacher that samples in one step; a regression, so without
-    dropout."""
-    student = DiffusionPolicy(expert.config.with_sampler_steps(1), expert.shapes)
-    student.load_state_dict(expert.state_dict())
-    return student.eval().to(expert.device)
+def one_step_student(teacher: DiffusionPolicy) -> DiffusionPolicy:
+    """A trainable copy of the teacher that samples in one step, in evaluation mode (without
+    dropout) because it is trained by regression."""
+    student = DiffusionPolicy(teacher.config.with_sampler_steps(1), teacher.shapes)
+    student.load_state_dict(teacher.state_dict())
+    return student.eval().to(teacher.device)
 
 
 @torch.no_grad()
 def make_targets(
     config: DistilConfig,
-    expert: DiffusionPolicy,
+    teacher: DiffusionPolicy,
     windows: Windows,
     precision: str,
     identity: str,
     out: Path,
     progress: Progress,
 ) -> Targets:
-    """Samples the teacher on every pair of the table, going on from what a killed run left in
+    """Samples the teacher on every pair of the table; resumes from what a killed run left in
     `out`."""
     device, size = windows.chunk_NHA.device, config.teacher_batch
     passes = -(-config.targets // size)
-    chunk_PHA = torch.empty(passes * size, *expert.chunk_shape)
+    chunk_PHA = torch.empty(passes * size, *teacher.chunk_shape)
     state = read_state(out / TABLE, identity)
     done, spent = (state["passes"], state["cpu_seconds"]) if state else (0, 0.0)
     if state:
         chunk_PHA[: done * size] = state["chunks"]
-    noise_PHA = torch.cat([_noise(config, expert, number) for number in range(passes)])
+    # One pass per batch, saved in intervals.
+    noise_PHA = torch.cat([_noise(config, teacher, number) for number in range(passes)])
     started, saved = time.process_time(), time.monotonic()
     for number in range(done, passes):
         rows = slice(number * size, (number + 1) * size)
         window_B = torch.arange(rows.start, rows.stop, device=device) % len(windows)
         with autocast(precision, device):
-            sample = expert.sample(windows.observations(window_B), noise_PHA[rows].to(device))
+            sample = teacher.sample(windows.observations(window_B), noise_PHA[rows].to(device))
         chunk_PHA[rows] = sample.float().cpu()
         progress(number + 1, passes, "teacher's chunks")
         last = number + 1 == passes
@@ -100,8 +101,8 @@ def same_noise_objective(
     seed: int,
     precision: str,
 ) -> Objective[tuple[ObservationTensors, Tensor, Tensor]]:
-    """Mean squared distance of the student's chunk, before clipping, from the teacher's, over each
-    update's batch."""
+    """Mean squared error between the student's chunk, before clipping, and the teacher's, over the
+    batch of each update."""
     device = windows.chunk_NHA.device
     (step_,) = ddim_steps(student.config.train_timesteps, 1)
 
@@ -117,16 +118,16 @@ def same_noise_objective(
 
     def loss(batch: tuple[ObservationTensors, Tensor, Tensor], step: int) -> Tensor:
         observed, noise_BHA, target_BHA = batch
-        level_B = torch.full((len(noise_BHA),), step_.timestep, device=device)
+        timestep_B = torch.full((len(noise_BHA),), step_.timestep, device=device)
         with autocast(precision, device):
-            velocity_BHA = student.velocity(observed)(noise_BHA, level_B)
+            velocity_BHA = student.velocity(observed)(noise_BHA, timestep_B)
         return mse_loss(step_.alpha * noise_BHA - step_.sigma * velocity_BHA.float(), target_BHA)
 
     return Objective(batch, loss)
 
 
-def _noise(config: DistilConfig, expert: DiffusionPolicy, number: int) -> Tensor:
-    draw = rng(config.training.seed, RandomStream.TEACHER_NOISE + number)
+def _noise(config: DistilConfig, teacher: DiffusionPolicy, number: int) -> Tensor:
+    generator = rng(config.training.seed, RandomStream.TEACHER_NOISE + number)
     return torch.from_numpy(
-        draw.standard_normal((config.teacher_batch, *expert.chunk_shape), dtype=np.float32)
+        generator.standard_normal((config.teacher_batch, *teacher.chunk_shape), dtype=np.float32)
     )

@@ -1,8 +1,8 @@
-"""The graph of a policy that reads: its sentences are inputs too, as the tokens that
-`robots.language.tokenizer` makes of them.
+"""Exports the graph of a language-conditioned policy, whose instructions are inputs as tokens of
+`robots.language.tokenizer`.
 
-Such a policy is captured by following its Python code, where those of arrays are captured by
-running it: the latter would take the batch of the example for the only one.
+These policies are exported in torch's strict mode, which analyses the Python code; the non-strict
+mode of other policies would make the batch size of the example a constant.
 
 Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, L tokens.
 """
@@ -16,18 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from policies.families.vision_language import VisionLanguagePolicy
-from policies.policy import Words
+from policies.policy import InstructionTokens
 from robots.errors import HandoffError
-from robots.language.tokenizer import TOKENIZER, TokenizerSpec, tokenizer_digest
+from robots.language.tokenizer import TOKENIZER_FILE, TokenizerSpec, tokenizer_digest
 
 LARGEST_GRAPH = 2**31
-"""Bytes that one ONNX file may have: those of a protocol buffer."""
-_EXAMPLE_WORDS = 5
-"""Tokens of the example; a length of 1 would be taken for the only one."""
+"""Maximum size of an ONNX file [bytes], the limit of protocol buffers."""
+_EXAMPLE_TOKENS = 5
+"""Tokens of the example input; a length of 1 would become a constant of the graph."""
 
 
 class TokenGraph(nn.Module):
-    """A policy that reads, as a function of tokens in the place of sentences."""
+    """A language-conditioned policy as a function of tokens instead of sentences."""
 
     def __init__(self, policy: VisionLanguagePolicy) -> None:
         super().__init__()
@@ -42,27 +42,27 @@ class TokenGraph(nn.Module):
         sensors: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
         """Actions (B, H, A); see `ChunkPolicy.forward`."""
-        told = Words(tokens_BL, mask_BL)
-        self.policy.words = lambda observed: told  # type: ignore[method-assign]
+        tokens = InstructionTokens(tokens_BL, mask_BL)
+        self.policy.instruction_tokens = lambda obs: tokens  # type: ignore[method-assign]
         try:
             return self.policy(observation_BTO, noise_BHA, sensors)
         finally:
-            del self.policy.words
+            del self.policy.instruction_tokens
 
 
-def captured(
+def export_program(
     policy: VisionLanguagePolicy,
     example: tuple[Tensor, ...],
-    shown: dict[str, Any],
+    keywords: dict[str, Any],
     dynamic: dict[str, Any],
 ) -> tuple[torch.export.ExportedProgram, dict[str, Any]]:
-    """The policy's operations, and which axes of its inputs vary.
+    """The exported program of the policy, and the dynamic axes of its inputs.
 
     Args:
-        policy: at inference.
+        policy: policy in evaluation mode.
         example: observation and noise.
-        shown: `sensors`, where there are any.
-        dynamic: the axes that vary in `example` and `shown`.
+        keywords: keyword inputs: `sensors`, where there are any.
+        dynamic: dynamic axes of `example` and `keywords`.
 
     Raises:
         HandoffError: weights that are too large for one file.
@@ -73,27 +73,27 @@ def captured(
             f"export: the weights have {size / 2**30:.1f} GiB, one ONNX file holds less than 2. Serve the policy from "
             "its directory instead, or keep fewer of the backbone's layers."
         )
-    words = torch.export.Dim("words", min=1)
-    shape = (len(example[0]), _EXAMPLE_WORDS)
-    told = (torch.zeros(shape, dtype=torch.long), torch.ones(shape, dtype=torch.bool))
+    length = torch.export.Dim("words", min=1)
+    shape = (len(example[0]), _EXAMPLE_TOKENS)
+    tokens = (torch.zeros(shape, dtype=torch.long), torch.ones(shape, dtype=torch.bool))
     batch = dynamic["observation_BTO"][0]
-    axes = {**dynamic, "tokens_BL": {0: batch, 1: words}, "mask_BL": {0: batch, 1: words}}
+    axes = {**dynamic, "tokens_BL": {0: batch, 1: length}, "mask_BL": {0: batch, 1: length}}
     program = torch.export.export(
-        TokenGraph(policy), (*example, *told), shown, dynamic_shapes=axes, strict=True
+        TokenGraph(policy), (*example, *tokens), keywords, dynamic_shapes=axes, strict=True
     )
     return program, axes
 
 
-def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """What ONNX Runtime lacks, by what it has.
+def custom_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
+    """Translations of operators that ONNX Runtime does not support.
 
-    Of the error function, by which noise draws tokens, it has single precision alone: 6e-8 off in a
-    probability.
+    The normal distribution function, which samples tokens from noise, uses ONNX Runtime's error
+    function, which has single precision only: probabilities differ by up to 6e-8.
     """
     from onnx import TensorProto
     from onnxscript import opset18
 
-    op: Any = opset18  # its stubs have types for scripts, not for traces
+    op: Any = opset18  # the stubs have types for scripts, not for traces
 
     def ndtr(values: Any) -> Any:
         half, root = (op.Constant(value_float=value) for value in (0.5, 0.5**0.5))
@@ -103,10 +103,12 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     return {torch.ops.aten.special_ndtr.default: ndtr}
 
 
-def reading_of(policy: VisionLanguagePolicy) -> tuple[TokenizerSpec, bytes]:
-    """What the graph is to say of the policy's words, and the tokenizer that makes them."""
+def tokenizer_spec(policy: VisionLanguagePolicy) -> tuple[TokenizerSpec, bytes]:
+    """Tokenizer metadata of the graph, and the content of the tokenizer file."""
     backbone = policy.backbone
-    data = backbone.files()[TOKENIZER]
+    data = backbone.files()[TOKENIZER_FILE]
     return TokenizerSpec(
-        tokenizer=tokenizer_digest(data), longest=backbone.instruction_tokens, said=policy.said
+        tokenizer=tokenizer_digest(data),
+        longest=backbone.instruction_tokens,
+        said=policy.default_instruction,
     ), data

@@ -1,9 +1,9 @@
-"""Stage `export`: a policy to one ONNX file that carries its contract, and recorded examples of its
-answers.
+"""Stage `export`: exports a policy to one ONNX file with its contract, and golden examples of its
+outputs.
 
-The graph holds normaliser, unrolled sampler and un-normaliser, so a robot process needs nothing
-else: physical observation, pictures as the camera gives them and standard normal noise in, physical
-actions out. A policy that reads has its tokenizer beside the graph.
+The graph contains normalisers and the unrolled sampler, so a robot process needs nothing else:
+observations in physical units, raw camera images and standard normal noise in, actions in physical
+units out. The tokenizer of a language-conditioned policy is saved next to the graph.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from robots.control.actions import PD_TARGET, CartesianDelta
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 from robots.language.text import INSTRUCTION, encode
-from robots.language.tokenizer import READING_KEY, TOKENIZER, WORDS
+from robots.language.tokenizer import TOKEN_INPUTS, TOKENIZER_FILE, TOKENIZER_KEY
 from robots.storage.durable import explain_write_errors, write_atomically
 
 if TYPE_CHECKING:
@@ -33,31 +33,30 @@ if TYPE_CHECKING:
 
 
 INPUTS = ("observation", "noise")
-"""Of every graph; those of a policy that reads have `robots.language.tokenizer.WORDS` next, and one
-per camera and point cloud follows, under its field's name."""
+"""Inputs of every graph; language-conditioned policies have
+`robots.language.tokenizer.TOKEN_INPUTS` next, and one per camera and point cloud follows, named by
+its field."""
 SENSORS = "sensors/"
-"""Before the names of cameras and point clouds in `golden.npz`."""
-_SEEN_ROWS = 32
-"""Golden examples with pictures or words that torch answers at a time; all of them would take
-gigabytes."""
+"""Prefix of the names of cameras and point clouds in `golden.npz`."""
+_BATCH = 32
+"""Batch size for golden examples with images or instructions; all at once would take gigabytes."""
 
 
 @config
 class ExportConfig:
-    """One ONNX file."""
+    """Options of the ONNX export."""
 
     action_interface: str = PD_TARGET
-    """What an action means to the controller; `robots.control.actions` lists the known ones."""
+    """Meaning of an action to the controller; one of those in `robots.control.actions`."""
     steps: CartesianDelta | None = None
-    """What a step of `cartesian_delta` is. None: nobody says, and no controller can take one; a
-    pipeline fills in those of its simulated task."""
+    """Step sizes of `cartesian_delta`. None leaves them unspecified, so that no controller accepts
+    such actions; a pipeline sets those of its simulated task."""
     opset: int = 21
     """ONNX operator set of the graph."""
     golden: int = 512
-    """Recorded observations with the actions that torch gives, spread evenly over the
-    demonstrations."""
+    """Number of golden examples, evenly spread over the demonstrations."""
     seed: int = 0
-    """Seed of the noise of these examples."""
+    """Seed of the noise of the golden examples."""
 
 
 def export(
@@ -69,22 +68,23 @@ def export(
     policy_digest: str,
     demos_digest: str,
 ) -> dict[str, Any]:
-    """Writes `policy.onnx` and `golden.npz` to `out`, and `tokenizer.json` of a policy that reads.
+    """Writes `policy.onnx` and `golden.npz` to `out`, and `tokenizer.json` of a
+    language-conditioned policy.
 
-    `golden.npz` holds `observation` (N, T, O), `noise` and `action` (N, H, A), float32 and in
-    physical units where they have any, as torch computes them in float32, and `action_scale` (H,
-    A), physical units per normalised unit; per camera and point cloud `sensors/<field>` (N, T, ...)
-    as recorded; of a policy that reads `instruction` (N, bytes) uint8, the sentences as
-    `robots.language.text` has them.
+    `golden.npz` contains `observation` (N, T, O), `noise` and `action` (N, H, A), computed by torch
+    in float32, observations and actions in physical units, and `action_scale` (H, A), physical
+    units per normalised unit; per camera and point cloud `sensors/<field>` (N, T, ...) as recorded;
+    for a language-conditioned policy `instruction` (N, bytes) uint8, encoded by
+    `robots.language.text`.
 
     Args:
-        config: how.
+        config: export options.
         policy: directory of the policy; it is exported with its own sampler.
         demos: directory with the demonstrations' `store.zarr`.
         out: directory of the bundle.
-        progress: told after each of three parts.
-        policy_digest: of the policy artifact, for the contract.
-        demos_digest: of the demonstrations' artifact, for the contract.
+        progress: called after each of three parts.
+        policy_digest: digest of the policy artifact, for the contract.
+        demos_digest: digest of the demonstrations' artifact, for the contract.
 
     Returns:
         Metrics: bytes, nodes, opset, sampler and golden.
@@ -96,6 +96,7 @@ def export(
     from policies.families.lora import merge_adapters
     from policies.load import load_module
 
+    # Build the graph.
     module, card = load_module(policy)
     merge_adapters(module)
     contract = contract_of(
@@ -108,15 +109,18 @@ def export(
     )
     model = to_onnx(module, config.opset)
     progress(1, 3, "graph")
-    words = _words(module)
-    for key, value in {CONTRACT_KEY: contract.to_json(), **words.said}.items():
+    # Add contract and tokenizer metadata.
+    language = _language_files(module)
+    for key, value in {CONTRACT_KEY: contract.to_json(), **language.metadata}.items():
         entry = model.metadata_props.add()
-        entry.key, entry.value = key, value
+        entry.key = key
+        entry.value = value
+    # Compute golden examples and write the files.
     golden = golden_examples(config, module, card, demos)
     progress(2, 3, "golden examples")
     with explain_write_errors(out, "the bundle was not written"):
         write_atomically(out / "golden.npz", _npz(golden))
-        for name, data in words.files.items():
+        for name, data in language.files.items():
             write_atomically(out / name, data)
         write_atomically(out / "policy.onnx", model.SerializeToString())
     progress(3, 3, "written")
@@ -130,59 +134,68 @@ def export(
 
 
 def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
-    """The whole policy as one graph with output `action` and a dynamic batch.
+    """The policy as one graph with output `action` and a dynamic batch.
 
-    Inputs are `observation` (batch, T, O), `noise` (batch, H, A), of a policy that reads `tokens`
-    and `tokens_mask` (batch, words) int64 and bool, and per camera and point cloud its field's
+    Inputs are `observation` (batch, T, O), `noise` (batch, H, A), for a language-conditioned policy
+    `tokens` and `tokens_mask` (batch, words) int64 and bool, and per camera and point cloud its
+    field's
     name: (batch, T, height, width, 3) uint8 or (batch, T, points, entries) float32.
 
     Raises:
-        HandoffError: a camera or point cloud is called like another tensor of the graph, or weights
-            that are too large for a file.
+        HandoffError: a camera or point cloud has the name of another tensor of the graph, or
+            weights that are too large for a file.
     """
     import torch
 
     from policies.families.vision_language import VisionLanguagePolicy
 
+    # Check the names of the inputs.
     batch = torch.export.Dim("batch", min=1)
-    seen = module.shapes.sensors
-    inputs = [*INPUTS, *(WORDS if isinstance(module, VisionLanguagePolicy) else ())]
-    if seen.keys() & {*inputs, "action"}:
+    sensors = module.shapes.sensors
+    inputs = [*INPUTS, *(TOKEN_INPUTS if isinstance(module, VisionLanguagePolicy) else ())]
+    if sensors.keys() & {*inputs, "action"}:
         raise HandoffError(
-            f"export: sensors {sorted(seen)} must not be called like {[*inputs, 'action']}."
+            f"export: sensors {sorted(sensors)} must not have the names {[*inputs, 'action']}."
         )
+    # Example inputs and dynamic axes.
     steps = module.observation_shape[0]
-    shown: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
     example = tuple(
         torch.zeros(2, *shape) for shape in (module.observation_shape, module.chunk_shape)
     )
     dynamic: dict[str, Any] = {"observation_BTO": {0: batch}, "noise_BHA": {0: batch}}
-    if seen:
-        # A picture is told from a cloud by its axes.
+    if sensors:
+        # Images have three axes, point clouds two.
         kinds = {
-            name: torch.uint8 if len(shape) == 3 else torch.float32 for name, shape in seen.items()
+            name: torch.uint8 if len(shape) == 3 else torch.float32
+            for name, shape in sensors.items()
         }
-        shown["sensors"] = {
-            name: torch.zeros(2, steps, *shape, dtype=kinds[name]) for name, shape in seen.items()
+        keywords["sensors"] = {
+            name: torch.zeros(2, steps, *shape, dtype=kinds[name])
+            for name, shape in sensors.items()
         }
-        dynamic["sensors"] = {name: {0: batch} for name in seen}
-    told: dict[str, Any] = {"kwargs": shown, "dynamic_shapes": dynamic}
+        dynamic["sensors"] = {name: {0: batch} for name in sensors}
+    options: dict[str, Any] = {"kwargs": keywords, "dynamic_shapes": dynamic}
+    # Export; language-conditioned policies need their own program.
     with _quietly():
-        whole: Any = module
+        exported: Any = module
         if isinstance(module, VisionLanguagePolicy):
-            from policies.export.language import captured, translations
+            from policies.export.language import custom_translations, export_program
 
-            whole, axes = captured(module, example, shown, dynamic)
-            told, example = {"dynamic_shapes": axes, "custom_translation_table": translations()}, ()
+            exported, axes = export_program(module, example, keywords, dynamic)
+            options, example = (
+                {"dynamic_shapes": axes, "custom_translation_table": custom_translations()},
+                (),
+            )
         program = torch.onnx.export(
-            whole,
+            exported,
             example,
             dynamo=True,
-            input_names=[*inputs, *seen],
+            input_names=[*inputs, *sensors],
             output_names=["action"],
             opset_version=opset,
             verbose=False,
-            **told,
+            **options,
         )
     assert program is not None
     return program.model_proto
@@ -190,8 +203,8 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keeps torch from warnings about its own deprecations, inputs that share a batch, and an
-    absent torchvision, which Handoff does without."""
+    """Silences torch's warnings about deprecations, inputs with a common batch axis, and the
+    missing torchvision, which is not needed."""
     import logging
     import warnings
 
@@ -209,44 +222,51 @@ def _quietly() -> Iterator[None]:
 def golden_examples(
     config: ExportConfig, module: ChunkPolicy, card: PolicyCard, demos: Path
 ) -> dict[str, np.ndarray]:
-    """Recorded observations and instructions, noise and what torch answers to them."""
+    """Recorded observations and instructions, noise, and the actions computed by torch."""
     import torch
 
     from policies.data.demonstrations import read_demonstrations
     from policies.data.windows import window_index
     from policies.training.loop import rng
 
+    # Choose evenly spread windows and their noise.
     sizes, data = card.model, read_demonstrations(demos, card.model)
     index = window_index(data.ends_E, *sizes.window)
-    chosen = np.unique(
+    window_N = np.unique(
         np.linspace(0, len(index.observation_NT) - 1, config.golden).astype(np.int64)
     )
-    observation = data.observation_MO[index.observation_NT[chosen]]
+    observation = data.observation_MO[index.observation_NT[window_N]]
     noise = rng(config.seed, 0).standard_normal(
-        (len(chosen), *module.chunk_shape), dtype=np.float32
+        (len(window_N), *module.chunk_shape), dtype=np.float32
     )
-    steps_NT = torch.from_numpy(index.observation_NT[chosen])
+    # Sensors and instructions of the windows.
+    steps_NT = torch.from_numpy(index.observation_NT[window_N])
     sensors = {name: frames.steps(steps_NT).numpy() for name, frames in data.sensors.items()}
-    told = (
-        [data.instruction_E[episode] for episode in index.episode_N[chosen]]
+    instructions = (
+        [data.instruction_E[episode] for episode in index.episode_N[window_N]]
         if data.instruction_E
         else []
     )
-    rows = _SEEN_ROWS if sensors or told else len(chosen)
+    # Compute the actions in batches.
+    rows = _BATCH if sensors or instructions else len(window_N)
     actions = []
     with torch.no_grad():
-        for first in range(0, len(chosen), rows):
+        for first in range(0, len(window_N), rows):
             part = slice(first, first + rows)
-            shown = {name: torch.from_numpy(frames[part]) for name, frames in sensors.items()}
-            seen = (torch.from_numpy(array[part]) for array in (observation, noise))
-            actions.append(module(*seen, shown, tuple(told[part])).numpy())
+            frames_part = {name: torch.from_numpy(frames[part]) for name, frames in sensors.items()}
+            arrays = (torch.from_numpy(array[part]) for array in (observation, noise))
+            actions.append(module(*arrays, frames_part, tuple(instructions[part])).numpy())
     return {
         "observation": observation,
         "noise": noise,
         "action": np.concatenate(actions),
         "action_scale": module.normalize_action.scale.numpy(),
         **{SENSORS + name: frames for name, frames in sensors.items()},
-        **({INSTRUCTION: encode(told, max(len(line.encode()) for line in told))} if told else {}),
+        **(
+            {INSTRUCTION: encode(instructions, max(len(line.encode()) for line in instructions))}
+            if instructions
+            else {}
+        ),
     }
 
 
@@ -262,12 +282,12 @@ def contract_of(
     """The contract of a saved policy.
 
     Args:
-        card: of the policy.
-        action_interface: what its actions mean to the controller.
-        sampler: name and steps.
+        card: card of the policy.
+        action_interface: meaning of its actions to the controller.
+        sampler: name and steps of the sampler.
         policy: digest of the policy.
-        training_data: digest of the demonstrations; empty where it is not known.
-        steps: what a step of `cartesian_delta` is.
+        training_data: digest of the demonstrations; empty where unknown.
+        steps: step sizes of `cartesian_delta`.
     """
     return Contract(
         task=card.task,
@@ -282,31 +302,30 @@ def contract_of(
         training_data=training_data,
         policy=policy,
         sensors=card.sensors,
-        instruction=card.model.reads_language,
+        instruction=card.model.language_conditioned,
         steps=steps,
         robot=card.robot,
     )
 
 
-class _Words(NamedTuple):
-    """What the bundle of a policy that reads has beside all others; nothing for one that does
-    not."""
+class _LanguageFiles(NamedTuple):
+    """Additional content of the bundle of a language-conditioned policy; empty for others."""
 
-    said: dict[str, str]
-    """Metadata of the graph."""
+    metadata: dict[str, str]
+    """Metadata of the graph by key."""
     files: dict[str, bytes]
-    """By name."""
+    """File contents by name."""
 
 
-def _words(module: ChunkPolicy) -> _Words:
+def _language_files(module: ChunkPolicy) -> _LanguageFiles:
     from policies.families.vision_language import VisionLanguagePolicy
 
     if not isinstance(module, VisionLanguagePolicy):
-        return _Words({}, {})
-    from policies.export.language import reading_of
+        return _LanguageFiles({}, {})
+    from policies.export.language import tokenizer_spec
 
-    reading, tokenizer = reading_of(module)
-    return _Words({READING_KEY: reading.to_json()}, {TOKENIZER: tokenizer})
+    reading, tokenizer = tokenizer_spec(module)
+    return _LanguageFiles({TOKENIZER_KEY: reading.to_json()}, {TOKENIZER_FILE: tokenizer})
 
 
 def _npz(arrays: dict[str, np.ndarray]) -> bytes:

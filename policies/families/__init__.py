@@ -1,4 +1,4 @@
-"""Holds a module per policy family.
+"""Implements the policy families, one per module.
 
 - `diffusion`: diffusion and flow-matching policies.
 - `act`: action chunking with transformers.
@@ -6,7 +6,7 @@
 - `behaviour_cloning`: regression and Gaussian mixtures.
 - `vla`: flow-matching vision-language-action policies.
 - `token_vla`: vision-language-action policies that predict action tokens.
-- `vision_language`: what both share.
+- `vision_language`: shared base of the vision-language-action policies.
 - `action_tokens`: actions as tokens.
 - `lora`: low-rank adapters.
 - `rl_actor`: the actor of an off-policy learner as a policy.

@@ -1,14 +1,14 @@
 """ACT, the action chunking transformer (Zhao et al., RSS 2023): a conditional variational
 autoencoder over chunks.
 
-Followed is the released act, and LeRobot's ACT, which was made to agree with it;
-`policies.networks.act` says where it differs from the paper. The absolute error of padded actions
-counts as 0 in a mean over all of them, as released. Other than there, observations are scaled to
-[-1, 1], and actions have deviation 1/2 inside, for which the loss makes up, so that `kl_weight`
-means what it means there.
+This follows the released act code and LeRobot's ACT, which was written to match it;
+`policies.networks.act` lists the differences from the paper. The absolute error of padded actions
+counts as 0 in the mean over all actions, as released. Unlike there, observations are scaled to
+[-1, 1] and normalised actions have standard deviation 1/2; the loss compensates, so that
+`kl_weight` has the same meaning.
 
-When acting, the latent is 0, the mean of its prior. The chunk is then the same whatever the noise:
-ACT answers one way where demonstrations go several.
+At inference the latent is 0, the mean of its prior, so the chunk does not depend on the noise: ACT
+predicts a single mode where demonstrations have several.
 
 Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, Z latent.
 """
@@ -28,16 +28,14 @@ from policies.policy_config import ActConfig
 from robots.errors import HandoffError
 
 _DEVIATIONS = 2.0
-"""Of a normalised action, per deviation: the published weight of the divergence is for actions of
-deviation 1."""
+"""Factor from normalised actions (standard deviation 1/2) to those of the published loss (1)."""
 
 
 class ActPolicy(ChunkPolicy):
-    """Answers the chunk at latent 0; see `ChunkPolicy`.
+    """ACT, decoded from latent 0 at inference; see `ChunkPolicy`.
 
     Raises:
-        HandoffError: more than one observed step, nothing observed, or sizes that do not fit
-            together.
+        HandoffError: more than one observation step, no inputs, or incompatible sizes.
     """
 
     def __init__(self, config: ActConfig, shapes: Shapes) -> None:
@@ -47,19 +45,19 @@ class ActPolicy(ChunkPolicy):
         self.latent_encoder = LatentEncoder(config, shapes)
         self.transformer = ChunkTransformer(config, shapes)
 
-    def sample(self, observed: ObservationTensors, noise_BHA: Tensor) -> Tensor:
-        """Normalised observation to normalised chunk (B, H, A), the same for all noise."""
-        # `len` would fix the number of rows in an exported graph.
+    def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
+        """Normalised observation to normalised chunk (B, H, A); the noise is ignored."""
+        # `len` would make the batch size a constant of an exported graph.
         latent_BZ = noise_BHA.new_zeros(noise_BHA.shape[0], self.config.latent)
-        return self.transformer(latent_BZ, observed.vector_BTO[:, -1], observed.sensors)
+        return self.transformer(latent_BZ, obs.vector_BTO[:, -1], obs.sensors)
 
-    def loss(self, batch: Batch, draw: np.random.Generator) -> Tensor:
-        """Mean absolute error of the chunk decoded from its own latent, plus that latent's weighted
-        divergence."""
-        vector_BO, device = batch.observed.vector_BTO[:, -1], batch.chunk_BHA.device
-        noise = draw.standard_normal((len(vector_BO), self.config.latent), dtype=np.float32)
+    def loss(self, batch: Batch, generator: np.random.Generator) -> Tensor:
+        """Mean absolute error of the chunk decoded from its encoded latent, plus the weighted KL
+        divergence of the latent."""
+        vector_BO, device = batch.obs.vector_BTO[:, -1], batch.chunk_BHA.device
+        noise = generator.standard_normal((len(vector_BO), self.config.latent), dtype=np.float32)
         with (
-            repeatable_dropout(draw, device)
+            repeatable_dropout(generator, device)
             if self.training and self.config.dropout
             else nullcontext()
         ):
@@ -67,7 +65,7 @@ class ActPolicy(ChunkPolicy):
                 vector_BO, batch.chunk_BHA, batch.padded_BH
             )
             latent_BZ = mean_BZ + (0.5 * log_variance_BZ).exp() * torch.from_numpy(noise).to(device)
-            predicted_BHA = self.transformer(latent_BZ, vector_BO, batch.observed.sensors)
+            predicted_BHA = self.transformer(latent_BZ, vector_BO, batch.obs.sensors)
         error = _DEVIATIONS * masked_absolute_error(
             predicted_BHA.float(), batch.chunk_BHA, batch.padded_BH
         )
@@ -75,13 +73,12 @@ class ActPolicy(ChunkPolicy):
 
 
 def masked_absolute_error(predicted_BHA: Tensor, chunk_BHA: Tensor, padded_BH: Tensor) -> Tensor:
-    """Mean over all entries, to which padded actions contribute 0."""
+    """Mean absolute error over all entries, with padded actions counted as 0."""
     return ((predicted_BHA - chunk_BHA).abs() * ~padded_BH[..., None]).mean()
 
 
 def gaussian_divergence(mean_BZ: Tensor, log_variance_BZ: Tensor) -> Tensor:
-    """Kullback-Leibler divergence (B,) [nat] of independent normal entries from standard normal
-    ones.
+    """KL divergence (B,) [nat] of a diagonal Gaussian from the standard normal.
 
     Kingma and Welling, ICLR 2014, appendix B.
     """
@@ -91,16 +88,14 @@ def gaussian_divergence(mean_BZ: Tensor, log_variance_BZ: Tensor) -> Tensor:
 def _check(config: ActConfig, shapes: Shapes) -> None:
     if config.n_obs_steps != 1:
         raise HandoffError(
-            f"act: n_obs_steps is {config.n_obs_steps}, expected 1. ACT sees the newest step only."
+            f"act: n_obs_steps is {config.n_obs_steps}, expected 1. ACT observes the newest step only."
         )
     if not shapes.observation and not shapes.sensors:
         raise HandoffError(
-            "policy: it observes nothing. Name observation_fields, image_fields or point_fields."
+            "policy: it has no inputs. Set observation_fields, image_fields or point_fields."
         )
     if config.decoder_layers < 1:
-        raise HandoffError(
-            f"act: {config.decoder_layers} decoder_layers, expected 1 or more. Whence would actions come?"
-        )
+        raise HandoffError(f"act: {config.decoder_layers} decoder_layers, expected 1 or more.")
     if config.width % config.heads or config.width % 4:
         raise HandoffError(
             f"act: width {config.width} with {config.heads} heads, expected a multiple of the heads and of 4."

@@ -1,18 +1,14 @@
-"""Behaviour cloning by likelihood under a Gaussian mixture, or by plain regression (Mandlekar et
-al., CoRL 2021).
+"""Behaviour cloning with a Gaussian mixture or by regression (Mandlekar et al., CoRL 2021).
 
-Followed is the released robomimic (`BC_GMM`: 5 modes, softplus, two layers of 1024) and its
-low-noise evaluation, as far as chunks allow: one mixture over the whole chunk in place of one per
-action, since modes drawn anew at every action would change sides on the way; means without tanh,
-because normalised actions are not bounded by 1; and when acting the very mean of a mode, which
-robomimic's deviation of 1e-4 comes to. Validation uses the learned deviations; robomimic reports
-the likelihood under the low ones. Actions outside their episode, which repeat its last, are learned
-as well.
+This follows the released robomimic (`BC_GMM`: 5 modes, softplus, two layers of 1024) and its
+low-noise evaluation, with these differences: one mixture over the whole chunk instead of one per
+action, because sampling a mode per action would switch between modes within a chunk; means without
+tanh, because normalised actions are not bounded by 1; and at inference the exact mean of a mode,
+where robomimic adds noise of standard deviation 1e-4. The validation loss uses the learned standard
+deviations, robomimic's the low ones. Padded actions are part of the loss.
 
-The policy is a pure function of its noise: the standard normal distribution function takes the
-first entry of a chunk's noise to a number between 0 and 1, uniformly, and the mode is the one in
-whose share of the summed weights it falls. The other entries are not used, nor is any by
-regression.
+The policy is a pure function of its noise: the mode is sampled by inverse transform of the first
+entry of the chunk's noise. The other entries are not used, and regression uses none.
 
 Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, M modes, D = H * A
 entries of a chunk.
@@ -36,7 +32,7 @@ from policies.policy_config import BehaviourCloningConfig
 from robots.errors import HandoffError
 
 _RAREST = 1e-6
-"""Share of the noise at either end that is taken for the one next to it."""
+"""Probability at which the uniform number that selects a mode is clipped at either end."""
 
 
 class GaussianMixture(NamedTuple):
@@ -45,10 +41,10 @@ class GaussianMixture(NamedTuple):
     mean_BMD: Tensor
     deviation_BMD: Tensor
     log_weight_BM: Tensor
-    """Of weights that sum to 1."""
+    """Logarithms of weights that sum to 1."""
 
     def log_likelihood(self, chunk_BD: Tensor) -> Tensor:
-        """(B,) [nat]."""
+        """Log-likelihood (B,) [nat] of chunks."""
         distance_BMD = (chunk_BD[:, None] - self.mean_BMD) / self.deviation_BMD
         entry_BMD = (
             -0.5 * distance_BMD.square() - self.deviation_BMD.log() - 0.5 * math.log(2 * math.pi)
@@ -57,26 +53,26 @@ class GaussianMixture(NamedTuple):
 
 
 class BehaviourCloningPolicy(ChunkPolicy):
-    """An MLP from what is seen to a chunk, or to a mixture of chunks; see `ChunkPolicy`.
+    """An MLP from the observation to a chunk or to a mixture over chunks; see `ChunkPolicy`.
 
     Raises:
-        HandoffError: nothing observed, or a mixture without modes or with deviations that may
-            vanish.
+        HandoffError: no inputs, fewer than one mode, or a bound on the standard deviations that is
+            not positive.
     """
 
     def __init__(self, config: BehaviourCloningConfig, shapes: Shapes) -> None:
         super().__init__(config, shapes)
         if config.modes < 1 or config.min_deviation <= 0:
             raise HandoffError(
-                f"behaviour cloning: {config.modes} modes with deviations from {config.min_deviation:g} on, expected 1 "
-                "or more modes and a bound above 0."
+                f"behaviour cloning: {config.modes} modes and min_deviation {config.min_deviation:g}, expected 1 "
+                "or more modes and min_deviation above 0."
             )
         self.config = config
         self.encoder = ObservationEncoder(config, shapes)
         inputs = config.n_obs_steps * (shapes.observation + self.encoder.features)
         if not inputs:
             raise HandoffError(
-                "policy: it observes nothing. Name observation_fields, image_fields or point_fields."
+                "policy: it has no inputs. Set observation_fields, image_fields or point_fields."
             )
         entries = math.prod(self.chunk_shape)
         outputs = entries if config.head == "mse" else config.modes * (2 * entries + 1)
@@ -85,40 +81,38 @@ class BehaviourCloningPolicy(ChunkPolicy):
             layers += [nn.Linear(size, next_size), nn.ReLU()]
         self.network = nn.Sequential(*layers, nn.Linear((inputs, *config.hidden)[-1], outputs))
 
-    def sample(self, observed: ObservationTensors, noise_BHA: Tensor) -> Tensor:
-        """Normalised observation to normalised chunk (B, H, A); see the header for what the noise
-        does."""
-        output_BX = self.network(self.encoder(observed).flatten(1))
+    def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
+        """Normalised observation to normalised chunk (B, H, A); the noise selects the mode."""
+        output_BX = self.network(self.encoder(obs).flatten(1))
         if self.config.head == "mse":
             return output_BX.unflatten(1, self.chunk_shape)
         mixture = self._mixture(output_BX)
-        mode_B = chosen_mode(mixture.log_weight_BM, noise_BHA[:, 0, 0])
+        mode_B = sample_mode(mixture.log_weight_BM, noise_BHA[:, 0, 0])
         index_B1D = mode_B[:, None, None].expand(-1, 1, math.prod(self.chunk_shape))
         return mixture.mean_BMD.gather(1, index_B1D)[:, 0].unflatten(1, self.chunk_shape)
 
-    def loss(self, batch: Batch, draw: np.random.Generator) -> Tensor:
-        """Mean negative log-likelihood of whole chunks [nat], or mean squared error of their
-        entries."""
-        condition_BTO = self.encoder(batch.observed, draw if self.training else None)
+    def loss(self, batch: Batch, generator: np.random.Generator) -> Tensor:
+        """Mean negative log-likelihood of chunks [nat], or mean squared error of their entries."""
+        condition_BTO = self.encoder(batch.obs, generator if self.training else None)
         output_BX = self.network(condition_BTO.flatten(1))
         chunk_BD = batch.chunk_BHA.flatten(1)
         if self.config.head == "mse":
             return mse_loss(output_BX.float(), chunk_BD)
-        # Autocast would add log-likelihoods of hundreds of nats up in three digits.
+        # Autocast would sum log-likelihoods of hundreds of nats with three digits of precision.
         with torch.autocast(output_BX.device.type, enabled=False):
             return -self._mixture(output_BX).log_likelihood(chunk_BD).mean()
 
-    def mixture(self, observed: ObservationTensors) -> GaussianMixture:
-        """What the policy takes the demonstrations to do, over normalised chunks.
+    def mixture(self, obs: ObservationTensors) -> GaussianMixture:
+        """The predicted mixture over normalised chunks.
 
         Raises:
-            HandoffError: the policy learned by regression.
+            HandoffError: the policy has a regression head.
         """
         if self.config.head != "gmm":
             raise HandoffError(
                 f"behaviour cloning: the head is '{self.config.head}', expected 'gmm' for a mixture."
             )
-        return self._mixture(self.network(self.encoder(observed).flatten(1)))
+        return self._mixture(self.network(self.encoder(obs).flatten(1)))
 
     def _mixture(self, output_BX: Tensor) -> GaussianMixture:
         modes, entries = self.config.modes, math.prod(self.chunk_shape)
@@ -130,14 +124,14 @@ class BehaviourCloningPolicy(ChunkPolicy):
         )
 
 
-def chosen_mode(log_weight_BM: Tensor, noise_B: Tensor) -> Tensor:
-    """(B,) modes, int64: over standard normal noise each is as frequent as its weight.
+def sample_mode(log_weight_BM: Tensor, noise_B: Tensor) -> Tensor:
+    """Modes (B,) int64, sampled in proportion to their weights by inverse transform of the noise.
 
     Args:
-        log_weight_BM: of weights that sum to 1.
-        noise_B: one number per row.
+        log_weight_BM: logarithms of weights that sum to 1.
+        noise_B: one standard normal number per row.
     """
-    # In float32 the distribution function reaches 0 and 1, where a mode of no weight would be met.
-    share_B = (0.5 * (1.0 + torch.erf(noise_B * math.sqrt(0.5)))).clamp(_RAREST, 1.0 - _RAREST)
+    # In float32 the distribution function reaches 0 and 1, which could select a mode of weight 0.
+    uniform_B = (0.5 * (1.0 + torch.erf(noise_B * math.sqrt(0.5)))).clamp(_RAREST, 1.0 - _RAREST)
     below_BM = log_weight_BM.exp().cumsum(-1)[:, :-1]
-    return (share_B[:, None] >= below_BM).sum(-1)
+    return (uniform_B[:, None] >= below_BM).sum(-1)

@@ -1,23 +1,24 @@
-"""BESO: goal-conditioned behaviour by score matching (Reuss et al., RSS 2023, arXiv 2304.02532).
+"""BESO: goal-conditioned diffusion policy by score matching (Reuss et al., RSS 2023, arXiv
+2304.02532).
 
 A transformer inside EDM's preconditioner denoises the chunk from sigma_max in a few DDIM steps
-along exponentially spaced noise levels; classifier-free guidance tells how strongly the goal
-counts. `policies.networks.goal_transformer` says how the paper's interleaved states and actions
-become Handoff's observed steps and chunk.
+along exponentially spaced noise levels; classifier-free guidance sets the influence of the goal.
+`policies.networks.goal_transformer` maps the paper's interleaved states and actions to observation
+steps and a chunk.
 
-Where paper and released beso differ, or Handoff from both:
-- Zeroed goals: the paper drops whole goals, the released code single entries of them. Whole goals
-  are dropped here.
+Differences between paper, released beso code and Handoff:
+- Goal dropout: the paper drops whole goals, the released code single entries. Here whole goals are
+  dropped.
 - The released sampler clips actions to the range of the data; here to `clip` normalised units,
-  since the normaliser keeps mean and deviation.
-- The released evaluation of Kitchen samples with Euler-ancestral steps, its training names DDIM.
-  Ancestral steps draw noise of their own, so that a chunk would not be a function of observation
-  and noise; whoever wants them, as reinforcement learning does, walks `grid(1.0)` with
+  since the normaliser stores mean and standard deviation.
+- The released evaluation of Kitchen samples with Euler-ancestral steps, its training config with
+  DDIM. Ancestral steps draw additional noise, so that a chunk would not be a function of
+  observation and initial noise. Reinforcement learning, which needs them, samples `grid(1.0)` with
   `policies.samplers.chain.sample_chain` and `denoise`.
 
-With few steps the least noise level matters: of three levels from 1 to 0.005 the second is 0.07,
-where a network has never seen a sample between two modes and leaves it there. From 1 to 0.05, as
-released for Block-push, it is 0.22.
+With few steps the smallest noise level matters: of three levels from 1 to 0.005 the second is 0.07,
+where the network was never trained on samples between two modes and leaves them there. From 1 to
+0.05, as released for Block-push, it is 0.22.
 
 Shape suffixes: B batch, T observed steps, O observation, G goal, H horizon, A action.
 """
@@ -50,13 +51,13 @@ from robots.errors import HandoffError
 
 
 class BesoPolicy(ChunkPolicy):
-    """Denoises a chunk towards a goal; see `ChunkPolicy`.
+    """Denoises a chunk conditioned on a goal; see `ChunkPolicy`.
 
     Attributes:
-        guidance: weight of the goal, see `BesoConfig.guidance`; may be changed at any time.
+        guidance: see `BesoConfig.guidance`; may be changed at any time.
 
     Raises:
-        HandoffError: settings that do not fit together.
+        HandoffError: incompatible settings.
     """
 
     usual_goal_O: Tensor
@@ -64,14 +65,15 @@ class BesoPolicy(ChunkPolicy):
     def __init__(self, config: BesoConfig, shapes: Shapes) -> None:
         super().__init__(config, shapes)
         _check(config, shapes)
-        self.config, self.guidance = config, config.guidance
+        self.config = config
+        self.guidance = config.guidance
         self.goal_spans = [shapes.entries[name] for name in config.goal_fields]
-        seen = (
+        state_fields = (
             shapes.entries
             if config.goal == "future"
             else shapes.entries.keys() - set(config.goal_fields)
         )
-        self.state_spans = [span for name, span in shapes.entries.items() if name in seen]
+        self.state_spans = [span for name, span in shapes.entries.items() if name in state_fields]
         self.goal_entries, state = (
             sum(end - start for start, end in s) for s in (self.goal_spans, self.state_spans)
         )
@@ -89,10 +91,11 @@ class BesoPolicy(ChunkPolicy):
         self.usual_goal_O.copy_(self.normalize_observation(mean_O))
 
     def set_sampler_steps(self, steps: int) -> None:
-        """Samples in `steps` steps from now on.
+        """Sets the number of sampler steps.
 
         Raises:
-            HandoffError: fewer than one, or noise levels that are not 0 < sigma_min < sigma_max.
+            HandoffError: fewer than one step, or noise levels that are not 0 < sigma_min <
+                sigma_max.
         """
         self.sigma_K = exponential_sigmas(steps, self.config.sigma_min, self.config.sigma_max)
 
@@ -102,71 +105,76 @@ class BesoPolicy(ChunkPolicy):
         return len(self.sigma_K)
 
     def grid(self, eta: float) -> EdmGrid:
-        """The sampler's steps, on the device of the weights; start at `start` times a standard
-        normal chunk.
+        """The sampler's steps as Gaussians, on the device of the weights; sampling starts at
+        `start` times a standard normal chunk.
 
         Args:
-            eta: 0 for DDIM, as `sample` walks it, to 1 for the Euler-ancestral sampler.
+            eta: 0 for DDIM, which `sample` uses, to 1 for the Euler-ancestral sampler.
         """
         return edm_grid(self.sigma_K, eta).to(self.device)
 
-    def sample(self, observed: ObservationTensors, noise_BHA: Tensor) -> Tensor:
+    def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A)."""
-        denoise, levels = self.denoise(observed), self.sigma_K.tolist()
-        sample_BHA = levels[0] * noise_BHA
-        # The steps of `grid(0.0)`, with plain numbers: an exported graph would have to carry its
-        # tables.
-        for sigma, following in zip(levels, [*levels[1:], 0.0], strict=True):
+        denoise, sigmas = self.denoise(obs), self.sigma_K.tolist()
+        sample_BHA = sigmas[0] * noise_BHA
+        # Same steps as `grid(0.0)`, but with plain numbers, which keeps tables out of exported
+        # graphs.
+        for sigma, next_sigma in zip(sigmas, [*sigmas[1:], 0.0], strict=True):
             sigma_B = torch.full((noise_BHA.shape[0],), sigma, device=noise_BHA.device)
-            sample_BHA = torch.lerp(denoise(sample_BHA, sigma_B), sample_BHA, following / sigma)
+            sample_BHA = torch.lerp(denoise(sample_BHA, sigma_B), sample_BHA, next_sigma / sigma)
         return sample_BHA.clamp(-self.config.clip, self.config.clip)
 
-    def denoise(self, observed: ObservationTensors) -> Denoise:
-        """The guided denoiser, given an observation: (noisy (B, H, A), sigma (B,)) to clean
-        chunk."""
-        state_BTO = _entries(observed.vector_BTO, self.state_spans)
-        none_BG = state_BTO.new_zeros(state_BTO.shape[0], self.goal_entries)
+    def denoise(self, obs: ObservationTensors) -> Denoise:
+        """The guided denoiser, conditioned on an observation: (noisy (B, H, A), sigma (B,)) to
+        clean chunk."""
+        state_BTO = _entries(obs.vector_BTO, self.state_spans)
+        no_goal_BG = state_BTO.new_zeros(state_BTO.shape[0], self.goal_entries)
         return guide(
-            self._denoise_towards(self.goal(observed) if self.guidance else none_BG, state_BTO),
-            self._denoise_towards(none_BG, state_BTO),
+            self._denoise_towards(self.goal(obs) if self.guidance else no_goal_BG, state_BTO),
+            self._denoise_towards(no_goal_BG, state_BTO),
             self.guidance,
         )
 
-    def goal(self, observed: ObservationTensors) -> Tensor:
-        """The normalised goal (B, G): of the newest step for a commanded one, else of the state
-        told apart.
+    def goal(self, obs: ObservationTensors) -> Tensor:
+        """The normalised goal (B, G): from the newest observation step with `goal: field`,
+        otherwise from `goal_BO`.
 
-        Where none is told it is the usual one, where the demonstrations end on average.
+        Without `goal_BO` it is the usual goal, the mean of the demonstrations' last observations.
         """
         if self.config.goal == "field":
-            return _entries(observed.vector_BTO[:, -1], self.goal_spans)
-        if observed.goal_BO is None:
-            usual_BO = self.usual_goal_O.expand(observed.vector_BTO.shape[0], -1)
+            return _entries(obs.vector_BTO[:, -1], self.goal_spans)
+        if obs.goal_BO is None:
+            usual_BO = self.usual_goal_O.expand(obs.vector_BTO.shape[0], -1)
             return _entries(usual_BO, self.goal_spans)
-        return _entries(observed.goal_BO, self.goal_spans)
+        return _entries(obs.goal_BO, self.goal_spans)
 
-    def loss(self, batch: Batch, draw: np.random.Generator) -> Tensor:
-        """Mean squared error of F at noise levels from BESO's truncated log-logistic density."""
-        config, clean_BHA, device = self.config, batch.chunk_BHA, batch.chunk_BHA.device
-        uniform_B = torch.from_numpy(draw.random(len(clean_BHA)))
+    def loss(self, batch: Batch, generator: np.random.Generator) -> Tensor:
+        """Mean squared error of the network F at noise levels from BESO's truncated log-logistic
+        distribution."""
+        config = self.config
+        clean_BHA = batch.chunk_BHA
+        device = batch.chunk_BHA.device
+        uniform_B = torch.from_numpy(generator.random(len(clean_BHA)))
         sigma_B = training_sigma(
             uniform_B, config.sigma_data, 0.5, config.sigma_min, config.sigma_max
         )
         noise_BHA = torch.from_numpy(
-            draw.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)
+            generator.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)
         ).to(device)
         example = edm_example(clean_BHA, noise_BHA, sigma_B.float().to(device), config.sigma_data)
         state_BTO, goal_BG = (
-            _entries(batch.observed.vector_BTO, self.state_spans),
-            self.goal(batch.observed),
+            _entries(batch.obs.vector_BTO, self.state_spans),
+            self.goal(batch.obs),
         )
         if self.training:
-            kept_B = torch.from_numpy(draw.random(len(goal_BG)) >= config.goal_dropout).to(device)
+            kept_B = torch.from_numpy(generator.random(len(goal_BG)) >= config.goal_dropout).to(
+                device
+            )
             goal_BG = goal_BG * kept_B[:, None]
         drops = self.training and (config.attention_dropout or config.residual_dropout)
-        with repeatable_dropout(draw, device) if drops else nullcontext():
-            answer_BHA = self.network(example.input_BHA, example.noise_B, goal_BG, state_BTO)
-        return mse_loss(answer_BHA.float(), example.target_BHA)
+        with repeatable_dropout(generator, device) if drops else nullcontext():
+            output_BHA = self.network(example.input_BHA, example.noise_B, goal_BG, state_BTO)
+        return mse_loss(output_BHA.float(), example.target_BHA)
 
     def _denoise_towards(self, goal_BG: Tensor, state_BTO: Tensor) -> Denoise:
         def network(scaled_BHA: Tensor, noise_B: Tensor) -> Tensor:
@@ -182,7 +190,7 @@ def _entries(vector: Tensor, spans: list[tuple[int, int]]) -> Tensor:
 def _check(config: BesoConfig, shapes: Shapes) -> None:
     if config.sensor_fields:
         raise HandoffError(
-            f"beso: sensors {list(config.sensor_fields)}, but it sees observation_fields alone."
+            f"beso: sensors {list(config.sensor_fields)}, but it supports observation_fields only."
         )
     unknown = [name for name in config.goal_fields if name not in shapes.entries]
     if unknown or not config.goal_fields:
@@ -192,15 +200,15 @@ def _check(config: BesoConfig, shapes: Shapes) -> None:
         )
     if config.goal == "field" and not shapes.entries.keys() - set(config.goal_fields):
         raise HandoffError(
-            f"beso: all observed fields, {list(shapes.entries)}, are the goal, so that no state is left to see."
+            f"beso: all observed fields, {list(shapes.entries)}, are goal fields, so that no state is left."
         )
     if not 0.0 <= config.goal_dropout < 1.0 or config.guidance < 0.0:
         raise HandoffError(
-            f"beso: goal_dropout {config.goal_dropout} and guidance {config.guidance}, expected 0 up to below 1, and "
-            "at least 0."
+            f"beso: goal_dropout {config.goal_dropout} and guidance {config.guidance}, expected goal_dropout "
+            "in [0, 1) and guidance of at least 0."
         )
     if config.goal_dropout == 0.0 and config.guidance != 1.0:
         raise HandoffError(
-            f"beso: guidance {config.guidance} asks for a network that also does without a goal, but goal_dropout is "
-            "0. Raise it, or set guidance to 1?"
+            f"beso: guidance {config.guidance} needs an unconditional network, but goal_dropout is "
+            "0. Raise goal_dropout, or set guidance to 1?"
         )

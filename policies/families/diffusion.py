@@ -1,7 +1,8 @@
 """The diffusion policy: encoders, denoiser and sampler between the normalisers of `ChunkPolicy`.
 
 With `objective: flow` the same networks learn flow matching (Lipman et al. 2023) at the K times
-1/K, 2/K .. 1; the network is told the number of the time, as it is told the noise level.
+1/K, 2/K .. 1; the network is conditioned on the index of the time, as on the timestep of a
+diffusion.
 
 Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, K noise levels.
 """
@@ -41,7 +42,7 @@ from robots.errors import HandoffError
 
 
 class DiffusionPolicy(DenoisingPolicy):
-    """Denoises a chunk from noise, given the observation; see `ChunkPolicy`."""
+    """Denoises a chunk conditioned on the observation; see `ChunkPolicy`."""
 
     alpha_K: Tensor
     sigma_K: Tensor
@@ -60,10 +61,10 @@ class DiffusionPolicy(DenoisingPolicy):
         self.set_sampler_steps(config.inference_steps)
 
     def set_sampler_steps(self, steps: int) -> None:
-        """Samples in `steps` steps from now on.
+        """Sets the number of sampler steps.
 
         Raises:
-            HandoffError: they do not divide the schedule.
+            HandoffError: `steps` does not divide the number of training timesteps.
         """
         self.steps = ddim_steps(self.config.train_timesteps, steps)
 
@@ -81,88 +82,88 @@ class DiffusionPolicy(DenoisingPolicy):
             return sde_grid(count, flow_noise)
         return ddim_grid(config.train_timesteps, count, eta, config.clip, renoise=renoise)
 
-    def sample(self, observed: ObservationTensors, noise_BHA: Tensor) -> Tensor:
+    def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A)."""
-        denoise = self.denoise(self.encoder(observed))
+        denoise = self.denoise(self.encoder(obs))
         if self.config.objective == "diffusion":
             return ddim_sample(denoise, noise_BHA, self.steps, self.config.clip)
         sample_BHA, count = noise_BHA, len(self.steps)
         for number in range(count):
-            level_B = torch.full(
-                (len(noise_BHA),), self._level(1.0 - number / count), device=noise_BHA.device
+            timestep_B = torch.full(
+                (len(noise_BHA),), self._timestep(1.0 - number / count), device=noise_BHA.device
             )
-            sample_BHA = sample_BHA - denoise(sample_BHA, level_B) / count
-        return self.bounded(sample_BHA)
+            sample_BHA = sample_BHA - denoise(sample_BHA, timestep_B) / count
+        return self.clip_chunk(sample_BHA)
 
-    def bounded(self, chunk_BHA: Tensor) -> Tensor:
-        """See `DenoisingPolicy.bounded`."""
+    def clip_chunk(self, chunk_BHA: Tensor) -> Tensor:
+        """See `DenoisingPolicy.clip_chunk`."""
         return chunk_BHA.clamp(-self.config.clip, self.config.clip)
 
-    def velocity(self, observed: ObservationTensors) -> Denoise:
+    def velocity(self, obs: ObservationTensors) -> Denoise:
         """See `DenoisingPolicy.velocity`."""
-        denoise = self.denoise(self.encoder(observed))
+        denoise = self.denoise(self.encoder(obs))
         if self.config.objective != "flow":
             return denoise
-        levels = self.config.train_timesteps
-        # A flow's grid speaks of times, its network of the numbers of times.
-        return lambda noisy_BHA, time_B: denoise(noisy_BHA, (time_B * levels).round().long() - 1)
+        timesteps = self.config.train_timesteps
+        # The grid of a flow uses times, its network the indices of times.
+        return lambda noisy_BHA, time_B: denoise(noisy_BHA, (time_B * timesteps).round().long() - 1)
 
     def shared_settings(self) -> dict[str, object]:
         """See `ChunkPolicy.shared_settings`."""
         return {"objective": self.config.objective}
 
     def denoise(self, condition_BTO: Tensor) -> Denoise:
-        """The network, given what the encoder made of an observation: (noisy (B, H, A), level (B,))
-        to velocity."""
+        """The denoiser, conditioned on an encoded observation: (noisy (B, H, A), timestep (B,)) to
+        velocity."""
 
-        def denoise(noisy_BHA: Tensor, level_B: Tensor) -> Tensor:
-            return self.denoiser(noisy_BHA, level_B, condition_BTO)
+        def denoise(noisy_BHA: Tensor, timestep_B: Tensor) -> Tensor:
+            return self.denoiser(noisy_BHA, timestep_B, condition_BTO)
 
         return denoise
 
-    def loss(self, batch: Batch, draw: np.random.Generator) -> Tensor:
-        """Mean squared error of the predicted velocity at levels drawn uniformly."""
+    def loss(self, batch: Batch, generator: np.random.Generator) -> Tensor:
+        """Mean squared error of the predicted velocity at uniformly drawn timesteps."""
         clean_BHA, device = batch.chunk_BHA, batch.chunk_BHA.device
-        level_B = torch.from_numpy(
-            draw.integers(0, self.config.train_timesteps, len(clean_BHA))
+        timestep_B = torch.from_numpy(
+            generator.integers(0, self.config.train_timesteps, len(clean_BHA))
         ).to(device)
         noise_BHA = torch.from_numpy(
-            draw.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)
+            generator.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)
         ).to(device)
         if self.config.objective == "diffusion":
             schedule = NoiseSchedule(self.alpha_K, self.sigma_K)
-            noisy_BHA, velocity_BHA = schedule.diffuse(clean_BHA, noise_BHA, level_B)
+            noisy_BHA, velocity_BHA = schedule.diffuse(clean_BHA, noise_BHA, timestep_B)
         else:
-            time_B = (level_B + 1.0) / self.config.train_timesteps
+            time_B = (timestep_B + 1.0) / self.config.train_timesteps
             noisy_BHA, velocity_BHA = flow_example(clean_BHA, noise_BHA, time_B)
         drops = self.training and isinstance(self.config.network, TransformerConfig)
-        with repeatable_dropout(draw, device) if drops else nullcontext():
-            condition_BTO = self.encoder(batch.observed, draw if self.training else None)
-            predicted_BHA = self.denoiser(noisy_BHA, level_B, condition_BTO)
+        with repeatable_dropout(generator, device) if drops else nullcontext():
+            condition_BTO = self.encoder(batch.obs, generator if self.training else None)
+            predicted_BHA = self.denoiser(noisy_BHA, timestep_B, condition_BTO)
         return mse_loss(predicted_BHA.float(), velocity_BHA)
 
-    def _level(self, time: float) -> int:
+    def _timestep(self, time: float) -> int:
         return round(time * self.config.train_timesteps) - 1
 
 
 def new_denoiser(
     network: NetworkConfig, chunk: tuple[int, int], observation: tuple[int, int], timesteps: int
 ) -> nn.Module:
-    """An untrained network: noisy chunk (B, H, A), noise level (B,), observation (B, T, O) to
+    """An untrained denoiser: noisy chunk (B, H, A), timestep (B,), observation (B, T, O) to
     velocity (B, H, A).
 
     Args:
-        network: which, and its sizes.
+        network: type and sizes of the network.
         chunk: (H, A).
         observation: (T, O).
-        timesteps: noise levels of the schedule.
+        timesteps: number of noise levels.
 
     Raises:
-        HandoffError: the sizes do not fit together.
+        HandoffError: incompatible sizes.
     """
     if not observation[1]:
         raise HandoffError(
-            "policy: it observes nothing. Name observation_fields, image_fields or point_fields."
+            "policy: it has no inputs. Set observation_fields, image_fields or point_fields."
         )
     match network:
         case MlpConfig():

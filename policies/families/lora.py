@@ -1,8 +1,8 @@
 """Low-rank adapters (LoRA, Hu et al., ICLR 2022) in the linear layers of a module, through peft.
 
-A linear layer W x becomes W x + (alpha / rank) B A x with B zero at first, so that an adapted
-module starts as it was. The adapters' weights stand in the module's state dictionary beside the
-frozen ones.
+A linear layer W x becomes W x + (alpha / rank) B A x with B initialised to zero, so that an adapted
+module initially computes the same outputs. The state dictionary contains the adapters' weights and
+the frozen ones.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _PRODUCTS = ("lora_A", "lora_B")
 
 
 def add_adapters(module: nn.Module, config: LoraConfig) -> None:
-    """Gives the linear layers that `config` names an adapter, in place; nothing else in `module` is
-    trained then.
+    """Adds adapters in place to the linear layers named by `config`, and freezes everything else in
+    `module`.
 
     Raises:
-        HandoffError: a rank below 1, or a target that is no linear layer of `module`.
+        HandoffError: a rank below 1, or a target that is not a linear layer of `module`.
     """
     import peft
 
@@ -36,7 +36,7 @@ def add_adapters(module: nn.Module, config: LoraConfig) -> None:
     unknown = sorted(set(config.targets) - linear)
     if unknown or not config.targets:
         raise HandoffError(
-            f"lora: targets {unknown} are no linear layers; there are {', '.join(sorted(linear))}."
+            f"lora: targets {unknown} are not linear layers; available are {', '.join(sorted(linear))}."
         )
     module.requires_grad_(False)
     settings = peft.LoraConfig(
@@ -58,19 +58,19 @@ def adapters(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def merge_adapters(module: nn.Module) -> int:
-    """Adds every adapter's product to the weights it adapts and puts plain linear layers back, in
+    """Merges every adapter into the weights of its layer and restores plain linear layers, in
     place.
 
-    The module answers as before, a little faster, but its adapters can no longer be trained, nor
-    its weights be loaded as those of an adapted one.
+    The module computes the same outputs, slightly faster. Its adapters can no longer be trained,
+    and its state dictionary no longer fits an adapted module.
 
     Returns:
-        How many there were.
+        Number of merged adapters.
     """
-    found = adapters(module)
-    for name, layer in found.items():
+    adapted_layers = adapters(module)
+    for name, layer in adapted_layers.items():
         adapted: Any = layer
         adapted.merge()
-        parent, _, own = name.rpartition(".")
-        setattr(module.get_submodule(parent), own, adapted.get_base_layer())
-    return len(found)
+        parent, _, layer_name = name.rpartition(".")
+        setattr(module.get_submodule(parent), layer_name, adapted.get_base_layer())
+    return len(adapted_layers)

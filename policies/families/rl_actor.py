@@ -1,10 +1,10 @@
-"""The actor of a reinforcement learner as a policy like any other: evaluated, served and exported
-by the same means.
+"""Wraps the actor of an off-policy learner as a `ChunkPolicy`, so that it can be evaluated, served
+and exported like any other policy.
 
-It answers one action, its mode: tanh of the mean, and where the hand has a critic of its own the
-command that this critic values most, written as the world's entry
-(`robots.control.gripper_commands`). Noise has no part in it. Normalisation is the learner's own, so
-the normalisers of `ChunkPolicy` stay what they are when new, the identity.
+It predicts one deterministic action: tanh of the mean, and with a separate gripper critic the
+command of highest value, written as the environment's action entry
+(`robots.control.gripper_commands`). The noise is ignored. Normalisation is that of the learner, so
+the normalisers of `ChunkPolicy` stay the identity.
 
 Shape suffixes: B batch, T observed steps, O observation, F features, H horizon (1), A action.
 """
@@ -22,21 +22,21 @@ from policies.card import PolicyCard, Shapes
 from policies.checkpoint import save_policy
 from policies.policy import Batch, ChunkPolicy, ObservationTensors
 from policies.policy_config import LearnedActorConfig
-from policies.rl.networks.ensemble import shown_features
+from policies.rl.networks.ensemble import network_features
 from robots.errors import HandoffError
 from robots.wire.learner import MlpCard, Parameters
 
 WIDTH_TARGET = "width_target"
 _EPSILON = 1e-6
-"""Of LayerNorm, as the learner has it."""
+"""Epsilon of LayerNorm, equal to the learner's."""
 
 
 class LearnedActor(ChunkPolicy):
-    """Implements `ChunkPolicy` for an actor whose form its configuration tells.
+    """Implements `ChunkPolicy` for an actor whose architecture is given by its configuration.
 
     Raises:
-        HandoffError: more than one step, a vector or an action of another size, or a hand whose
-            target is not seen.
+        HandoffError: a horizon other than 1, observations or actions of another size, or a gripper
+            critic without `width_target` among the observation fields.
     """
 
     centre: Tensor
@@ -50,12 +50,12 @@ class LearnedActor(ChunkPolicy):
             shapes.action,
         ) or config.horizon != 1:
             raise HandoffError(
-                f"learned actor: made for {card.observation} observed entries, {card.action} of an action and horizon "
-                f"1, got {shapes.observation}, {shapes.action} and {config.horizon}. Another task?"
+                f"learned actor: expected {card.observation} observation entries, {card.action} action entries and "
+                f"horizon 1, got {shapes.observation}, {shapes.action} and {config.horizon}. Another task?"
             )
         if card.hand is not None and WIDTH_TARGET not in shapes.entries:
             raise HandoffError(
-                f"learned actor: its hand is commanded, so it must see '{WIDTH_TARGET}'; it sees "
+                f"learned actor: it commands a gripper, so it must observe '{WIDTH_TARGET}'; it observes "
                 f"{sorted(shapes.entries)}."
             )
         self.card = card
@@ -66,22 +66,22 @@ class LearnedActor(ChunkPolicy):
         self.actor = _network(card.actor)
         self.hand = None if card.hand is None else _network(card.hand)
 
-    def sample(self, observed: ObservationTensors, noise_BHA: Tensor) -> Tensor:
-        """(B, 1, A) in the world's actions; the noise is not looked at."""
-        vector_BO = observed.vector_BTO[:, -1]
+    def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
+        """Actions (B, 1, A) in the environment's units; the noise is ignored."""
+        vector_BO = obs.vector_BTO[:, -1]
         features_BF = self._features(vector_BO)
         continuous = self.card.action - (self.hand is not None)
         action_BA = torch.tanh(self.actor(features_BF)[:, :continuous])
         if self.hand is not None:
             command_B = self.hand(features_BF).argmax(dim=1) - 1
-            told_B = vector_BO[:, self.target_entry]
-            hold_B = (2.0 * told_B / self.width_max - 1.0).clamp(-1.0, 1.0)
-            entry_B = torch.where(command_B == 0, hold_B, command_B.to(hold_B.dtype))
-            action_BA = torch.cat([action_BA, entry_B[:, None]], dim=1)
+            target_B = vector_BO[:, self.target_entry]
+            hold_B = (2.0 * target_B / self.width_max - 1.0).clamp(-1.0, 1.0)
+            gripper_B = torch.where(command_B == 0, hold_B, command_B.to(hold_B.dtype))
+            action_BA = torch.cat([action_BA, gripper_B[:, None]], dim=1)
         return action_BA[:, None]
 
-    def loss(self, batch: Batch, draw: np.random.Generator) -> Tensor:
-        """There is none.
+    def loss(self, batch: Batch, generator: np.random.Generator) -> Tensor:
+        """Not available.
 
         Raises:
             HandoffError: always.
@@ -92,51 +92,53 @@ class LearnedActor(ChunkPolicy):
 
     def _features(self, vector_BO: Tensor) -> Tensor:
         normalised_BO = (vector_BO - self.centre) / self.half_range
-        return shown_features(vector_BO, normalised_BO, self.card.differences, self.card.close_ups)
+        return network_features(
+            vector_BO, normalised_BO, self.card.relative_features, self.card.scaled_features
+        )
 
 
 def weights_of(parameters: Parameters) -> dict[str, Tensor]:
-    """State of a `LearnedActor`'s networks for a policy as it was published."""
+    """State dictionary of a `LearnedActor` from published parameters."""
     card, arrays = parameters.card, parameters.arrays
     state = {name: torch.from_numpy(arrays[name]) for name in ("centre", "half_range")}
-    for part, form in (("actor", card.actor), ("hand", card.hand)):
-        if form is None:
+    for part, network in (("actor", card.actor), ("hand", card.hand)):
+        if network is None:
             continue
-        place = 0
-        for layer in range(len(form.layers) - 1):
-            state[f"{part}.{place}.weight"] = torch.from_numpy(
+        index = 0
+        for layer in range(len(network.layers) - 1):
+            state[f"{part}.{index}.weight"] = torch.from_numpy(
                 arrays[f"{part}.{layer}.weight"]
             ).T.contiguous()
-            state[f"{part}.{place}.bias"] = torch.from_numpy(arrays[f"{part}.{layer}.bias"])
-            if form.layer_norm and layer < len(form.layers) - 2:
-                state[f"{part}.{place + 1}.weight"] = torch.from_numpy(
+            state[f"{part}.{index}.bias"] = torch.from_numpy(arrays[f"{part}.{layer}.bias"])
+            if network.layer_norm and layer < len(network.layers) - 2:
+                state[f"{part}.{index + 1}.weight"] = torch.from_numpy(
                     arrays[f"{part}.{layer}.gain"]
                 )
-                state[f"{part}.{place + 1}.bias"] = torch.from_numpy(
+                state[f"{part}.{index + 1}.bias"] = torch.from_numpy(
                     arrays[f"{part}.{layer}.shift"]
                 )
-            place += 3 if form.layer_norm else 2
+            index += 3 if network.layer_norm else 2
     return state
 
 
 def save_actor(path: Path, card: PolicyCard, parameters: Parameters) -> None:
-    """Writes a published policy into the directory `path` as a policy that `handoff evaluate` and
-    export take.
+    """Writes published parameters into the directory `path` as a saved policy, for
+    `handoff evaluate` and export.
 
     Args:
-        path: exists.
-        card: its model is a `LearnedActorConfig` of the same form.
-        parameters: as published.
+        path: existing directory.
+        card: card whose model is a `LearnedActorConfig` of the same architecture.
+        parameters: published parameters.
 
     Raises:
         HandoffError: card and parameters disagree, or a full disk.
     """
     if not isinstance(card.model, LearnedActorConfig) or card.model.card != parameters.card:
         raise HandoffError(
-            f"{path}: the card tells of another network than was published. Was its task changed?"
+            f"{path}: the card describes another network than the published one. Was its task changed?"
         )
     actor = LearnedActor(card.model, card.shapes)
-    # The normalisers around it are not published: they stay the identity.
+    # The normalisers of `ChunkPolicy` are not published: they stay the identity.
     actor.load_state_dict(actor.state_dict() | weights_of(parameters))
     save_policy(path, card, actor.state_dict())
 
@@ -144,9 +146,9 @@ def save_actor(path: Path, card: PolicyCard, parameters: Parameters) -> None:
 def _network(card: MlpCard) -> nn.Sequential:
     layers: list[nn.Module] = []
     last = len(card.layers) - 2
-    for layer, (before, after) in enumerate(pairwise(card.layers)):
-        layers.append(nn.Linear(before, after))
+    for layer, (inputs, outputs) in enumerate(pairwise(card.layers)):
+        layers.append(nn.Linear(inputs, outputs))
         if layer < last:
-            layers += [nn.LayerNorm(after, eps=_EPSILON)] if card.layer_norm else []
+            layers += [nn.LayerNorm(outputs, eps=_EPSILON)] if card.layer_norm else []
             layers.append(nn.Tanh() if card.activation == "tanh" else nn.ReLU())
     return nn.Sequential(*layers)

@@ -1,5 +1,5 @@
-"""Shares the backbone among vision-language-action policies: frozen, adapted or trained, and the
-observation it receives.
+"""Base class of vision-language-action policies: the backbone (frozen, adapted or trained) and its
+observation tokens.
 
 Shape suffixes: B batch, T observed steps, O observation.
 """
@@ -14,28 +14,28 @@ from typing import Self
 from policies.card import Shapes
 from policies.families.lora import add_adapters
 from policies.networks.vlm import Prefix, load_backbone
-from policies.policy import ChunkPolicy, ObservationTensors, Words
+from policies.policy import ChunkPolicy, InstructionTokens, ObservationTensors
 from policies.policy_config import TokenVlaConfig, VlaConfig
 from robots.errors import HandoffError
 
 FOLDER = "backbone"
-"""Beside a policy's weights: the files from which its backbone's structure is built."""
+"""Folder, next to a policy's weights, with the files that define its backbone's architecture."""
 
 
 class VisionLanguagePolicy(ChunkPolicy):
-    """A policy that reads pictures, an instruction and the robot's state through a vision-language
-    model.
+    """A policy that feeds images, an instruction and the robot's state to a vision-language
+    backbone.
 
     Args:
-        config: of the family.
-        shapes: sizes that the data give.
-        saved: folder of the policy whose weights are about to be loaded; None reads the backbone's
+        config: configuration of the family.
+        shapes: sizes given by the data.
+        saved: folder of the policy whose weights will be loaded; None reads the backbone's
             pretrained weights.
         head: whether the backbone keeps its language head.
 
     Raises:
-        HandoffError: a point cloud, neither camera nor state, an untaught backbone that is not to
-            learn, or one that cannot be read, see `load_backbone`.
+        HandoffError: point clouds, neither cameras nor state, a frozen backbone without
+            pretrained weights, or a backbone that cannot be read, see `load_backbone`.
     """
 
     def __init__(
@@ -46,9 +46,10 @@ class VisionLanguagePolicy(ChunkPolicy):
         head: bool = False,
     ) -> None:
         super().__init__(config, shapes)
+        # Check the options.
         if config.point_fields or not (config.image_fields or shapes.observation):
             raise HandoffError(
-                "policy: a vision-language policy sees pictures and a state, or one of them; image_fields are "
+                "policy: a vision-language policy needs images, a state or both, and no point clouds; image_fields are "
                 f"{list(config.image_fields)}, observation_fields {list(config.observation_fields)}, point_fields "
                 f"{list(config.point_fields)}."
             )
@@ -58,16 +59,17 @@ class VisionLanguagePolicy(ChunkPolicy):
             and saved is None
         ):
             raise HandoffError(
-                "policy: a backbone from scratch knows nothing yet and train_backbone is 'none'. Set it to 'all'."
+                "policy: a backbone from scratch is untrained, but train_backbone is 'none'. Set it to 'all'."
             )
         if saved is not None and not (saved / FOLDER).is_dir():
             raise HandoffError(
-                f"{saved}: no folder '{FOLDER}' beside the weights. Was the policy copied in part?"
+                f"{saved}: no folder '{FOLDER}' next to the weights. Was the policy copied incompletely?"
             )
+        # Build the backbone with one projection per state token.
         backbone = config.backbone
         if saved is not None:
             backbone = replace(backbone, folder=str(saved / FOLDER), scratch=None)
-        self.said = config.own_instruction
+        self.default_instruction = config.default_instruction
         self.frozen = config.train_backbone == "none"
         self._entries = _state_entries(config, shapes)
         state = [config.n_obs_steps * (entries.stop - entries.start) for entries in self._entries]
@@ -75,6 +77,7 @@ class VisionLanguagePolicy(ChunkPolicy):
         self.backbone = load_backbone(
             backbone, saved is None, state, head, bool(config.image_fields), shared
         )
+        # Select the trained parameters.
         if config.train_backbone != "all":
             self.backbone.requires_grad_(False)
         if config.train_backbone == "lora":
@@ -84,39 +87,39 @@ class VisionLanguagePolicy(ChunkPolicy):
             self.backbone.state_names.requires_grad_(True)
         self.train()
 
-    def prefix(self, observed: ObservationTensors) -> Prefix:
-        """What is seen and said, as tokens.
+    def prefix(self, obs: ObservationTensors) -> Prefix:
+        """Observation and instruction as the backbone's prefix tokens.
 
         Raises:
             HandoffError: no instruction, or one that is too long.
         """
-        state = [observed.vector_BTO[..., entries].flatten(1) for entries in self._entries]
-        return self.backbone.prefix(observed.sensors, self.words(observed), state)
+        state = [obs.vector_BTO[..., entries].flatten(1) for entries in self._entries]
+        return self.backbone.prefix(obs.sensors, self.instruction_tokens(obs), state)
 
-    def words(self, observed: ObservationTensors) -> Words:
-        """What is said, as tokens; the policy's own words where nothing is.
+    def instruction_tokens(self, obs: ObservationTensors) -> InstructionTokens:
+        """Tokens of the instructions, or of the default instruction where none are given.
 
         Raises:
-            HandoffError: as many instructions as rows are not given, or one of them is too long.
+            HandoffError: the number of instructions is not that of the rows, or one is too long.
         """
-        if observed.words is not None:
-            return observed.words
-        told, rows = observed.instructions, len(observed.vector_BTO)
-        if not told and self.said is not None:
-            told = (self.said,) * rows
-        if len(told) != rows:
+        if obs.instruction_tokens is not None:
+            return obs.instruction_tokens
+        instructions, rows = obs.instructions, len(obs.vector_BTO)
+        if not instructions and self.default_instruction is not None:
+            instructions = (self.default_instruction,) * rows
+        if len(instructions) != rows:
             raise HandoffError(
-                f"policy: {len(told)} instructions for {rows} observations. Do the data have an instruction per "
-                "episode, or the policy one of its own?"
+                f"policy: {len(instructions)} instructions for {rows} observations. Do the data have an instruction "
+                "per episode, or the policy a default instruction?"
             )
-        return self.tokens(told)
+        return self.tokens(instructions)
 
-    def tokens(self, sentences: Sequence[str]) -> Words:
+    def tokens(self, sentences: Sequence[str]) -> InstructionTokens:
         """See `ChunkPolicy.tokens`."""
         return self.backbone.tokens(sentences)
 
     def train(self, mode: bool = True) -> Self:
-        """As of every module, but a frozen backbone stays as it is at inference."""
+        """Sets the mode as `nn.Module.train`, but a frozen backbone stays in evaluation mode."""
         super().train(mode)
         if self.frozen:
             self.backbone.eval()
@@ -128,7 +131,7 @@ class VisionLanguagePolicy(ChunkPolicy):
 
 
 def _state_entries(config: VlaConfig | TokenVlaConfig, shapes: Shapes) -> list[slice]:
-    """Of the observation vector, those that each state token shows."""
+    """Slice of the observation vector for each state token."""
     if not shapes.observation:
         return []
     if config.state_tokens == "one":

@@ -1,11 +1,10 @@
-"""The vision-language-action policy: a backbone that sees and reads, and an action expert that
-samples the chunk.
+"""Flow-matching vision-language-action policy: a vision-language backbone and an action expert.
 
-Followed are pi0 (arXiv 2410.24164) and SmolVLA (arXiv 2506.01844); the headers of
-`policies.networks.vlm` and `policies.networks.action_expert` say where which. The chunk is learned
-by flow matching with times that favour noise, and sampled by Euler's method. Actions and state have
-the robot's own number of entries, where both systems pad them to 32, and the loss is the mean over
-the actions inside their episode, where SmolVLA's code counts the others as 0.
+This follows pi0 (arXiv 2410.24164) and SmolVLA (arXiv 2506.01844); the headers of
+`policies.networks.vlm` and `policies.networks.action_expert` say which where they differ. Training
+is by flow matching with times that favour noise, sampling by Euler's method. Actions and state have
+the robot's number of entries, where both systems pad to 32, and the loss is the mean over actions
+without padding, where SmolVLA's code counts padded ones as 0.
 
 Shape suffixes: B batch, H horizon, A action.
 """
@@ -29,7 +28,7 @@ from policies.samplers.flow_matching import flow_example, ode_grid, sde_grid, tr
 
 
 class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
-    """Flows a chunk from noise, given pictures, an instruction and the state; see
+    """Samples a chunk by flow matching, conditioned on images, an instruction and the state; see
     `VisionLanguagePolicy`."""
 
     def __init__(self, config: VlaConfig, shapes: Shapes, saved: Path | None = None) -> None:
@@ -42,14 +41,14 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
             config.expert_layers,
             config.self_attention_every,
         )
-        self._freeze_unread()
+        self._freeze_unused()
         self.set_sampler_steps(config.inference_steps)
 
     def set_sampler_steps(self, steps: int) -> None:
-        """Samples in `steps` steps from now on.
+        """Sets the number of sampler steps.
 
         Raises:
-            HandoffError: no step.
+            HandoffError: fewer than one step.
         """
         self.grid = ode_grid(steps)
 
@@ -64,55 +63,59 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
         """See `DenoisingPolicy.chain_grid`."""
         return sde_grid(steps or len(self.grid), flow_noise)
 
-    def velocity(self, observed: ObservationTensors) -> Denoise:
+    def velocity(self, obs: ObservationTensors) -> Denoise:
         """See `DenoisingPolicy.velocity`."""
-        return self.denoise(self.see(observed))
+        return self.denoise(self.expert_context(obs))
 
-    def sample(self, observed: ObservationTensors, noise_BHA: Tensor) -> Tensor:
+    def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A)."""
-        return sample(self.denoise(self.see(observed)), noise_BHA, self.grid.to(noise_BHA.device))
+        return sample(
+            self.denoise(self.expert_context(obs)), noise_BHA, self.grid.to(noise_BHA.device)
+        )
 
-    def see(self, observed: ObservationTensors) -> ExpertContext:
-        """The backbone's keys and values, worked out once and read by every step of the sampler."""
-        prefix = self.prefix(observed)
+    def expert_context(self, obs: ObservationTensors) -> ExpertContext:
+        """Encodes the observation: the backbone's keys and values, computed once per inference and
+        used by every sampler step."""
+        prefix = self.prefix(obs)
         key_values = self.backbone.forward_prefix(prefix)
         order_BH = torch.arange(self.chunk_shape[0], device=prefix.mask_BL.device).expand(
             len(prefix.mask_BL), -1
         )
         last_B = positions(prefix.mask_BL)[:, -1:]
         return ExpertContext(
-            tuple(key_values[number] for number in self.expert.read),
+            tuple(key_values[number] for number in self.expert.source_layers),
             prefix.mask_BL,
             self.backbone.rotary(last_B + 1 + order_BH),
             self.backbone.rotary(order_BH),
         )
 
-    def denoise(self, seen: ExpertContext) -> Denoise:
-        """The expert, given what is seen: (noisy (B, H, A), time (B,)) to velocity."""
+    def denoise(self, context: ExpertContext) -> Denoise:
+        """The action expert, conditioned on an encoded observation: (noisy (B, H, A), time (B,)) to
+        velocity."""
 
         def denoise(noisy_BHA: Tensor, time_B: Tensor) -> Tensor:
-            return self.expert(noisy_BHA, time_B, seen)
+            return self.expert(noisy_BHA, time_B, context)
 
         return denoise
 
-    def loss(self, batch: Batch, draw: np.random.Generator) -> Tensor:
-        """Mean squared error of the predicted velocity over the actions inside their episode."""
+    def loss(self, batch: Batch, generator: np.random.Generator) -> Tensor:
+        """Mean squared error of the predicted velocity, without padded actions."""
         clean_BHA, device = batch.chunk_BHA, batch.chunk_BHA.device
-        uniform_B = torch.from_numpy(draw.random(len(clean_BHA), dtype=np.float32)).to(device)
+        uniform_B = torch.from_numpy(generator.random(len(clean_BHA), dtype=np.float32)).to(device)
         noise_BHA = torch.from_numpy(
-            draw.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)
+            generator.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)
         ).to(device)
         time_B = training_time(uniform_B, "beta")
         noisy_BHA, velocity_BHA = flow_example(clean_BHA, noise_BHA, time_B)
-        with repeatable_dropout(draw, device):
-            predicted_BHA = self.denoise(self.see(batch.observed))(noisy_BHA, time_B)
+        with repeatable_dropout(generator, device):
+            predicted_BHA = self.denoise(self.expert_context(batch.obs))(noisy_BHA, time_B)
         error_BH = (predicted_BHA - velocity_BHA).square().mean(dim=-1)
         inside_BH = (~batch.padded_BH).float()
         return (error_BH * inside_BH).sum() / inside_BH.sum().clamp(min=1.0)
 
-    def _freeze_unread(self) -> None:
-        """The expert reads keys and values only, so in the last layer nothing behind those would
-        ever learn."""
+    def _freeze_unused(self) -> None:
+        """Freezes the parameters of the last layer that follow its keys and values: the expert
+        reads keys and values only, so they would get no gradient."""
         last = self.backbone.text_layers()[-1]
         for part in (self.backbone.text.norm, last.mlp, last.post_attention_layernorm):
             part.requires_grad_(False)

@@ -1,6 +1,6 @@
 """Pretrains policies from demonstrations.
 
 - `config`: options of pretraining; imports no torch.
-- `objective`: data, loss and evaluation of a family for the training loop.
+- `objective`: training setup, loss and validation loss for the training loop.
 - `pretrain`: the stage's function.
 """

@@ -1,4 +1,4 @@
-"""Options of this package."""
+"""Options of pretraining from demonstrations."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from robots.config import config
 
 @config
 class MixedStore:
-    """Further episodes to learn from."""
+    """An additional store of the training mixture."""
 
     path: str
-    """Folder with a `store.zarr`, or the store itself."""
+    """Folder that contains a `store.zarr`, or the store itself."""
     weight: float = 1.0
-    """Share of every batch, relative to the other weights; above 0."""
+    """Share of every batch relative to the other stores' weights; above 0."""
 
     @property
     def store(self) -> Path:
-        """Where the store itself lies."""
+        """Path of the store itself."""
         inside = Path(self.path) / "store.zarr"
         return inside if inside.exists() else Path(self.path)
 
 
 @config
 class PretrainConfig:
-    """A policy from demonstrations."""
+    """Pretraining of a policy from demonstrations."""
 
     policy: PolicyConfig = field(default_factory=DiffusionPolicyConfig)
     """Family and network of the policy."""
@@ -37,23 +37,22 @@ class PretrainConfig:
     )
     """Updates, learning rate, batch size and logging."""
     validation_fraction: float = 0.02
-    """Share of the episodes of every store that is held out to report a validation loss; 0 learns
-    from all."""
+    """Fraction of every store's episodes that is held out for the validation loss; 0 trains on
+    all."""
     keep_every: int = 0
-    """Updates between policies that are kept on the way, in folders `step-<updates>`, for a
-    learning curve; 0 keeps the last one only."""
+    """Updates between intermediate policies, saved in folders `step-<updates>`; 0 saves the last
+    one only."""
     mixture: tuple[MixedStore, ...] = ()
-    """Stores beside the demonstrations, with the same rate and the same fields as far as the policy
-    reads them."""
+    """Additional stores, with the same rate and the same specs of the policy's fields."""
     demos_weight: float = 1.0
-    """Weight of the demonstrations in that mixture."""
+    """Weight of the demonstrations in the mixture."""
     memory_gb: float = 4.0
-    """Pictures and point clouds held in memory, all cameras together [10^9 bytes]; a camera that no
-    longer fits is read from an uncompressed file, which lies in the policy's folder until the
-    training is over."""
+    """Maximum memory of decoded images and point clouds, all sensors together [10^9 bytes]; a
+    sensor that does not fit is read from an uncompressed file in the policy's folder, which is
+    removed after training."""
     initial: str | None = None
-    """Folder of a saved policy of the same family and shapes whose weights the training starts
-    from."""
+    """Folder of a saved policy of the same family and shapes, whose weights initialise the
+    training."""
     keep_normalizers: bool = True
-    """Whether the normalisers of `initial` are kept; otherwise they are fitted to the
+    """Whether to keep the normalisers of `initial`; otherwise they are fitted to the
     demonstrations."""

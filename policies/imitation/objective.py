@@ -1,9 +1,8 @@
-"""Imitation: data split, new policy, training loss and validation loss. Torch side of
+"""Imitation learning: data split, new policy, training loss and validation loss, for
 `policies.imitation.pretrain`.
 
-Statistics for the normalisers are taken while the stores are read, episode by episode. They are
-those of all learned episodes of all stores alike: a store's weight says how often it is learned
-from, not in which units.
+Statistics of the normalisers are computed while the stores are read, episode by episode. All
+training episodes of all stores count equally: a store's weight affects sampling, not normalisation.
 
 Shape suffixes: B batch, H horizon, A action, O observation, T steps of an episode, E episodes, N
 windows.
@@ -28,7 +27,7 @@ from policies.data.demonstrations import (
     open_store,
     read_stores,
 )
-from policies.data.frames import FrameSpace
+from policies.data.frames import FrameStorage
 from policies.data.mixture import MixedWindows, new_mixture
 from policies.data.windows import Windows, chunks, episode_windows, window_index
 from policies.imitation.config import PretrainConfig
@@ -42,26 +41,26 @@ from policies.training.loop import Objective, autocast, rng
 from robots.errors import HandoffError
 
 _VALIDATION_DRAWS = 4
-"""Times that each held-out window is tried, with other noise."""
+"""Noise samples per held-out window."""
 _VALIDATION_ROWS = 256
-"""Rows per pass."""
+"""Rows per forward pass."""
 
 
 class WindowSplit(NamedTuple):
-    """Normalised windows to learn from, and those held out."""
+    """Normalised training windows and held-out windows."""
 
-    learned: Windows
+    train: Windows
     held_out: Windows
 
 
 class DataStatistics:
-    """What is fitted to the data: ranges of the observations and points, moments of chunks and last
-    steps."""
+    """Running statistics of the data: ranges of observations and points, moments of chunks and last
+    observations."""
 
     def __init__(self, card: PolicyCard) -> None:
-        """Of nothing yet, for the policy of that card."""
+        """Starts empty, with the sizes of the policy of `card`."""
         sizes = card.model
-        self.observed = MinMaxStatistics(card.observation_size)
+        self.observation = MinMaxStatistics(card.observation_size)
         self.points = {
             name: MinMaxStatistics(card.sensors[name].shape[-1]) for name in sizes.point_fields
         }
@@ -71,12 +70,12 @@ class DataStatistics:
         self._anchor = card.anchor
 
     def update(self, episode: DemonstrationEpisode) -> None:
-        """Takes an episode in.
+        """Adds an episode.
 
         Raises:
             HandoffError: a value is not finite.
         """
-        self.observed.update(episode.observation_TO)
+        self.observation.update(episode.observation_TO)
         self.last.update(episode.observation_TO[-1:])
         for name, points in episode.points.items():
             self.points[name].update(points.reshape(-1, points.shape[-1]))
@@ -84,30 +83,31 @@ class DataStatistics:
         self.chunks.update(chunks(index, episode.observation_TO, episode.action_TA, self._anchor))
 
 
-class Lesson(NamedTuple):
-    """A policy before its first update, and what it learns from."""
+class TrainingSetup(NamedTuple):
+    """An untrained policy and its training data."""
 
     module: ChunkPolicy
     card: PolicyCard
     split: WindowSplit
     mixture: MixedWindows
-    """Of the learned windows."""
+    """Mixture of the training windows."""
     stores: tuple[str, ...]
     """Name of every store of the mixture."""
 
 
-def prepare(config: PretrainConfig, demos: Path, space: FrameSpace, device: torch.device) -> Lesson:
+def prepare(
+    config: PretrainConfig, demos: Path, storage: FrameStorage, device: torch.device
+) -> TrainingSetup:
     """Reads all stores once and builds the policy on `device`.
 
     Args:
-        config: what to learn, from which further stores.
-        demos: directory with the first `store.zarr`, by which the others are judged.
-        space: where pictures go.
-        device: of the policy and the windows.
+        config: policy, training options and additional stores.
+        demos: directory with the first `store.zarr`, which the others must match.
+        storage: storage of images and point clouds.
+        device: device of the policy and the windows.
 
     Raises:
-        HandoffError: unusable stores, ones that do not agree, or weights to start from that do not
-            fit.
+        HandoffError: unusable stores, stores that do not match, or incompatible initial weights.
     """
     sizes, seed = config.policy, config.training.seed
     stores = [open_store(str(demos), demos / "store.zarr", sizes)]
@@ -121,34 +121,34 @@ def prepare(config: PretrainConfig, demos: Path, space: FrameSpace, device: torc
     held_out = _held_out(
         [store.episodes.num_episodes for store in stores], config.validation_fraction, seed
     )
-    kept_back = set(held_out.tolist())
+    excluded = set(held_out.tolist())
 
-    def learn(number: int, episode: DemonstrationEpisode) -> None:
-        if number not in kept_back:
+    def add_to_statistics(number: int, episode: DemonstrationEpisode) -> None:
+        if number not in excluded:
             statistics.update(episode)
 
-    data = read_stores(stores, space, learn)
+    data = read_stores(stores, storage, add_to_statistics)
     module = untrained_policy(card, seed, initial)
     fit_normalizers(module, statistics, data, held_out)
     if initial is not None:
-        start_from(module, initial, config.keep_normalizers)
+        load_initial_weights(module, initial, config.keep_normalizers)
     split = split_windows(data, held_out, module.to(device), sizes)
     names = ("demos", *(mixed.path for mixed in config.mixture))
     counts = windows_per_store(data, np.setdiff1d(np.arange(len(data.ends_E)), held_out))
     weights = (config.demos_weight, *(mixed.weight for mixed in config.mixture))
-    return Lesson(module, data.card, split, new_mixture(names, counts, weights), names)
+    return TrainingSetup(module, data.card, split, new_mixture(names, counts, weights), names)
 
 
 def held_out_episodes(count: int, fraction: float, seed: int, store: int = 0) -> np.ndarray:
-    """Episodes of store number `store` kept from training: `fraction` of its `count`, rounded up,
+    """Held-out episodes of store number `store`: `fraction` of its `count` episodes, rounded up,
     but never all."""
     number = min(count - 1, int(np.ceil(fraction * count)))
-    draw = rng(seed, RandomStream.HELD_OUT + store * STORE_SPACING)
-    return np.sort(draw.permutation(count)[:number])
+    generator = rng(seed, RandomStream.HELD_OUT + store * STORE_SPACING)
+    return np.sort(generator.permutation(count)[:number])
 
 
 def _held_out(counts: list[int], fraction: float, seed: int) -> np.ndarray:
-    """The same of every store, with the numbers that episodes have through all stores."""
+    """Held-out episodes of all stores, numbered consecutively through the stores."""
     firsts = np.cumsum([0, *counts])
     parts = [
         first + held_out_episodes(count, fraction, seed, store)
@@ -161,9 +161,9 @@ def untrained_policy(card: PolicyCard, seed: int, saved: Path | None = None) -> 
     """A policy on the CPU with the initial weights of `seed`; its normalisers are not fitted.
 
     Args:
-        card: what it is to be.
-        seed: of the weights.
-        saved: folder of the policy whose weights it is to take over, see `new_module`.
+        card: card of the policy.
+        seed: seed of the weights.
+        saved: folder of the policy whose weights will be loaded, see `new_module`.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -177,35 +177,35 @@ def fit_normalizers(
 
     Args:
         module: the policy.
-        statistics: of those episodes.
-        data: all episodes; looked at for quantiles alone, which have no running form.
-        held_out: numbers of the episodes that do not count.
+        statistics: statistics of the training episodes.
+        data: all episodes; used only for quantiles, which cannot be computed incrementally.
+        held_out: numbers of the held-out episodes.
     """
 
-    def learned_chunks() -> np.ndarray:
-        learned = np.setdiff1d(np.arange(len(data.ends_E)), held_out)
-        index = window_index(data.ends_E, *data.card.model.window).of(learned)
+    def training_chunks() -> np.ndarray:
+        training_episodes = np.setdiff1d(np.arange(len(data.ends_E)), held_out)
+        index = window_index(data.ends_E, *data.card.model.window).select(training_episodes)
         return chunks(index, data.observation_MO, data.action_MA, module.anchor)
 
-    module.normalize_observation.fit(statistics.observed)
-    module.fit_action(statistics.chunks, learned_chunks)
+    module.normalize_observation.fit(statistics.observation)
+    module.fit_action(statistics.chunks, training_chunks)
     module.fit_usual_goal(statistics.last)
-    # Ranges are all that is taken over, so one step with the two extreme points stands for all
-    # episodes.
+    # Only the range matters, so the minimum and maximum replace all points.
     extremes = {
-        name: np.stack([seen.low, seen.high])[None] for name, seen in statistics.points.items()
+        name: np.stack([ranges.low, ranges.high])[None]
+        for name, ranges in statistics.points.items()
     }
-    for part in module.modules():
-        if isinstance(part, ObservationEncoder):
-            part.fit_sensors([extremes])
+    for encoder in module.modules():
+        if isinstance(encoder, ObservationEncoder):
+            encoder.fit_sensors([extremes])
 
 
 def check_initial(card: PolicyCard, initial: Path) -> None:
-    """Checks that a policy of `card` may take over the weights of the saved one in the directory
-    `initial`.
+    """Checks that a policy of `card` can start from the weights of the saved policy in the
+    directory `initial`.
 
     Raises:
-        HandoffError: no policy there, or one of another family or anchor.
+        HandoffError: no policy in the directory, or one of another family or anchor.
     """
     saved = read_card(initial)
     if saved.model.kind != card.model.kind:
@@ -219,51 +219,54 @@ def check_initial(card: PolicyCard, initial: Path) -> None:
         )
 
 
-def start_from(module: ChunkPolicy, initial: Path, keep_normalizers: bool) -> None:
-    """Takes the weights of the saved policy in the directory `initial` over.
+def load_initial_weights(module: ChunkPolicy, initial: Path, keep_normalizers: bool) -> None:
+    """Loads the weights of the saved policy in the directory `initial`.
 
     Args:
-        module: its normalisers fitted.
-        initial: of the same family and shapes.
-        keep_normalizers: takes its normalisers over too, without which its weights see other
-            numbers than it learned.
+        module: policy with fitted normalisers.
+        initial: folder of a policy of the same family and shapes.
+        keep_normalizers: whether to load its normalisers too; with other normalisers the inputs of
+            the network change.
 
     Raises:
-        HandoffError: no weights there, or some of another shape.
+        HandoffError: no weights in the directory, or weights of another shape.
     """
-    weights, own = read_weights(initial), module.state_dict()
-    for name in sorted(own.keys() | weights.keys()):
-        there = tuple(weights[name].shape) if name in weights else "absent"
-        wanted = tuple(own[name].shape) if name in own else "absent"
-        if there != wanted:
+    weights, initialised = read_weights(initial), module.state_dict()
+    for name in sorted(initialised.keys() | weights.keys()):
+        saved_shape = tuple(weights[name].shape) if name in weights else "absent"
+        expected_shape = tuple(initialised[name].shape) if name in initialised else "absent"
+        if saved_shape != expected_shape:
             raise HandoffError(
-                f"{initial}: '{name}' is {there}, expected {wanted}. Do the sizes of both agree?"
+                f"{initial}: '{name}' is {saved_shape}, expected {expected_shape}. Do the sizes of both agree?"
             )
-    kept = {
+    loaded = {
         name: weight
         for name, weight in weights.items()
         if keep_normalizers or "normalize_" not in name
     }
-    module.load_state_dict(own | kept)
+    module.load_state_dict(initialised | loaded)
 
 
 def split_windows(
     data: DemonstrationArrays, held_out: np.ndarray, module: ChunkPolicy, sizes: PolicyConfig
 ) -> WindowSplit:
-    """The windows of `data`, normalised, on the device of `module`."""
-    learned = np.setdiff1d(np.arange(len(data.ends_E)), held_out)
+    """Normalised training and held-out windows of `data`, on the device of `module`."""
+    training_episodes = np.setdiff1d(np.arange(len(data.ends_E)), held_out)
     observation_MO = module.normalize_observation(
         torch.from_numpy(data.observation_MO).to(module.device)
     )
     return WindowSplit(
-        *(_windows(data, module, sizes, chosen, observation_MO) for chosen in (learned, held_out))
+        *(
+            _windows(data, module, sizes, episodes, observation_MO)
+            for episodes in (training_episodes, held_out)
+        )
     )
 
 
 def normalized_windows(
     data: DemonstrationArrays, module: ChunkPolicy, sizes: PolicyConfig, episodes: np.ndarray
 ) -> Windows:
-    """The windows of `episodes`, normalised as the policy does, on its device."""
+    """Windows of `episodes`, normalised by the policy, on its device."""
     observation_MO = module.normalize_observation(
         torch.from_numpy(data.observation_MO).to(module.device)
     )
@@ -271,8 +274,8 @@ def normalized_windows(
 
 
 def windows_per_store(data: DemonstrationArrays, episodes: np.ndarray) -> tuple[int, ...]:
-    """Windows of `episodes` in every store."""
-    index = window_index(data.ends_E, *data.card.model.window).of(episodes)
+    """Number of windows of `episodes` in every store."""
+    index = window_index(data.ends_E, *data.card.model.window).select(episodes)
     return tuple(
         np.bincount(data.store_E[index.episode_N], minlength=int(data.store_E[-1]) + 1).tolist()
     )
@@ -286,15 +289,15 @@ def imitation_objective(
     precision: str,
     mixture: MixedWindows | None = None,
 ) -> Objective[Batch]:
-    """The family's own loss over the batch of each update.
+    """The family's training loss on the batch of each update.
 
     Args:
-        module: the policy that learns.
-        windows: normalised, on its device.
+        module: policy in training.
+        windows: normalised windows on its device.
         batch_size: windows per update.
-        seed: of order, noise and whatever else the loss draws.
+        seed: seed of data order, noise and other randomness of the loss.
         precision: `bf16` or `fp32`.
-        mixture: how the windows are divided among stores; by default they are of one.
+        mixture: division of the windows among stores; by default a single store.
     """
     batches = ImitationBatches(
         windows, mixture or MixedWindows((len(windows),), (1.0,)), batch_size, seed
@@ -307,21 +310,21 @@ def imitation_objective(
     return Objective(batches, loss)
 
 
-class Decoded(NamedTuple):
-    """What was read for one update."""
+class DecodedRows(NamedTuple):
+    """Decoded frames of the windows of one update."""
 
     windows_B: Tensor
     frames: Mapping[str, Tensor]
     goals: np.random.Generator | None
-    """Picks them, where there are any."""
+    """Random generator of the goals; None for policies without future goals."""
 
 
 class ImitationBatches:
-    """The batch of every update, in the two stages of
+    """Batch function of imitation learning; implements
     `policies.training.preflight.TwoStageBatch`."""
 
     def __init__(self, windows: Windows, mixture: MixedWindows, size: int, seed: int) -> None:
-        """Of `size` windows, in the order of `seed`."""
+        """Batches of `size` windows, in the data order of `seed`."""
         self.windows = windows
         self.mixture = mixture
         self.size = size
@@ -331,33 +334,33 @@ class ImitationBatches:
         """The batch of update number `step`."""
         return self.collate(self.decode(step))
 
-    def decode(self, step: int) -> Decoded:
+    def decode(self, step: int) -> DecodedRows:
         """Chooses the windows of update number `step` and reads their frames."""
         windows_B = torch.from_numpy(self.mixture.batch(self.size, step, self.seed))
         goals = (
             None if self.windows.goal_end_N is None else rng(self.seed, RandomStream.GOAL + step)
         )
-        return Decoded(windows_B, self.windows.frames(windows_B), goals)
+        return DecodedRows(windows_B, self.windows.frames(windows_B), goals)
 
-    def collate(self, rows: Decoded) -> Batch:
-        """Puts the batch together, on the device."""
+    def collate(self, rows: DecodedRows) -> Batch:
+        """Builds the batch on the device."""
         return self.windows.batch(rows.windows_B, rows.goals, rows.frames)
 
 
 @torch.no_grad()
 def validation_loss(module: ChunkPolicy, windows: Windows, seed: int) -> float:
-    """The same loss on held-out windows, each tried a few times, in fp32 and without dropout or
+    """Loss on held-out windows, each with several noise samples, in fp32 and without dropout or
     random crops."""
-    learning = module.training
+    was_training = module.training
     module.eval()
-    tried_N = torch.arange(len(windows)).repeat(_VALIDATION_DRAWS)
+    window_N = torch.arange(len(windows)).repeat(_VALIDATION_DRAWS)
     total = 0.0
-    for number, chosen_B in enumerate(tried_N.split(_VALIDATION_ROWS)):
-        batch = windows.batch(chosen_B, rng(seed, RandomStream.VALIDATION_GOAL + number))
+    for number, windows_B in enumerate(window_N.split(_VALIDATION_ROWS)):
+        batch = windows.batch(windows_B, rng(seed, RandomStream.VALIDATION_GOAL + number))
         error = module.loss(batch, rng(seed, RandomStream.VALIDATION + number))
-        total += float(error) * len(chosen_B)
-    module.train(learning)
-    return total / len(tried_N)
+        total += float(error) * len(windows_B)
+    module.train(was_training)
+    return total / len(window_N)
 
 
 def _windows(
@@ -367,8 +370,8 @@ def _windows(
     episodes: np.ndarray,
     observation_MO: Tensor,
 ) -> Windows:
-    """The windows of `episodes` over observations that are normalised already."""
-    index = window_index(data.ends_E, *sizes.window).of(episodes)
+    """Windows of `episodes` over observations that are already normalised."""
+    index = window_index(data.ends_E, *sizes.window).select(episodes)
     chunk_NHA = torch.from_numpy(chunks(index, data.observation_MO, data.action_MA, module.anchor))
     return Windows(
         observation_MO,
@@ -379,5 +382,5 @@ def _windows(
         tuple(data.instruction_E[episode] for episode in index.episode_N)
         if data.instruction_E
         else (),
-        torch.from_numpy(index.end_N) if sizes.wants_future_goal else None,
+        torch.from_numpy(index.end_N) if sizes.uses_future_goal else None,
     )

@@ -1,9 +1,8 @@
-"""Stage `pretrain`: demonstrations to a policy of any family, by imitation.
+"""Stage `pretrain`: trains a policy of any family on demonstrations, by imitation.
 
-By default a diffusion policy, by denoising (Chi et al., RSS 2023). Followed is the released
-diffusion_policy (squared cosine, clipped samples, min-max normalisation, edge padding, EMA), except
-that the network is a residual MLP and predicts velocity, which learns push-T in minutes of one
-processor core.
+The default is a diffusion policy (Chi et al., RSS 2023). It follows the released diffusion_policy
+(squared cosine, clipped samples, min-max normalisation, edge padding, EMA), except that the network
+is a residual MLP and predicts velocity, which learns push-T in minutes on one CPU core.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
     `samples.png`.
 
     Args:
-        config: what and how.
+        config: policy and training options.
         demos: directory with the demonstrations' `store.zarr`.
-        out: directory of the policy; training goes on from what a killed run left there.
-        progress: told every update.
+        out: directory of the policy; an interrupted run is resumed from its checkpoint there.
+        progress: called after every update.
 
     Returns:
-        Metrics: steps, cpu_seconds, steps_per_s (of processor time), loss, validation_loss (over
-        the held-out windows of all stores alike; None when there are none), windows,
+        Metrics: steps, cpu_seconds, steps_per_s (per second of CPU time), loss, validation_loss
+        (mean over the held-out windows of all stores; None without held-out windows), windows,
         windows_per_store (by name; `demos` are the demonstrations), parameters, precision and
         device.
 
@@ -41,28 +40,32 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
         HandoffError: unusable demonstrations, a loss that is not finite, or a full disk.
     """
     from policies.checkpoint import save_policy
-    from policies.data.frames import FrameSpace
+    from policies.data.frames import FrameStorage
     from policies.imitation.objective import imitation_objective, prepare, validation_loss
     from policies.training.distributed import is_main_process
     from policies.training.loop import resolve_device, resolve_precision, torch_threads, train
     from policies.training.plots import draw_samples
 
+    # Set up data, policy and loss.
     training = config.training
     device = resolve_device(training.device)
     precision = resolve_precision(training.precision, device)
-    space = FrameSpace(config.memory_gb, out)
+    storage = FrameStorage(config.memory_gb, out)
     with torch_threads(training.threads):
-        module, card, (learned, held_out), mixture, stores = prepare(config, demos, space, device)
-        objective = imitation_objective(
-            module, learned, training.batch_size, training.seed, precision, mixture
+        module, card, (train_windows, held_out_windows), mixture, stores = prepare(
+            config, demos, storage, device
         )
-        identity = _identity(config, learned.digest(), precision, device)
+        objective = imitation_objective(
+            module, train_windows, training.batch_size, training.seed, precision, mixture
+        )
+        identity = _identity(config, train_windows.digest(), precision, device)
 
-        def keep(step: int, average: dict[str, Tensor]) -> None:
+        def save_intermediate(step: int, average: dict[str, Tensor]) -> None:
             folder = out / f"step-{step}"
             folder.mkdir(exist_ok=True)
             save_policy(folder, card, average, module.extra_files())
 
+        # Train, then validate with the averaged weights.
         trained = train(
             training,
             module,
@@ -71,25 +74,34 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
             out,
             progress,
             keep_every=config.keep_every,
-            keep=keep,
+            keep=save_intermediate,
         )
         module.load_state_dict(trained.average)
-        held_out_loss = validation_loss(module, held_out, training.seed) if len(held_out) else None
+        held_out_loss = (
+            validation_loss(module, held_out_windows, training.seed)
+            if len(held_out_windows)
+            else None
+        )
+        # Plot samples and save the policy.
         if is_main_process():
             draw_samples(
-                module, held_out if len(held_out) else learned, out, training.seed, card.action
+                module,
+                held_out_windows if len(held_out_windows) else train_windows,
+                out,
+                training.seed,
+                card.action,
             )
     if is_main_process():
         save_policy(out, card, module.state_dict(), module.extra_files())
         _close(training, out)
-        space.clear()
+        storage.clear()
     return {
         "steps": training.steps,
         "cpu_seconds": round(trained.cpu_seconds, 3),
         "steps_per_s": round(training.steps / trained.cpu_seconds, 2),
         "loss": trained.loss,
         "validation_loss": held_out_loss,
-        "windows": len(learned),
+        "windows": len(train_windows),
         "windows_per_store": dict(zip(stores, mixture.counts, strict=True)),
         "parameters": sum(parameter.numel() for parameter in module.parameters()),
         "precision": precision,
@@ -98,22 +110,21 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
 
 
 def _close(training: TrainingConfig, out: Path) -> None:
-    """Draws the loss, hands the pictures to the loggers and removes the checkpoint of the finished
-    training."""
-    from policies.training.loggers import log_pictures
+    """Plots the loss, logs the plots and removes the checkpoint of the finished training."""
+    from policies.training.loggers import log_images
     from policies.training.loop import STATE
     from policies.training.plots import draw_curve
 
     draw_curve(out, "loss")
-    log_pictures(training, out, {name: out / f"{name}.png" for name in ("loss", "samples")})
+    log_images(training, out, {name: out / f"{name}.png" for name in ("loss", "samples")})
     (out / STATE).unlink()
 
 
 def _identity(config: PretrainConfig, windows: str, precision: str, device: torch.device) -> str:
-    """What an interrupted training must have in common with this one to be gone on with.
+    """Identity that a checkpoint must have to be resumed.
 
-    All but where pictures lie, which changes nothing: so a run killed for want of memory may go on
-    with less of it.
+    It excludes `memory_gb`, which does not affect results, so that a run killed for lack of memory
+    can be resumed with a lower limit.
     """
     from policies.checkpoint import WEIGHTS, digest_file
     from policies.training.loop import job_identity

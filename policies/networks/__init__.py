@@ -1,4 +1,4 @@
-"""Defines the torch modules inside policies.
+"""Defines the neural networks of policies.
 
 - `config`: sizes of all networks; imports no torch.
 - `mlp`: residual MLP denoiser.
@@ -8,7 +8,7 @@
 - `act`: the transformer and latent of ACT.
 - `action_expert`: the action expert of a flow-matching VLA.
 - `vlm`: vision-language backbones.
-- `vlm_files`: their weights and tokenizers on disk.
+- `vlm_files`: configuration and tokenizer files of backbones.
 - `observation_encoder`: observations as one vector.
 - `image_encoder`: images as features.
 - `point_encoder`: point clouds as features.

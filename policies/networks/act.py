@@ -1,15 +1,15 @@
-"""The networks of ACT (Zhao et al., RSS 2023): a chunk to its latent, and what is seen with a
-latent to a chunk.
+"""Networks of ACT (Zhao et al., RSS 2023): a chunk to its latent, and observation and latent to a
+chunk.
 
-Followed is the released act, and LeRobot's ACT, which was made to agree with it, where they differ
-from the paper: one decoder layer (the code builds the paper's 7 and reads the first one's answer),
-and, as in DETR (Carion et al. 2020), from which the code stems, normalisation after every branch
-and positions added to queries and keys of every layer but never to the values. Other than there,
-every camera has a trunk of its own, with GroupNorm and untrained at first; the released code shares
-one with frozen BatchNorm from ImageNet among them.
+Where the paper differs, this follows the released act code and LeRobot's ACT, which was written to
+match it: one decoder layer (the code builds the paper's 7 and uses the output of the first) and, as
+in DETR (Carion et al. 2020), on which the code is based, post-normalisation and positions added to
+queries and keys of every layer but not to the values. Unlike there, every camera has a separate
+trunk with GroupNorm and random initialisation; the released code shares one trunk with frozen
+BatchNorm pretrained on ImageNet.
 
 Shape suffixes: B batch, L tokens, W width, O observation, H horizon, A action, Z latent, R rows and
-C columns of a picture or feature map, D colours, E entries of a position.
+C columns of an image or feature map, D colour channels, E entries of a position.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _MAPS = 512
 
 
 class LatentEncoder(nn.Module):
-    """Mean and log variance of the latent of a demonstrated chunk: the encoder of the variational
-    autoencoder.
+    """Encoder of the variational autoencoder: mean and log variance of the latent of a demonstrated
+    chunk.
 
     Args:
         config: sizes.
-        shapes: that the data give; without an observation vector there is no token for it.
+        shapes: sizes given by the data; without an observation vector there is no token for it.
     """
 
     position_LW: Tensor
@@ -66,7 +66,7 @@ class LatentEncoder(nn.Module):
         Args:
             vector_BO: normalised.
             chunk_BHA: normalised.
-            padded_BH: True for actions that the latent must not see.
+            padded_BH: True for actions that the encoder must ignore.
         """
         action_BHW = self.action(chunk_BHA)
         first = [self.summary_W.expand(len(chunk_BHA), 1, -1).to(action_BHW.dtype)]
@@ -81,12 +81,12 @@ class LatentEncoder(nn.Module):
 
 
 class ChunkTransformer(nn.Module):
-    """A chunk from a latent and what is seen: one token each for the latent, the observation vector
-    and every point cloud, one per place in every camera's feature map.
+    """Decoder from latent and observation to a chunk: one token each for the latent, the
+    observation vector and every point cloud, and one per position in every camera's feature map.
 
     Args:
         config: sizes, cameras and point clouds.
-        shapes: that the data give; without an observation vector there is no token for it.
+        shapes: sizes given by the data; without an observation vector there is no token for it.
 
     Raises:
         HandoffError: a point cloud without data.
@@ -99,10 +99,10 @@ class ChunkTransformer(nn.Module):
         self.places = nn.ModuleDict({name: nn.Linear(_MAPS, width) for name in config.image_fields})
         self.points = nn.ModuleDict()
         for name in config.point_fields:
-            one = EncodedPolicyConfig(
+            point_config = EncodedPolicyConfig(
                 observation_fields=(), point_fields=(name,), point_encoder=point
             )
-            self.points[name] = ObservationEncoder(one, shapes)
+            self.points[name] = ObservationEncoder(point_config, shapes)
         self.clouds = nn.ModuleDict(
             {name: nn.Linear(point.features, width) for name in config.point_fields}
         )
@@ -119,8 +119,8 @@ class ChunkTransformer(nn.Module):
         for parameter in (*self.encoder.parameters(), *self.decoder.parameters()):
             if parameter.ndim > 1:
                 nn.init.xavier_uniform_(parameter)
-        # As released, the first layer's actions attend to zeros: all that comes of it is the bias
-        # of the values.
+        # As released, the first self-attention has zero inputs, so only the bias of its values has
+        # an effect.
         self.get_parameter("decoder.0.own.in_proj_weight").requires_grad_(False)
 
     def forward(
@@ -129,12 +129,12 @@ class ChunkTransformer(nn.Module):
         """Normalised chunk (B, H, A).
 
         Args:
-            latent_BZ: zeros when acting.
+            latent_BZ: zeros at inference.
             vector_BO: normalised.
-            sensors: see `ObservationTensors`, of one step.
+            sensors: see `ObservationTensors`, with one step.
 
         Raises:
-            HandoffError: pictures that are not uint8.
+            HandoffError: images that are not uint8.
         """
         single = [self.latent(latent_BZ)]
         if self.observation is not None:
@@ -162,8 +162,7 @@ class ChunkTransformer(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and a feed-forward network, each added to its input and normalised after
-    it."""
+    """Post-norm transformer encoder layer: self-attention and a feed-forward network."""
 
     def __init__(self, config: ActConfig) -> None:
         super().__init__()
@@ -180,19 +179,19 @@ class EncoderLayer(nn.Module):
         Args:
             hidden_BLW: tokens.
             position_LW: added to queries and keys.
-            ignored_BL: True for tokens that none may look at.
+            ignored_BL: True for tokens that are masked out.
         """
-        placed_BLW = hidden_BLW + position_LW
-        seen_BLW, _ = self.attention(
-            placed_BLW, placed_BLW, hidden_BLW, ignored_BL, need_weights=False
+        positioned_BLW = hidden_BLW + position_LW
+        attended_BLW, _ = self.attention(
+            positioned_BLW, positioned_BLW, hidden_BLW, ignored_BL, need_weights=False
         )
-        hidden_BLW = self.norms[0](hidden_BLW + self.dropout(seen_BLW))
+        hidden_BLW = self.norms[0](hidden_BLW + self.dropout(attended_BLW))
         return self.norms[1](hidden_BLW + self.dropout(self.feedforward(hidden_BLW)))
 
 
 class DecoderLayer(nn.Module):
-    """Attention among the actions, attention to what is seen, and a feed-forward network; see
-    `EncoderLayer`."""
+    """Post-norm transformer decoder layer: self-attention over actions, cross-attention to the
+    observation, and a feed-forward network."""
 
     def __init__(self, config: ActConfig) -> None:
         super().__init__()
@@ -210,30 +209,30 @@ class DecoderLayer(nn.Module):
         Args:
             hidden_BHW: tokens of the actions, zeros before the first layer.
             query_HW: their learned positions.
-            memory_BLW: what is seen, encoded.
-            position_LW: positions in it.
+            memory_BLW: encoded observation tokens.
+            position_LW: positions of the observation tokens.
         """
-        placed_BHW = hidden_BHW + query_HW
-        seen_BHW, _ = self.own(placed_BHW, placed_BHW, hidden_BHW, need_weights=False)
-        hidden_BHW = self.norms[0](hidden_BHW + self.dropout(seen_BHW))
-        seen_BHW, _ = self.cross(
+        positioned_BHW = hidden_BHW + query_HW
+        attended_BHW, _ = self.own(positioned_BHW, positioned_BHW, hidden_BHW, need_weights=False)
+        hidden_BHW = self.norms[0](hidden_BHW + self.dropout(attended_BHW))
+        attended_BHW, _ = self.cross(
             hidden_BHW + query_HW, memory_BLW + position_LW, memory_BLW, need_weights=False
         )
-        hidden_BHW = self.norms[1](hidden_BHW + self.dropout(seen_BHW))
+        hidden_BHW = self.norms[1](hidden_BHW + self.dropout(attended_BHW))
         return self.norms[2](hidden_BHW + self.dropout(self.feedforward(hidden_BHW)))
 
 
 def plane_positions(rows: int, columns: int, size: int) -> Tensor:
-    """(rows * columns, size): for every place of a map its row, then its column, half of the
-    entries each (DETR).
+    """Two-dimensional position embeddings (rows * columns, size) of a feature map (DETR).
 
-    A row or column is an angle that ends at 2 pi with the last one, whatever their number, times
-    geometric frequencies from 1 down; of each there is the sine, then the cosine.
+    The first half of the entries encodes the row, the second the column. A row or column index is
+    scaled so that the last one is 2 pi, and multiplied by geometric frequencies from 1 down; the
+    sine and cosine of each frequency alternate.
 
     Args:
-        rows: of the map.
-        columns: of the map.
-        size: a multiple of 4.
+        rows: rows of the map.
+        columns: columns of the map.
+        size: entries of an embedding, a multiple of 4.
     """
     frequency = torch.exp(torch.arange(size // 4) * (-math.log(1e4) / (size // 4)))
     halves = []
@@ -246,10 +245,10 @@ def plane_positions(rows: int, columns: int, size: int) -> Tensor:
 
 
 def _scaled(name: str, image_BRCD: Tensor) -> Tensor:
-    """A whole picture (B, 3, height, width) from -1 to 1; ACT crops nothing."""
+    """Images (B, 3, height, width) scaled to [-1, 1]; ACT uses no crops."""
     if image_BRCD.dtype != torch.uint8:
         raise HandoffError(
-            f"act: pictures of '{name}' are {image_BRCD.dtype}, expected uint8. Were they scaled?"
+            f"act: images of '{name}' are {image_BRCD.dtype}, expected uint8. Were they scaled?"
         )
     return (image_BRCD.float() * (2.0 / 255.0) - 1.0).permute(0, 3, 1, 2)
 

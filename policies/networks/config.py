@@ -1,5 +1,5 @@
-"""Sizes of the networks from which policies are built: denoisers, encoders of pictures and point
-clouds, and vision-language backbones. Imports without torch."""
+"""Options of the networks of policies: denoisers, image and point-cloud encoders, and
+vision-language backbones. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from robots.config import config
 
 @config
 class MlpConfig:
-    """A residual MLP over chunk, observation and noise level, all concatenated: the quickest on one
-    processor core."""
+    """A residual MLP over the concatenated chunk, observation and timestep embedding: the fastest
+    denoiser on one CPU core."""
 
     kind: Literal["mlp"] = "mlp"
     width: int = 512
@@ -21,44 +21,44 @@ class MlpConfig:
     blocks: int = 4
     """Residual blocks of two layers each."""
     time_embedding: int = 64
-    """Entries of the sinusoidal embedding of the noise level; even."""
+    """Size of the sinusoidal timestep embedding; even."""
 
 
 @config
 class UnetConfig:
-    """The paper's conditional U-Net over the steps of the chunk; the values are those of its state
-    policies."""
+    """Diffusion Policy's conditional U-Net over the steps of the chunk; the defaults are those of
+    its state policies."""
 
     kind: Literal["unet"] = "unet"
     widths: tuple[int, ...] = (256, 512, 1024)
-    """Channels of every level, finest first; the horizon is halved between two levels. Image
-    policies of the paper have twice as many."""
+    """Channels of every level, finest first; the horizon is halved between levels. The paper's
+    image policies use twice as many channels."""
     kernel: int = 5
-    """Steps that a convolution sees; odd."""
+    """Kernel size of the convolutions [steps]; odd."""
     groups: int = 8
-    """Groups of every GroupNorm; must divide all widths."""
+    """Number of groups of every GroupNorm; must divide all widths."""
     time_embedding: int = 256
-    """Entries of the embedding of the noise level; even."""
+    """Size of the timestep embedding; even."""
 
 
 @config
 class TransformerConfig:
-    """The paper's transformer: a causal decoder over the chunk that reads noise level and
-    observations."""
+    """Diffusion Policy's transformer: a causal decoder over the chunk with cross-attention to
+    timestep and observations."""
 
     kind: Literal["transformer"] = "transformer"
     layers: int = 8
-    """Decoder layers."""
+    """Number of decoder layers."""
     heads: int = 4
-    """Attention heads; divides `width`."""
+    """Number of attention heads; must divide `width`."""
     width: int = 256
-    """Entries of a token, and of the embedding of the noise level; even."""
+    """Width of the tokens and of the timestep embedding; even."""
     dropout: float = 0.01
-    """Share that is dropped in attention, feed-forward and residual branches while training."""
+    """Dropout rate of attention, feed-forward and residual branches."""
 
 
 NetworkConfig = Annotated[MlpConfig | UnetConfig | TransformerConfig, Discriminator("kind")]
-"""The denoiser, told apart by `kind`."""
+"""Union of the denoisers' options, discriminated by `kind`."""
 
 
 @config
@@ -67,15 +67,14 @@ class ImageEncoderConfig:
     camera."""
 
     channels: tuple[int, ...] = (64, 128, 256, 512)
-    """Channels of the ResNet's stages of two blocks each; multiples of 16. The default is
+    """Channels of the ResNet's stages, which have two blocks each; multiples of 16. The default is
     ResNet-18."""
     crop: tuple[int, int] = (84, 84)
-    """Height and width that are left of a picture [px]: at random in training, the middle
-    otherwise."""
+    """Height and width of the crop of an image [px]: random in training, centred otherwise."""
     keypoints: int = 32
-    """Keypoints of the spatial softmax."""
+    """Number of keypoints of the spatial softmax."""
     features: int = 64
-    """Numbers that a picture becomes."""
+    """Size of the feature vector of an image."""
 
 
 @config
@@ -83,51 +82,51 @@ class PointEncoderConfig:
     """The small PointNet of 3D Diffusion Policy."""
 
     widths: tuple[int, ...] = (64, 128, 256)
-    """Hidden units of the network that every point passes."""
+    """Hidden units of the layers of the per-point MLP."""
     features: int = 64
-    """Numbers that a cloud becomes."""
+    """Size of the feature vector of a point cloud."""
 
 
 @config
 class ScratchConfig:
-    """A small backbone that nothing was learned by yet: text layers as those of SmolVLM, and its
-    vision tower."""
+    """A small backbone with random weights: text layers and vision tower as in SmolVLM."""
 
     sentences: tuple[str, ...] = ()
-    """Sentences from which the tokenizer learns its byte pairs; other words cost more tokens.
-    Without any a token is a byte."""
+    """Sentences on which the byte-pair tokenizer is trained; other words need more tokens. Without
+    sentences every byte is a token."""
     vocabulary: int = 320
-    """Most tokens that it learns; at least the 256 bytes and four more."""
+    """Maximum vocabulary size; at least 260 (256 bytes and four more)."""
     width: int = 128
-    """Width of a token; a multiple of twice the number of heads."""
+    """Width of the tokens; a multiple of twice the number of heads."""
     layers: int = 4
-    """Layers of the language model."""
+    """Number of text layers."""
     heads: int = 4
-    """Attention heads per layer."""
+    """Number of attention heads per layer."""
     feedforward: int = 256
     """Hidden units of every layer."""
     picture: int = 32
-    """Edge of the pictures [px], a multiple of 16: a patch is 8 wide, and four of them are a
+    """Edge of the images [px], a multiple of 16: a patch is 8 px wide, and 2 x 2 patches are a
     token."""
     vision_layers: int = 2
-    """Layers of the vision tower, which is as wide; not built for a policy without cameras."""
+    """Number of layers of the vision tower, which has the same width; not built for a policy
+    without cameras."""
 
 
 @config
 class BackboneConfig:
-    """A vision-language model: pretrained, in a local folder as `save_pretrained` of transformers
-    writes one, or a small one from scratch."""
+    """A vision-language model: pretrained, from a local folder in the layout of transformers'
+    `save_pretrained`, or a small one trained from scratch."""
 
     folder: str | None = None
-    """Holds `config.json`, `model.safetensors` (or its shards with their index), `tokenizer.json`
-    and, where pictures are not normalised to -1..1, `preprocessor_config.json`. Nothing is ever
-    fetched from a hub."""
+    """Folder with `config.json`, `model.safetensors` (or its shards with their index),
+    `tokenizer.json` and, where images are not normalised to -1..1, `preprocessor_config.json`.
+    Nothing is downloaded from a hub."""
     scratch: ScratchConfig | None = None
     """Sizes of a backbone trained from scratch, used when no folder is given."""
     layers: int | None = None
-    """Text layers that are kept, from the first on; None keeps all. SmolVLA keeps 16 of 32."""
+    """Number of first text layers to keep; None keeps all. SmolVLA keeps 16 of 32."""
     instruction_tokens: int = 48
-    """Longest instruction [tokens]; a longer one is refused."""
+    """Maximum length of an instruction [tokens]; longer ones are an error."""
 
 
 @config
@@ -137,8 +136,8 @@ class LoraConfig:
     rank: int = 16
     """Rank of the low-rank factors."""
     alpha: float = 16.0
-    """The product of the factors is scaled by alpha / rank."""
+    """Scale of the adapters: the product of the factors is multiplied by alpha / rank."""
     dropout: float = 0.0
-    """Share of the adapters' inputs that is dropped while training."""
+    """Dropout rate of the adapters' inputs."""
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
-    """Names of the linear layers that get an adapter."""
+    """Names of the linear layers with an adapter."""

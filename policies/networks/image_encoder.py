@@ -1,15 +1,15 @@
-"""Pictures to feature vectors, as in Diffusion Policy's image policies (Chi et al., RSS 2023).
+"""Image encoder of Diffusion Policy (Chi et al., RSS 2023).
 
-ResNet-18 (He et al. 2016) with GroupNorm in place of BatchNorm, because averaged weights and batch
-statistics do not go together, then spatial softmax (Finn et al. 2016; Levine et al. 2016): every
-keypoint is the mean place of one map's activation. Written here, because torchvision has no build
-for the processor's torch; a test holds it to the published number of parameters.
+ResNet-18 (He et al. 2016) with GroupNorm instead of BatchNorm, because batch statistics do not work
+with averaged weights, then spatial softmax (Finn et al. 2016; Levine et al. 2016): every keypoint
+is the mean position of one map's activation. It is implemented here because torchvision has no
+build for the CPU build of torch; a test checks the published number of parameters.
 
-Followed is the released diffusion_policy (robomimic's encoder with random crops): in training every
-picture is cropped at a place of its own, also the pictures of one window; in evaluation in the
-middle.
+This follows the released diffusion_policy (robomimic's encoder with random crops): in training
+every image has an independent random crop, also within one window; in evaluation the crop is
+centred.
 
-Shape suffixes: B batch, T observed steps, N pictures, H height, W width (both [px]), C channels, K
+Shape suffixes: B batch, T observed steps, N images, H height, W width (both [px]), C channels, K
 keypoints, F features.
 """
 
@@ -22,20 +22,20 @@ from torch.nn.functional import relu
 from robots.errors import HandoffError
 
 RESNET_18 = (64, 128, 256, 512)
-"""Channels of its four stages."""
+"""Channels of the four stages of ResNet-18."""
 _BLOCKS = 2
 _GROUP = 16
 """Channels per group of a GroupNorm."""
 
 
 class ImageEncoder(nn.Module):
-    """Features of a camera's pictures: crop, ResNet-18, spatial softmax, linear layer.
+    """Features of a camera's images: crop, ResNet-18, spatial softmax, linear layer.
 
     Args:
-        crop: height and width that are left of a picture [px].
+        crop: height and width of the crop [px].
         keypoints: K.
         features: F.
-        channels: of the trunk's stages.
+        channels: channels of the trunk's stages.
     """
 
     def __init__(
@@ -56,35 +56,34 @@ class ImageEncoder(nn.Module):
 
         Args:
             image_BTHWC: uint8 RGB.
-            corner_BT2: top and left of every crop [px], from `random_corners`; None crops in the
-                middle.
+            corner_BT2: top and left of every crop [px], from `random_corners`; None uses a centre
+                crop.
 
         Raises:
-            HandoffError: not uint8 RGB, or smaller than the crop.
+            HandoffError: images that are not uint8 RGB, or smaller than the crop.
         """
         if image_BTHWC.dtype != torch.uint8 or image_BTHWC.ndim != 5 or image_BTHWC.shape[-1] != 3:
             raise HandoffError(
-                f"image encoder: pictures are {image_BTHWC.dtype} of shape {tuple(image_BTHWC.shape)}, expected uint8 "
+                f"image encoder: images are {image_BTHWC.dtype} of shape {tuple(image_BTHWC.shape)}, expected uint8 "
                 "(B, T, height, width, 3). Were they scaled, or put channels first?"
             )
-        pictures_NHWC = image_BTHWC.flatten(0, 1)
+        images_NHWC = image_BTHWC.flatten(0, 1)
         corner_N2 = None if corner_BT2 is None else corner_BT2.flatten(0, 1)
-        cropped_NHWC = crop_images(pictures_NHWC, self.crop, corner_N2)
-        # As a view, channels come first in the shape and last in memory, which convolutions like
-        # best.
+        cropped_NHWC = crop_images(images_NHWC, self.crop, corner_N2)
+        # The view keeps the channels-last memory layout, which is fastest for convolutions.
         scaled_NCHW = (cropped_NHWC.float() * (2.0 / 255.0) - 1.0).permute(0, 3, 1, 2)
-        place_NK2 = self.softmax(self.trunk(scaled_NCHW))
-        return relu(self.output(place_NK2.flatten(1))).unflatten(0, image_BTHWC.shape[:2])
+        keypoint_NK2 = self.softmax(self.trunk(scaled_NCHW))
+        return relu(self.output(keypoint_NK2.flatten(1))).unflatten(0, image_BTHWC.shape[:2])
 
 
 class ResNet18(nn.Module):
-    """Maps (N, 3, H, W) to (N, 512, H / 32, W / 32), rounded up; no pooling over places at the end.
+    """Maps (N, 3, H, W) to (N, 512, H / 32, W / 32), rounded up, without global pooling.
 
     Args:
-        channels: of the stages, every one of which after the first halves height and width.
+        channels: channels of the stages; every stage after the first halves height and width.
 
     Raises:
-        HandoffError: no stage, or channels that do not fall into groups.
+        HandoffError: no stage, or channels that are not a multiple of the group size.
     """
 
     def __init__(self, channels: tuple[int, ...] = RESNET_18) -> None:
@@ -112,7 +111,7 @@ class ResNet18(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions added to the input, which is projected where sizes change."""
+    """Residual block of two 3x3 convolutions; the shortcut is a projection where sizes change."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -136,7 +135,7 @@ class BasicBlock(nn.Module):
 
 
 class SpatialSoftmax(nn.Module):
-    """Mean place (x, y) of every keypoint's activation, from -1 (left, top) to 1 (right,
+    """Mean position (x, y) of every keypoint's activation, from -1 (left, top) to 1 (right,
     bottom)."""
 
     def __init__(self, channels: int, keypoints: int) -> None:
@@ -145,11 +144,11 @@ class SpatialSoftmax(nn.Module):
 
     def forward(self, hidden_NCHW: Tensor) -> Tensor:
         """(N, C, H, W) to (N, K, 2)."""
-        return expected_places(self.maps(hidden_NCHW).float())
+        return expected_positions(self.maps(hidden_NCHW).float())
 
 
-def expected_places(logit_NKHW: Tensor) -> Tensor:
-    """(N, K, 2): x, y in [-1, 1] under the softmax of every map over its places."""
+def expected_positions(logit_NKHW: Tensor) -> Tensor:
+    """Expected positions (N, K, 2): x, y in [-1, 1] under the spatial softmax of every map."""
     height, width = logit_NKHW.shape[-2:]
     share_NKHW = logit_NKHW.flatten(2).softmax(-1).unflatten(-1, (height, width))
     x_W, y_H = (
@@ -161,13 +160,13 @@ def expected_places(logit_NKHW: Tensor) -> Tensor:
 def random_corners(
     shape: tuple[int, ...], size: tuple[int, int], crop: tuple[int, int], generator: torch.Generator
 ) -> Tensor:
-    """Top and left (*shape, 2) [px] of crops, independent and uniform over all that fit.
+    """Top and left (*shape, 2) [px] of independent crops, uniform over all positions that fit.
 
     Args:
-        shape: of the pictures' leading axes.
-        size: height and width of the pictures [px].
-        crop: height and width of what is left [px].
-        generator: of the random numbers.
+        shape: leading axes of the images.
+        size: height and width of the images [px].
+        crop: height and width of the crops [px].
+        generator: random number generator.
     """
     check_crop(size, crop)
     corners = [
@@ -178,10 +177,10 @@ def random_corners(
 
 
 def crop_images(image_NHWC: Tensor, crop: tuple[int, int], corner_N2: Tensor | None) -> Tensor:
-    """(N, *crop, C) from every picture at its corner, or in the middle without corners.
+    """Crops (N, *crop, C) at the given corners, or centre crops without corners.
 
     Raises:
-        HandoffError: the pictures are smaller than the crop.
+        HandoffError: the images are smaller than the crop.
     """
     size = (image_NHWC.shape[1], image_NHWC.shape[2])
     check_crop(size, crop)
@@ -192,19 +191,19 @@ def crop_images(image_NHWC: Tensor, crop: tuple[int, int], corner_N2: Tensor | N
         corner_N2[:, axis, None] + torch.arange(crop[axis], device=image_NHWC.device)
         for axis in (0, 1)
     )
-    picture_N = torch.arange(len(image_NHWC), device=image_NHWC.device)
-    return image_NHWC[picture_N[:, None, None], row_NH[:, :, None], column_NW[:, None, :]]
+    index_N = torch.arange(len(image_NHWC), device=image_NHWC.device)
+    return image_NHWC[index_N[:, None, None], row_NH[:, :, None], column_NW[:, None, :]]
 
 
 def check_crop(size: tuple[int, ...], crop: tuple[int, int]) -> None:
-    """Checks that a crop fits into a picture; both are height and width [px].
+    """Checks that a crop fits into an image; both are height and width [px].
 
     Raises:
-        HandoffError: it does not.
+        HandoffError: the crop is larger than the image, or empty.
     """
     if not (0 < crop[0] <= size[0] and 0 < crop[1] <= size[1]):
         raise HandoffError(
-            f"image encoder: a crop of {crop[0]}x{crop[1]} px from pictures of {size[0]}x{size[1]} px, expected one "
+            f"image encoder: a crop of {crop[0]}x{crop[1]} px from images of {size[0]}x{size[1]} px, expected one "
             "that fits (height x width). Does the camera record a smaller size?"
         )
 

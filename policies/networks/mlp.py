@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 class ResidualBlock(nn.Module):
-    """Adds two pre-normalised layers, each LayerNorm, SiLU, Linear, to its input."""
+    """Residual block of two pre-norm layers, each LayerNorm, SiLU, Linear."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -32,15 +32,15 @@ class ResidualBlock(nn.Module):
 
 
 class MlpDenoiser(nn.Module):
-    """Velocity of a noisy chunk, given its noise level and the observation, all concatenated at the
+    """Velocity of a noisy chunk, conditioned on timestep and observation, all concatenated at the
     input.
 
     Args:
         chunk: (H, A).
         observation: (T, O).
-        timesteps: noise levels of the schedule.
+        timesteps: number of noise levels.
         width: W.
-        blocks: residual blocks.
+        blocks: number of residual blocks.
         embedding: E, even.
     """
 
@@ -70,7 +70,7 @@ class MlpDenoiser(nn.Module):
 
         Args:
             noisy_BHA: chunk at its noise level, normalised.
-            timestep_B: noise level of each row, int64.
+            timestep_B: int64.
             observation_BTO: normalised, newest step last.
         """
         inputs = (noisy_BHA.flatten(1), observation_BTO.flatten(1), self.embeddings_KE[timestep_B])
@@ -80,8 +80,8 @@ class MlpDenoiser(nn.Module):
 
 
 def sinusoidal_embedding(count: int, size: int) -> Tensor:
-    """(count, size): sines, then cosines, of 0..count-1 at geometric frequencies 1..1e-4 (Vaswani
-    et al. 2017)."""
+    """Sinusoidal embeddings (count, size) of 0..count-1: sines, then cosines, at geometric
+    frequencies 1..1e-4 (Vaswani et al. 2017)."""
     half = size // 2
     frequency = torch.exp(torch.arange(half) * (-math.log(1e4) / (half - 1)))
     angle = torch.arange(count)[:, None] * frequency

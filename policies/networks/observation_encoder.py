@@ -1,8 +1,7 @@
-"""Pictures and point clouds to vectors beside the observed one: what the policies' networks are
-conditioned on.
+"""Encodes images and point clouds and concatenates them with the observation vector.
 
 Every entry of a point is mapped to [-1, 1] by the range of the demonstrations, as in the released
-3D Diffusion Policy (Ze et al., RSS 2024); the paper does not say. Pictures need no statistics.
+3D Diffusion Policy (Ze et al., RSS 2024); the paper does not specify it. Images need no statistics.
 
 Shape suffixes: B batch, T observed steps, O observation, F features.
 """
@@ -28,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class ObservationEncoder(nn.Module):
-    """One encoder per camera and per point cloud; without either it hands the vector through.
+    """One encoder per camera and per point cloud; without sensors it returns the vector unchanged.
 
     Args:
-        config: which sensors, and the sizes of their encoders.
-        shapes: of the sensors' data.
+        config: sensors and the sizes of their encoders.
+        shapes: shapes of the sensors' data.
 
     Raises:
-        HandoffError: a sensor without data, or pictures smaller than the crop.
+        HandoffError: a sensor without data, or images smaller than the crop.
     """
 
     def __init__(self, config: EncodedPolicyConfig, shapes: Shapes) -> None:
@@ -44,7 +43,7 @@ class ObservationEncoder(nn.Module):
         missing = sorted({*config.sensor_fields} - shapes.sensors.keys())
         if missing:
             raise HandoffError(
-                f"policy: no data of the sensors {missing}, there are {sorted(shapes.sensors)}. Another task?"
+                f"policy: no data for the sensors {missing}; the data have {sorted(shapes.sensors)}. Another task?"
             )
         for name in config.image_fields:
             check_crop(shapes.sensors[name][:2], image.crop)
@@ -65,13 +64,13 @@ class ObservationEncoder(nn.Module):
             {name: MinMaxNormalizer(shapes.sensors[name][-1]) for name in config.point_fields}
         )
         self.features = len(self.images) * image.features + len(self.points) * point.features
-        """F, numbers that it adds to the vector of one step."""
+        """F, number of features added to the observation vector of one step."""
 
     def fit_sensors(self, episodes: Iterable[Mapping[str, np.ndarray]]) -> None:
-        """Takes the range of the points over, one episode after another.
+        """Fits the point normalisers to the range of the points, one episode after another.
 
         Args:
-            episodes: per point cloud (steps, points, entries); further sensors are not looked at.
+            episodes: per point cloud (steps, points, entries); other sensors are ignored.
 
         Raises:
             HandoffError: no data, an entry that is not finite, or a point cloud that is missing.
@@ -85,30 +84,32 @@ class ObservationEncoder(nn.Module):
             name: MinMaxStatistics(len(part.centre)) for name, part in normalizers.items()
         }
         for episode in episodes if statistics else ():
-            for name, seen in statistics.items():
-                seen.update(episode[name].reshape(-1, episode[name].shape[-1]))
+            for name, point_statistics in statistics.items():
+                point_statistics.update(episode[name].reshape(-1, episode[name].shape[-1]))
         for name, part in normalizers.items():
             part.fit(statistics[name])
 
     def forward(
-        self, observed: ObservationTensors, draw: np.random.Generator | None = None
+        self, obs: ObservationTensors, generator: np.random.Generator | None = None
     ) -> Tensor:
-        """(B, T, O + F).
+        """Encoded observation (B, T, O + F).
 
         Args:
-            observed: see `ObservationTensors`.
-            draw: where the places of random crops come from; None crops in the middle.
+            obs: see `ObservationTensors`.
+            generator: source of random crops; None uses centre crops.
         """
-        parts = [observed.vector_BTO]
+        parts = [obs.vector_BTO]
         for name, encoder in self.images.items():
-            image_BTHWC = observed.sensors[name]
+            image_BTHWC = obs.sensors[name]
             corner_BT2 = None
-            if draw is not None:
-                generator = torch.Generator().manual_seed(int(draw.integers(1 << 62)))
+            if generator is not None:
+                crop_generator = torch.Generator().manual_seed(int(generator.integers(1 << 62)))
                 rows, steps, height, width = image_BTHWC.shape[:4]
-                corner_BT2 = random_corners((rows, steps), (height, width), self.crop, generator)
+                corner_BT2 = random_corners(
+                    (rows, steps), (height, width), self.crop, crop_generator
+                )
                 corner_BT2 = corner_BT2.to(image_BTHWC.device)
             parts.append(encoder(image_BTHWC, corner_BT2))
         for name, encoder in self.points.items():
-            parts.append(encoder(self.normalize_points[name](observed.sensors[name])))
-        return torch.cat(parts, dim=-1) if len(parts) > 1 else observed.vector_BTO
+            parts.append(encoder(self.normalize_points[name](obs.sensors[name])))
+        return torch.cat(parts, dim=-1) if len(parts) > 1 else obs.vector_BTO

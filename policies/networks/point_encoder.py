@@ -1,9 +1,7 @@
-"""Point clouds to feature vectors: the encoder of 3D Diffusion Policy (Ze et al., RSS 2024), a
-small PointNet.
+"""Point-cloud encoder of 3D Diffusion Policy (Ze et al., RSS 2024), a small PointNet.
 
-One network for every point, then the largest value of every entry over the points (Qi et al. 2017),
-so that the order of the points does not matter. Followed is the released DP3: LayerNorm, no input
-or feature transforms.
+A shared MLP per point is followed by max pooling over the points (Qi et al. 2017), so that their
+order does not matter. This follows the released DP3: LayerNorm, no input or feature transforms.
 
 Shape suffixes: B batch, T observed steps, P points, D entries of a point, F features.
 """
@@ -22,8 +20,8 @@ class PointCloudEncoder(nn.Module):
     """Features of a point cloud.
 
     Args:
-        entries: D: position [m], and colour or the like after it.
-        widths: hidden units of the network that every point passes.
+        entries: D: position [m], followed by optional entries such as colour.
+        widths: hidden units of the per-point MLP.
         features: F.
     """
 
@@ -42,10 +40,10 @@ class PointCloudEncoder(nn.Module):
         """Features (B, T, F).
 
         Args:
-            points_BTPD: at least one point; how many may differ from call to call.
+            points_BTPD: at least one point; the number may differ between calls.
 
         Raises:
-            HandoffError: points of another size, or none.
+            HandoffError: points with another number of entries, or no points.
         """
         if (
             points_BTPD.ndim != 4

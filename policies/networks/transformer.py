@@ -1,9 +1,9 @@
-"""The transformer denoiser of Diffusion Policy (Chi et al., RSS 2023).
+"""Transformer denoiser of Diffusion Policy (Chi et al., RSS 2023).
 
-Followed is the released diffusion_policy (`TransformerForDiffusion` with observations as condition,
-no encoder layers): one token per action, causal; memory of one token for the noise level and one
-per observed step, passed through a small MLP. An action does not see observations later than
-itself, which matters only where the horizon is the shorter one.
+This follows the released diffusion_policy (`TransformerForDiffusion` with observations as
+condition, no encoder layers): one token per action with causal attention; memory of one token for
+the timestep and one per observation step, passed through a small MLP. An action does not attend to
+later observations, which matters only if the horizon is shorter than the observation.
 
 Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, W width, M memory (1
 + T).
@@ -19,16 +19,16 @@ from policies.networks.mlp import sinusoidal_embedding
 from robots.errors import HandoffError
 
 _DEVIATION = 0.02
-"""Of initial weights and positions, as in GPT-2."""
+"""Standard deviation of initial weights and positions, as in GPT-2."""
 
 
 class TransformerDenoiser(nn.Module):
-    """Velocity of a noisy chunk, given its noise level and the observation.
+    """Velocity of a noisy chunk, conditioned on timestep and observation.
 
     Args:
         chunk: (H, A).
         observation: (T, O).
-        timesteps: noise levels of the schedule.
+        timesteps: number of noise levels.
         config: sizes.
 
     Raises:
@@ -37,9 +37,9 @@ class TransformerDenoiser(nn.Module):
 
     embeddings_KW: Tensor
     later_HH: Tensor
-    """True where an action must not look: at those after it."""
+    """True where attention is masked: from an action to later actions."""
     later_HM: Tensor
-    """True where an action must not look: at observations after it."""
+    """True where attention is masked: from an action to later observations."""
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class TransformerDenoiser(nn.Module):
             raise HandoffError(
                 f"transformer: width {width} with {config.heads} heads, expected an even multiple of the heads."
             )
+        # Embeddings of actions, timestep and observations.
         self.register_buffer(
             "embeddings_KW", sinusoidal_embedding(timesteps, width), persistent=False
         )
@@ -64,6 +65,7 @@ class TransformerDenoiser(nn.Module):
         self.memory = nn.Sequential(
             nn.Linear(width, 4 * width), nn.Mish(), nn.Linear(4 * width, width)
         )
+        # Decoder layers and output.
         self.layers = nn.ModuleList(
             nn.TransformerDecoderLayer(
                 width,
@@ -77,6 +79,7 @@ class TransformerDenoiser(nn.Module):
             for _ in range(config.layers)
         )
         self.output = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, action))
+        # Causal masks.
         step_H1, memory_M = torch.arange(horizon)[:, None], torch.arange(1 + observation[0])
         self.register_buffer("later_HH", torch.arange(horizon) > step_H1, persistent=False)
         self.register_buffer("later_HM", memory_M - 1 > step_H1, persistent=False)
@@ -87,13 +90,13 @@ class TransformerDenoiser(nn.Module):
 
         Args:
             noisy_BHA: chunk at its noise level, normalised.
-            timestep_B: noise level of each row, int64.
+            timestep_B: int64.
             observation_BTO: normalised, newest step last.
         """
-        level_B1W = self.embeddings_KW[timestep_B][:, None]
-        observed_BTW = self.observation(observation_BTO)
+        timestep_B1W = self.embeddings_KW[timestep_B][:, None]
+        observation_BTW = self.observation(observation_BTO)
         memory_BMW = self.memory(
-            torch.cat([level_B1W.to(observed_BTW.dtype), observed_BTW], dim=1)
+            torch.cat([timestep_B1W.to(observation_BTW.dtype), observation_BTW], dim=1)
             + self.memory_position_MW
         )
         hidden_BHW = self.input(noisy_BHA) + self.position_HW

@@ -1,14 +1,14 @@
-"""The conditional U-Net over the steps of a chunk of Diffusion Policy (Chi et al., RSS 2023), its
-default denoiser.
+"""Conditional one-dimensional U-Net of Diffusion Policy (Chi et al., RSS 2023), its default
+denoiser.
 
-Followed is the released diffusion_policy (`ConditionalUnet1D` with `cond_predict_scale`). Every
+This follows the released diffusion_policy (`ConditionalUnet1D` with `cond_predict_scale`). Every
 level has two residual blocks, whose first convolution is scaled and shifted by a linear function of
-noise level and observation (FiLM). Going up, each level is joined to the output that went down from
-it, and the finest is only joined from above: as released, with one upsampling fewer than levels,
-the finest level's own output is left out.
+timestep and observation (FiLM). On the way up, each level is concatenated with the skip connection
+of the coarser level; as released, there is one upsampling fewer than levels, so the skip connection
+of the finest level is not used.
 
-Steps are few (16, 8, 4) and channels many, so a convolution is written as one matrix product over
-gathered neighbours: on one processor core that runs several times faster than `conv1d` and its
+Chunks have few steps (16, 8, 4) and many channels, so a convolution is implemented as one matrix
+product over gathered neighbours: on one CPU core it runs several times faster than `conv1d` and its
 gradients.
 
 Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, L steps at a level, C
@@ -30,16 +30,16 @@ from robots.errors import HandoffError
 
 
 class UnetDenoiser(nn.Module):
-    """Velocity of a noisy chunk, given its noise level and the observation.
+    """Velocity of a noisy chunk, conditioned on timestep and observation.
 
     Args:
         chunk: (H, A).
         observation: (T, O).
-        timesteps: noise levels of the schedule.
+        timesteps: number of noise levels.
         config: sizes.
 
     Raises:
-        HandoffError: the horizon cannot be halved so often, or groups do not divide widths.
+        HandoffError: the horizon is not divisible by 2 ** (levels - 1), or a width by the groups.
     """
 
     embeddings_KE: Tensor
@@ -77,7 +77,7 @@ class UnetDenoiser(nn.Module):
         self.up = nn.ModuleList(
             pair(2 * wide, narrow) for wide, narrow in zip(coarser, finer, strict=True)
         )
-        self.upsample = nn.ModuleList(Doubling(width) for width in finer)
+        self.upsample = nn.ModuleList(Upsample(width) for width in finer)
         self.last = NormalizedConvolution(widths[0], widths[0], config.kernel, config.groups)
         self.output = nn.Linear(widths[0], chunk[1])
 
@@ -86,30 +86,30 @@ class UnetDenoiser(nn.Module):
 
         Args:
             noisy_BHA: chunk at its noise level, normalised.
-            timestep_B: noise level of each row, int64.
+            timestep_B: int64.
             observation_BTO: normalised, newest step last.
         """
         embedded = self.time(self.embeddings_KE[timestep_B])
-        # Every block begins with the Mish of the same vector.
+        # Every block starts with the Mish of the same vector, so it is computed once.
         condition_BF = mish(
             torch.cat([embedded, observation_BTO.flatten(1).to(embedded.dtype)], dim=-1)
         )
         hidden_BLC, skipped = noisy_BHA, []
         for level, pair in enumerate(self.down):
-            hidden_BLC = _through(pair, hidden_BLC, condition_BF)
+            hidden_BLC = _apply(pair, hidden_BLC, condition_BF)
             skipped.append(hidden_BLC)
             if level < len(self.downsample):
                 hidden_BLC = self.downsample[level](hidden_BLC)
-        hidden_BLC = _through(self.middle, hidden_BLC, condition_BF)
+        hidden_BLC = _apply(self.middle, hidden_BLC, condition_BF)
         for pair, upsample in zip(self.up, self.upsample, strict=True):
             hidden_BLC = torch.cat([hidden_BLC, skipped.pop()], dim=-1)
-            hidden_BLC = upsample(_through(pair, hidden_BLC, condition_BF))
+            hidden_BLC = upsample(_apply(pair, hidden_BLC, condition_BF))
         return self.output(self.last(hidden_BLC))
 
 
 class FilmBlock(nn.Module):
-    """Two convolutions around a scale and a shift that the condition sets, added to the input (1x1
-    if sizes differ)."""
+    """Residual block: two convolutions with a FiLM scale and shift between them; the shortcut is
+    linear if sizes differ."""
 
     def __init__(self, inputs: int, outputs: int, condition: int, kernel: int, groups: int) -> None:
         super().__init__()
@@ -127,8 +127,7 @@ class FilmBlock(nn.Module):
 
 
 class NormalizedConvolution(nn.Module):
-    """Convolution that keeps the number of steps, GroupNorm over steps and the channels of a group,
-    Mish."""
+    """Convolution with unchanged number of steps, GroupNorm and Mish."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, groups: int) -> None:
         super().__init__()
@@ -137,18 +136,18 @@ class NormalizedConvolution(nn.Module):
 
     def forward(self, hidden_BLC: Tensor) -> Tensor:
         """(B, L, inputs) to (B, L, outputs)."""
-        # The norm wants channels before steps. Mish's gradient is slow unless it lies in memory as
-        # its input does.
+        # GroupNorm needs channels before steps. Mish's backward pass is slow unless its gradient
+        # has its input's memory layout.
         normal_BCL = self.norm(self.convolution(hidden_BLC).float().transpose(1, 2))
         return mish(normal_BCL.transpose(1, 2).contiguous())
 
 
 class Convolution(nn.Linear):
-    """`Conv1d` with steps before channels and zeros around, as one matrix product over gathered
+    """`Conv1d` with steps before channels and zero padding, as one matrix product over gathered
     neighbours.
 
-    `weight` is (outputs, kernel * inputs), earliest neighbour first; it starts as that of `Conv1d`
-    would.
+    `weight` is (outputs, kernel * inputs), earliest neighbour first; its initialisation is that of
+    `Conv1d`.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
@@ -160,36 +159,36 @@ class Convolution(nn.Linear):
         """(B, L, inputs) to (B, L / stride, outputs)."""
         length, around = input.shape[1], self.kernel // 2
         if torch.compiler.is_exporting():
-            # A graph is smaller, and traced in a fraction of the time, with the operator of that
-            # name.
+            # With the convolution operator an exported graph is smaller and much faster to trace.
             weight = self.weight.unflatten(1, (self.kernel, -1)).transpose(1, 2)
             return conv1d(input.transpose(1, 2), weight, self.bias, self.stride, around).transpose(
                 1, 2
             )
-        padded = pad(_multiplied(input), (0, 0, around, around))
+        padded = pad(_autocast(input), (0, 0, around, around))
         neighbours = [
             padded[:, first : first + length : self.stride] for first in range(self.kernel)
         ]
         return linear_keeping_layout(torch.cat(neighbours, dim=-1), self.weight, self.bias)
 
 
-class Doubling(nn.Module):
-    """`ConvTranspose1d(width, width, 4, stride=2, padding=1)`: twice the steps, each from its two
-    nearest ones.
+class Upsample(nn.Module):
+    """Upsampling by 2: `ConvTranspose1d(width, width, 4, stride=2, padding=1)`.
 
-    Output 2m sees steps m-1 and m, output 2m+1 sees m and m+1, each through weights of its own, (2,
-    C, 2C).
+    Output 2m depends on steps m-1 and m, output 2m+1 on m and m+1, with separate weights (2, C,
+    2C).
     """
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        bound = 1.0 / math.sqrt(4 * width)  # of ConvTranspose1d, which counts four neighbours
+        bound = 1.0 / math.sqrt(
+            4 * width
+        )  # initialisation of ConvTranspose1d, whose fan-in counts four neighbours
         self.weight = nn.Parameter(torch.empty(2, width, 2 * width).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(width).uniform_(-bound, bound))
 
     def forward(self, hidden_BLC: Tensor) -> Tensor:
         """(B, L, C) to (B, 2 L, C)."""
-        padded = pad(_multiplied(hidden_BLC), (0, 0, 1, 1))
+        padded = pad(_autocast(hidden_BLC), (0, 0, 1, 1))
         pairs = torch.cat([padded[:, :-1], padded[:, 1:]], dim=-1)
         even, odd = (
             linear_keeping_layout(pairs[:, i : pairs.shape[1] - 1 + i], self.weight[i], self.bias)
@@ -199,25 +198,25 @@ class Doubling(nn.Module):
 
 
 def linear_keeping_layout(input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """`linear`, whose gradients come in the layout of the weights when those learn."""
+    """`linear` whose weight gradient has the memory layout of the weight."""
     if weight.requires_grad and torch.is_grad_enabled():
-        return cast(Tensor, _Product.apply(input, weight, bias))
+        return cast(Tensor, _Linear.apply(input, weight, bias))
     return linear(input, weight, bias)
 
 
-class _Product(torch.autograd.Function):
-    """torch's own gradient is the transpose of the weight's in memory; turning millions of numbers
-    round costs as much as the product, and so does its second conversion under autocast."""
+class _Linear(torch.autograd.Function):
+    """Linear layer with a custom backward pass: torch's weight gradient is a transposed view, and
+    copying it costs as much as the product, as does its conversion under autocast."""
 
     @staticmethod
     def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # type: ignore[override]
-        rows, multiplied = _multiplied(input).flatten(0, -2), _multiplied(weight)
-        # Kept as they are and converted again: a second copy of all weights would be an eighth of
-        # the peak memory.
+        rows, converted = _autocast(input).flatten(0, -2), _autocast(weight)
+        # Saves the weights unconverted: a converted copy of all of them would take an eighth of the
+        # peak memory.
         ctx.save_for_backward(rows, weight)
         ctx.shape = input.shape
         ctx.dtype = input.dtype
-        return linear(rows, multiplied, bias.to(multiplied.dtype)).unflatten(0, input.shape[:-1])
+        return linear(rows, converted, bias.to(converted.dtype)).unflatten(0, input.shape[:-1])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
@@ -227,15 +226,15 @@ class _Product(torch.autograd.Function):
         return to_input, (outputs.T @ rows).to(weight.dtype), outputs.sum(0, dtype=weight.dtype)
 
 
-def _multiplied(tensor: Tensor) -> Tensor:
-    """As matrix products take it: in the precision of autocast, if that is on."""
+def _autocast(tensor: Tensor) -> Tensor:
+    """Converts to the autocast precision, if autocast is on."""
     device = tensor.device.type
     return (
         tensor.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else tensor
     )
 
 
-def _through(pair: nn.Module, hidden_BLC: Tensor, condition_BF: Tensor) -> Tensor:
+def _apply(pair: nn.Module, hidden_BLC: Tensor, condition_BF: Tensor) -> Tensor:
     for block in pair.children():
         hidden_BLC = block(hidden_BLC, condition_BF)
     return hidden_BLC

@@ -1,7 +1,7 @@
-"""The small files of a vision-language model: its configuration, tokenizer and picture settings.
+"""Configuration, tokenizer and image-processor files of a vision-language model.
 
-Those of a pretrained one are read from a local folder, never from a hub; those of a small one from
-scratch are made here. They travel with every policy that was trained on the model.
+The files of a pretrained model are read from a local folder, never from a hub; those of a small
+model from scratch are generated here. They are saved with every policy that uses the model.
 """
 
 from __future__ import annotations
@@ -21,35 +21,36 @@ FAMILIES = {
     "idefics3": ("text_model", "vision_model", "connector"),
     "paligemma": ("language_model", "vision_tower", "multi_modal_projector"),
 }
-"""The supported values of `model_type` in `config.json`, and what transformers calls the three
-parts there."""
+"""Supported values of `model_type` in `config.json`, with transformers' names of text model, vision
+tower and connector."""
 TEXT_FAMILIES = ("llama", "gemma")
-"""The same of the text layers; those of Gemma 2, which mask by layer, are not."""
+"""Supported values of `model_type` of the text layers; Gemma 2 is not, because its masks differ by
+layer."""
 
 _CONFIG, _TOKENIZER = "config.json", "tokenizer.json"
-_LEAST_VOCABULARY = 260
-_PICTURES = ("preprocessor_config.json", "processor_config.json")
+_MIN_VOCABULARY = 260
+_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """What a model's folder says of it beside the weights."""
+    """Files of a model other than its weights."""
 
     config: Any
-    """Of transformers, with the text layers that are kept."""
+    """Configuration of transformers, with the number of text layers that are kept."""
     tokenizer: Any
-    """Of the tokenizers library."""
+    """Tokenizer of the tokenizers library."""
     mean: Sequence[float]
-    """Per channel, subtracted from pictures of 0 to 1."""
+    """Per-channel mean of images in [0, 1]."""
     std: Sequence[float]
-    """Per channel, they are then divided by it."""
+    """Per-channel standard deviation of images in [0, 1]."""
     files: Mapping[str, bytes]
-    """By name, the files all this was read from."""
+    """Contents of the files by name."""
 
 
 def read_source(config: BackboneConfig) -> ModelFiles:
-    """What the folder says of its model beside the weights, or what one from scratch would; errors
-    of `load_backbone`."""
+    """Reads the model's files, or generates those of a model from scratch; errors are those of
+    `load_backbone`."""
     if (config.folder is None) == (config.scratch is None):
         raise HandoffError(
             f"backbone: folder is {config.folder!r} and scratch {'given' if config.scratch else 'not given'}, expected "
@@ -57,20 +58,21 @@ def read_source(config: BackboneConfig) -> ModelFiles:
         )
     if config.scratch is None:
         return _read_folder(Path(str(config.folder)), config)
-    with TemporaryDirectory() as place:
+    with TemporaryDirectory() as folder:
         for name, data in scratch_files(config.scratch).items():
-            (Path(place) / name).write_bytes(data)
-        return _read_folder(Path(place), config)
+            (Path(folder) / name).write_bytes(data)
+        return _read_folder(Path(folder), config)
 
 
 def scratch_files(config: ScratchConfig) -> dict[str, bytes]:
-    """By name, what a folder of the small model would hold beside its weights.
+    """Generates the files of a small model other than its weights, by name.
 
     Raises:
-        HandoffError: sizes that do not fit together.
+        HandoffError: incompatible sizes.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+    # Check the sizes.
     sizes = (
         config.width,
         config.layers,
@@ -80,12 +82,13 @@ def scratch_files(config: ScratchConfig) -> dict[str, bytes]:
         config.vision_layers,
     )
     fits = min(sizes) >= 1 and config.width % (2 * config.heads) == 0 and config.picture % 16 == 0
-    if not fits or config.vocabulary < _LEAST_VOCABULARY:
+    if not fits or config.vocabulary < _MIN_VOCABULARY:
         raise HandoffError(
             f"backbone: width, layers, heads, feedforward, picture, vision_layers are {sizes}, vocabulary "
-            f"{config.vocabulary}; expected at least 1 each, a width that twice the heads divides, a picture that 16 "
-            f"divides and a vocabulary of at least {_LEAST_VOCABULARY}."
+            f"{config.vocabulary}; expected at least 1 each, a width that is a multiple of twice the heads, a picture "
+            f"that is a multiple of 16 and a vocabulary of at least {_MIN_VOCABULARY}."
         )
+    # Train the tokenizer on the sentences.
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
     tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
@@ -96,6 +99,7 @@ def scratch_files(config: ScratchConfig) -> dict[str, bytes]:
         show_progress=False,
     )
     tokenizer.train_from_iterator([f"{sentence}\n" for sentence in config.sentences], trainer)
+    # Configuration of the text layers and the vision tower.
     shared = {
         "num_attention_heads": config.heads,
         "hidden_size": config.width,
@@ -106,8 +110,8 @@ def scratch_files(config: ScratchConfig) -> dict[str, bytes]:
         "num_hidden_layers": config.layers,
         "num_key_value_heads": config.heads,
         "rms_norm_eps": 1e-5,
-        # 0.02, as usual for widths of a thousand, leaves so narrow a model almost deaf to its words
-        # for long.
+        # The usual 0.02, meant for widths of a thousand, lets so narrow a model ignore its
+        # instruction for a long time.
         "initializer_range": config.width**-0.5,
         "max_position_embeddings": 512,
         "vocab_size": tokenizer.get_vocab_size(),
@@ -118,14 +122,17 @@ def scratch_files(config: ScratchConfig) -> dict[str, bytes]:
         "image_size": config.picture,
         "patch_size": 8,
     }
-    said = {
+    model_config = {
         "model_type": "smolvlm",
         "text_config": text,
         "vision_config": vision,
         "scale_factor": 2,
     }
-    said |= {"image_token_id": 1, "pad_token_id": 0, "tie_word_embeddings": True}
-    return {_CONFIG: json.dumps(said, indent=1).encode(), _TOKENIZER: tokenizer.to_str().encode()}
+    model_config |= {"image_token_id": 1, "pad_token_id": 0, "tie_word_embeddings": True}
+    return {
+        _CONFIG: json.dumps(model_config, indent=1).encode(),
+        _TOKENIZER: tokenizer.to_str().encode(),
+    }
 
 
 def _read_folder(folder: Path, config: BackboneConfig) -> ModelFiles:
@@ -134,49 +141,60 @@ def _read_folder(folder: Path, config: BackboneConfig) -> ModelFiles:
 
     if not folder.is_dir():
         raise HandoffError(
-            f"backbone: '{folder}' is no folder. Models are never fetched from a hub: download it, then name "
-            "the folder that holds config.json."
+            f"backbone: '{folder}' is not a folder. Models are not downloaded from a hub: download it, then set "
+            "the folder that contains config.json."
         )
+    # Read the files and check the family.
     files = {name: _read(folder / name) for name in (_CONFIG, _TOKENIZER)}
-    files |= {name: _read(folder / name) for name in _PICTURES if (folder / name).exists()}
-    said = _parsed(folder / _CONFIG, files[_CONFIG])
-    family, text = said.get("model_type"), said.get("text_config", {}).get("model_type", "")
+    files |= {name: _read(folder / name) for name in _PROCESSORS if (folder / name).exists()}
+    model_config = _parsed(folder / _CONFIG, files[_CONFIG])
+    family, text = (
+        model_config.get("model_type"),
+        model_config.get("text_config", {}).get("model_type", ""),
+    )
     if family not in FAMILIES or text not in (*TEXT_FAMILIES, ""):
         raise HandoffError(
             f"{folder}: model_type is '{family}' with text layers '{text}', supported are {', '.join(FAMILIES)} with "
             f"{' or '.join(TEXT_FAMILIES)}."
         )
-    read = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    # Limit the number of text layers.
+    transformers_config = AutoConfig.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    )
     if config.layers is not None:
-        if not 1 <= config.layers <= read.text_config.num_hidden_layers:
+        if not 1 <= config.layers <= transformers_config.text_config.num_hidden_layers:
             raise HandoffError(
-                f"backbone: layers is {config.layers}, expected 1 to {read.text_config.num_hidden_layers}, as many as "
-                f"{folder} has."
+                f"backbone: layers is {config.layers}, expected 1 to "
+                f"{transformers_config.text_config.num_hidden_layers}, the number of layers in {folder}."
             )
-        read.text_config.num_hidden_layers = config.layers
+        transformers_config.text_config.num_hidden_layers = config.layers
+    # Image scaling and tokenizer.
     mean, std = _scaling(folder, files)
     try:
         tokenizer = Tokenizer.from_str(files[_TOKENIZER].decode())
     except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
         raise HandoffError(
-            f"{folder / _TOKENIZER}: no tokenizer ({error}). Was the file cut short by a copy?"
+            f"{folder / _TOKENIZER}: not a tokenizer ({error}). Was the file cut short by a copy?"
         ) from None
-    # Some files bring settings for batches of dialogues, which would pad or cut an instruction
-    # unseen.
+    # Some tokenizer files contain padding or truncation settings, which would change instructions.
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    return ModelFiles(read, tokenizer, mean, std, files)
+    return ModelFiles(transformers_config, tokenizer, mean, std, files)
 
 
 def _scaling(folder: Path, files: Mapping[str, bytes]) -> tuple[Sequence[float], Sequence[float]]:
-    """Mean and deviation of the model's pictures; 0.5 and 0.5, which scale to -1..1, where nothing
-    is said."""
-    said: dict[str, Any] = {}
-    for name in _PICTURES:
-        if name in files and not said:
+    """Mean and standard deviation of the model's images; 0.5 and 0.5, which scale to [-1, 1], by
+    default."""
+    processor: dict[str, Any] = {}
+    for name in _PROCESSORS:
+        if name in files and not processor:
             values = _parsed(folder / name, files[name])
-            said = values.get("image_processor", values)
-    return said.get("image_mean") or (0.5, 0.5, 0.5), said.get("image_std") or (0.5, 0.5, 0.5)
+            processor = values.get("image_processor", values)
+    return processor.get("image_mean") or (0.5, 0.5, 0.5), processor.get("image_std") or (
+        0.5,
+        0.5,
+        0.5,
+    )
 
 
 def _read(file: Path) -> bytes:
@@ -184,7 +202,7 @@ def _read(file: Path) -> bytes:
         return file.read_bytes()
     except FileNotFoundError:
         raise HandoffError(
-            f"{file.parent}: no {file.name}, so no whole backbone is here. Was it copied in part?"
+            f"{file.parent}: no {file.name}, so the backbone is incomplete. Was it copied incompletely?"
         ) from None
 
 

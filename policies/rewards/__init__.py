@@ -1,4 +1,4 @@
-"""Learns rewards.
+"""Learns success classifiers and rewards from image-text models.
 
 - `config`: options; imports no torch.
 - `success_classifier`: the classifier.

@@ -1,4 +1,4 @@
-"""Options of this package."""
+"""Options of success classifiers."""
 
 from __future__ import annotations
 
@@ -12,46 +12,48 @@ from robots.success import DetectorConfig
 
 @config
 class ClassifierConfig:
-    """What the classifier sees and how large it is."""
+    """Inputs, label and sizes of a success classifier."""
 
     stream: str = "policy"
     """Stream of the episodes."""
     fields: tuple[str, ...] = ("image_front", "image_wrist")
-    """Pictures (unit u8) and vectors."""
-    differences: tuple[tuple[str, str], ...] = ()
-    """Pairs of vectors among `fields`: the first less the second, as far as both go, is shown
-    beside them. What is near what must then not have to be learned from few successes."""
-    differences_only: bool = False
-    """Whether vectors that a difference is taken of are shown through it alone: from successes at
-    twenty places the network learns the places."""
-    close_ups: tuple[tuple[str, float], ...] = ()
-    """(vector, scale): a vector among `fields` is also shown through tanh(vector / scale): two
-    centimetres are little of a vector that spans a table, but may be all that success is about."""
+    """Input fields: images (unit u8) and vectors."""
+    relative_features: tuple[tuple[str, str], ...] = ()
+    """Pairs of vectors among `fields` whose difference, first minus second over their common
+    length, is an additional input, so that relative positions need not be learned from few
+    successes."""
+    relative_only: bool = False
+    """Whether to drop the vectors of `relative_features` as direct inputs; with successes at few
+    positions the network would otherwise learn these positions."""
+    scaled_features: tuple[tuple[str, float], ...] = ()
+    """Additional inputs tanh(vector / scale) as pairs (vector among `fields`, scale). They resolve
+    small distances: two centimetres are little in a vector that spans a table, but can decide about
+    success."""
     label_field: str = "reward"
-    """Field that is above 1/2 where the task is solved, such as a sparse reward or a person's
-    key."""
+    """Field with the label, above 1/2 where the task is solved, such as a sparse reward or a
+    person's key."""
     label_lead: int = 1
-    """Steps that the label is ahead: the reward of step t follows its action, so it tells of
-    observation t + 1."""
+    """Steps between label and labelled observation: the reward of step t follows its action, so it
+    labels observation t + 1."""
     channels: tuple[int, ...] = (32, 64, 64, 128)
     """Channels of the image encoder's convolutions, each of which halves height and width."""
     embeddings: int = 8
-    """Learned spatial weightings of the last of them."""
+    """Number of learned spatial weightings of the last feature map."""
     picture_width: int = 256
-    """Entries that a picture is reduced to."""
+    """Size of the feature vector of an image."""
     vector_width: int = 64
-    """Entries that all vectors together are mapped to."""
+    """Size of the feature vector of all vector inputs together."""
     hidden: tuple[int, ...] = (256,)
-    """Units of the layers before the logit."""
+    """Hidden units of the layers before the logit."""
     dropout: float = 0.1
-    """Share of hidden units left out while learning."""
+    """Dropout rate of the hidden layers."""
     shift: int = 4
-    """Pictures are shifted by up to so many pixels while learning, with the edge repeated."""
+    """Maximum random shift of images in training [px]; the edge is repeated."""
 
 
 @config
 class TrainSuccessConfig:
-    """A success classifier with its threshold."""
+    """Training of a success classifier and choice of its threshold."""
 
     classifier: ClassifierConfig = field(default_factory=ClassifierConfig)
     """Observation, label and sizes of the classifier."""
@@ -60,24 +62,26 @@ class TrainSuccessConfig:
     )
     """Updates, learning rate, batch size and logging."""
     detector: DetectorConfig = field(default_factory=DetectorConfig)
-    """Its threshold is replaced by the chosen one, and its release lowered to it where need be."""
+    """Detector options; the threshold is replaced by the chosen one, and the release lowered to it
+    if it is higher."""
     precision: float = 0.95
-    """Wanted share of true successes among the accepted steps."""
+    """Required fraction of true successes among the accepted steps."""
     lowest_threshold: float = 0.5
-    """The chosen threshold is never below."""
+    """Lower bound of the chosen threshold."""
     success_share: float | None = None
-    """Share of successes among the steps that the detector will see. None: as the policy's held-out
-    steps have it, and those alone choose the threshold. Given, as it must be for a policy that
-    never succeeds, demonstrations lend their held-out successes."""
+    """Expected fraction of successes among the steps that the detector will evaluate. None uses the
+    fraction in the policy's held-out steps, from which alone the threshold is chosen. With a value,
+    which a policy that never succeeds requires, held-out successes of demonstrations are used
+    too."""
     choice_fraction: float = 0.2
-    """Share of the episodes on which the threshold is chosen."""
+    """Fraction of the episodes held out for choosing the threshold."""
     judge_fraction: float = 0.2
-    """Share of the episodes on which it is judged."""
+    """Fraction of the episodes held out for evaluating the threshold."""
 
 
 @config
 class SuccessCard:
-    """What a saved classifier says of itself."""
+    """Metadata of a saved success classifier."""
 
     version: int = 1
     """Version of the card's layout; a reader refuses any other."""
@@ -86,14 +90,14 @@ class SuccessCard:
     rate_hz: float
     """Steps per second."""
     observation: dict[str, FieldSpec]
-    """Fields that the classifier observes, by name."""
+    """Input fields of the classifier."""
     model: ClassifierConfig
     """Configuration with which the classifier was trained."""
     foreign_encoders: tuple[str, ...] = ()
-    """Pictures whose encoder was handed in, and must be again to load it."""
+    """Images with an external encoder, which must be passed again to load the classifier."""
     detector: DetectorConfig
     """Threshold and persistence with which probabilities become a success."""
     report: dict[str, float]
-    """What the detector is worth on held-out episodes of a policy, see `metrics`."""
+    """Detection rates on held-out episodes of a policy, see `metrics`."""
     training_data: str
     """Digest of the labelled steps."""

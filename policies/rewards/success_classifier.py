@@ -1,5 +1,5 @@
-"""The network of the success classifier, its files and its ONNX graph. See
-`policies.rewards.train_success_classifier`.
+"""Network of the success classifier, its files and its ONNX export. See
+`policies.rewards.train_success_classifier` for its training.
 
 Shape suffixes: B batch, C channels, H height, W width, E spatial embeddings, S entries of all
 vectors.
@@ -34,33 +34,32 @@ if TYPE_CHECKING:
 
 CARD, WEIGHTS = "success.json", "success.safetensors"
 _GROUP = 8
-"""Channels per group of a GroupNorm, at most."""
+"""Maximum number of channels per group of a GroupNorm."""
 
 
 class ClassifierImageEncoder(nn.Module):
-    """Convolutions that halve the picture, then learned weightings of places, as in HIL-SERL's
-    encoders."""
+    """Strided convolutions followed by learned spatial weightings, as in HIL-SERL's encoders."""
 
     place_ECHW: Tensor
 
     def __init__(self, height: int, width: int, channels: tuple[int, ...], embeddings: int) -> None:
-        """For pictures of one size.
+        """Builds the encoder for images of one size.
 
         Raises:
-            HandoffError: the picture is too small to be halved so often.
+            HandoffError: the image is too small for the number of convolutions.
         """
         super().__init__()
         if min(height, width) < 2 ** len(channels):
             raise HandoffError(
-                f"success classifier: a picture of {height} x {width} cannot be halved {len(channels)} times, expected "
+                f"success classifier: an image of {height} x {width} cannot be halved {len(channels)} times, expected "
                 f"at least {2 ** len(channels)} pixels either way."
             )
         layers: list[nn.Module] = []
-        for before, after in zip((3, *channels[:-1]), channels, strict=True):
-            groups = max(1, after // _GROUP)
+        for inputs, outputs in zip((3, *channels[:-1]), channels, strict=True):
+            groups = max(1, outputs // _GROUP)
             layers += [
-                nn.Conv2d(before, after, 3, stride=2, padding=1),
-                nn.GroupNorm(groups, after),
+                nn.Conv2d(inputs, outputs, 3, stride=2, padding=1),
+                nn.GroupNorm(groups, outputs),
                 nn.ReLU(),
             ]
             height, width = (height + 1) // 2, (width + 1) // 2
@@ -68,15 +67,15 @@ class ClassifierImageEncoder(nn.Module):
         scale = (height * width) ** -0.5
         self.place_ECHW = nn.Parameter(scale * torch.randn(embeddings, channels[-1], height, width))
 
-    def forward(self, picture_BCHW: Tensor) -> Tensor:
-        """Pictures in [0, 1] to `(B, E * C)`."""
+    def forward(self, image_BCHW: Tensor) -> Tensor:
+        """Images in [0, 1] to features `(B, E * C)`."""
         return torch.einsum(
-            "bchw,echw->bec", self.convolutions(picture_BCHW), self.place_ECHW
+            "bchw,echw->bec", self.convolutions(image_BCHW), self.place_ECHW
         ).flatten(1)
 
 
 class SuccessClassifier(nn.Module):
-    """Observation to one logit; a mapping of fields to `(B, ...)` tensors in, `(B,)` out."""
+    """Maps observations, as fields `(B, ...)` by name, to logits `(B,)`."""
 
     def __init__(
         self,
@@ -84,47 +83,52 @@ class SuccessClassifier(nn.Module):
         config: ClassifierConfig,
         encoders: Mapping[str, nn.Module] | None = None,
     ) -> None:
-        """With new weights, but for `encoders`, per picture a module from `(B, 3, H, W)` in [0, 1]
-        to `(B, F)`.
+        """Builds the classifier with new weights, except for `encoders`: per image a module from
+        `(B, 3, H, W)` in [0, 1] to `(B, F)`.
 
         Raises:
-            HandoffError: an encoder for no picture, a picture of a shape that is none, or a
-                difference of vectors that are not there.
+            HandoffError: an encoder without image, an image that is not (height, width, 3), or
+                relative or scaled features of unknown vectors.
         """
         super().__init__()
+        # Check the inputs.
         encoders = encoders or {}
-        self.pictures = [name for name, spec in observation.items() if spec.unit == "u8"]
-        self.vectors = [name for name in observation if name not in self.pictures]
+        self.images = [name for name, spec in observation.items() if spec.unit == "u8"]
+        self.vectors = [name for name in observation if name not in self.images]
         self.observation = dict(observation)
-        unknown = sorted(set(encoders) - set(self.pictures))
+        unknown = sorted(set(encoders) - set(self.images))
         if unknown or not observation:
             raise HandoffError(
-                f"success classifier: encoders for {unknown}, its pictures are {self.pictures}."
+                f"success classifier: encoders for {unknown}, its images are {self.images}."
             )
-        self.encoders, self.reductions = nn.ModuleDict(), nn.ModuleDict()
-        for name in self.pictures:
+        # One encoder per image.
+        self.encoders = nn.ModuleDict()
+        self.reductions = nn.ModuleDict()
+        for name in self.images:
             height, width = _size(name, observation[name])
             encoder = encoders.get(name)
             if encoder is None:
                 encoder = ClassifierImageEncoder(height, width, config.channels, config.embeddings)
             self.encoders[name] = encoder
             self.reductions[name] = _reduction(_width(encoder, height, width), config.picture_width)
-        width = len(self.pictures) * config.picture_width
-        self.differences = _checked_differences(
-            config.differences, {n: observation[n] for n in self.vectors}
+        # Vector inputs with relative and scaled features.
+        width = len(self.images) * config.picture_width
+        self.relative_features = _checked_relative_features(
+            config.relative_features, {n: observation[n] for n in self.vectors}
         )
-        self.close_ups = _checked_close_ups(config.close_ups, self.vectors)
+        self.scaled_features = _checked_scaled_features(config.scaled_features, self.vectors)
         if self.vectors:
             hidden = {
-                name for pair in config.differences for name in pair if config.differences_only
+                name for pair in config.relative_features for name in pair if config.relative_only
             }
-            self.shown = [name for name in self.vectors if name not in hidden]
-            size = sum(prod(observation[name].shape) for name in self.shown)
-            size += sum(count for _, _, count in self.differences)
-            size += sum(prod(observation[name].shape) for name, _ in self.close_ups)
+            self.direct_vectors = [name for name in self.vectors if name not in hidden]
+            size = sum(prod(observation[name].shape) for name in self.direct_vectors)
+            size += sum(count for _, _, count in self.relative_features)
+            size += sum(prod(observation[name].shape) for name, _ in self.scaled_features)
             self.normalize = StandardNormalizer((size,))
             self.reduce_vectors = _reduction(size, config.vector_width)
             width += config.vector_width
+        # Head.
         layers: list[nn.Module] = []
         for hidden in config.hidden:
             layers += [
@@ -137,20 +141,23 @@ class SuccessClassifier(nn.Module):
         self.head = nn.Sequential(*layers, nn.Linear(width, 1))
 
     def fit(self, fields: Mapping[str, np.ndarray]) -> None:
-        """Takes the scale of the vectors from `fields`, `(M, ...)` each."""
+        """Fits the normaliser of the vectors to `fields`, `(M, ...)` each."""
         if self.vectors:
             flat = {name: fields[name].reshape(len(fields[name]), -1) for name in self.vectors}
-            apart = [
-                flat[first][:, :n] - flat[second][:, :n] for first, second, n in self.differences
+            relative = [
+                flat[first][:, :n] - flat[second][:, :n]
+                for first, second, n in self.relative_features
             ]
-            near = [np.tanh(flat[name] / scale) for name, scale in self.close_ups]
+            scaled = [np.tanh(flat[name] / scale) for name, scale in self.scaled_features]
             self.normalize.fit(
-                np.concatenate([*(flat[name] for name in self.shown), *apart, *near], axis=1)
+                np.concatenate(
+                    [*(flat[name] for name in self.direct_vectors), *relative, *scaled], axis=1
+                )
             )
 
     def train(self, mode: bool = True) -> SuccessClassifier:
-        """Training or evaluation mode; frozen encoders stay in the latter, or their batch
-        statistics would drift."""
+        """Sets the mode as `nn.Module.train`; frozen encoders stay in evaluation mode, so that
+        their batch statistics do not drift."""
         super().train(mode)
         for encoder in self.encoders.values():
             if not any(parameter.requires_grad for parameter in encoder.parameters()):
@@ -158,27 +165,30 @@ class SuccessClassifier(nn.Module):
         return self
 
     def forward(self, fields: dict[str, Tensor]) -> Tensor:
-        """Logits `(B,)`; pictures are uint8 `(B, H, W, 3)`, vectors float32."""
+        """Logits `(B,)`; images are uint8 `(B, H, W, 3)`, vectors float32."""
         parts = []
-        for name in self.pictures:
-            picture_BCHW = fields[name].permute(0, 3, 1, 2).float() / 255.0
-            parts.append(self.reductions[name](self.encoders[name](picture_BCHW)))
+        for name in self.images:
+            image_BCHW = fields[name].permute(0, 3, 1, 2).float() / 255.0
+            parts.append(self.reductions[name](self.encoders[name](image_BCHW)))
         if self.vectors:
             flat = {name: fields[name].flatten(1) for name in self.vectors}
-            apart = [
-                flat[first][:, :n] - flat[second][:, :n] for first, second, n in self.differences
+            relative = [
+                flat[first][:, :n] - flat[second][:, :n]
+                for first, second, n in self.relative_features
             ]
-            near = [torch.tanh(flat[name] / scale) for name, scale in self.close_ups]
-            shown = torch.cat([*(flat[name] for name in self.shown), *apart, *near], dim=1)
-            parts.append(self.reduce_vectors(self.normalize(shown)))
+            scaled = [torch.tanh(flat[name] / scale) for name, scale in self.scaled_features]
+            inputs = torch.cat(
+                [*(flat[name] for name in self.direct_vectors), *relative, *scaled], dim=1
+            )
+            parts.append(self.reduce_vectors(self.normalize(inputs)))
         return self.head(torch.cat(parts, dim=1))[:, 0]
 
 
 def probabilities(
     classifier: SuccessClassifier, fields: Mapping[str, np.ndarray], batch: int = 512
 ) -> np.ndarray:
-    """`(M,)` float32 probabilities of success of M observations; leaves the classifier in
-    evaluation mode."""
+    """Success probabilities `(M,)` float32 of M observations; leaves the classifier in evaluation
+    mode."""
     classifier.eval()
     device = next(classifier.parameters()).device
     size = len(next(iter(fields.values())))
@@ -191,7 +201,7 @@ def probabilities(
 
 
 def to_tensors(fields: Mapping[str, np.ndarray], device: torch.device) -> dict[str, Tensor]:
-    """Pictures stay uint8, everything else becomes float32."""
+    """Converts arrays to tensors; uint8 images are kept, everything else becomes float32."""
     tensors = {
         name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in fields.items()
     }
@@ -200,18 +210,18 @@ def to_tensors(fields: Mapping[str, np.ndarray], device: torch.device) -> dict[s
     }
 
 
-def shifted_pictures(pictures: np.ndarray, most: int, draw: np.random.Generator) -> np.ndarray:
-    """`(B, H, W, 3)`, each shifted by up to `most` pixels either way, the edge repeated (DrQ, arXiv
-    2004.13649)."""
-    b, height, width, _ = pictures.shape
-    down, right = draw.integers(-most, most + 1, size=(2, b, 1))
+def shifted_images(images: np.ndarray, limit: int, generator: np.random.Generator) -> np.ndarray:
+    """Images `(B, H, W, 3)`, each randomly shifted by up to `limit` pixels along both axes, with
+    the edge repeated (DrQ, arXiv 2004.13649)."""
+    b, height, width, _ = images.shape
+    down, right = generator.integers(-limit, limit + 1, size=(2, b, 1))
     row_BH = np.clip(np.arange(height) + down, 0, height - 1)
     column_BW = np.clip(np.arange(width) + right, 0, width - 1)
-    return pictures[np.arange(b)[:, None, None], row_BH[:, :, None], column_BW[:, None, :]]
+    return images[np.arange(b)[:, None, None], row_BH[:, :, None], column_BW[:, None, :]]
 
 
 def digest_weights(module: nn.Module) -> str:
-    """Hex sha256 of all weights and buffers."""
+    """Digest (hex sha256) of all weights and buffers."""
     digest = hashlib.sha256()
     for name, tensor in module.state_dict().items():
         digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -219,7 +229,8 @@ def digest_weights(module: nn.Module) -> str:
 
 
 def save_classifier(path: Path, card: SuccessCard, classifier: SuccessClassifier) -> None:
-    """Writes the classifier into the directory `path`; the card, which makes it one, last."""
+    """Writes the classifier into the directory `path`; the card is written last, so that a folder
+    with a card is complete."""
     from safetensors.torch import save
 
     state = {
@@ -233,15 +244,16 @@ def save_classifier(path: Path, card: SuccessCard, classifier: SuccessClassifier
 def load_classifier(
     path: Path, encoders: Mapping[str, nn.Module] | None = None
 ) -> tuple[SuccessClassifier, SuccessCard]:
-    """Reads `save_classifier` back, in evaluation mode, on the CPU.
+    """Loads a saved classifier, in evaluation mode, on the CPU.
 
     Args:
-        path: its directory.
-        encoders: modules of the form that was handed in when it was trained; their weights are
+        path: directory of the classifier.
+        encoders: modules with the architecture of those passed in training; their weights are
             replaced.
 
     Raises:
-        HandoffError: none is there, it is damaged or of another version, or encoders are missing.
+        HandoffError: the classifier is missing, damaged or of another version, or the encoders do
+            not match.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -264,46 +276,43 @@ def load_classifier(
     given = sorted(encoders or ())
     if given != sorted(card.foreign_encoders):
         raise HandoffError(
-            f"{path}: encoders are handed in for {given}, expected {list(card.foreign_encoders)}."
+            f"{path}: encoders are given for {given}, expected {list(card.foreign_encoders)}."
         )
     classifier = SuccessClassifier(card.observation, card.model, encoders)
     try:
         classifier.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
-        raise HandoffError(
-            f"{path / WEIGHTS}: other weights than {CARD} describes ({reason})."
-        ) from None
+        raise HandoffError(f"{path / WEIGHTS}: weights do not match {CARD} ({reason}).") from None
     return classifier.eval(), card
 
 
 def classifier_to_onnx(
     classifier: SuccessClassifier, card: SuccessCard, opset: int = 21
 ) -> onnx.ModelProto:
-    """One graph: the fields by name in, `probability` (B,) out, a dynamic batch.
+    """Exports a classifier on the CPU to one graph: fields by name in, `probability` (B,) out, with
+    a dynamic batch.
 
-    Its metadata hold the `SuccessContract`. The classifier is on the CPU.
+    The metadata contain the `SuccessContract`.
     """
     import logging
     import warnings
 
+    # Example inputs.
     batch = torch.export.Dim("batch", min=1)
     example = {
         name: torch.zeros(
-            2, *spec.shape, dtype=torch.uint8 if name in classifier.pictures else torch.float32
+            2, *spec.shape, dtype=torch.uint8 if name in classifier.images else torch.float32
         )
         for name, spec in classifier.observation.items()
     }
+    # Export without warnings.
     exporter = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = exporter.level
-    exporter.setLevel(
-        logging.ERROR
-    )  # it warns that torchvision, which Handoff does without, is absent
+    exporter.setLevel(logging.ERROR)  # warns about missing torchvision
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # of torch about its own deprecations, and that all inputs share a batch
+            warnings.simplefilter("ignore")  # deprecations, and inputs with a common batch axis
             program = torch.onnx.export(
                 _Probability(classifier).eval(),
                 kwargs={"fields": example},
@@ -317,6 +326,7 @@ def classifier_to_onnx(
     finally:
         exporter.setLevel(level)
     assert program is not None
+    # Add the contract.
     model = program.model_proto
     entry = model.metadata_props.add()
     contract = SuccessContract(
@@ -326,13 +336,14 @@ def classifier_to_onnx(
         detector=card.detector,
         training_data=card.training_data,
     )
-    entry.key, entry.value = SUCCESS_KEY, contract.to_json()
+    entry.key = SUCCESS_KEY
+    entry.value = contract.to_json()
     return model
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Torch's own random streams begin at `seed` within, and go on as before after."""
+    """Seeds torch's global random state within the context and restores it afterwards."""
     devices = [device] if device is not None and device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
@@ -348,52 +359,54 @@ class _Probability(nn.Module):
         return torch.sigmoid(self.classifier(fields))
 
 
-def _checked_differences(
-    differences: tuple[tuple[str, str], ...], vectors: Mapping[str, FieldSpec]
+def _checked_relative_features(
+    relative_features: tuple[tuple[str, str], ...], vectors: Mapping[str, FieldSpec]
 ) -> list[tuple[str, str, int]]:
-    """(first, second, entries) of every difference."""
-    found = []
-    for first, second in differences:
+    """Checks the relative features; (first, second, common length) of each."""
+    features = []
+    for first, second in relative_features:
         if first not in vectors or second not in vectors:
             raise HandoffError(
-                f"success classifier: no difference of '{first}' and '{second}', its vectors are {sorted(vectors)}."
+                f"success classifier: relative feature of '{first}' and '{second}', its vectors are {sorted(vectors)}."
             )
-        found.append((first, second, min(prod(vectors[first].shape), prod(vectors[second].shape))))
-    return found
+        features.append(
+            (first, second, min(prod(vectors[first].shape), prod(vectors[second].shape)))
+        )
+    return features
 
 
-def _checked_close_ups(
-    close_ups: tuple[tuple[str, float], ...], vectors: list[str]
+def _checked_scaled_features(
+    scaled_features: tuple[tuple[str, float], ...], vectors: list[str]
 ) -> tuple[tuple[str, float], ...]:
-    for name, scale in close_ups:
+    for name, scale in scaled_features:
         if name not in vectors or not scale > 0.0:
             raise HandoffError(
-                f"success classifier: no close-up of '{name}' at scale {scale}, its vectors are {sorted(vectors)} and "
-                "scales are above 0."
+                f"success classifier: scaled feature '{name}' with scale {scale}, its vectors are {sorted(vectors)} "
+                "and scales must be above 0."
             )
-    return close_ups
+    return scaled_features
 
 
-def _reduction(before: int, after: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(before, after), nn.LayerNorm(after), nn.Tanh())
+def _reduction(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, outputs), nn.LayerNorm(outputs), nn.Tanh())
 
 
 def _size(name: str, spec: FieldSpec) -> tuple[int, int]:
     if len(spec.shape) != 3 or spec.shape[2] != 3:
         raise HandoffError(
-            f"success classifier: picture '{name}' has shape {spec.shape}, expected (height, width, 3)."
+            f"success classifier: image '{name}' has shape {spec.shape}, expected (height, width, 3)."
         )
     return spec.shape[0], spec.shape[1]
 
 
 def _width(encoder: nn.Module, height: int, width: int) -> int:
-    """Entries that `encoder` gives for a picture."""
+    """Size of the encoder's output for an image."""
     mode = encoder.training
     with torch.no_grad():
         out = encoder.eval()(torch.zeros(1, 3, height, width))
     encoder.train(mode)
     if out.ndim != 2:
         raise HandoffError(
-            f"success classifier: an encoder answers {tuple(out.shape)}, expected (B, F)."
+            f"success classifier: an encoder returns shape {tuple(out.shape)}, expected (B, F)."
         )
     return out.shape[1]

@@ -1,12 +1,12 @@
-"""Success classifier from labelled steps: data, training, threshold (SERL, arXiv 2401.16013;
+"""Trains a success classifier on labelled steps: data, training, threshold (SERL, arXiv 2401.16013;
 HIL-SERL, 2410.21845).
 
-Followed is HIL-SERL's classifier: binary cross-entropy, batches of as many successes as failures,
-dropout, one logit. It freezes a pretrained ResNet-10; here a small encoder learns along, unless
-another is handed in. It also writes a threshold down, which here is chosen for a wanted precision,
-on held-out steps whose negatives come from a policy: a false success ends the episode with the full
-reward, and states of demonstrations are too easy. The chosen threshold is then judged on further
-episodes that neither training nor choice has seen.
+This follows HIL-SERL's classifier: binary cross-entropy, batches with equally many successes and
+failures, dropout, one logit. HIL-SERL freezes a pretrained ResNet-10; here a small encoder is
+trained with the classifier, unless one is passed. HIL-SERL has a fixed threshold; here it is chosen
+for a required precision on held-out steps, whose negatives come from a policy: a false success ends
+an episode with the full reward, and failures in demonstrations are too easy. The threshold is then
+evaluated on further episodes that were used for neither training nor the choice.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ if TYPE_CHECKING:
 
 
 class LabelledSteps(NamedTuple):
-    """M steps in memory, those of an episode together and in order of time."""
+    """M labelled steps in memory, grouped by episode in temporal order."""
 
     fields: dict[str, np.ndarray]
-    """(M, ...) each."""
+    """Input fields, (M, ...) each."""
     success: np.ndarray
-    """(M,) bool."""
+    """Success labels (M,), bool."""
     episode: np.ndarray
-    """(M,) int."""
+    """Episode number of every step (M,), int."""
     by_policy: np.ndarray
-    """(M,) bool: of an episode that a policy made, not a demonstration."""
+    """Whether a step is from an episode of a policy, not of a demonstration (M,), bool."""
     task: str
     rate_hz: float
     observation: dict[str, FieldSpec]
 
-    def rows(self, chosen: np.ndarray) -> LabelledSteps:
-        """Only the steps of the mask or index `chosen`."""
+    def rows(self, selection: np.ndarray) -> LabelledSteps:
+        """The steps selected by a mask or indices."""
         return self._replace(
-            fields={name: values[chosen] for name, values in self.fields.items()},
-            success=self.success[chosen],
-            episode=self.episode[chosen],
-            by_policy=self.by_policy[chosen],
+            fields={name: values[selection] for name, values in self.fields.items()},
+            success=self.success[selection],
+            episode=self.episode[selection],
+            by_policy=self.by_policy[selection],
         )
 
     def digest(self) -> str:
-        """Hex sha256 of all of it."""
+        """Digest (hex sha256) of the steps."""
         digest = hashlib.sha256(repr((self.task, self.rate_hz, self.observation)).encode())
         for values in (*self.fields.values(), self.success, self.episode, self.by_policy):
             digest.update(np.ascontiguousarray(values).tobytes())
@@ -66,17 +66,17 @@ class LabelledSteps(NamedTuple):
 
 
 class StepSplit(NamedTuple):
-    """Masks (M,) of the steps for learning, for choosing the threshold, for judging it; no episode
-    is in two."""
+    """Masks (M,) of the steps for training, for choosing the threshold and for evaluating it; no
+    episode is in two of them."""
 
-    learn: np.ndarray
-    choose: np.ndarray
-    judge: np.ndarray
+    train: np.ndarray
+    threshold: np.ndarray
+    evaluation: np.ndarray
 
 
 def read_labelled_steps(path: Path, config: ClassifierConfig, by_policy: bool) -> LabelledSteps:
-    """Reads the store at `path`; the first `label_lead` steps of every episode have no label and
-    are left out.
+    """Reads the store at `path` without the first `label_lead` steps of every episode, which have
+    no label.
 
     Raises:
         HandoffError: no store, a missing stream or field, no episode, or a value that is not
@@ -114,12 +114,12 @@ def read_labelled_steps(path: Path, config: ClassifierConfig, by_policy: bool) -
 
 
 def join_steps(parts: Sequence[LabelledSteps]) -> LabelledSteps:
-    """Several of the same task and fields as one, the episodes numbered anew.
+    """Concatenates labelled steps of the same task and fields; the episodes are renumbered.
 
     Raises:
-        HandoffError: none, or of different tasks or fields.
+        HandoffError: no parts, or different tasks, rates or fields.
     """
-    if not parts or any(_kind(part) != _kind(parts[0]) for part in parts):
+    if not parts or any(_signature(part) != _signature(parts[0]) for part in parts):
         raise HandoffError(
             f"labelled steps: {len(parts)} parts of {[part.task for part in parts]}, expected at least one, all with "
             "the same task, rate and fields."
@@ -140,17 +140,17 @@ def join_steps(parts: Sequence[LabelledSteps]) -> LabelledSteps:
 
 
 def split_steps(steps: LabelledSteps, config: TrainSuccessConfig) -> StepSplit:
-    """Splits by episode, demonstrations and a policy's episodes each in the same proportions.
+    """Splits by episode, with the same fractions for demonstrations and for a policy's episodes.
 
     Raises:
-        HandoffError: fractions out of range, or a part that would have no episode of a policy.
+        HandoffError: fractions out of range, or a split without an episode of a policy.
     """
     fractions = (config.choice_fraction, config.judge_fraction)
     if min(fractions) <= 0.0 or sum(fractions) >= 1.0:
         raise HandoffError(
-            f"success classifier: held-out fractions {fractions}, expected positive, below 1 together."
+            f"success classifier: held-out fractions {fractions}, expected positive ones with a sum below 1."
         )
-    chosen, judged = (
+    threshold, evaluation = (
         np.zeros(len(steps.success), dtype=bool),
         np.zeros(len(steps.success), dtype=bool),
     )
@@ -160,12 +160,12 @@ def split_steps(steps: LabelledSteps, config: TrainSuccessConfig) -> StepSplit:
         first, second = (round(fraction * len(episodes)) for fraction in fractions)
         if by_policy and min(first, second, len(episodes) - first - second) < 1:
             raise HandoffError(
-                f"success classifier: {len(episodes)} episodes of a policy, too few to learn from, to choose the "
-                f"threshold on ({first}) and to judge it on ({second}). Were only demonstrations handed in?"
+                f"success classifier: {len(episodes)} episodes of a policy, too few for training, for choosing the "
+                f"threshold ({first}) and for evaluating it ({second}). Were only demonstrations given?"
             )
-        chosen |= np.isin(steps.episode, episodes[:first])
-        judged |= np.isin(steps.episode, episodes[first : first + second])
-    return StepSplit(~chosen & ~judged, chosen, judged)
+        threshold |= np.isin(steps.episode, episodes[:first])
+        evaluation |= np.isin(steps.episode, episodes[first : first + second])
+    return StepSplit(~threshold & ~evaluation, threshold, evaluation)
 
 
 def train_success(
@@ -175,19 +175,19 @@ def train_success(
     progress: Progress,
     encoders: Mapping[str, nn.Module] | None = None,
 ) -> dict[str, float]:
-    """Trains a classifier, chooses its threshold and writes both to `out`; goes on from what a
-    killed run left there.
+    """Trains a classifier, chooses its threshold and writes both to `out`; an interrupted run is
+    resumed from its checkpoint there.
 
     Args:
-        config: what and how.
-        steps: of demonstrations and of a policy.
-        out: directory of the classifier; also keeps its loss curve.
-        progress: told every update.
-        encoders: per picture a module from `(B, 3, H, W)` in [0, 1] to `(B, F)`, in place of a new
-            small one; frozen where its parameters need no gradient.
+        config: options of classifier, training and threshold.
+        steps: steps of demonstrations and of a policy.
+        out: directory of the classifier and its loss curve.
+        progress: called after every update.
+        encoders: per image a module from `(B, 3, H, W)` in [0, 1] to `(B, F)`, instead of a new
+            small one; frozen if its parameters require no gradient.
 
     Returns:
-        `metrics` of the held-out episodes of the policy.
+        `metrics` on the held-out episodes of the policy.
 
     Raises:
         HandoffError: too few episodes, one class missing, no threshold is precise enough, a loss
@@ -196,21 +196,32 @@ def train_success(
     from policies.rewards.success_classifier import probabilities, save_classifier
     from policies.training.loop import STATE, torch_threads
 
+    # Train.
     split = split_steps(steps, config)
-    classifier = fit_classifier(config, steps.rows(split.learn), out, progress, encoders)
-    # Demonstrations may lend successes to the choice, never failures: theirs are too easy.
-    lent = steps.success & (config.success_share is not None)
-    choose, judge = (
-        steps.rows(split.choose & (steps.by_policy | lent)),
-        steps.rows(split.judge & steps.by_policy),
+    classifier = fit_classifier(config, steps.rows(split.train), out, progress, encoders)
+    # Successes of demonstrations may be used to choose the threshold; their failures are too easy.
+    demonstrated_success = steps.success & (config.success_share is not None)
+    threshold_steps, evaluation_steps = (
+        steps.rows(split.threshold & (steps.by_policy | demonstrated_success)),
+        steps.rows(split.evaluation & steps.by_policy),
     )
+    # Choose and evaluate the threshold.
     with torch_threads(config.training.threads):
-        scores = [probabilities(classifier, part.fields) for part in (choose, judge)]
+        scores = [
+            probabilities(classifier, part.fields) for part in (threshold_steps, evaluation_steps)
+        ]
     threshold = choose_threshold(
-        scores[0], choose.success, config.precision, config.lowest_threshold, config.success_share
+        scores[0],
+        threshold_steps.success,
+        config.precision,
+        config.lowest_threshold,
+        config.success_share,
     )
     detector = with_threshold(config.detector, threshold)
-    report = report_threshold(scores[1], judge.success, judge.episode, detector)
+    report = report_threshold(
+        scores[1], evaluation_steps.success, evaluation_steps.episode, detector
+    )
+    # Save the classifier.
     card = SuccessCard(
         task=steps.task,
         rate_hz=steps.rate_hz,
@@ -233,11 +244,12 @@ def fit_classifier(
     progress: Progress,
     encoders: Mapping[str, nn.Module] | None = None,
 ) -> SuccessClassifier:
-    """Learns from all of `steps`, with no threshold; the arguments are those of `train_success`.
+    """Trains on all of `steps`, without choosing a threshold; the arguments are those of
+    `train_success`.
 
     Returns:
-        The classifier with averaged weights, in evaluation mode. Its state stays in `out`, so that
-        a second call ends at once.
+        The classifier with averaged weights, in evaluation mode. The training state stays in `out`,
+        so that a second call returns immediately.
     """
     from policies.rewards.success_classifier import SuccessClassifier, digest_weights, seeded
     from policies.training.distributed import check_single_process
@@ -257,10 +269,10 @@ def fit_classifier(
         with seeded(training.seed):
             classifier = SuccessClassifier(steps.observation, config.classifier, encoders)
         classifier.fit(steps.fields)
-        # Whatever threshold is wanted later, it is the same learning.
-        job = TrainSuccessConfig(classifier=config.classifier, training=training)
+        # The identity excludes the options of the threshold, which do not affect training.
+        identity_config = TrainSuccessConfig(classifier=config.classifier, training=training)
         identity = job_identity(
-            job, f"{steps.digest()} {digest_weights(classifier)}", precision, device
+            identity_config, f"{steps.digest()} {digest_weights(classifier)}", precision, device
         )
         objective = classification_loss(classifier.to(device), steps, config, precision)
         trained = train(training, classifier.train(), objective, identity, out, progress)
@@ -269,15 +281,15 @@ def fit_classifier(
 
 
 def with_threshold(detector: DetectorConfig, threshold: float) -> DetectorConfig:
-    """The detector with another threshold, and a release not above it."""
+    """The detector with another threshold, and the release lowered to it if it is higher."""
     return DetectorConfig(
         threshold=threshold, release=min(detector.release, threshold), steps=detector.steps
     )
 
 
 def metrics(report: ThresholdReport) -> dict[str, float]:
-    """Flat figures: per rate its share with `_low`, `_high` and `_n`; a share of nothing is left
-    out."""
+    """Flattens a report: per rate its value with `_low`, `_high` and `_n`; rates with `_n` of 0
+    have no value."""
     flat: dict[str, float] = {"threshold": report.threshold}
     for name in ("precision", "recall", "false_positives", "false_episodes", "missed_episodes"):
         rate = getattr(report, name)
@@ -290,44 +302,45 @@ def metrics(report: ThresholdReport) -> dict[str, float]:
 def classification_loss(
     classifier: SuccessClassifier, steps: LabelledSteps, config: TrainSuccessConfig, precision: str
 ) -> Objective[None]:
-    """Binary cross-entropy of batches that are half successes, half failures, drawn by the number
-    of the update.
+    """Binary cross-entropy of batches that are half successes and half failures, drawn from the
+    stream of the update.
 
     Raises:
         HandoffError: one class is missing.
     """
     import torch
 
-    from policies.rewards.success_classifier import seeded, shifted_pictures, to_tensors
+    from policies.rewards.success_classifier import seeded, shifted_images, to_tensors
     from policies.training.loop import autocast, rng, without_data
 
     training = config.training
-    kinds = [np.flatnonzero(steps.success), np.flatnonzero(~steps.success)]
-    if not len(kinds[0]) or not len(kinds[1]):
+    classes = [np.flatnonzero(steps.success), np.flatnonzero(~steps.success)]
+    if not len(classes[0]) or not len(classes[1]):
         raise HandoffError(
-            f"success classifier: {len(kinds[0])} successes and {len(kinds[1])} failures to learn from, expected some "
-            f"of either. Does '{config.classifier.label_field}' exceed 1/2 where the task is solved?"
+            f"success classifier: {len(classes[0])} successes and {len(classes[1])} failures for training, expected "
+            f"some of each. Does '{config.classifier.label_field}' exceed 1/2 where the task is solved?"
         )
     half = training.batch_size // 2
     device = next(classifier.parameters()).device
     target_B = torch.cat([torch.ones(half), torch.zeros(half)]).to(device)
 
     def loss(number: int) -> torch.Tensor:
-        draw = rng(training.seed, number)
-        chosen = np.concatenate([kind[draw.integers(len(kind), size=half)] for kind in kinds])
-        batch: dict[str, Any] = {name: values[chosen] for name, values in steps.fields.items()}
-        for name in classifier.pictures:
-            batch[name] = shifted_pictures(batch[name], config.classifier.shift, draw)
-        # Dropout draws from torch's own stream, which therefore has to be a function of the update
-        # as well.
-        with seeded(int(draw.integers(2**62)), device), autocast(precision, device):
+        generator = rng(training.seed, number)
+        rows = np.concatenate(
+            [indices[generator.integers(len(indices), size=half)] for indices in classes]
+        )
+        batch: dict[str, Any] = {name: values[rows] for name, values in steps.fields.items()}
+        for name in classifier.images:
+            batch[name] = shifted_images(batch[name], config.classifier.shift, generator)
+        # Dropout uses torch's global random state, which must be a function of the update as well.
+        with seeded(int(generator.integers(2**62)), device), autocast(precision, device):
             logit_B = classifier(to_tensors(batch, device))
         return torch.nn.functional.binary_cross_entropy_with_logits(logit_B.float(), target_B)
 
     return without_data(loss)
 
 
-def _kind(steps: LabelledSteps) -> tuple[Any, ...]:
+def _signature(steps: LabelledSteps) -> tuple[Any, ...]:
     return (
         steps.task,
         steps.rate_hz,

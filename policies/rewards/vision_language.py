@@ -1,10 +1,9 @@
-"""Rewards that nobody programmed: from an image-text model, from stages; what rescales and compares
-them.
+"""Rewards from image-text models and from stages, reward scaling, and the EPIC distance of rewards.
 
-The image-text reward is VLM-RM (Rocamonde et al., arXiv 2310.12921). Paper and released code agree:
-the paper projects a state's embedding onto the line from baseline to goal, the code its difference
-to the goal, and the goal is on that line. The success classifier is
-`policies.rewards.train_success_classifier`; its detector, `robots.success`.
+The image-text reward is VLM-RM (Rocamonde et al., arXiv 2310.12921). Paper and released code are
+equivalent: the paper projects a state's embedding onto the line from baseline to goal, the code its
+difference to the goal, and the goal is on that line. The success classifier is in
+`policies.rewards.train_success_classifier`, its detector in `robots.success`.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from robots.errors import HandoffError
 from robots.success import DetectorConfig, SuccessDetector
 
 _UNIT = 1e-3
-"""Length by which an embedding may miss 1."""
+"""Tolerance of an embedding's length of 1."""
 
 
 class Embed(Protocol):
-    """An image-text model such as CLIP, whose weights are not ours to ship."""
+    """An image-text model such as CLIP, provided by the caller."""
 
     def images(self, images: np.ndarray) -> np.ndarray:
         """`(B, H, W, 3)` uint8 RGB to unit vectors `(B, D)`."""
@@ -37,15 +36,16 @@ class GoalBaselineReward:
     """r = 1 - |P_alpha x - g|^2 / 2 of unit embeddings x, with P_alpha = alpha proj(line b to g) +
     (1 - alpha) I.
 
-    With alpha = 0 it is the cosine between x and the goal g; with alpha = 1 only the component
-    along the line from the baseline b, which describes the scene as it is, to the goal counts.
+    With alpha = 0 it is the cosine similarity of x and the goal g; with alpha = 1 only the
+    component along the line from the baseline b, a description of the initial scene, to the goal
+    counts.
     """
 
     def __init__(self, goal: np.ndarray, baseline: np.ndarray, alpha: float = 0.5) -> None:
-        """Of unit vectors `goal` and `baseline`, `(D,)` each, and `alpha` in [0, 1].
+        """Takes unit vectors `goal` and `baseline`, `(D,)` each, and `alpha` in [0, 1].
 
         Raises:
-            HandoffError: not unit vectors, or goal and baseline say the same.
+            HandoffError: vectors of another length, or equal goal and baseline.
         """
         self.goal = _unit_vectors("goal", goal, ())
         baseline = _unit_vectors("baseline", baseline, ())
@@ -53,39 +53,42 @@ class GoalBaselineReward:
         length = float(np.linalg.norm(line))
         if length < _UNIT or not 0.0 <= alpha <= 1.0:
             raise HandoffError(
-                f"image-text reward: goal and baseline are {length:.2g} apart with alpha {alpha}, expected them "
-                "apart and alpha in [0, 1]. Do both prompts say the same?"
+                f"image-text reward: goal and baseline are {length:.2g} apart with alpha {alpha}, expected different "
+                "vectors and alpha in [0, 1]. Do both prompts have the same meaning?"
             )
-        self.alpha, self._direction = alpha, line / length
+        self.alpha = alpha
+        self._direction = line / length
 
     def __call__(self, embedding: np.ndarray) -> np.ndarray:
         """Rewards `(B,)` of unit vectors `(B, D)`."""
-        off = _unit_vectors("state", embedding, (len(embedding),)) - self.goal
-        along = (off @ self._direction)[:, None] * self._direction
-        return 1.0 - 0.5 * np.square(self.alpha * along + (1.0 - self.alpha) * off).sum(axis=1)
+        offset = _unit_vectors("state", embedding, (len(embedding),)) - self.goal
+        projection = (offset @ self._direction)[:, None] * self._direction
+        return 1.0 - 0.5 * np.square(self.alpha * projection + (1.0 - self.alpha) * offset).sum(
+            axis=1
+        )
 
 
 def image_text_reward(
     embed: Embed, goal: str, baseline: str, alpha: float = 0.5
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """The reward `(B,)` of pictures `(B, H, W, 3)` uint8: how much they look like `goal` rather
-    than `baseline`."""
+    """Reward function of images `(B, H, W, 3)` uint8, `(B,)`: similarity to the text `goal`
+    relative to `baseline`."""
     goal_vector, baseline_vector = embed.texts([goal, baseline])
     reward = GoalBaselineReward(goal_vector, baseline_vector, alpha)
     return lambda images: reward(embed.images(images))
 
 
 def epic_distance(first: np.ndarray, second: np.ndarray, discount: float) -> float:
-    """How differently two rewards rank policies: 0 for equivalent ones, 1 for opposite ones (EPIC,
-    Gleave et al., arXiv 2006.13900); blind to potential shaping and to positive scale.
+    """EPIC distance of two rewards: 0 for equivalent ones, 1 for opposite ones (Gleave et al.,
+    arXiv 2006.13900); invariant to potential shaping and positive scale.
 
     Args:
-        first: `(M, M)`, entry (i, j) the reward of going from sampled state i to sampled state j.
-        second: likewise, of the same states.
-        discount: of future rewards.
+        first: `(M, M)`, entry (i, j) is the reward of the transition from sampled state i to j.
+        second: second reward, for the same states.
+        discount: discount of future rewards.
 
     Raises:
-        HandoffError: not such matrices, or a reward that ranks nothing.
+        HandoffError: other shapes, or a reward that is constant up to shaping.
     """
     if first.shape != second.shape or first.ndim != 2 or first.shape[0] != first.shape[1]:
         raise HandoffError(
@@ -99,105 +102,113 @@ def epic_distance(first: np.ndarray, second: np.ndarray, discount: float) -> flo
         length = np.linalg.norm(values)
         if not length > 1e-12 * max(1.0, float(np.abs(reward).max())) * len(reward):
             raise HandoffError(
-                "epic: a reward is constant but for shaping, so it ranks no policies."
+                "epic: a reward is constant up to shaping, so it does not rank policies."
             )
         canonical.append(values / length)
-    # Half the distance of the unit vectors is sqrt((1 - correlation) / 2), without its cancellation
+    # Half the distance of the unit vectors is sqrt((1 - correlation) / 2), without cancellation
     # near 0.
     return min(1.0, float(np.linalg.norm(canonical[0] - canonical[1])) / 2.0)
 
 
 class RewardScaler:
-    """Divides rewards by the running standard deviation of the discounted return, of N worlds at
-    once.
+    """Divides rewards by the running standard deviation of the discounted return, for N
+    environments.
 
-    The mean stays, for taking it away would reward or punish living longer. As in PPO's usual
-    implementations (Engstrom et al., arXiv 2005.12729).
+    The mean is not subtracted, because that would reward or penalise longer episodes. This is as in
+    PPO's usual implementations (Engstrom et al., arXiv 2005.12729).
     """
 
-    def __init__(self, worlds: int, discount: float = 0.99, clip: float = 10.0) -> None:
-        """Nothing seen yet; `clip` bounds what is returned."""
-        self.discount, self.clip = discount, clip
-        self._return = np.zeros(worlds)
-        self._seen, self._mean, self._squares = 0, 0.0, 0.0
+    def __init__(self, num_envs: int, discount: float = 0.99, clip: float = 10.0) -> None:
+        """Starts without data; `clip` bounds the scaled rewards."""
+        self.discount = discount
+        self.clip = clip
+        self._return = np.zeros(num_envs)
+        self._count = 0
+        self._mean = 0.0
+        self._squares = 0.0
 
     @property
     def deviation(self) -> float:
-        """Of all returns seen; 1 before there are two different ones."""
-        variance = self._squares / self._seen if self._seen else 0.0
+        """Standard deviation of all returns so far; 1 before two different ones."""
+        variance = self._squares / self._count if self._count else 0.0
         return variance**0.5 if variance > 1e-12 else 1.0
 
     def __call__(self, reward: np.ndarray, done: np.ndarray) -> np.ndarray:
-        """Takes rewards `(N,)` in and scales them; where `done` (N,), the return begins anew after
-        this step."""
+        """Updates the statistics with rewards `(N,)` and scales them; where `done` (N,), the return
+        is reset after this step."""
         self._return = self.discount * self._return + reward
         n, mean = len(self._return), float(self._return.mean())
-        off, total = mean - self._mean, self._seen + n
+        difference, total = mean - self._mean, self._count + n
         self._squares += (
-            float(np.square(self._return - mean).sum()) + off * off * self._seen * n / total
+            float(np.square(self._return - mean).sum())
+            + difference * difference * self._count * n / total
         )
-        self._mean, self._seen = self._mean + off * n / total, total
+        self._mean = self._mean + difference * n / total
+        self._count = total
         self._return = np.where(done, 0.0, self._return)
         return np.clip(reward / self.deviation, -self.clip, self.clip)
 
     def state(self) -> dict[str, list[float] | float]:
-        """All that later scaling depends on, in plain containers."""
+        """State of the scaler in plain containers."""
         return {
             "return": self._return.tolist(),
-            "seen": self._seen,
+            "seen": self._count,
             "mean": self._mean,
             "squares": self._squares,
         }
 
     def restore(self, state: dict[str, list[float] | float]) -> None:
-        """Goes on from `state()`."""
+        """Restores the result of `state()`."""
         self._return = np.array(state["return"], dtype=np.float64)
-        self._seen = int(state["seen"])  # type: ignore[arg-type]
+        self._count = int(state["seen"])  # type: ignore[arg-type]
         self._mean = float(state["mean"])  # type: ignore[arg-type]
         self._squares = float(state["squares"])  # type: ignore[arg-type]
 
 
-class Staged(NamedTuple):
-    """What a step of a task in stages earned."""
+class StageReward(NamedTuple):
+    """Reward and progress of one step of a task with stages."""
 
     reward: np.ndarray
-    """(N,) 1 / K at the step that completes one of K stages, else 0."""
+    """Reward (N,): 1 / K at the step that completes one of K stages, otherwise 0."""
     stage: np.ndarray
-    """(N,) int: stages completed so far."""
+    """Number of completed stages (N,), int."""
     success: np.ndarray
-    """(N,) bool: all of them."""
+    """Whether all stages are completed (N,), bool."""
 
 
 class StageLatch:
-    """A reward for every stage of a task, once each and in order, for N worlds at once.
+    """Rewards each stage of a task once and in order, for N environments.
 
-    Only the stage that is next is looked at, so an undone stage earns nothing a second time, and a
-    later one that looks done too early earns nothing yet. At most one stage is completed per step.
+    Only the detector of the next stage is evaluated, so a stage that is undone and repeated gives
+    no second reward, and a later stage gives none before its predecessors. At most one stage is
+    completed per step.
     """
 
-    def __init__(self, stages: Sequence[DetectorConfig], worlds: int) -> None:
-        """One detector per stage."""
+    def __init__(self, stages: Sequence[DetectorConfig], num_envs: int) -> None:
+        """Takes one detector per stage."""
         if not stages:
             raise HandoffError("stages: 0, expected at least 1.")
-        self._detectors = [SuccessDetector(config, worlds) for config in stages]
-        self._stage = np.zeros(worlds, dtype=np.int64)
+        self._detectors = [SuccessDetector(config, num_envs) for config in stages]
+        self._stage = np.zeros(num_envs, dtype=np.int64)
 
-    def reset(self, worlds: np.ndarray | None = None) -> None:
-        """Begins a new episode in the worlds of the mask `worlds` (N,) bool, or in all."""
-        self._stage[slice(None) if worlds is None else worlds] = 0
+    def reset(self, env_ids: np.ndarray | None = None) -> None:
+        """Resets the environments of the mask `env_ids` (N,) bool, or all."""
+        self._stage[slice(None) if env_ids is None else env_ids] = 0
         for detector in self._detectors:
-            detector.reset(worlds)
+            detector.reset(env_ids)
 
-    def update(self, probability: np.ndarray) -> Staged:
-        """Takes the probabilities `(N, K)` that each stage's end is reached at this step."""
+    def update(self, probability: np.ndarray) -> StageReward:
+        """Updates with the probabilities `(N, K)` that each stage is completed at this step."""
         expected = (len(self._stage), len(self._detectors))
         if probability.shape != expected:
             raise HandoffError(f"stages: probabilities {probability.shape}, expected {expected}.")
-        before = self._stage.copy()
+        previous_stage = self._stage.copy()
         for k, detector in enumerate(self._detectors):
-            self._stage += detector.update(probability[:, k], allowed=before == k)
-        return Staged(
-            (self._stage - before) / expected[1], self._stage.copy(), self._stage == expected[1]
+            self._stage += detector.update(probability[:, k], allowed=previous_stage == k)
+        return StageReward(
+            (self._stage - previous_stage) / expected[1],
+            self._stage.copy(),
+            self._stage == expected[1],
         )
 
 

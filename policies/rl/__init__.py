@@ -1,10 +1,10 @@
-"""Learns from rewards.
+"""Trains policies by reinforcement learning.
 
 - `actor_export`: actors as named arrays for a robot without torch.
 - `networks`: ensembles, critics and image encoders.
 - `replay`: replay buffers in memory and on disk.
 - `on_policy`: PPO and GRPO over any actor with log-probabilities.
-- `collection`: environments as policies meet them, and rollouts.
+- `collection`: rollouts of policies in environments.
 - `off_policy`: SAC, FastTD3 and their variants.
 - `offline`: IQL, Cal-QL and offline PPO.
 - `generative`: Q-learning over diffusion and flow policies.

@@ -1,5 +1,5 @@
-"""A learner's actor as it is sent to robots: a card and named float32 arrays; `real.corrections`
-runs them in NumPy."""
+"""Exports a learner's actor as a card and named float32 arrays, which robots run in NumPy
+(`real.hil`)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from policies.rl.off_policy.tanh_gaussian import TanhGaussian
 from robots.errors import HandoffError
 from robots.wire.learner import ActorCard, MlpCard
 
-SMALLEST = 1e-6
-"""Deviation told of one that does not explore: a logarithm must be finite."""
+MIN_STD = 1e-6
+"""Lower bound of an exported standard deviation, whose logarithm must be finite."""
 
 
 def sac_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
-    """The actor of a SAC learner (RLPD, HIL-SERL, RLIF, WSRL), and the critic of its hand if it has
-    one.
+    """Card and arrays of a SAC learner's actor (RLPD, HIL-SERL, RLIF, WSRL), with its gripper
+    critic if it has one.
 
     Raises:
-        HandoffError: another learner, or an actor that is no plain tanh-Gaussian on a vector (gSDE,
-            pictures).
+        HandoffError: another learner, or an actor other than a plain tanh-Gaussian on a vector
+            (gSDE, images).
     """
     if (
         not isinstance(learner, Sac)
@@ -34,56 +34,58 @@ def sac_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
     ):
         raise HandoffError(
             f"publish: {type(learner).__name__} is not SAC with a tanh-Gaussian actor on a vector. Only such actors "
-            "run in NumPy beside a robot; pass a function of its own as `publish`."
+            "run in NumPy on a robot; pass your own function as `publish`."
         )
-    config, sizes, net = learner.config, learner.sizes, learner.networks
+    config = learner.config
+    sizes = learner.sizes
+    net = learner.networks
     arrays = {
-        "centre": _numbers(net.features.centre),
-        "half_range": _numbers(net.features.half_range),
+        "centre": _array(net.features.centre),
+        "half_range": _array(net.features.half_range),
     }
     actor, gripper = net.acting()
     arrays |= _layers("actor", actor.network)
-    hand = None
+    gripper_card = None
     if gripper is not None:
-        hand = _card(gripper)
+        gripper_card = _card(gripper)
         arrays |= _layers("hand", gripper)
     card = ActorCard(
         observation=sizes.observation,
         action=sizes.action,
-        differences=sizes.differences,
-        close_ups=sizes.close_ups,
+        relative_features=sizes.relative_features,
+        scaled_features=sizes.scaled_features,
         actor=_card(actor.network),
         log_std_min=config.log_std_min,
         log_std_max=config.log_std_max,
         fixed_log_std=actor.fixed,
-        hand=hand,
+        hand=gripper_card,
     )
     return card, arrays
 
 
 def fast_td3_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
-    """The actor of FastTD3; whoever draws from it in NumPy explores before tanh, by the largest
-    deviation of practice.
+    """Card and arrays of a FastTD3 actor. Sampling from it in NumPy adds noise before tanh, with
+    the largest standard deviation of training.
 
     Raises:
-        HandoffError: another learner.
+        HandoffError: a learner other than FastTD3.
     """
     if not isinstance(learner, FastTd3):
         raise HandoffError(
-            f"publish: {type(learner).__name__} is not FastTD3. Pass a function of its own as `publish`."
+            f"publish: {type(learner).__name__} is not FastTD3. Pass your own function as `publish`."
         )
     sizes, net = learner.sizes, learner.networks
     arrays = {
-        "centre": _numbers(net.features.centre),
-        "half_range": _numbers(net.features.half_range),
+        "centre": _array(net.features.centre),
+        "half_range": _array(net.features.half_range),
     }
     arrays |= _layers("actor", net.actor)
-    log_std = math.log(max(learner.config.noise.high, SMALLEST))
+    log_std = math.log(max(learner.config.noise.high, MIN_STD))
     card = ActorCard(
         observation=sizes.observation,
         action=sizes.action,
-        differences=sizes.differences,
-        close_ups=sizes.close_ups,
+        relative_features=sizes.relative_features,
+        scaled_features=sizes.scaled_features,
         actor=_card(net.actor),
         log_std_min=log_std,
         log_std_max=log_std,
@@ -100,21 +102,21 @@ def _card(network: EnsembleMlp) -> MlpCard:
 
 
 def _layers(name: str, network: EnsembleMlp) -> dict[str, np.ndarray]:
-    """Of a network with one member."""
-    found: dict[str, np.ndarray] = {}
+    """Named arrays of an ensemble with one member."""
+    arrays: dict[str, np.ndarray] = {}
     for i, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
-        found |= {
-            f"{name}.{i}.weight": _numbers(weight[0]),
-            f"{name}.{i}.bias": _numbers(bias[0, 0]),
+        arrays |= {
+            f"{name}.{i}.weight": _array(weight[0]),
+            f"{name}.{i}.bias": _array(bias[0, 0]),
         }
     for i, (gain, shift) in enumerate(zip(network.gains, network.shifts, strict=True)):
-        found |= {
-            f"{name}.{i}.gain": _numbers(gain[0, 0]),
-            f"{name}.{i}.shift": _numbers(shift[0, 0]),
+        arrays |= {
+            f"{name}.{i}.gain": _array(gain[0, 0]),
+            f"{name}.{i}.shift": _array(shift[0, 0]),
         }
-    return found
+    return arrays
 
 
-def _numbers(tensor: Any) -> np.ndarray:
-    """A copy, which the next update does not change."""
+def _array(tensor: Any) -> np.ndarray:
+    """float32 copy, which later updates do not change."""
     return np.array(tensor.detach().cpu().numpy(), np.float32)

@@ -1,4 +1,4 @@
-"""Turns noise into chunks, step by step, with the log-probability of each step.
+"""Samplers that denoise chunks step by step, with the log-probability of each step.
 
 - `chain`: chains of Gaussian steps and their log-probability.
 - `ddim`: diffusion with a squared-cosine schedule, DDIM and DDPM.

@@ -1,8 +1,8 @@
 """Flow matching: targets, times and samplers (Lipman et al. 2023; pi0, arXiv 2410.24164; RLinf,
 arXiv 2510.06710).
 
-Time runs as in openpi's and RLinf's code, from 1, noise, to 0, the clean chunk; pi0's paper counts
-the other way. A sample at time t is (1 - t) * clean + t * noise, and the network predicts the
+As in openpi's and RLinf's code, time runs from 1 (noise) to 0 (clean chunk); pi0's paper uses the
+opposite direction. A sample at time t is (1 - t) * clean + t * noise, and the network predicts the
 velocity noise - clean.
 
 Shape suffixes: B batch, H horizon, A action, K steps.
@@ -20,26 +20,25 @@ from policies.samplers.chain import Denoise, Gaussian, Grid
 from robots.errors import HandoffError
 
 TimeDistribution = Literal["uniform", "beta"]
-"""Of training times; `beta` is pi0's, with more weight on noise."""
+"""Distribution of training times; `beta` is pi0's, with more weight on noise."""
 
-_BETA, _LEAST = 1.5, 0.001
-"""pi0's Beta(1.5, 1), moved off time 0."""
+_BETA, _MIN_TIME = 1.5, 0.001
+"""First parameter of pi0's Beta(1.5, 1), and smallest training time."""
 
 
 def flow_example(clean_BHA: Tensor, noise_BHA: Tensor, time_B: Tensor) -> tuple[Tensor, Tensor]:
-    """The noisy chunk and the velocity to predict there, each (B, H, A)."""
+    """The noisy chunk and its velocity target, each (B, H, A)."""
     time = time_B[:, None, None]
     return (1.0 - time) * clean_BHA + time * noise_BHA, noise_BHA - clean_BHA
 
 
 def training_time(uniform_B: Tensor, distribution: TimeDistribution) -> Tensor:
-    """Times (B,) from uniform numbers in [0, 1), through the inverse of the distribution
-    function."""
+    """Training times (B,) from uniform numbers in [0, 1), by inverse transform sampling."""
     match distribution:
         case "uniform":
             return uniform_B
         case "beta":
-            return _LEAST + (1.0 - _LEAST) * uniform_B ** (1.0 / _BETA)
+            return _MIN_TIME + (1.0 - _MIN_TIME) * uniform_B ** (1.0 / _BETA)
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,8 @@ class FlowGrid(Grid):
     noise_K: Tensor
     """Diffusion coefficient of the SDE; 0 for the ODE."""
     heun: bool = False
-    """Averages the velocities at both ends of a step, all but the last, which stays a step of
-    Euler's."""
+    """Whether to use Heun's method, which averages the velocities at both ends of a step; the last
+    step is Euler's."""
 
     def transition(
         self, denoise: Denoise, sample_BHA: Tensor, step_B: Tensor, active_B: Tensor
@@ -71,7 +70,7 @@ class FlowGrid(Grid):
             velocity_BHA = average_BHA.where(next_B[:, None, None] > 0, velocity_BHA)
         coefficient_B = self.noise_K[step_B] * active_B
         drift_B = coefficient_B**2 * length_B / (2.0 * time_B)
-        # Equal to the mean above, but a step without noise is exactly Euler's.
+        # Equal to the mean in the docstring, but a step without noise is exactly Euler's.
         noise_BHA = sample_BHA + (1.0 - time_B)[:, None, None] * velocity_BHA
         mean_BHA = (
             sample_BHA - length_B[:, None, None] * velocity_BHA - drift_B[:, None, None] * noise_BHA
@@ -89,15 +88,15 @@ def ode_grid(steps: int, solver: Literal["euler", "heun"] = "euler") -> FlowGrid
 def sde_grid(steps: int, noise: float) -> FlowGrid:
     """The flow-SDE in `steps` equal steps, with diffusion coefficient noise * sqrt(t / (1 - t)).
 
-    At t = 1, where it has a pole, 1 - t is that of the next step, as in RLinf's code. Its marginals
-    are the flow's only in the limit of many steps.
+    At t = 1, where the coefficient is infinite, 1 - t of the next step is used, as in RLinf's code.
+    Its marginals are the flow's only in the limit of many steps.
 
     Args:
-        steps: RLinf takes 4.
-        noise: RLinf takes 0.5; 0 gives the ODE.
+        steps: number of steps; RLinf uses 4.
+        noise: noise scale; RLinf uses 0.5, 0 gives the ODE.
 
     Raises:
-        HandoffError: no step, or a negative noise.
+        HandoffError: fewer than one step, or a negative noise.
     """
     if noise < 0.0:
         raise HandoffError(f"flow-SDE: noise is {noise}, expected 0 (the ODE) or more.")

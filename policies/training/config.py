@@ -1,4 +1,4 @@
-"""Options of this package."""
+"""Options of supervised training."""
 
 from __future__ import annotations
 
@@ -9,53 +9,51 @@ from robots.config import config
 
 @config
 class TrainingConfig:
-    """Gradient descent, bounded by steps so that it is repeatable."""
+    """Options of the training loop; its length is given in updates, so that it is repeatable."""
 
     steps: int
-    """Updates."""
+    """Number of updates."""
     learning_rate: float
-    """Peak of the schedule."""
+    """Peak learning rate of the schedule."""
     batch_size: int = 256
-    """Windows per update; several processes share them evenly."""
+    """Windows per update, divided evenly among processes."""
     schedule: Literal["plateau", "cosine"] = "plateau"
-    """After linear warm-up, `plateau` stays at the peak and then falls linearly to 0, `cosine`
-    falls along half a cosine at once."""
+    """Learning-rate schedule after linear warm-up: `plateau` stays at the peak and then falls
+    linearly to 0, `cosine` decays along half a cosine."""
     warmup_steps: int = 200
     """Updates of linear warm-up."""
     decay_fraction: float = 1 / 3
-    """Last share of the updates, over which `plateau` falls."""
+    """Final fraction of the updates over which `plateau` decays."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Decay rates of AdamW's running means of gradient and squared gradient."""
+    """AdamW's decay rates of the running means of gradient and squared gradient."""
     weight_decay: float = 1e-6
     """Weight decay of AdamW."""
     decay: Literal["all", "matrices"] = "all"
-    """Parameters that `weight_decay` falls on; `matrices` spares biases, norms, embeddings and
-    positions."""
+    """Parameters with weight decay; `matrices` excludes biases, norms, embeddings and positions."""
     max_grad_norm: float | None = None
-    """Gradients are scaled down to this norm over all parameters where it is larger; None leaves
-    them."""
+    """Maximum gradient norm over all parameters; None disables clipping."""
     ema_power: float = 0.75
-    """Averaging keeps 1 - (1 + step)^-power of the old weights."""
+    """Power of the EMA's decay, 1 - (1 + step)^-power."""
     ema_max: float = 0.9999
-    """Upper bound of that share."""
+    """Upper bound of the EMA's decay."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Precision of the matrix products; weights stay float32. `auto` takes bf16 where the processor
+    """Precision of matrix products; weights stay float32. `auto` chooses bf16 where the hardware
     multiplies it faster."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` takes CUDA when there is a device."""
+    """Device of the training; `auto` chooses CUDA if available."""
     threads: int = 1
-    """Processor threads of torch."""
+    """Number of torch's CPU threads."""
     log_every: int = 100
-    """Updates per entry of the loss curve; a checkpoint falls on such a step."""
+    """Updates between entries of the loss curve; checkpoints are written at such steps only."""
     checkpoint_seconds: float = 20.0
     """Wall-clock seconds between checkpoints, rounded up to the next entry of the loss curve."""
     loggers: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Where the loss curve is shown beside `loss.jsonl`, at every checkpoint: in folders of those
+    """Loggers in addition to `loss.jsonl`, updated at every checkpoint in folders of their
     names."""
     wandb_mode: Literal["offline", "online"] = "offline"
-    """`offline` writes files for `wandb sync`; nothing leaves the machine before."""
+    """Mode of Weights & Biases; `offline` writes files for `wandb sync` and sends nothing."""
     preflight_seconds: float = 30.0
-    """Most wall-clock seconds for timing decode, collate and compute before the first update; 0
-    skips it, as does a training of less than a hundred updates."""
+    """Time limit for measuring decode, collate and compute before the first update [s]; 0 skips the
+    measurement, as do trainings of less than a hundred updates."""
     seed: int = 0
     """Seed of initial weights, order of the data, noise and noise levels."""

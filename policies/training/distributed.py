@@ -1,14 +1,14 @@
-"""Training in several processes: who has which rows, and which chance.
+"""Data-parallel training: division of rows and random streams among processes.
 
-One process alone and several, on processors or GPUs, take the same path through accelerate; several
-are started with `accelerate launch` or `torchrun`. All work out the same batch of an update and
-every one learns from its own share of the rows; gradients are averaged, so that they are those of
-the whole batch, and the weights stay the same everywhere.
+Single- and multi-process training, on CPUs or GPUs, use the same code path through accelerate;
+several processes are started with `accelerate launch` or `torchrun`. Every process computes the
+same batch and trains on its shard of the rows; gradients are averaged, so that they are those of
+the whole batch, and the weights stay equal.
 
-Chance differs between them: the loss of process r draws by the number of the update plus r * 2^40,
-so that no two rows of an update see the same noise. Process 0, and thus a training in one process,
-draws by the number alone. A loss that draws nothing therefore has the same gradient however many
-processes share it; one that does has another sample of it.
+Random streams differ: the loss of process r uses the update's number plus r * 2^40, so that no two
+rows of an update get the same noise. Process 0, and therefore a single process, uses the number
+itself. The gradient of a deterministic loss does not depend on the number of processes; that of a
+stochastic loss is another sample.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 
 def is_main_process() -> bool:
-    """True in the one process that writes files; also where there is one alone."""
+    """Whether this process writes files: process 0, or the only one."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def check_single_process(work: str) -> None:
-    """Refuses several processes for `work` that knows no shares.
+    """Checks that `work`, which does not support data parallelism, runs in a single process.
 
     Raises:
-        HandoffError: several were started.
+        HandoffError: several processes were started.
     """
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1:
@@ -46,45 +46,46 @@ def check_single_process(work: str) -> None:
 
 
 def new_accelerator(device: torch.device, precision: str) -> Accelerator:
-    """Joins the other processes, if there are any.
+    """Connects to the other processes, if there are any.
 
     Args:
-        device: of this process.
-        precision: in which the whole of a loss is worked out; `fp32` leaves it to the loss.
+        device: device of this process.
+        precision: `bf16` computes the whole loss under autocast; `fp32` leaves precision to the
+            loss.
     """
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
 
     threads = torch.get_num_threads()
-    # accelerate keeps one state per process and would hold a second training to the first one's
-    # device and precision.
+    # accelerate keeps global state, which would give a second training the device and precision of
+    # the first.
     AcceleratorState._reset_state(reset_partial_state="LOCAL_RANK" not in os.environ)
     accelerator = Accelerator(
         cpu=device.type == "cpu",
         mixed_precision="bf16" if precision == "bf16" else "no",
         device_placement=False,
     )
-    # It chooses a number of its own for processes that share a processor.
+    # accelerate changes the number of threads.
     torch.set_num_threads(threads)
     return accelerator
 
 
-def number_of_draw(step: int, process: int) -> int:
-    """By which process number `process` draws the chance of update number `step`."""
+def stream_number(step: int, process: int) -> int:
+    """Stream number of the random numbers of update `step` in process `process`."""
     return RandomStream.UPDATE + step + process * PROCESS_SPACING
 
 
-def share(rows: Any, process: int, processes: int) -> Any:
-    """The rows of one of several processes: the `process`-th of equal parts, in order.
+def shard(rows: Any, process: int, processes: int) -> Any:
+    """The shard of one process: the `process`-th of equal, consecutive parts of the rows.
 
     Args:
-        rows: tensors (rows, ...), tuples of one sentence per row, None, and tuples and mappings of
-            all these.
-        process: number, from 0.
-        processes: how many.
+        rows: tensors (rows, ...), tuples of one sentence per row, None, and nested tuples and
+            mappings.
+        process: index of the process, from 0.
+        processes: number of processes.
 
     Raises:
-        HandoffError: rows that cannot be shared evenly, or of another kind.
+        HandoffError: rows that cannot be divided evenly, or of an unsupported type.
     """
     if processes == 1 or rows is None:
         return rows
@@ -93,15 +94,15 @@ def share(rows: Any, process: int, processes: int) -> Any:
             size, rest = divmod(len(rows), processes)
             if rest:
                 raise HandoffError(
-                    f"training: {len(rows)} rows per update cannot be shared evenly by {processes} processes; take a "
-                    f"batch_size that is a multiple of {processes}. Are there fewer windows than batch_size?"
+                    f"training: {len(rows)} rows per update cannot be divided evenly among {processes} processes; set "
+                    f"a batch_size that is a multiple of {processes}. Are there fewer windows than batch_size?"
                 )
             return rows[process * size : (process + 1) * size]
         case Mapping():
-            return {name: share(part, process, processes) for name, part in rows.items()}
+            return {name: shard(part, process, processes) for name, part in rows.items()}
         case tuple():
-            parts = [share(part, process, processes) for part in rows]
+            parts = [shard(part, process, processes) for part in rows]
             return type(rows)._make(parts) if hasattr(rows, "_fields") else tuple(parts)  # type: ignore[attr-defined]
     raise HandoffError(
-        f"training: rows of type {type(rows).__name__} cannot be shared by {processes} processes."
+        f"training: rows of type {type(rows).__name__} cannot be divided among {processes} processes."
     )

@@ -1,9 +1,7 @@
-"""Logs the numbers of a training: JSON lines always; TensorBoard and Weights & Biases when asked
-for.
+"""Logs metrics of a training as JSON lines, and optionally to TensorBoard and Weights & Biases.
 
-Loggers are told of an entry after the checkpoint that holds it. A training that was killed goes on
-from its checkpoint, so none of them is told of a step twice; entries that no checkpoint held are
-worked out anew.
+An entry is logged after the checkpoint that contains it. A resumed training starts from its
+checkpoint, so no step is logged twice; entries after the checkpoint are computed again.
 """
 
 from __future__ import annotations
@@ -22,68 +20,71 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
     from wandb import Run
 
-CURVE, TENSORBOARD, WANDB = "loss.jsonl", "tensorboard", "wandb"
+CURVE = "loss.jsonl"
+TENSORBOARD = "tensorboard"
+WANDB = "wandb"
 _RUN_ID = "wandb-id.txt"
 
 
 class Logger(Protocol):
-    """Takes numbers and pictures of one training, in the order of the updates."""
+    """Logs metrics and images of one training, in the order of the updates."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Takes the values after `step` updates."""
+        """Logs the metrics after `step` updates."""
         ...
 
-    def picture(self, step: int, name: str, file: Path) -> None:
-        """Takes a PNG file, which may be left out where there is no place for it."""
+    def image(self, step: int, name: str, file: Path) -> None:
+        """Logs a PNG file; loggers without images ignore it."""
         ...
 
     def flush(self) -> None:
-        """Puts what it was told so far on the disk."""
+        """Writes everything logged so far to disk."""
         ...
 
     def close(self) -> None:
-        """Ends; nothing is told afterwards."""
+        """Closes the logger."""
         ...
 
 
 def write_json_lines(file: Path, entries: Sequence[Mapping[str, float]]) -> None:
-    """Replaces the file by one JSON object per entry and line."""
+    """Replaces the file atomically, with one JSON object per line."""
     with explain_write_errors(file, "the curve was not saved"):
         write_atomically(file, "".join(json.dumps(entry) + "\n" for entry in entries).encode())
 
 
 class JsonLines:
-    """One JSON object per line, the file replaced whole.
+    """Logs one JSON object per line; the file is replaced atomically.
 
     Args:
-        file: of the lines.
-        entries: of the checkpoint that is gone on from.
+        file: path of the file.
+        entries: entries of the checkpoint that is resumed.
     """
 
     def __init__(self, file: Path, entries: Sequence[Mapping[str, float]] = ()) -> None:
-        self.file, self.entries = file, list(entries)
+        self.file = file
+        self.entries = list(entries)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Takes the values after `step` updates."""
+        """Logs the metrics after `step` updates."""
         self.entries.append({"step": step, **values})
 
-    def picture(self, step: int, name: str, file: Path) -> None:
-        """Leaves the picture where it is."""
+    def image(self, step: int, name: str, file: Path) -> None:
+        """Does nothing: the image stays where it is."""
 
     def flush(self) -> None:
         """Replaces the file."""
         write_json_lines(self.file, self.entries)
 
     def close(self) -> None:
-        """Does nothing: the file is whole after every `flush`."""
+        """Does nothing: the file is complete after every `flush`."""
 
 
 class TensorBoard:
-    """Event files in `folder`.
+    """Logs to TensorBoard event files in `folder`.
 
     Args:
-        folder: of the files; those of an earlier process stay.
-        done: updates that were logged before; TensorBoard hides what the files say of later ones.
+        folder: folder of the files; files of an earlier process are kept.
+        done: updates that were logged before; TensorBoard hides later ones of earlier files.
     """
 
     def __init__(self, folder: Path, done: int = 0) -> None:
@@ -92,12 +93,12 @@ class TensorBoard:
         self.writer: SummaryWriter = SummaryWriter(str(folder), purge_step=done + 1)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Takes the values after `step` updates, one scalar each."""
+        """Logs every metric as a scalar."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
 
-    def picture(self, step: int, name: str, file: Path) -> None:
-        """Copies the picture."""
+    def image(self, step: int, name: str, file: Path) -> None:
+        """Logs a copy of the image."""
         from matplotlib.image import imread
 
         self.writer.add_image(name, imread(file)[..., :3], step, dataformats="HWC")
@@ -107,35 +108,34 @@ class TensorBoard:
         self.writer.flush()
 
     def close(self) -> None:
-        """Ends the file."""
+        """Closes the file."""
         self.writer.close()
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases in the folder `wandb` below `out`.
+    """Logs to a Weights & Biases run in the folder `wandb` of `out`.
 
-    Its number is kept, so that a resume goes on with it. Offline, a resume begins another folder of
-    the same run, and `wandb sync --append` joins them.
+    The run's id is saved, so that a resumed training continues the run. Offline, a resumed training
+    writes another folder of the same run, and `wandb sync --append` joins them.
 
     Args:
         out: directory of the training.
-        online: whether the numbers are sent to the service, otherwise they stay in files.
-        done: updates that were logged before; at 0 it is another run.
+        online: whether metrics are sent to the service; otherwise they are written to files.
+        done: updates that were logged before; 0 starts a new run.
     """
 
     def __init__(self, out: Path, online: bool, done: int = 0) -> None:
-        # Its reports of its own errors would leave the machine even offline; read when it is
-        # imported.
+        # Error reports would be sent even in offline mode; the variable is read on import.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
-        kept = out / _RUN_ID
-        if not (done and kept.exists()):
-            write_atomically(kept, uuid.uuid4().hex[:8].encode())
+        id_file = out / _RUN_ID
+        if not (done and id_file.exists()):
+            write_atomically(id_file, uuid.uuid4().hex[:8].encode())
         self.run: Run = wandb.init(
             project="handoff",
             name=out.name,
-            id=kept.read_text(),
+            id=id_file.read_text(),
             dir=out,
             mode="online" if online else "offline",
             resume="allow" if online else None,
@@ -152,30 +152,30 @@ class WeightsAndBiases:
         )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Takes the values after `step` updates."""
+        """Logs the metrics after `step` updates."""
         self.run.log(dict(values), step=step, commit=True)
 
-    def picture(self, step: int, name: str, file: Path) -> None:
-        """Copies the picture."""
+    def image(self, step: int, name: str, file: Path) -> None:
+        """Logs a copy of the image."""
         import wandb
 
-        # Its steps only ever grow, and this one has its numbers already.
+        # Steps must increase, and this one already has its metrics.
         self.run.log({name: wandb.Image(str(file))}, step=step + 1, commit=True)
 
     def flush(self) -> None:
-        """Does nothing: its own process writes at once."""
+        """Does nothing: wandb writes in a background process."""
 
     def close(self) -> None:
-        """Ends the run."""
+        """Finishes the run."""
         self.run.finish()
 
 
 def open_loggers(config: TrainingConfig, out: Path, done: int) -> list[Logger]:
-    """The loggers that `config` asks for beside the JSON lines.
+    """The loggers of `config` in addition to JSON lines.
 
     Args:
-        config: of the training.
-        out: its directory.
+        config: training options.
+        out: directory of the training.
         done: updates that were logged before.
     """
     loggers: list[Logger] = []
@@ -188,10 +188,10 @@ def open_loggers(config: TrainingConfig, out: Path, done: int) -> list[Logger]:
     return loggers
 
 
-def log_pictures(config: TrainingConfig, out: Path, pictures: Mapping[str, Path]) -> None:
-    """Shows PNG files beside the curve of the finished training in `out`."""
+def log_images(config: TrainingConfig, out: Path, images: Mapping[str, Path]) -> None:
+    """Logs PNG files of the finished training in `out`."""
     for logger in open_loggers(config, out, config.steps):
-        for name, file in pictures.items():
-            logger.picture(config.steps, name, file)
+        for name, file in images.items():
+            logger.image(config.steps, name, file)
         logger.flush()
         logger.close()

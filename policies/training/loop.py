@@ -1,10 +1,9 @@
-"""The training loop: AdamW, moving average of the weights, checkpoints, loss curve, a stop when the
-training has died.
+"""Training loop with AdamW, moving average of the weights, checkpoints, loss curve and health
+checks.
 
 The loss of an update is a pure function of the weights and the number of the update (random numbers
-are drawn from a generator keyed by seed and number), so a run that was killed goes on from its
-checkpoint with the weights it would have had, bit for bit, on the same machine. The path is the
-same for one process and for several (`policies.training.distributed`).
+come from a generator keyed by seed and number), so a resumed run gives bit-identical weights on the
+same machine. Single- and multi-process training share the code (`policies.training.distributed`).
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from policies.training.config import TrainingConfig
-from policies.training.distributed import new_accelerator, number_of_draw, share
-from policies.training.health import LOOK_SECONDS, Sentinel
+from policies.training.distributed import new_accelerator, shard, stream_number
+from policies.training.health import CHECK_SECONDS, TrainingHealth
 from policies.training.loggers import CURVE, Logger, open_loggers
 from policies.training.optimizer import ema_decay, learning_rate, new_optimizer
-from policies.training.preflight import clock_time, preflight
+from policies.training.preflight import format_duration, preflight
 from policies.training.resumable_run import ResumableRun
 from robots.config import to_plain
 from robots.errors import HandoffError
@@ -39,16 +38,16 @@ Rows = TypeVar("Rows")
 
 
 class Objective(NamedTuple, Generic[Rows]):
-    """What an update needs; both are functions of the weights and the number of the update
-    alone."""
+    """Batch and loss function of a training; both depend on the weights and the number of the
+    update only."""
 
     batch: Callable[[int], Rows]
-    """Number of the update to its data, on the device; may be a
+    """Maps the number of an update to its batch on the device; may be a
     `policies.training.preflight.TwoStageBatch`."""
     loss: Callable[[Rows, int], Tensor]
-    """Data and the number that its chance is drawn by to the scalar mean over the rows. That number
-    is the update's in one process; in several every process hands in its share of the rows and
-    another number."""
+    """Maps batch and stream number of the randomness to the scalar mean loss over the rows. The
+    stream number is that of the update in a single process; with several, every process passes its
+    shard of the rows and another stream number."""
 
     def __call__(self, step: int) -> Tensor:
         """The scalar loss of update number `step`."""
@@ -56,24 +55,23 @@ class Objective(NamedTuple, Generic[Rows]):
 
 
 def without_data(loss: Callable[[int], Tensor]) -> Objective[None]:
-    """The objective of a loss that knows its data already: number of the update to scalar loss."""
+    """Objective of a loss without batches: number of the update to scalar loss."""
     return Objective(lambda step: None, lambda rows, step: loss(step))
 
 
-class Trained(NamedTuple):
-    """What a finished training leaves."""
+class TrainingResult(NamedTuple):
+    """Result of a finished training."""
 
     average: dict[str, Tensor]
-    """Averaged weights and the buffers: a state dictionary."""
+    """State dictionary of averaged weights and buffers."""
     loss: float
-    """Mean over the last entry of the curve."""
+    """Mean loss of the last entry of the curve."""
     cpu_seconds: float
-    """Processor time of this process and of those that were interrupted, up to their last
-    checkpoint."""
+    """CPU time of this process and of interrupted ones up to their last checkpoint."""
 
 
-Keep = Callable[[int, dict[str, Tensor]], None]
-"""Takes the number of updates done and the averaged weights, to keep them."""
+SaveWeights = Callable[[int, dict[str, Tensor]], None]
+"""Saves averaged weights, given the number of completed updates."""
 
 
 def train(
@@ -85,41 +83,38 @@ def train(
     progress: Progress,
     *,
     keep_every: int = 0,
-    keep: Keep | None = None,
+    keep: SaveWeights | None = None,
     precision: str = "fp32",
-) -> Trained:
-    """Trains `model` in place, going on from the checkpoint in `out` when it belongs to the same
-    job.
+) -> TrainingResult:
+    """Trains `model` in place, resuming from the checkpoint in `out` if its identity matches.
 
-    Of several processes all call this with the same arguments; one of them writes, reports and
-    keeps.
+    With several processes, all call this with the same arguments; only the main process writes,
+    reports progress and calls `keep`.
 
     Args:
-        config: how.
+        config: training options.
         model: on its device; its trainable parameters are updated.
-        objective: of one update; looks at `model` as it then is.
-        identity: what makes this job the same as an interrupted one; a checkpoint of another job is
-            ignored.
-        out: directory of the checkpoint, the loss curve, `preflight.json` and whatever the loggers
-            write.
-        progress: told every update.
+        objective: batch and loss of an update, computed with the current weights of `model`.
+        identity: identity of the run; a checkpoint with another one is ignored.
+        out: directory of the checkpoint, the loss curve, `preflight.json` and the loggers' files.
+        progress: called after every update.
         keep_every: updates between calls of `keep`; 0 never calls it.
-        keep: given the weights on the way; after a resume it may be given some again, and they are
-            the same.
-        precision: `bf16` works out the whole loss under autocast; `fp32` leaves that to the loss.
+        keep: called with intermediate weights; after a resume it may be called again with the same
+            ones.
+        precision: `bf16` computes the whole loss under autocast; `fp32` leaves it to the loss.
 
     Raises:
-        HandoffError: the training has died (see `policies.training.health`; nothing that is spoilt
-            is saved), or the disk is full.
+        HandoffError: a health check failed (see `policies.training.health`; the broken state is not
+            saved), or the disk is full.
     """
     run = _Training(config, model, identity, out, precision)
     try:
         with run.resumable.timed():
-            run.begin(objective)
+            run.start(objective)
             while run.step < config.steps:
                 run.update(objective)
                 if keep is not None and keep_every and run.step % keep_every == 0:
-                    run.look()
+                    run.check_health()
                     if run.writes:
                         keep(run.step, run.average_state())
                 if run.writes:
@@ -127,14 +122,15 @@ def train(
             run.accelerator.wait_for_everyone()
     finally:
         run.close()
-    return Trained(run.average_state(), run.last_loss, run.resumable.cpu_seconds())
+    return TrainingResult(run.average_state(), run.last_loss, run.resumable.cpu_seconds())
 
 
 def resolve_device(device: str) -> torch.device:
-    """`auto` becomes CUDA when there is a device; of several processes each takes its own.
+    """Resolves `auto` to CUDA if available; with several processes each uses the device of its
+    local rank.
 
     Raises:
-        HandoffError: CUDA is asked for and absent.
+        HandoffError: CUDA is requested but not available.
     """
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
@@ -142,37 +138,41 @@ def resolve_device(device: str) -> torch.device:
             "device is 'cuda', but torch finds no CUDA device. Is this the CPU build of torch?"
         )
     kind = ("cuda" if available else "cpu") if device == "auto" else device
-    own = os.environ.get("LOCAL_RANK")
+    local_rank = os.environ.get("LOCAL_RANK")
     return (
-        torch.device("cuda", int(own)) if kind == "cuda" and own is not None else torch.device(kind)
+        torch.device("cuda", int(local_rank))
+        if kind == "cuda" and local_rank is not None
+        else torch.device(kind)
     )
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
-    """`auto` becomes `bf16` where the processor multiplies it faster, else `fp32`.
+    """Resolves `auto` to `bf16` where the hardware multiplies it faster, otherwise to `fp32`.
 
-    Of processors without AMX those with AVX512-BF16 do, unless they have AVX512-FP16, too:
-    measured, Intel's then multiply bf16 at .55 of the speed of fp32, AMD's at 1.8.
+    CPUs with AMX are faster, and those with AVX512-BF16 but without AVX512-FP16: measured without
+    AMX, Intel CPUs with both multiply bf16 at 0.55 times the speed of fp32, AMD CPUs at 1.8.
     """
     if precision != "auto":
         return precision
     if device.type == "cuda":
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
+        fast = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
         capabilities = torch.cpu.get_capabilities()
-        wide = capabilities.get("avx512_bf16", False) and not capabilities.get("avx512_fp16", False)
-        native = wide or capabilities.get("amx_bf16", False)
-    return "bf16" if native else "fp32"
+        avx512_bf16 = capabilities.get("avx512_bf16", False) and not capabilities.get(
+            "avx512_fp16", False
+        )
+        fast = avx512_bf16 or capabilities.get("amx_bf16", False)
+    return "bf16" if fast else "fp32"
 
 
 def job_identity(settings: Any, data: str, precision: str, device: torch.device) -> str:
-    """What an interrupted training must have in common with this one to be gone on with.
+    """Identity that a checkpoint must have to be resumed.
 
     Args:
-        settings: a configuration.
+        settings: configuration of the training.
         data: digest of the data.
         precision: `bf16` or `fp32`.
-        device: of the training.
+        device: device of the training.
     """
     return json.dumps(
         {"config": to_plain(settings), "data": data, "on": [precision, device.type]}, sort_keys=True
@@ -180,30 +180,29 @@ def job_identity(settings: Any, data: str, precision: str, device: torch.device)
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """The context in which the network runs."""
+    """Autocast context for the network's forward pass."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
 
 
 def rng(seed: int, number: int) -> np.random.Generator:
-    """The random numbers of draw `number`, the same on every device and in whatever order they are
-    asked for."""
+    """Random generator of stream `number`, independent of device and of other streams."""
     return np.random.Generator(np.random.Philox(key=[seed, number]))
 
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Runs torch with `count` threads."""
-    before = torch.get_num_threads()
+    """Sets torch's number of threads within the context."""
+    previous = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous)
 
 
 class _Loss(nn.Module):
-    """The loss as a module over the policy's parameters, so that the gradients of several processes
-    are averaged."""
+    """Loss as a module over the policy's parameters, so that accelerate averages gradients of
+    several processes."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -214,7 +213,7 @@ class _Loss(nn.Module):
 
 
 class _Training:
-    """The weights of a training, their average, and all else that its checkpoint holds."""
+    """State of a training: weights, their average, optimiser, curve and loggers."""
 
     def __init__(
         self,
@@ -235,31 +234,31 @@ class _Training:
         self.loss: nn.Module = self.accelerator.prepare_model(_Loss(model))
         self.average = [parameter.detach().clone() for parameter in self.parameters]
         self.optimizer = new_optimizer(config, model)
-        self.sentinel = Sentinel(self.named, self.optimizer)
+        self.health = TrainingHealth(self.named, self.optimizer)
         self.loggers: list[Logger] = []
         self.step = 0
         self.sum = torch.zeros((), device=self.parameters[0].device)
         self.norm: Tensor | None = None
         self.note = ""
-        self.saved = self.began = self.looked = time.monotonic()
-        self.began_at = self.told = 0
+        self.saved = self.started = self.checked = time.monotonic()
+        self.first_step = self.logged = 0
 
     @property
     def last_loss(self) -> float:
         return self.resumable.entries[-1]["loss"]
 
-    def begin(self, objective: Objective[Any]) -> None:
-        """Goes on from a checkpoint, or looks ahead where there is none."""
+    def start(self, objective: Objective[Any]) -> None:
+        """Resumes from a checkpoint, or runs the preflight measurement where there is none."""
         self.resume()
         if self.writes:
             self.loggers = open_loggers(self.config, self.out, self.step)
         if self.step == 0:
-            loss = partial(self._loss_of_share, objective)
+            loss = partial(self._loss_of_shard, objective)
             estimate = preflight(self.config, self.model, objective.batch, loss)
             if estimate is not None and self.writes:
                 estimate.write(self.out)
                 self.note = estimate.note()
-        self.began = self.looked = time.monotonic()
+        self.started = self.checked = time.monotonic()
 
     def close(self) -> None:
         for logger in self.loggers:
@@ -270,13 +269,11 @@ class _Training:
         rate = learning_rate(config, step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        value = self.loss(partial(self._loss_of_share, objective, objective.batch(step), step))
-        self.optimizer.zero_grad(
-            set_to_none=False
-        )  # allocating them anew costs more than the zeros
+        value = self.loss(partial(self._loss_of_shard, objective, objective.batch(step), step))
+        self.optimizer.zero_grad(set_to_none=False)  # reallocation costs more than zeroing
         if not value.requires_grad:
             raise HandoffError(
-                "training: the loss depends on no trainable parameter. Is the network frozen, or cut off?"
+                "training: the loss depends on no trainable parameter. Is the network frozen or detached?"
             )
         self.accelerator.backward(value)
         if config.max_grad_norm is not None:
@@ -289,19 +286,19 @@ class _Training:
         self.step += 1
         if self.step % config.log_every == 0 or self.step == config.steps:
             self._log()
-        elif time.monotonic() - self.looked >= LOOK_SECONDS:
-            self.look()
+        elif time.monotonic() - self.checked >= CHECK_SECONDS:
+            self.check_health()
 
-    def look(self) -> None:
-        """Stops a training that has died."""
+    def check_health(self) -> None:
+        """Runs the health checks, which raise if the training is broken."""
         self._mean_loss(self.sum)
         config, last = self.config, self.step - 1
         rate = max(
-            learning_rate(config, min(self.sentinel.looked_at, last)), learning_rate(config, last)
+            learning_rate(config, min(self.health.checked_step, last)), learning_rate(config, last)
         )
-        # The last updates of a schedule are too small to move a weight.
-        self.sentinel.look(self.step, rate if rate > 1e-3 * config.learning_rate else 0.0)
-        self.looked = time.monotonic()
+        # The last updates of a schedule are too small to change a weight.
+        self.health.check(self.step, rate if rate > 1e-3 * config.learning_rate else 0.0)
+        self.checked = time.monotonic()
 
     def _mean_loss(self, total: Tensor) -> float:
         curve = self.resumable.entries
@@ -315,11 +312,13 @@ class _Training:
         return mean
 
     def _log(self) -> None:
+        # Mean loss and health checks.
         if self.accelerator.num_processes > 1:
             self.sum = cast(Tensor, self.accelerator.reduce(self.sum, "mean"))
         mean = self._mean_loss(self.sum)
-        self.look()
+        self.check_health()
         self.sum.zero_()
+        # Entry of the curve.
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         norm = float(torch.nn.utils.get_total_norm(gradients) if self.norm is None else self.norm)
         rate = learning_rate(self.config, self.step - 1)
@@ -330,18 +329,20 @@ class _Training:
             "cpu_seconds": round(self.resumable.cpu_seconds(), 3),
         }
         self.resumable.entries.append(entry | {"gradient_norm": norm})
-        left = (
-            (time.monotonic() - self.began)
-            / (self.step - self.began_at)
+        # Note for the progress bar.
+        remaining = (
+            (time.monotonic() - self.started)
+            / (self.step - self.first_step)
             * (self.config.steps - self.step)
         )
-        words = [
+        phrases = [
             f"loss {mean:.4f}",
             f"rate {rate:.1e}",
             f"gradient {norm:.3g}",
-            f"{clock_time(left)} left",
+            f"{format_duration(remaining)} left",
         ]
-        self.note = ", ".join(filter(None, [*words, self.sentinel.exploding(norm)]))
+        self.note = ", ".join(filter(None, [*phrases, self.health.exploding(norm)]))
+        # Checkpoint.
         if (
             time.monotonic() - self.saved >= self.config.checkpoint_seconds
             or self.step == self.config.steps
@@ -359,31 +360,33 @@ class _Training:
             "optimizer": self.optimizer.state_dict(),
         }
         self.resumable.save(state)
-        for entry in self.resumable.entries[self.told :]:
+        for entry in self.resumable.entries[self.logged :]:
             values = {name: value for name, value in entry.items() if name != "step"}
             for logger in self.loggers:
                 logger.log(int(entry["step"]), values)
         for logger in self.loggers:
             logger.flush()
-        self.told, self.saved = len(self.resumable.entries), time.monotonic()
+        self.logged = len(self.resumable.entries)
+        self.saved = time.monotonic()
 
     def resume(self) -> None:
         state = self.resumable.resume()
         if state is None:
             return
         with torch.no_grad():
-            for own, saved in zip(
+            for parameter, saved in zip(
                 self.parameters + self.average, state["parameters"] + state["average"], strict=True
             ):
-                own.copy_(saved)
+                parameter.copy_(saved)
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
-        self.began_at, self.told = self.step, len(self.resumable.entries)
-        self.sentinel = Sentinel(self.named, self.optimizer, self.step)
+        self.first_step = self.step
+        self.logged = len(self.resumable.entries)
+        self.health = TrainingHealth(self.named, self.optimizer, self.step)
 
-    def _loss_of_share(self, objective: Objective[Any], rows: Any, step: int) -> Tensor:
+    def _loss_of_shard(self, objective: Objective[Any], rows: Any, step: int) -> Tensor:
         process, processes = self.accelerator.process_index, self.accelerator.num_processes
-        return objective.loss(share(rows, process, processes), number_of_draw(step, process))
+        return objective.loss(shard(rows, process, processes), stream_number(step, process))
 
     def average_state(self) -> dict[str, Tensor]:
         return self.model.state_dict() | dict(zip(self.named, self.average, strict=True))

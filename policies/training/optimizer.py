@@ -1,8 +1,8 @@
-"""Turns gradients into updates: learning rate, weight decay, running mean of the weights.
+"""Learning-rate schedules, optimiser with weight-decay groups, and EMA decay.
 
-Weight decay by group follows diffusion_policy's transformer (`get_optim_groups`): matrices decay,
-biases, norms, embeddings and positions do not. nanoGPT, which tells them apart by their dimensions
-alone, lets embeddings decay too.
+Weight-decay groups follow diffusion_policy's transformer (`get_optim_groups`): matrices decay;
+biases, norms, embeddings and positions do not. nanoGPT distinguishes them by their number of
+dimensions only, so its embeddings decay too.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from policies.training.config import TrainingConfig
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
-    """Rate of update number `step`, counted from 0.
+    """Learning rate of update `step`, counted from 0.
 
-    `plateau` reaches the peak in update `warmup_steps - 1`, and falls over the last
+    `plateau` reaches the peak in update `warmup_steps - 1`, and decays over the last
     `decay_fraction` of the updates. `cosine` is diffusers' `get_cosine_schedule_with_warmup`: its
     first update has rate 0, and update `warmup_steps` the peak.
     """
@@ -34,8 +34,7 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
 
 
 def ema_decay(step: int, power: float, maximum: float) -> float:
-    """Share of the old average that update number `step` keeps; 0 at first (Karras;
-    diffusion_policy's `EMAModel`)."""
+    """EMA decay of update `step`; 0 at the first (Karras; diffusion_policy's `EMAModel`)."""
     return min(maximum, 1.0 - (1.0 + step) ** -power)
 
 
@@ -46,11 +45,11 @@ def new_optimizer(config: TrainingConfig, model: nn.Module) -> torch.optim.AdamW
     ]
     groups: list[dict[str, Any]] = [{"params": trainable}]
     if config.decay == "matrices":
-        matrices = {id(matrix) for matrix in decayed(model).values()}
-        spared = [parameter for parameter in trainable if id(parameter) not in matrices]
+        matrices = {id(matrix) for matrix in decayed_parameters(model).values()}
+        undecayed = [parameter for parameter in trainable if id(parameter) not in matrices]
         groups = [
             {"params": [parameter for parameter in trainable if id(parameter) in matrices]},
-            {"params": spared, "weight_decay": 0.0},
+            {"params": undecayed, "weight_decay": 0.0},
         ]
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],
@@ -61,11 +60,11 @@ def new_optimizer(config: TrainingConfig, model: nn.Module) -> torch.optim.AdamW
     )
 
 
-def decayed(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Parameters on which weight decay falls with `decay: matrices`.
+def decayed_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Parameters with weight decay under `decay: matrices`.
 
-    They are called `weight`, such as that of attention `in_proj_weight`, and have two dimensions or
-    more; positions, which have as many, are called otherwise.
+    These are parameters with two or more dimensions whose name ends in `weight`, such as
+    attention's `in_proj_weight`, except embeddings; positions have other names.
     """
     embeddings = {
         id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)

@@ -1,7 +1,7 @@
-"""Before the first update: what slows the training down, how long it will take and how much memory.
+"""Measures a training before its first update: bottleneck, estimated duration and memory.
 
-Data and loss of the first updates are worked out and timed; weights, buffers, optimiser and random
-states are as before afterwards. Medians are reported, the first repetition left out.
+Batch, loss and gradients of the first updates are computed and timed; weights, buffers, optimiser
+and random states are unchanged afterwards. Medians without the first repetition are reported.
 """
 
 from __future__ import annotations
@@ -23,60 +23,62 @@ from policies.training.config import TrainingConfig
 from robots.storage.durable import explain_write_errors, write_atomically
 
 REPORT = "preflight.json"
-_REPETITIONS, _FEWEST, _SHARE = 10, 3, 0.03
-"""Most and fewest repetitions, and the largest share of the training that they may take."""
-_PROBE = 1 << 20
-"""Weights of the trial on which an update of the optimiser is timed."""
+_MAX_REPETITIONS = 10
+_MIN_REPETITIONS = 3
+_MAX_FRACTION = 0.03
+"""Maximum and minimum number of repetitions, and their maximum number as a fraction of the
+updates."""
+_TRIAL_WEIGHTS = 1 << 20
+"""Maximum number of weights with which the optimiser is timed."""
 
 
 @runtime_checkable
 class TwoStageBatch(Protocol):
-    """A batch function that says which part of it reads and which part puts together, so that they
-    are timed apart."""
+    """A batch function with separate reading and collation, so that they are timed separately."""
 
     def __call__(self, step: int) -> Any:
-        """The same as `collate(decode(step))`."""
+        """Equal to `collate(decode(step))`."""
         ...
 
     def decode(self, step: int) -> Any:
-        """Reads what update number `step` needs, such as pictures out of files."""
+        """Reads the data of update `step`, such as images from files."""
         ...
 
     def collate(self, rows: Any) -> Any:
-        """Makes a batch of it, on the device."""
+        """Builds the batch on the device."""
         ...
 
 
 class Estimate(NamedTuple):
-    """What an update and the whole training will take."""
+    """Estimated time and memory of an update and of the whole training."""
 
     seconds: dict[str, float]
-    """Wall-clock seconds of one update's `decode` (all of the batch function unless it is a
-    `TwoStageBatch`), `collate`, `compute` (loss and gradients) and `optimize` (of a trial with as
-    many weights)."""
+    """Wall-clock time per update [s] of `decode` (the whole batch function unless it is a
+    `TwoStageBatch`), `collate`, `compute` (loss and gradients) and `optimize` (extrapolated to all
+    weights)."""
     bytes: dict[str, int]
-    """Memory of `parameters`, `gradients`, `moments`, `average` and `activations`."""
+    """Memory [bytes] of `parameters`, `gradients`, `moments`, `average` and `activations`."""
     steps: int
-    """Updates of the training."""
+    """Number of updates of the training."""
     repetitions: int
 
     @property
     def bottleneck(self) -> str:
-        """The part that takes longest."""
+        """Name of the slowest part of an update."""
         return max(self.seconds, key=lambda part: self.seconds[part])
 
     @property
     def total_seconds(self) -> float:
-        """Of the whole training."""
+        """Estimated duration of the whole training [s]."""
         return self.steps * sum(self.seconds.values())
 
     def note(self) -> str:
-        """One phrase for a progress bar."""
+        """Summary for a progress bar."""
         update = sum(self.seconds.values())
         share = self.seconds[self.bottleneck] / update if update else 0.0
         return (
             f"preflight: {self.bottleneck} takes {share:.0%} of {update:.3g} s per update, "
-            f"about {clock_time(self.total_seconds)}, {sum(self.bytes.values()) / 1e9:.2g} GB"
+            f"about {format_duration(self.total_seconds)}, {sum(self.bytes.values()) / 1e9:.2g} GB"
         )
 
     def write(self, out: Path) -> None:
@@ -102,20 +104,20 @@ def preflight(
     loss: Callable[[Any, int], Tensor],
     clock: Callable[[], float] = time.perf_counter,
 ) -> Estimate | None:
-    """Times the first updates without making them.
+    """Times the first updates without applying them.
 
     Args:
-        config: of the training; bounds the time.
-        model: whose trainable parameters `loss` depends on.
-        batch: number of an update to its data.
-        loss: data and number of an update to its scalar loss.
-        clock: seconds.
+        config: training options, including the time limit.
+        model: model with the trainable parameters of `loss`.
+        batch: maps the number of an update to its batch.
+        loss: maps batch and number of an update to its scalar loss.
+        clock: returns the time [s].
 
     Returns:
-        None where the training is too short, or no time is granted.
+        The estimate; None if the training is too short or the time limit is 0.
     """
-    most = min(_REPETITIONS, int(_SHARE * config.steps))
-    if most < _FEWEST or config.preflight_seconds <= 0.0:
+    repetitions = min(_MAX_REPETITIONS, int(_MAX_FRACTION * config.steps))
+    if repetitions < _MIN_REPETITIONS or config.preflight_seconds <= 0.0:
         return None
     parameters: list[Tensor] = [
         parameter for parameter in model.parameters() if parameter.requires_grad
@@ -126,21 +128,27 @@ def preflight(
         if isinstance(batch, TwoStageBatch)
         else (batch, lambda rows: rows)
     )
-    began, activations, timed = clock(), 0, []
-    with untouched(model, device):
-        while len(timed) < most and (not timed or clock() - began < config.preflight_seconds):
+    # Time decode, collate and compute of several updates.
+    started = clock()
+    activations = 0
+    durations = []
+    with preserved_state(model, device):
+        while len(durations) < repetitions and (
+            not durations or clock() - started < config.preflight_seconds
+        ):
             marks = [_now(clock, device)]
-            rows = decode(len(timed))
+            rows = decode(len(durations))
             marks.append(_now(clock, device))
             rows = collate(rows)
             marks.append(_now(clock, device))
-            if timed:
-                torch.autograd.grad(loss(rows, len(timed)), parameters, allow_unused=True)
+            if durations:
+                torch.autograd.grad(loss(rows, len(durations)), parameters, allow_unused=True)
             else:
                 activations = _activations(lambda rows=rows: loss(rows, 0), model, parameters)
             marks.append(_now(clock, device))
-            timed.append(np.diff(marks))
-    means = np.median(timed[1:] or timed, axis=0).tolist()
+            durations.append(np.diff(marks))
+    # Medians without the first repetition, and the memory estimate.
+    means = np.median(durations[1:] or durations, axis=0).tolist()
     seconds: dict[str, float] = dict(zip(("decode", "collate", "compute"), means, strict=True))
     size = _bytes(parameters)
     memory = {
@@ -151,27 +159,27 @@ def preflight(
         "activations": activations,
     }
     seconds["optimize"] = _seconds_of_optimizer(parameters, clock)
-    return Estimate(seconds, memory, config.steps, len(timed))
+    return Estimate(seconds, memory, config.steps, len(durations))
 
 
 @contextmanager
-def untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Puts buffers and all random states back, whatever happens inside."""
+def preserved_state(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Restores buffers and all random states on exit."""
     buffers = [buffer.clone() for buffer in model.buffers()]
-    own, numbers = random.getstate(), np.random.get_state()
+    python_state, numpy_state = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         try:
             yield
         finally:
-            random.setstate(own)
-            np.random.set_state(numbers)
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
             with torch.no_grad():
-                for buffer, kept in zip(model.buffers(), buffers, strict=True):
-                    buffer.copy_(kept)
+                for buffer, saved in zip(model.buffers(), buffers, strict=True):
+                    buffer.copy_(saved)
 
 
-def clock_time(seconds: float) -> str:
-    """A span in the unit that suits it, such as `2.3 h`."""
+def format_duration(seconds: float) -> str:
+    """Formats a duration [s] with a suitable unit, such as `2.3 h`."""
     for unit, size in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
@@ -179,40 +187,42 @@ def clock_time(seconds: float) -> str:
 
 
 def _activations(loss: Callable[[], Tensor], model: nn.Module, parameters: list[Tensor]) -> int:
-    """Bytes that the way from weights to gradients needs beside both of them."""
+    """Bytes of activations stored for the backward pass."""
     device = parameters[0].device
     if device.type == "cuda":
-        before = torch.cuda.memory_allocated(device)
+        allocated = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
         torch.autograd.grad(loss(), parameters, allow_unused=True)
-        return max(0, torch.cuda.max_memory_allocated(device) - before - _bytes(parameters))
+        return max(0, torch.cuda.max_memory_allocated(device) - allocated - _bytes(parameters))
     weights = {
         tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())
     }
-    kept: dict[int, int] = {}
+    stored: dict[int, int] = {}
 
-    def keep(tensor: Tensor) -> Tensor:
+    def record(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
+        stored[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
         torch.autograd.grad(loss(), parameters, allow_unused=True)
-    return sum(size for place, size in kept.items() if place not in weights)
+    return sum(size for pointer, size in stored.items() if pointer not in weights)
 
 
 def _seconds_of_optimizer(parameters: list[Tensor], clock: Callable[[], float]) -> float:
-    """Of AdamW and the average over as many weights, from a trial on fewer of them."""
+    """Seconds per update of AdamW and the EMA, extrapolated from a measurement with fewer
+    weights."""
     total, device = sum(parameter.numel() for parameter in parameters), parameters[0].device
-    trial = torch.zeros(min(total, _PROBE), device=device, requires_grad=True)
-    trial.grad, average = torch.ones_like(trial), torch.zeros_like(trial)
+    trial = torch.zeros(min(total, _TRIAL_WEIGHTS), device=device, requires_grad=True)
+    trial.grad = torch.ones_like(trial)
+    average = torch.zeros_like(trial)
     optimizer = torch.optim.AdamW([trial], lr=1e-3, fused=True)
     spans = []
-    for _ in range(_FEWEST):
-        began = _now(clock, device)
+    for _ in range(_MIN_REPETITIONS):
+        started = _now(clock, device)
         optimizer.step()
         average.lerp_(trial.detach(), 0.5)
-        spans.append(_now(clock, device) - began)
+        spans.append(_now(clock, device) - started)
     return statistics.median(spans) * total / len(trial)
 
 

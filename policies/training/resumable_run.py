@@ -1,4 +1,4 @@
-"""State, curve and processor time of a run that continues where it was killed."""
+"""Saves and resumes state, curve and CPU time of a run."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from policies.training.loggers import write_json_lines
 
 
 class ResumableRun:
-    """Saves a run and finds what a killed run of the same identity left.
+    """Saves a run, and resumes an interrupted run with the same identity.
 
-    One file holds everything that the rest of the run depends on, and is replaced whole. Another
-    holds the curve as JSON lines, written after it, so it never runs ahead of the state.
+    The state file contains everything that the rest of the run depends on, and is replaced
+    atomically. The curve file has JSON lines and is written after it, so it is never ahead of the
+    state.
 
     Args:
-        folder: of both files.
-        identity: what a state must have in common with this run; one of another run is ignored.
-        state: name of the state's file.
-        curve: name of the curve's file.
-        key: of the curve in the state.
+        folder: folder of both files.
+        identity: identity of the run; a state with another one is ignored.
+        state: name of the state file.
+        curve: name of the curve file.
+        key: key of the curve in the state.
     """
 
     def __init__(
@@ -31,16 +32,16 @@ class ResumableRun:
     ) -> None:
         self.identity = identity
         self.entries: list[dict[str, float]] = []
-        """The curve so far: one entry per rollout, or whatever is drawn."""
+        """Entries of the curve so far, such as one per rollout."""
         self._state = folder / state
         self._curve = folder / curve
         self._key = key
         self._cpu_seconds = 0.0
-        self._began: float | None = None
+        self._started: float | None = None
 
     def resume(self) -> dict[str, Any] | None:
-        """Takes over the curve and the processor time of a killed run, and returns its state; None
-        where there is nothing to continue.
+        """Loads curve and CPU time of an interrupted run and returns its state; None where there is
+        nothing to resume.
 
         Raises:
             HandoffError: the file is damaged.
@@ -49,41 +50,41 @@ class ResumableRun:
         if state is None:
             return None
         self.entries = state[self._key]
-        # On-policy distillation used to keep its processor time in the curve alone.
+        # Older states of on-policy distillation have the CPU time in the curve only.
         last = self.entries[-1] if self.entries else {}
         self._cpu_seconds = state["cpu_seconds"] if "cpu_seconds" in state else last["cpu_seconds"]
         return state
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Writes the state with the curve and the processor time in it, then the curve."""
-        own = {
+        """Writes the state, including curve and CPU time, then the curve file."""
+        run_state = {
             "identity": self.identity,
             self._key: self.entries,
             "cpu_seconds": self.cpu_seconds(),
         }
-        save_state(self._state, own | dict(state))
+        save_state(self._state, run_state | dict(state))
         self.write_curve()
 
     def write_curve(self) -> None:
-        """Writes one line per entry of the curve."""
+        """Writes the curve file, one line per entry."""
         write_json_lines(self._curve, self.entries)
 
     def finish(self) -> None:
-        """Removes the state of a run that has ended."""
+        """Removes the state file of a finished run."""
         self._state.unlink(missing_ok=True)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Adds the processor time of the block to that of the run."""
-        self._began = time.process_time()
+        """Adds the CPU time of the block to that of the run."""
+        self._started = time.process_time()
         try:
             yield
         finally:
             self._cpu_seconds = self.cpu_seconds()
-            self._began = None
+            self._started = None
 
     def cpu_seconds(self) -> float:
-        """Processor time of the `timed` blocks of this run and of those that it continues, up to
-        their last state."""
-        running = 0.0 if self._began is None else time.process_time() - self._began
+        """CPU time of the `timed` blocks of this run and of the runs that it resumes, up to their
+        last state."""
+        running = 0.0 if self._started is None else time.process_time() - self._started
         return self._cpu_seconds + running

@@ -1,4 +1,4 @@
-"""Options of latent world models. Imports without torch."""
+"""Options of latent world models. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,69 +10,69 @@ from robots.config import config
 from robots.spec import FieldSpec
 
 LATENT = "latent"
-"""What the success classifier of a world model sees."""
+"""Name of the success classifier's input, the latent of a world model."""
 
 
 @config
 class WorldModelSizes:
-    """Of the networks; DiWA's for pictures are 1024 recurrent units and 32 x 32 classes."""
+    """Sizes of the networks; DiWA uses 1024 recurrent units and 32 x 32 classes for images."""
 
     recurrent: int = 256
-    """Units that are handed from step to step."""
+    """Size of the recurrent state."""
     hidden: tuple[int, ...] = (256,)
     """Widths of the hidden layers of every head."""
     latents: int = 8
-    """Categorical variables per step."""
+    """Number of categorical latent variables."""
     classes: int = 8
     """Classes of each categorical variable."""
     uniform: float = 0.01
-    """Share of the uniform distribution in every categorical one, so that no class is ever ruled
-    out (DreamerV3)."""
+    """Fraction of the uniform distribution mixed into every categorical distribution, so that no
+    class has probability 0 (DreamerV3)."""
 
 
 @config
 class WorldModelConfig:
-    """A world model from play, and the classifier of success on its latents."""
+    """A world model trained on play, and a success classifier on its latents."""
 
     stream: str = "policy"
-    """Stream of the episodes."""
+    """Stream of the episodes that holds observations and actions."""
     fields: tuple[str, ...] = ()
-    """Vectors that are seen and predicted: all that a policy will see in dreams, and what a picture
-    is drawn from."""
+    """Vector fields that the model observes and predicts; they must include all fields that a
+    policy needs in imagination and that rendering needs."""
     action_field: str = "action"
     """Field that holds the action."""
-    close_ups: tuple[tuple[str, float], ...] = ()
-    """(field, scale): the networks are also shown tanh(field / scale), in its own unit: two
-    centimetres are little of a vector that spans a table, but may be all that a contact is
-    about."""
+    scaled_features: tuple[tuple[str, float], ...] = ()
+    """Additional inputs tanh(field / scale) as pairs (field, scale), with the scale in the field's
+    unit. They resolve small distances: two centimetres are little in a vector that spans a table,
+    but can decide about contact."""
     sizes: WorldModelSizes = field(default_factory=WorldModelSizes)
     """Sizes of the networks."""
     sequence: int = 16
-    """Recorded steps per row of a batch; DreamerV2 50, of pictures, which tell less of a moment
-    than vectors do."""
+    """Length of a training sequence [steps]; DreamerV2 uses 50, for images, which contain less
+    information per step than vectors."""
     noise: float = 0.3
-    """Deviation of what is seen from what is predicted [of the deviation of a step's change]: how
-    exact it must be."""
+    """Standard deviation of the observation model [standard deviations of a step's change]; smaller
+    values demand more exact predictions."""
     kl_balance: float = 0.8
-    """Share of the divergence that moves the prediction towards what was seen, not the other way
-    round (DreamerV2)."""
+    """Weight of the prior's part of the KL divergence in KL balancing, against the posterior's
+    (DreamerV2)."""
     kl_weight: float = 1.0
-    """Weight of the divergence between posterior and prior."""
+    """Weight of the KL divergence between posterior and prior."""
     alone: float = 0.5
-    """Weight of imagining a sequence from its first step alone, against what was recorded. A model
-    that is only ever shown true states lets a hand sink into a table: once a little inside, nothing
-    that it has seen tells it to stop (Venkatraman et al., AAAI 2015). 0 goes without, as
-    DreamerV2."""
+    """Weight of the open-loop loss: a sequence imagined from its first step is compared with the
+    recorded one. A model trained on true states only lets a gripper sink into a table, because it
+    was never trained on states slightly inside it (Venkatraman et al., AAAI 2015). 0 disables the
+    loss, as in DreamerV2."""
     held_out: float = 0.05
-    """Share of the episodes on which it is judged."""
+    """Fraction of the episodes held out for evaluation."""
     horizons: tuple[int, ...] = (1, 10, 50)
-    """Steps after which imagined and recorded are compared."""
+    """Horizons at which imagined and recorded observations are compared [steps]."""
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(
             steps=8000, learning_rate=1e-3, batch_size=64, max_grad_norm=10.0
         )
     )
-    """A row of its batches is a sequence."""
+    """Training options; a row of a batch is a sequence."""
     success: TrainSuccessConfig = field(
         default_factory=lambda: TrainSuccessConfig(
             classifier=ClassifierConfig(
@@ -80,39 +80,39 @@ class WorldModelConfig:
                 label_field="success",
                 vector_width=256,
                 hidden=(256,),
-                differences_only=False,
+                relative_only=False,
             ),
             training=TrainingConfig(steps=1500, learning_rate=1e-3),
             precision=0.9,
         )
     )
-    """Learned from the latents of recorded steps when the model is frozen."""
+    """Success classifier, trained on the latents of recorded steps after the model is frozen."""
 
 
 @config
 class WorldModelCard:
-    """What a saved world model says of itself."""
+    """Metadata of a saved world model."""
 
     version: int = 1
     """Version of the card's layout; a reader refuses any other."""
     task: str
-    """Name of the task whose play was learned."""
+    """Name of the task of the play data."""
     rate_hz: float
     """Steps per second."""
     observation: dict[str, FieldSpec]
-    """Fields in the order of the vector."""
+    """Observation fields in the order of the vector."""
     action: FieldSpec
     """Shape, unit and frame of an action."""
     action_low: tuple[float, ...]
-    """(A,) least and greatest that was recorded: beyond them nothing is known, and dreams do not go
-    there."""
+    """Smallest recorded action per entry, (A,); imagined actions are clipped to the recorded range,
+    outside of which the model has no data."""
     action_high: tuple[float, ...]
-    """Largest action per entry, (A,)."""
-    close_ups: tuple[tuple[str, float], ...] = ()
-    """Entries observed a second time at another scale, by field, with the scale."""
+    """Largest recorded action per entry, (A,)."""
+    scaled_features: tuple[tuple[str, float], ...] = ()
+    """Scaled features, see `WorldModelConfig.scaled_features`."""
     sizes: WorldModelSizes
     """Sizes of the networks."""
     threshold: float
-    """Probability from which a dream counts as solved."""
+    """Success probability at which an imagined episode counts as solved."""
     training_data: str
-    """Digest of what it was trained on."""
+    """Digest of the training data."""

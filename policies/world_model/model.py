@@ -1,17 +1,17 @@
-"""A recurrent latent world model of recorded vectors: what an action will be followed by, with its
-chance.
+"""Recurrent state-space model of recorded vectors: predicts the distribution of the next
+observation.
 
-DreamerV2's recurrent state-space model (Hafner et al., arXiv 2010.02193), which DiWA trains once on
-play and freezes (Nematollahi et al., CoRL 2025). A latent is a recurrent vector h and categorical
-variables z: h follows from the latent and the action before, z is drawn from what h foretells, or,
-where something is seen, from what both tell together. The loss is the likelihood of what is seen,
-less the divergence of the two, balanced.
+This is DreamerV2's model (Hafner et al., arXiv 2010.02193), which DiWA trains once on play and
+freezes (Nematollahi et al., CoRL 2025). A latent is a recurrent vector h and categorical variables
+z: h is a function of the previous latent and action; z is drawn from the prior given h, or from the
+posterior given h and the observation. The loss is the negative log-likelihood of the observations
+plus the balanced KL divergence of posterior and prior.
 
-What differs, for vectors in place of pictures: the latent also holds x, what was seen last or is
-imagined to be seen, and the decoder tells by how much it changes, with a linear path of its own
-from x and the action: an arm that is told to go five millimetres goes about five millimetres, and
-the networks need only tell what is beyond that. Where DreamerV2 asks for pictures of unit variance,
-here `noise` is stated in deviations of a step's change.
+Differences, for vectors instead of images: the latent also contains x, the last observed or
+imagined observation, and the decoder predicts the change of x, with an additional linear path from
+x and the action. An arm commanded to move by five millimetres moves by about that, and the networks
+predict the remainder. Where DreamerV2 assumes images of unit variance, `noise` is here given in
+standard deviations of a step's change.
 
 Shape suffixes: B batch, L steps of a sequence, O entries of an observation, A of an action, H
 recurrent, Z = S * C entries of S variables with C classes each, F = H + Z + O features.
@@ -39,15 +39,16 @@ from robots.spec import FieldSpec
 from robots.storage.durable import explain_write_errors, write_atomically
 
 CARD, WEIGHTS = "world_model.json", "world_model.safetensors"
-ASTRAY = 10.0
-"""Error alone from which its pull stops growing [of `noise`]."""
+HUBER_DELTA = 10.0
+"""Threshold of the Huber loss of the open-loop error [multiples of `noise`]."""
 _STARTS = "starts"
-LEAST_CHANGE = 1e-3
-"""Deviation of a step's change that an entry which never changes is given [normalised]."""
+MIN_CHANGE = 1e-3
+"""Lower bound on the standard deviation of a step's change, for constant entries [normalised
+units]."""
 
 
 class ScaledFeature(NamedTuple):
-    """A part of an observation vector that is shown at a scale of its own, too."""
+    """Range of the observation vector with an additional input tanh(value / scale)."""
 
     begin: int
     end: int
@@ -55,43 +56,43 @@ class ScaledFeature(NamedTuple):
 
 
 class Latent(NamedTuple):
-    """The state of B imagined worlds."""
+    """Latent state of B environments."""
 
     recurrent_BH: Tensor
-    drawn_BZ: Tensor
-    """One-hot variables side by side."""
-    seen_BO: Tensor
-    """What was seen last, or is imagined to be, normalised."""
+    stochastic_BZ: Tensor
+    """Concatenated one-hot categorical variables z."""
+    obs_BO: Tensor
+    """Last observed or imagined observation x, normalised."""
 
     @property
     def features(self) -> Tensor:
-        """(B, F)."""
+        """Concatenated features (B, F)."""
         return torch.cat(self, dim=-1)
 
     def rows(self, which: Tensor) -> Latent:
-        """Some of them."""
+        """The latents of the environments `which`."""
         return Latent(*(part[which] for part in self))
 
 
 class Sequences(NamedTuple):
-    """Observed steps 1 to L - 1 of B sequences."""
+    """Results for steps 1 to L - 1 of B recorded sequences."""
 
-    foretold: Tensor
-    """(B, L - 1, O) what the latents tell of each step without x at it."""
+    prediction: Tensor
+    """Predicted observations (B, L - 1, O), from the previous x."""
     prior: Tensor
-    """(B, L - 1, S, C) logarithms of probabilities, before it was seen."""
+    """Log-probabilities (B, L - 1, S, C) of the prior, before observing the step."""
     posterior: Tensor
-    """Likewise, afterwards."""
+    """Log-probabilities (B, L - 1, S, C) of the posterior, after observing the step."""
 
 
 class WorldModel(nn.Module):
-    """The networks.
+    """Networks of the world model.
 
     Args:
         observation: O.
         action: A.
-        sizes: of the networks.
-        close_ups: what is shown beside the observation.
+        sizes: sizes of the networks.
+        scaled_features: additional inputs.
     """
 
     change: Tensor
@@ -102,146 +103,171 @@ class WorldModel(nn.Module):
         observation: int,
         action: int,
         sizes: WorldModelSizes,
-        close_ups: Sequence[ScaledFeature] = (),
+        scaled_features: Sequence[ScaledFeature] = (),
     ) -> None:
         super().__init__()
         self.sizes = sizes
-        self._close_ups = tuple(close_ups)
-        wide, drawn, hidden = sizes.recurrent, sizes.latents * sizes.classes, sizes.hidden
-        self.drawn = drawn
+        self._scaled_features = tuple(scaled_features)
+        recurrent_size = sizes.recurrent
+        stochastic = sizes.latents * sizes.classes
+        hidden = sizes.hidden
+        self.stochastic = stochastic
         """Z."""
         self.normalize_observation = StandardNormalizer((observation,))
         self.normalize_action = StandardNormalizer((action,))
         self.register_buffer("change", torch.ones(observation))
         self.register_buffer("moves", torch.ones(observation))
-        shown = observation + sum(one.end - one.begin for one in close_ups)
-        self.enter = nn.Sequential(nn.Linear(drawn + action + shown, wide), nn.SiLU())
-        self.recur = nn.GRUCell(wide, wide)
-        self.foretell = _mlp(wide + shown, hidden, drawn)
-        self.recognise = _mlp(wide + shown + observation, hidden, drawn)
-        self.decode = _mlp(wide + drawn + shown + action, hidden, observation)
-        self.follow = nn.Linear(shown + action, observation)
-        # To begin with nothing changes.
-        for last in (cast(nn.Linear, self.decode[-1]), self.follow):
-            nn.init.zeros_(last.weight)
-            nn.init.zeros_(last.bias)
+        inputs = observation + sum(feature.end - feature.begin for feature in scaled_features)
+        self.enter = nn.Sequential(
+            nn.Linear(stochastic + action + inputs, recurrent_size), nn.SiLU()
+        )
+        self.recur = nn.GRUCell(recurrent_size, recurrent_size)
+        self.foretell = _mlp(recurrent_size + inputs, hidden, stochastic)
+        self.recognise = _mlp(recurrent_size + inputs + observation, hidden, stochastic)
+        self.decode = _mlp(recurrent_size + stochastic + inputs + action, hidden, observation)
+        self.follow = nn.Linear(inputs + action, observation)
+        # The initial prediction is that nothing changes.
+        for layer in (cast(nn.Linear, self.decode[-1]), self.follow):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
 
     @property
     def features(self) -> int:
         """F."""
-        return self.sizes.recurrent + self.drawn + len(self.change)
+        return self.sizes.recurrent + self.stochastic + len(self.change)
 
-    def gumbel(self, rows: int, draw: torch.Generator) -> Tensor:
-        """(rows, Z) noise of one step, on the generator's device."""
-        return -torch.empty(rows, self.drawn, device=draw.device).exponential_(generator=draw).log()
-
-    def begin(self, seen_BO: Tensor, noise_BZ: Tensor) -> Latent:
-        """Latents of worlds of which one normalised observation is known; the noise is Gumbel's, as
-        of all draws."""
-        recurrent_BH = seen_BO.new_zeros(len(seen_BO), self.sizes.recurrent)
-        told = self.recognise(
-            torch.cat([recurrent_BH, self._shown(seen_BO), torch.zeros_like(seen_BO)], dim=1)
+    def gumbel(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Gumbel noise (rows, Z) of one step, on the generator's device."""
+        return (
+            -torch.empty(rows, self.stochastic, device=generator.device)
+            .exponential_(generator=generator)
+            .log()
         )
-        return Latent(recurrent_BH, self._drawn(self._log_probs(told), noise_BZ), seen_BO)
+
+    def initial_latent(self, obs_BO: Tensor, noise_BZ: Tensor) -> Latent:
+        """Initial latents from one normalised observation and Gumbel noise."""
+        recurrent_BH = obs_BO.new_zeros(len(obs_BO), self.sizes.recurrent)
+        logits = self.recognise(
+            torch.cat([recurrent_BH, self._inputs(obs_BO), torch.zeros_like(obs_BO)], dim=1)
+        )
+        return Latent(recurrent_BH, self._sample(self._log_probs(logits), noise_BZ), obs_BO)
 
     def imagine(self, latent: Latent, action_BA: Tensor, noise_BZ: Tensor) -> Latent:
-        """What a normalised action may lead to."""
-        shown = self._shown(latent.seen_BO)
-        recurrent_BH = self._recur(latent, shown, action_BA)
-        prior_BSC = self._log_probs(self.foretell(torch.cat([recurrent_BH, shown], dim=1)))
-        drawn_BZ = self._drawn(prior_BSC, noise_BZ)
-        change_BO = self._changed(recurrent_BH, drawn_BZ, shown, action_BA)
-        return Latent(recurrent_BH, drawn_BZ, latent.seen_BO + change_BO)
+        """Samples the next latent from the prior, given a normalised action."""
+        inputs = self._inputs(latent.obs_BO)
+        recurrent_BH = self._recur(latent, inputs, action_BA)
+        prior_BSC = self._log_probs(self.foretell(torch.cat([recurrent_BH, inputs], dim=1)))
+        stochastic_BZ = self._sample(prior_BSC, noise_BZ)
+        change_BO = self._change(recurrent_BH, stochastic_BZ, inputs, action_BA)
+        return Latent(recurrent_BH, stochastic_BZ, latent.obs_BO + change_BO)
 
     def observe(
-        self, latent: Latent, action_BA: Tensor, seen_BO: Tensor, noise_BZ: Tensor
+        self, latent: Latent, action_BA: Tensor, obs_BO: Tensor, noise_BZ: Tensor
     ) -> Latent:
-        """What a normalised action led to, now that it is seen."""
-        recurrent_BH, told = self._recognised(
-            latent, self._shown(latent.seen_BO), action_BA, seen_BO
+        """Samples the next latent from the posterior, given a normalised action and the next
+        observation."""
+        recurrent_BH, log_probs = self._posterior(
+            latent, self._inputs(latent.obs_BO), action_BA, obs_BO
         )
-        return Latent(recurrent_BH, self._drawn(told, noise_BZ), seen_BO)
+        return Latent(recurrent_BH, self._sample(log_probs, noise_BZ), obs_BO)
 
-    def sequences(self, seen_BLO: Tensor, action_BLA: Tensor, draw: torch.Generator) -> Sequences:
-        """All steps of recorded sequences; `draw` is of the latents."""
-        rows, steps = len(seen_BLO), seen_BLO.shape[1] - 1
-        shown = self._shown(seen_BLO[:, :-1].flatten(0, 1)).unflatten(0, (rows, steps))
-        latent = self.begin(seen_BLO[:, 0], self.gumbel(rows, draw))
-        recurrent, drawn, posterior = [], [], []
+    def sequences(
+        self, obs_BLO: Tensor, action_BLA: Tensor, generator: torch.Generator
+    ) -> Sequences:
+        """Filters recorded sequences; `generator` draws the latents."""
+        rows, steps = len(obs_BLO), obs_BLO.shape[1] - 1
+        inputs = self._inputs(obs_BLO[:, :-1].flatten(0, 1)).unflatten(0, (rows, steps))
+        latent = self.initial_latent(obs_BLO[:, 0], self.gumbel(rows, generator))
+        recurrent = []
+        stochastic = []
+        posterior = []
         for step in range(steps):
-            recurrent_BH, told = self._recognised(
-                latent, shown[:, step], action_BLA[:, step], seen_BLO[:, step + 1]
+            recurrent_BH, log_probs = self._posterior(
+                latent, inputs[:, step], action_BLA[:, step], obs_BLO[:, step + 1]
             )
             latent = Latent(
-                recurrent_BH, self._drawn(told, self.gumbel(rows, draw)), seen_BLO[:, step + 1]
+                recurrent_BH,
+                self._sample(log_probs, self.gumbel(rows, generator)),
+                obs_BLO[:, step + 1],
             )
             recurrent.append(recurrent_BH)
-            drawn.append(latent.drawn_BZ)
-            posterior.append(told)
-        # What no later step hangs on is worked out for all steps at once.
-        wide, chosen = (torch.stack(parts, dim=1).flatten(0, 1) for parts in (recurrent, drawn))
-        flat, action = shown.flatten(0, 1), action_BLA[:, :-1].flatten(0, 1)
-        prior = self._log_probs(self.foretell(torch.cat([wide, flat], dim=1)))
-        change = self._changed(wide, chosen, flat, action).unflatten(0, (rows, steps))
+            stochastic.append(latent.stochastic_BZ)
+            posterior.append(log_probs)
+        # Prior and prediction do not affect later steps, so they are computed for all steps at
+        # once.
+        flat_recurrent, flat_stochastic = (
+            torch.stack(parts, dim=1).flatten(0, 1) for parts in (recurrent, stochastic)
+        )
+        flat_inputs, action = inputs.flatten(0, 1), action_BLA[:, :-1].flatten(0, 1)
+        prior = self._log_probs(self.foretell(torch.cat([flat_recurrent, flat_inputs], dim=1)))
+        change = self._change(flat_recurrent, flat_stochastic, flat_inputs, action).unflatten(
+            0, (rows, steps)
+        )
         return Sequences(
-            seen_BLO[:, :-1] + change,
+            obs_BLO[:, :-1] + change,
             prior.unflatten(0, (rows, steps)),
             torch.stack(posterior, dim=1),
         )
 
-    def alone(self, seen_BLO: Tensor, action_BLA: Tensor, draw: torch.Generator) -> Tensor:
-        """(B, L - 1, O) steps 1 to L - 1 as they are imagined from the first alone.
+    def imagine_sequence(
+        self, obs_BLO: Tensor, action_BLA: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Open-loop prediction (B, L - 1, O) of steps 1 to L - 1 from the first observation.
 
-        Every step's gradient ends with it: what is learned is to go on rightly from where its own
-        errors have led.
+        Gradients do not flow between steps: each step learns to predict correctly from states that
+        contain the model's own errors.
         """
-        latent = self.begin(seen_BLO[:, 0], self.gumbel(len(seen_BLO), draw))
-        found = []
-        for step in range(seen_BLO.shape[1] - 1):
-            latent = self.imagine(latent, action_BLA[:, step], self.gumbel(len(seen_BLO), draw))
-            found.append(latent.seen_BO)
+        latent = self.initial_latent(obs_BLO[:, 0], self.gumbel(len(obs_BLO), generator))
+        predictions = []
+        for step in range(obs_BLO.shape[1] - 1):
+            latent = self.imagine(latent, action_BLA[:, step], self.gumbel(len(obs_BLO), generator))
+            predictions.append(latent.obs_BO)
             latent = Latent(*(part.detach() for part in latent))
-        return torch.stack(found, dim=1)
+        return torch.stack(predictions, dim=1)
 
-    def _recur(self, latent: Latent, shown: Tensor, action_BA: Tensor) -> Tensor:
-        entered = self.enter(torch.cat([latent.drawn_BZ, action_BA, shown], dim=1))
-        return self.recur(entered, latent.recurrent_BH)
+    def _recur(self, latent: Latent, inputs: Tensor, action_BA: Tensor) -> Tensor:
+        embedded = self.enter(torch.cat([latent.stochastic_BZ, action_BA, inputs], dim=1))
+        return self.recur(embedded, latent.recurrent_BH)
 
-    def _recognised(
-        self, latent: Latent, shown: Tensor, action_BA: Tensor, seen_BO: Tensor
+    def _posterior(
+        self, latent: Latent, inputs: Tensor, action_BA: Tensor, obs_BO: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The recurrent vector, and logarithms of probabilities (B, S, C) now that the step is
-        seen."""
-        recurrent_BH = self._recur(latent, shown, action_BA)
-        gap_BO = ((seen_BO - latent.seen_BO) / self.change).clamp(-10.0, 10.0)
+        """Recurrent vector, and log-probabilities (B, S, C) of the posterior."""
+        recurrent_BH = self._recur(latent, inputs, action_BA)
+        gap_BO = ((obs_BO - latent.obs_BO) / self.change).clamp(-10.0, 10.0)
         return recurrent_BH, self._log_probs(
-            self.recognise(torch.cat([recurrent_BH, shown, gap_BO], dim=1))
+            self.recognise(torch.cat([recurrent_BH, inputs, gap_BO], dim=1))
         )
 
-    def _changed(
-        self, recurrent_BH: Tensor, drawn_BZ: Tensor, shown: Tensor, action_BA: Tensor
+    def _change(
+        self, recurrent_BH: Tensor, stochastic_BZ: Tensor, inputs: Tensor, action_BA: Tensor
     ) -> Tensor:
-        """(B, O) by how much what is seen changes, normalised."""
-        told = self.decode(torch.cat([recurrent_BH, drawn_BZ, shown, action_BA], dim=1))
-        return self.change * self.moves * (told + self.follow(torch.cat([shown, action_BA], dim=1)))
+        """Predicted change (B, O) of the observation, normalised."""
+        change = self.decode(torch.cat([recurrent_BH, stochastic_BZ, inputs, action_BA], dim=1))
+        return (
+            self.change * self.moves * (change + self.follow(torch.cat([inputs, action_BA], dim=1)))
+        )
 
-    def _shown(self, seen_BO: Tensor) -> Tensor:
-        """What is seen, with its close-ups."""
-        if not self._close_ups:
-            return seen_BO
-        own_BO = self.normalize_observation.inverse(seen_BO)
-        near = [torch.tanh(own_BO[:, one.begin : one.end] / one.scale) for one in self._close_ups]
-        return torch.cat([seen_BO, *near], dim=1)
+    def _inputs(self, obs_BO: Tensor) -> Tensor:
+        """Observation with its scaled features."""
+        if not self._scaled_features:
+            return obs_BO
+        physical_BO = self.normalize_observation.inverse(obs_BO)
+        scaled = [
+            torch.tanh(physical_BO[:, feature.begin : feature.end] / feature.scale)
+            for feature in self._scaled_features
+        ]
+        return torch.cat([obs_BO, *scaled], dim=1)
 
-    def _log_probs(self, told_BZ: Tensor) -> Tensor:
-        """(B, S, C), each mixed with a little of the uniform distribution."""
+    def _log_probs(self, logits_BZ: Tensor) -> Tensor:
+        """Log-probabilities (B, S, C), mixed with the uniform distribution."""
         probs = functional.softmax(
-            told_BZ.unflatten(1, (self.sizes.latents, self.sizes.classes)), dim=-1
+            logits_BZ.unflatten(1, (self.sizes.latents, self.sizes.classes)), dim=-1
         )
         return ((1.0 - self.sizes.uniform) * probs + self.sizes.uniform / self.sizes.classes).log()
 
-    def _drawn(self, log_probs_BSC: Tensor, noise_BZ: Tensor) -> Tensor:
-        """(B, Z) one-hot draws, whose gradient is that of the probabilities (straight through)."""
+    def _sample(self, log_probs_BSC: Tensor, noise_BZ: Tensor) -> Tensor:
+        """One-hot samples (B, Z) with straight-through gradients."""
         number_BS = (log_probs_BSC + noise_BZ.view_as(log_probs_BSC)).argmax(dim=-1)
         hot = functional.one_hot(number_BS, self.sizes.classes).to(log_probs_BSC.dtype)
         probs = log_probs_BSC.exp()
@@ -250,56 +276,59 @@ class WorldModel(nn.Module):
 
 def likelihood_loss(
     model: WorldModel,
-    seen_BLO: Tensor,
+    obs_BLO: Tensor,
     action_BLA: Tensor,
-    draw: torch.Generator,
+    generator: torch.Generator,
     *,
     noise: float,
     balance: float,
     weight: float,
     alone: float,
 ) -> Tensor:
-    """Negative evidence lower bound of normalised sequences, per step and entry, and how far it
-    goes astray alone.
+    """Negative evidence lower bound of normalised sequences per step and entry, plus the open-loop
+    loss.
 
     Args:
-        model: learns.
-        seen_BLO: what was seen at every step.
-        action_BLA: what was done on seeing it.
-        draw: of the latents.
+        model: model in training.
+        obs_BLO: observations.
+        action_BLA: actions taken at these observations.
+        generator: draws the latents.
         noise: see `WorldModelConfig.noise`.
         balance: see `WorldModelConfig.kl_balance`.
-        weight: of the divergence.
+        weight: see `WorldModelConfig.kl_weight`.
         alone: see `WorldModelConfig.alone`.
     """
-    told = model.sequences(seen_BLO, action_BLA, draw)
-    error = (told.foretold - seen_BLO[:, 1:]) / (noise * model.change)
-    towards_seen = categorical_divergence(told.posterior.detach(), told.prior).mean()
-    towards_prior = categorical_divergence(told.posterior, told.prior.detach()).mean()
-    apart = balance * towards_seen + (1.0 - balance) * towards_prior
-    loss = 0.5 * error.square().mean() + weight * apart / seen_BLO.shape[2]
+    result = model.sequences(obs_BLO, action_BLA, generator)
+    error = (result.prediction - obs_BLO[:, 1:]) / (noise * model.change)
+    prior_divergence = categorical_divergence(result.posterior.detach(), result.prior).mean()
+    posterior_divergence = categorical_divergence(result.posterior, result.prior.detach()).mean()
+    divergence = balance * prior_divergence + (1.0 - balance) * posterior_divergence
+    loss = 0.5 * error.square().mean() + weight * divergence / obs_BLO.shape[2]
     if alone > 0.0:
-        astray = (model.alone(seen_BLO, action_BLA, draw) - seen_BLO[:, 1:]) / (
-            noise * model.change
+        open_loop_error = (
+            model.imagine_sequence(obs_BLO, action_BLA, generator) - obs_BLO[:, 1:]
+        ) / (noise * model.change)
+        # The Huber loss limits the gradient of predictions that have diverged.
+        loss = loss + alone * functional.huber_loss(
+            open_loop_error, torch.zeros_like(open_loop_error), delta=HUBER_DELTA
         )
-        # Huber's: what has gone quite another way is not called back at any price.
-        loss = loss + alone * functional.huber_loss(astray, torch.zeros_like(astray), delta=ASTRAY)
     return loss
 
 
 def categorical_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL of categorical variables (..., S, C), summed over S."""
+    """KL divergence of categorical variables (..., S, C), summed over S."""
     return (log_p.exp() * (log_p - log_q)).sum(dim=(-2, -1))
 
 
 def save_world_model(path: Path, card: WorldModelCard, model: WorldModel, starts: Tensor) -> None:
-    """Writes the model into the directory `path`; the card, which makes it one, last.
+    """Writes the model into the directory `path`; the card is written last, so that a folder with a
+    card is complete.
 
     Args:
-        path: existing.
-        card: what it says of itself.
-        model: trained.
-        starts: (E, O) as recorded, from which dreams begin.
+        path: existing directory.
+        card: metadata of the model.
+        model: trained model.
+        starts: recorded initial observations (E, O) of imagined episodes.
     """
     from safetensors.torch import save
 
@@ -313,10 +342,10 @@ def save_world_model(path: Path, card: WorldModelCard, model: WorldModel, starts
 
 
 def load_world_model(path: Path) -> tuple[WorldModel, WorldModelCard, Tensor]:
-    """Reads `save_world_model` back, the model frozen, in evaluation mode, on the CPU.
+    """Loads a saved world model: frozen, in evaluation mode, on the CPU.
 
     Raises:
-        HandoffError: none is there, it is damaged or of another version.
+        HandoffError: the model is missing, damaged or of another version.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -337,51 +366,50 @@ def load_world_model(path: Path) -> tuple[WorldModel, WorldModelCard, Tensor]:
         raise HandoffError(
             f"{path / CARD}: version {card.version}, this build reads 1. Train it again."
         )
-    close_ups = close_ups_of(card.observation, card.close_ups)
-    model = WorldModel(observation_size(card), prod(card.action.shape), card.sizes, close_ups)
+    scaled_features = locate_scaled_features(card.observation, card.scaled_features)
+    model = WorldModel(observation_size(card), prod(card.action.shape), card.sizes, scaled_features)
     try:
         starts = weights.pop(_STARTS)
         model.load_state_dict(weights)
     except (RuntimeError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise HandoffError(
-            f"{path / WEIGHTS}: other weights than {CARD} describes ({reason})."
-        ) from None
+        raise HandoffError(f"{path / WEIGHTS}: weights do not match {CARD} ({reason}).") from None
     return model.requires_grad_(False).eval(), card, starts
 
 
-def close_ups_of(
-    observation: Mapping[str, FieldSpec], named: Sequence[tuple[str, float]]
+def locate_scaled_features(
+    observation: Mapping[str, FieldSpec], features: Sequence[tuple[str, float]]
 ) -> tuple[ScaledFeature, ...]:
-    """Where the fields of `WorldModelConfig.close_ups` stand in the vector.
+    """Ranges of the fields of `WorldModelConfig.scaled_features` in the observation vector.
 
     Raises:
-        HandoffError: a field that is not there, or a scale that is not positive.
+        HandoffError: an unknown field, or a scale that is not positive.
     """
-    parts: dict[str, tuple[int, int]] = {}
+    ranges: dict[str, tuple[int, int]] = {}
     end = 0
     for name, spec in observation.items():
-        parts[name] = (end, end + prod(spec.shape))
+        ranges[name] = (end, end + prod(spec.shape))
         end += prod(spec.shape)
-    for name, scale in named:
-        if name not in parts or scale <= 0.0:
+    for name, scale in features:
+        if name not in ranges or scale <= 0.0:
             raise HandoffError(
-                f"world model: close-up of '{name}' at {scale}, expected one of {sorted(parts)} and a positive scale."
+                f"world model: scaled feature '{name}' with scale {scale}, expected one of "
+                f"{sorted(ranges)} and a positive scale."
             )
-    return tuple(ScaledFeature(*parts[name], scale) for name, scale in named)
+    return tuple(ScaledFeature(*ranges[name], scale) for name, scale in features)
 
 
 def as_fields(observation: Mapping[str, FieldSpec], flat_NO: np.ndarray) -> Observation:
-    """Vectors (N, O) as the fields that they are made of."""
-    found, end = {}, 0
+    """Splits vectors (N, O) into their fields."""
+    fields, end = {}, 0
     for name, spec in observation.items():
         begin, end = end, end + prod(spec.shape)
-        found[name] = flat_NO[:, begin:end].reshape(len(flat_NO), *spec.shape)
-    return found
+        fields[name] = flat_NO[:, begin:end].reshape(len(flat_NO), *spec.shape)
+    return fields
 
 
 def observation_size(card: WorldModelCard) -> int:
-    """O."""
+    """Size of the observation vector, O."""
     return sum(prod(spec.shape) for spec in card.observation.values())
 
 

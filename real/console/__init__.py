@@ -1,6 +1,7 @@
-"""Lets people watch, take over and label in a browser, from a server process beside the arm's loop.
+"""Lets people watch, take over and label in a browser, by a server process beside the arm's loop.
 
 - `arbiter`: who is in control, what the arm is commanded, and when it holds still.
+- `people`: inputs, message rates and labels of the people at the console.
 - `commands`: the command that the console sends to the robot's process.
 - `bindings`: the map from keys, axes and buttons to actions.
 - `messages`: messages between pages, server and the robot's process.
@@ -8,7 +9,7 @@
 - `page_connection`: what each page has received, and its next message.
 - `telemetry`: steps of the running episode and statistics of those that ended.
 - `audit`: the log of every action.
-- `scene_proxy`: the way of pages to the 3-D scene.
+- `scene_proxy`: forwarding of pages to the 3-D scene.
 - `app`: the web application.
 - `process`: the server's process.
 - `client`: the robot's end of the connection.

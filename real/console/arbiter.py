@@ -1,17 +1,16 @@
 """Decides who controls the arm, what it is commanded to do, and when it must hold still.
 
-One rule covers every failure: it ends in HOLD, and a person who is present has to say `go on`. The
-page is hidden or closed, its messages stop for longer than the watchdog allows, control passes to
-another person, a stranger shows a wrong token, a page sends too many messages. Everybody who can
-reach the console can stop the arm; only the person in control can move it.
+Every failure ends in HOLD, and a person has to press `go on`: if the page is hidden or closed, its
+messages stop for longer than the watchdog allows, control passes to another person, somebody sends
+a wrong token, or a page sends too many messages. Everybody who can reach the console can stop the
+arm; only the person in control can move it.
 
-Nothing here does I/O and time is an argument, so a test can work every case by hand.
+The module does no I/O and time is an argument, so that tests can cover every case.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from real.console.bindings import (
@@ -26,13 +25,14 @@ from real.console.bindings import (
     RefusedBindingError,
 )
 from real.console.commands import STILL, ControlCommand, Mode
+from real.console.people import EpisodeLabel, FloodedError, PendingLabel, Person
 from real.teleop.takeover import HandInput
 from robots.config import config
 from robots.errors import HandoffError
 from robots.interfaces import Label
 
 Log = Callable[[str, str, Mapping[str, Any]], None]
-"""Writes an action to the audit log: who, what, details."""
+"""Writes an action to the audit log; the arguments are who, what and details."""
 
 
 @config
@@ -42,48 +42,10 @@ class ArbiterConfig:
     watchdog: float = 0.15
     """Longest time without a message from the page in control before the arm holds still [s]."""
     undo: float = 1.5
-    """Time in which a label can be taken back, and for which the arm holds still [s]. Giving the
-    same label again makes it count at once."""
+    """Time for which a label can be undone and the arm holds still [s]. Giving the same label again
+    makes it final at once."""
     messages: int = 300
     """Highest number of messages per second from one page before it is disconnected [1/s]."""
-
-
-@dataclass
-class Person:
-    """A person at an open page."""
-
-    name: str
-    address: str
-    last_heard: float
-    """Time of the page's last inputs [s]."""
-    visible: bool = True
-    """Whether the browser shows the page."""
-    down: frozenset[str] = frozenset()
-    """Actions whose keys or buttons are down."""
-    hand: HandInput = STILL
-    """Motion that the newest inputs ask for."""
-    sequence: int = -1
-    """Number of the newest inputs."""
-    window_start: float = 0.0
-    """Start of the second in which messages are being counted [s]."""
-    window_messages: int = 0
-    """Messages in that second."""
-
-
-@dataclass
-class _PendingLabel:
-    """A label that can still be taken back."""
-
-    label: Label
-    person: str
-    until: float
-    """Time at which the label counts [s]."""
-    resume: bool = True
-    """Whether the arm resumes once the label counts."""
-
-
-class FloodedError(HandoffError):
-    """A page sent more messages than `ArbiterConfig.messages` allows."""
 
 
 class ControlArbiter:
@@ -92,7 +54,7 @@ class ControlArbiter:
     Args:
         config: time limits.
         bindings: map from keys and buttons to actions.
-        log: called with every action, before anybody is told that it happened.
+        log: called with every action, before the action becomes visible to anybody.
         now: returns the time [s].
     """
 
@@ -110,21 +72,19 @@ class ControlArbiter:
         self.asking: int | None = None
         """Number of the page that asks for control."""
         self.mode = Mode.HOLD
-        self.why = "nobody has said go on yet"
+        self.why = "Press Go on to start."
         """Cause of the mode HOLD or STOP, for the pages."""
         self.robot = False
         """Whether the robot's process is connected."""
         self._hand = STILL
         self._device_hand = STILL
-        self._pending: _PendingLabel | None = None
-        self._label = Label.NONE
-        self._label_number = 0
+        self._label = EpisodeLabel()
         self._released = True
         """Whether every input that moves the arm was released since the arm last held still."""
         self._next_number = 1
 
     def join(self, name: str, address: str) -> int:
-        """Adds a page that showed the right token, and returns its number.
+        """Adds a page that sent the right token, and returns its number.
 
         The first page gets control.
         """
@@ -139,7 +99,7 @@ class ControlArbiter:
     def refuse(self, address: str, why: str) -> None:
         """Notes that a connection was refused, and holds the arm."""
         self._log(address, "refused", {"why": why})
-        self.hold(f"somebody at {address} was refused: {why}")
+        self.hold(f"A connection from {address} was refused: {why}.")
 
     def leave(self, number: int, why: str) -> None:
         """Removes a page; the arm holds still if it was in control."""
@@ -151,7 +111,7 @@ class ControlArbiter:
             self.asking = None
         if self.controller == number:
             self.controller = None
-            self.hold(f"{person.name}'s page is gone: {why}")
+            self.hold(f"The page of {person.name} disconnected: {why}.")
 
     def count(self, number: int) -> None:
         """Counts a message of a page.
@@ -160,14 +120,10 @@ class ControlArbiter:
             FloodedError: the page sends more messages per second than allowed.
         """
         person = self.people[number]
-        now = self._now()
-        if now - person.window_start >= 1.0:
-            person.window_start = now
-            person.window_messages = 0
-        person.window_messages += 1
-        if person.window_messages > self.config.messages:
-            self._log(person.name, "flooded", {"messages": person.window_messages})
-            self.hold(f"{person.name}'s page sent too many messages")
+        messages = person.count_message(self._now())
+        if messages > self.config.messages:
+            self._log(person.name, "flooded", {"messages": messages})
+            self.hold(f"The page of {person.name} sent too many messages.")
             raise FloodedError(
                 f"{person.name}: more than {self.config.messages} messages in a second."
             )
@@ -176,8 +132,8 @@ class ControlArbiter:
         """Takes a page's inputs, which are its heartbeat as well.
 
         Args:
-            number: of the page.
-            inputs: all keys, axes and buttons at this moment.
+            number: number of the page.
+            inputs: state of all keys, axes and buttons.
             sequence: number of the inputs, counted by the page.
             visible: whether the browser shows the page.
         """
@@ -195,7 +151,7 @@ class ControlArbiter:
                 self.press(number, HOLD)
             return
         if hidden:
-            self.hold(f"{person.name}'s page is hidden")
+            self.hold(f"The page of {person.name} is hidden.")
         person.hand = self.bindings.hand(inputs)
         hand = self._merged(person.hand)
         # Actions that stop the arm come before those that move it.
@@ -212,14 +168,14 @@ class ControlArbiter:
             self._move(person, self._merged(person.hand))
 
     def press(self, number: int, action: str) -> None:
-        """Takes an action of a page that moves nothing: a label, undo, hold still, go on, the end.
+        """Takes a page's action that does not move the arm: a label, undo, hold still, go on, end.
 
         Raises:
             HandoffError: unknown action.
         """
         person = self.people[number]
         if action == HOLD:
-            self.hold(f"{person.name} said so")
+            self.hold(f"{person.name} pressed Hold still.")
         elif number != self.controller:
             self._log(person.name, "not in control", {"asked for": action})
         elif action in LABELS:
@@ -231,10 +187,12 @@ class ControlArbiter:
         elif action == END:
             self._log(person.name, "ended the session", {})
             self.mode = Mode.STOP
-            self.why = f"{person.name} ended the session"
+            self.why = f"{person.name} ended the session."
             self._hand = STILL
         else:
-            raise HandoffError(f"console: '{action}' cannot be pressed. A page of another version?")
+            raise HandoffError(
+                f"console: '{action}' is no action of a page. Does the page have another version?"
+            )
 
     def claim(self, number: int, *, force: bool) -> None:
         """A page asks for control; with `force` it takes control, which holds the arm still."""
@@ -258,15 +216,15 @@ class ControlArbiter:
         name = self.people[number].name
         self.controller = None
         self._log(name, "gave control up", {})
-        self.hold(f"{name} gave control up")
+        self.hold(f"{name} gave up control.")
 
     def bind(self, number: int, action: str, name: str, *, swap: bool = False) -> None:
         """The page in control binds an input to an action, while the arm holds still.
 
         Args:
-            number: of the page.
-            action: to be bound.
-            name: of the input.
+            number: number of the page.
+            action: action to be bound.
+            name: name of the input.
             swap: whether an action that already has the input gets the other action's inputs.
 
         Raises:
@@ -289,22 +247,20 @@ class ControlArbiter:
         """The robot's process connected or disconnected; `about` names its task."""
         self._log("robot", "connected" if connected else "lost", {"about": about})
         self.robot = connected
-        self._pending = None
-        self._label = Label.NONE
-        self._label_number = 0
+        self._label.reset()
         if self.mode is Mode.STOP and connected:
             self.mode = Mode.HOLD
-        self.hold("the robot's side is new" if connected else "the robot's side is gone")
+        self.hold("The robot connected." if connected else "The robot disconnected.")
 
     def hold(self, why: str) -> None:
-        """Holds the arm still until the person in control says `go on`."""
+        """Holds the arm still until the person in control presses `go on`."""
         if self.mode in (Mode.POLICY, Mode.PERSON):
             self._log("console", "hold", {"why": why})
             self.mode = Mode.HOLD
         if self.mode is Mode.HOLD:
             self.why = why
-        if self._pending is not None:
-            self._pending.resume = False
+        if self._label.pending is not None:
+            self._label.pending.resume = False
         self._hand = STILL
         self._released = False
 
@@ -314,25 +270,24 @@ class ControlArbiter:
         if self.mode in (Mode.POLICY, Mode.PERSON):
             person = None if self.controller is None else self.people[self.controller]
             if person is None:
-                self.hold("nobody has control")
+                self.hold("Nobody has control.")
             elif now - person.last_heard > self.config.watchdog:
-                self.hold(
-                    f"{person.name}'s page fell silent for {1e3 * (now - person.last_heard):.0f} ms"
-                )
-        if self._pending is not None and now >= self._pending.until:
-            self._commit()
+                silent_ms = 1e3 * (now - person.last_heard)
+                self.hold(f"The page of {person.name} was silent for {silent_ms:.0f} ms.")
+        if self._label.pending is not None and now >= self._label.pending.until:
+            self._commit_label()
 
     def command(self) -> ControlCommand:
         """The command to the robot's process at this moment."""
         person = None if self.controller is None else self.people[self.controller]
         name, sequence = ("", -1) if person is None else (person.name, person.sequence)
         return ControlCommand(
-            self.mode, self._hand, name, sequence, self._label, self._label_number
+            self.mode, self._hand, name, sequence, self._label.final, self._label.number
         )
 
     def page_state(self) -> dict[str, Any]:
         """State that every page shows, as plain values for JSON."""
-        pending = self._pending
+        pending = self._label.pending
         now = self._now()
         names = {number: person.name for number, person in self.people.items()}
         return {
@@ -346,19 +301,17 @@ class ControlArbiter:
             "pending": None if pending is None else pending.label.name.lower(),
             "undo": self.config.undo,
             "undo_left": None if pending is None else max(0.0, pending.until - now),
-            "label": self._label.name.lower(),
+            "label": self._label.final.name.lower(),
         }
 
     def _rebind(
         self, number: int, details: Mapping[str, Any], make: Callable[[], Bindings]
     ) -> None:
-        """Replaces the map by the one that `make` returns, or logs why it was refused."""
+        """Replaces the bindings by those that `make` returns, or logs why they were refused."""
         name = self.people[number].name
         try:
             if number != self.controller or self.mode is not Mode.HOLD:
-                raise RefusedBindingError(
-                    "Keys change only while the arm holds still, by whoever has control."
-                )
+                raise RefusedBindingError("Hold the arm still and take control to change bindings.")
             self.bindings = make()
         except RefusedBindingError as refused:
             self._log(name, "not bound", {**details, "mode": self.mode.value, "why": str(refused)})
@@ -383,12 +336,12 @@ class ControlArbiter:
         self._hand = hand if engaged else STILL
 
     def _take_control(self, number: int) -> None:
-        before = None if self.controller is None else self.people[self.controller].name
+        previous = None if self.controller is None else self.people[self.controller].name
         self.controller = number
         self.asking = None
         name = self.people[number].name
-        self._log(name, "has control", {"before": before})
-        self.hold(f"{name} has control now" if before else "nobody has said go on yet")
+        self._log(name, "has control", {"before": previous})
+        self.hold(f"{name} took control." if previous else "Press Go on to start.")
 
     def _give_label(self, person: Person, label: Label) -> None:
         if not self.robot or self.mode is Mode.STOP:
@@ -398,44 +351,39 @@ class ControlArbiter:
                 {"label": label.name.lower(), "mode": self.mode.value},
             )
             return
-        again = self._pending is not None and self._pending.label is label
+        pending = self._label.pending
+        again = pending is not None and pending.label is label
         self._log(person.name, "said", {"label": label.name.lower(), "again": again})
         if again:
-            self._commit()
+            self._commit_label()
             return
-        self._pending = None
-        self.hold(f"{person.name} said {label.name.lower()}")
-        self._pending = _PendingLabel(label, person.name, self._now() + self.config.undo)
+        self._label.pending = None
+        self.hold(f"{person.name} labelled the episode: {label.name.lower()}.")
+        self._label.pending = PendingLabel(label, person.name, self._now() + self.config.undo)
 
     def _undo(self, person: Person) -> None:
-        if self._pending is None:
+        pending = self._label.pending
+        if pending is None:
             self._log(person.name, "nothing to undo", {})
             return
-        self._log(person.name, "took back", {"label": self._pending.label.name.lower()})
-        self._pending = None
-        self.why = f"{person.name} took the label back"
+        self._log(person.name, "took back", {"label": pending.label.name.lower()})
+        self._label.pending = None
+        self.why = f"{person.name} undid the label."
 
-    def _commit(self) -> None:
-        """Makes the pending label count; the arm resumes if the person in control is present."""
-        pending = self._pending
-        assert pending is not None
-        self._pending = None
-        self._label = pending.label
-        self._label_number += 1
-        self._log(
-            pending.person,
-            "label counts",
-            {"label": pending.label.name.lower(), "number": self._label_number},
-        )
-        if self.mode is Mode.HOLD and pending.resume and self._controller_present():
+    def _commit_label(self) -> None:
+        """Makes the pending label final; the arm resumes if the person in control is present."""
+        committed = self._label.commit()
+        details = {"label": committed.label.name.lower(), "number": self._label.number}
+        self._log(committed.person, "label counts", details)
+        if self.mode is Mode.HOLD and committed.resume and self._controller_present():
             self.mode = Mode.POLICY
             self.why = ""
 
     def _resume(self, person: Person) -> None:
-        if self.mode is not Mode.HOLD or self._pending is not None:
+        if self.mode is not Mode.HOLD or self._label.pending is not None:
             return
         if not self.robot or not person.visible:
-            self.why = "there is no robot yet" if not self.robot else "the page is hidden"
+            self.why = "Wait for the robot to connect." if not self.robot else "Show the page."
             return
         self._log(person.name, "said go on", {})
         self.mode = Mode.POLICY

@@ -1,5 +1,4 @@
-"""Writes every action at the console to disk, one line of JSON each, before anybody is told of
-it."""
+"""Writes every action at the console to disk as one line of JSON, before it becomes visible."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ class AuditLog:
     A line that a crash cut short is ended when the log is opened again.
 
     Args:
-        path: of the file; its folder is made.
+        path: path of the file; its folder is created.
     """
 
     def __init__(self, path: Path) -> None:

@@ -3,7 +3,7 @@
 The page sends the inputs that are down at a moment, never events: the codes of the keys (`KeyW` is
 the key at W's place on an American keyboard), a gamepad's axes and buttons in the standard layout
 of browsers, the deflection of the stick on the screen. The actions are derived here, so a lost
-message cannot leave a key down for ever.
+message cannot leave a key down forever.
 
 Defaults follow LeRobot where it has any: arrows move, S and Q label success and failure, R drops
 the episode, the right shoulder button of a gamepad is the dead-man switch.
@@ -184,14 +184,16 @@ class Bindings:
                 f"bindings: unknown action {action!r}, there are {', '.join(ACTIONS)}."
             )
         holder = next(
-            (which for which, bound in self.inputs.items() if name in bound and which != action),
+            (other for other, bound in self.inputs.items() if name in bound and other != action),
             None,
         )
         if name == FOCUS_KEY:
-            raise RefusedBindingError("Tab moves between the page's controls. Choose another.")
+            raise RefusedBindingError(
+                "Tab moves between the page's controls. Choose another input."
+            )
         if holder == HOLD:
             raise RefusedBindingError(
-                f"{_spoken(name)} is Hold still, which gives nothing away. Choose another."
+                f"{_spoken(name)} is bound to Hold still, which keeps its inputs. Choose another input."
             )
         # The new input replaces the action's inputs of the same kind: key, button or axis.
         kind = name.split(" ")[0]
@@ -199,8 +201,8 @@ class Bindings:
         replaced = [
             bound for bound in current if bound.startswith(kind) and bound not in (name, STOP_KEY)
         ]
-        kept = [bound for bound in current if bound not in (name, *replaced)]
-        changed = {**self.inputs, action: (name, *kept)}
+        unchanged = [bound for bound in current if bound not in (name, *replaced)]
+        changed = {**self.inputs, action: (name, *unchanged)}
         # An action that has the input gets the replaced inputs for it, if the person agrees.
         if holder is not None:
             changed[holder] = (
@@ -209,11 +211,11 @@ class Bindings:
             )
             if holder in NEEDED and not _has_key(changed[holder]):
                 raise RefusedBindingError(
-                    f"{_spoken(name)} is {holder.capitalize()}, which would be left without a key. Choose another."
+                    f"{_spoken(name)} is the only key of {_label(holder)}. Choose another input."
                 )
             if not swap:
                 raise RefusedBindingError(
-                    f"{_spoken(name)} is {holder.capitalize()}. Swap?", swap=True
+                    f"{_spoken(name)} is bound to {_label(holder)}. Swap?", swap=True
                 )
         return Bindings(changed, self._dead_zone)
 
@@ -297,7 +299,7 @@ def _check(inputs: Mapping[str, Sequence[str]]) -> None:
         for name in bound:
             if not _INPUT.fullmatch(name):
                 raise HandoffError(
-                    f"bindings: {name!r} of '{action}' is no input, expected such as 'key KeyW', 'button 5' or "
+                    f"bindings: {name!r} of '{action}' is no input, expected one such as 'key KeyW', 'button 5' or "
                     "'axis 1-'."
                 )
             if name in taken:
@@ -327,6 +329,13 @@ def _has_key(bound: Sequence[str]) -> bool:
 
 def _quoted(action: str | None) -> str:
     return "nothing" if action is None else f"'{action}'"
+
+
+def _label(action: str) -> str:
+    """Name of an action on the page; stored maps have "hand" for the gripper."""
+    return (
+        action.replace("hand", "gripper").capitalize() if action in GRIPS else action.capitalize()
+    )
 
 
 def _spoken(name: str) -> str:

@@ -95,7 +95,7 @@ class ConsoleClient:
         return (
             command
             if age <= self._config.watchdog
-            else command._replace(mode=_stilled(command.mode), hand=STILL)
+            else command._replace(mode=_hold_mode(command.mode), hand=STILL)
         )
 
     def send(self, message: Mapping[str, Any], scene: bytes | None = None) -> None:
@@ -125,7 +125,7 @@ class ConsoleClient:
             )
         except InvalidURI as error:
             raise HandoffError(
-                f"console: {error}. Expected such as ws://127.0.0.1:8700/robot."
+                f"console: {error}. Expected an address such as ws://127.0.0.1:8700/robot."
             ) from None
         ended = threading.Event()
         with connection:
@@ -173,6 +173,6 @@ class ConsoleClient:
                     connection.send(pack({"kind": "scene", "scene": scene}))
 
 
-def _stilled(mode: Mode) -> Mode:
-    """Mode of an arm that must hold still; a session that has ended stays ended."""
+def _hold_mode(mode: Mode) -> Mode:
+    """The mode that replaces `mode` while the arm must hold still; STOP remains STOP."""
     return mode if mode is Mode.STOP else Mode.HOLD

@@ -20,7 +20,7 @@ class Mode(StrEnum):
     POLICY = "policy"
     PERSON = "person"
     HOLD = "hold"
-    """The arm holds still until the person in control says `go on`."""
+    """The arm holds still until the person in control presses `go on`."""
     STOP = "stop"
     """The session ends."""
 

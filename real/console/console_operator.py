@@ -13,7 +13,7 @@ from real.teleop.takeover import HandInput, Takeover, TakeoverConfig
 from robots.interfaces import Intervention, Label, Observation, Requests
 from robots.spec import ActionSpec
 
-SHOWN = ("q", "grasp_pose", "width", "tau_ext")
+DISPLAYED_FIELDS = ("q", "grasp_pose", "width", "tau_ext")
 """Fields of the observation that pages show, if it has them."""
 
 
@@ -45,13 +45,13 @@ class ConsoleOperator:
     Args:
         spec: actions of the environment.
         config: scaling of a person's motion to the arm's.
-        line: connection to the console.
+        client: connection to the console.
         person: name that is recorded while nobody has control.
         rate_hz: control steps per second; an episode's time counts its steps, not the time for
             which the arm held still.
         scene: returns the packed scene, for those who draw it; None sends no scene.
         now: returns the time [s].
-        width_max: largest opening of the gripper [m]; None where actions have no entry for one.
+        width_max: largest opening of the gripper [m]; None if actions have no entry for one.
 
     Raises:
         HandoffError: actions that are not Cartesian steps.
@@ -61,7 +61,7 @@ class ConsoleOperator:
         self,
         spec: ActionSpec,
         config: TakeoverConfig,
-        line: ConsoleConnection,
+        client: ConsoleConnection,
         person: str,
         rate_hz: float,
         scene: Callable[[], bytes] | None = None,
@@ -69,12 +69,12 @@ class ConsoleOperator:
         width_max: float | None = None,
     ) -> None:
         self._takeover = Takeover(spec, config, person, "console", now, width_max)
-        self._line = line
+        self._client = client
         self._person = person
         self._scene = scene
         self._rate_hz = rate_hz
-        self._command = line.command()
-        self._connection = line.connection
+        self._command = client.command()
+        self._connection = client.connection
         self._label_number = 0
         self._episode = -1
         self._steps = 0
@@ -83,7 +83,7 @@ class ConsoleOperator:
         """Time at which the newest action was returned, since the epoch [s]."""
         self._last_label = Label.NONE
 
-    def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> None:
+    def reset(self, seeds: Sequence[int], env_ids: Sequence[int] | None = None) -> None:
         """See `robots.interfaces.Operator`."""
         self._takeover.reset()
         self._episode += 1
@@ -96,7 +96,7 @@ class ConsoleOperator:
         Raises:
             HandoffError: more than one environment.
         """
-        command = self._line.command()
+        command = self._client.command()
         self._command = command
         self._acted = time.time()
         hand = command.hand if command.mode is Mode.PERSON else STILL
@@ -109,8 +109,8 @@ class ConsoleOperator:
 
     def requests(self) -> Requests:
         """See `robots.interfaces.Operator`."""
-        command = self._line.command()
-        connection = self._line.connection
+        command = self._client.command()
+        connection = self._client.connection
         if connection != self._connection:
             self._connection = connection
             self._label_number = 0
@@ -124,7 +124,7 @@ class ConsoleOperator:
 
     def status(self) -> str:
         """See `robots.interfaces.Operator`."""
-        command = self._line.command()
+        command = self._client.command()
         who = command.person or "nobody at the console"
         mode = {
             Mode.POLICY: "policy",
@@ -138,15 +138,15 @@ class ConsoleOperator:
 
     def close(self) -> None:
         """See `robots.interfaces.Operator`."""
-        self._line.close()
+        self._client.close()
 
     def hold(self, why: str) -> None:
-        """Asks the console to hold the arm until the person in control says `go on`, e.g. while
-        they lay a table.
+        """Asks the console to hold the arm until the person in control presses `go on`, e.g.
+        while they set up a table.
 
         Returns at once; `requests` is `paused` as soon as the arm holds still.
         """
-        self._line.send({"kind": "hold", "why": why})
+        self._client.send({"kind": "hold", "why": why})
 
     def report_step(
         self,
@@ -186,14 +186,14 @@ class ConsoleOperator:
         }
         step |= {
             name: np.ravel(observation[name]).astype(float).tolist()
-            for name in SHOWN
+            for name in DISPLAYED_FIELDS
             if name in observation
         }
-        self._line.send(
+        self._client.send(
             {"kind": "step", "told": step}, None if self._scene is None else self._scene()
         )
         if last:
-            self._line.send({"kind": "end", "told": self._episode_report(success, label)})
+            self._client.send({"kind": "end", "told": self._episode_report(success, label)})
 
     def _episode_report(self, success: bool, label: Label) -> dict[str, Any]:
         return {

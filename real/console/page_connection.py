@@ -1,4 +1,4 @@
-"""Tracks what a page has received, so that every message tells it only what has changed."""
+"""Tracks what a page has received, so that every message contains only changes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class PageConnection:
             message["counters"] = telemetry.counters()
             message["bindings"] = arbiter.bindings.inputs
             message["actions"] = ACTIONS
-        # Steps of the running episode that the page has not got.
+        # Steps of the running episode that were not sent yet.
         total = telemetry.first + len(telemetry.steps)
         if self._steps_sent < total:
             begin = max(0, self._steps_sent - telemetry.first)
@@ -77,7 +77,7 @@ class PageConnection:
             ]
             message["total"] = total
             self._steps_sent = total
-        # A refused binding is told once.
+        # The reason of a refused binding is sent once.
         if self.refused is not None:
             message["refused"] = self.refused
             self.refused = None

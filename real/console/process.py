@@ -68,7 +68,8 @@ def open_console(config: ConsoleConfig, folder: Path) -> Iterator[OpenConsole]:
     token = os.environ.get(TOKEN_VARIABLE, "")
     if not token and config.host not in LOCAL:
         raise HandoffError(
-            f"console: listening at {config.host} needs a token in ${TOKEN_VARIABLE}; who has it can move the arm."
+            f"console: listening at {config.host} needs a token in ${TOKEN_VARIABLE}; anybody "
+            "with the token can move the arm."
         )
     # The server reads the bindings, too. Reading them here as well turns a refusal into one line
     # for the person who starts the session.
@@ -157,8 +158,8 @@ def _start(config: ConsoleConfig, token: str, robot_token: str, folder: Path) ->
             time.sleep(0.05)
     server.end()
     raise HandoffError(
-        f"console: no server at {config.host}:{config.port}; its own error stands above. Is the port taken (port 0 "
-        "finds a free one), or no SpaceMouse plugged in?"
+        f"console: no server at {config.host}:{config.port}; its error is printed above. Is the port in use (port 0 "
+        "takes a free one), or is no SpaceMouse plugged in?"
     )
 
 

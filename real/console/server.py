@@ -1,9 +1,9 @@
 """Serves the console: the page, its websocket, and the connection to the robot's process.
 
-A page shows a token before it receives anything; the robot's process shows another token. A message
-that is malformed closes its page and holds the arm still, and so does everybody who connects
-without the right token. A page of another site, which a browser may open beside the console, is
-turned away before it can do even that.
+A page must send a token before it receives anything; the robot's process has another token. A
+malformed message closes its page and holds the arm still; a connection without the right token does
+the same. A page of another site, which the browser may have open as well, is refused before,
+without any effect on the arm.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from real.console.arbiter import ArbiterConfig, ControlArbiter, FloodedError
+from real.console.arbiter import ArbiterConfig, ControlArbiter
 from real.console.audit import AuditLog
 from real.console.bindings import RefusedBindingError, stored_bindings
 from real.console.commands import STILL
 from real.console.messages import command_message, read_inputs, read_message, read_text
 from real.console.page_connection import PageConnection
+from real.console.people import FloodedError
 from real.console.scene_proxy import SceneProxy
 from real.console.telemetry import Telemetry
 from real.teleop.spacemouse import SpaceMouse
@@ -168,7 +169,7 @@ class ConsoleServer:
             await _close(socket, FLOODED, why)
         except (HandoffError, KeyError) as error:
             why = str(error)
-            self.arbiter.hold(f"{name}'s page sent what cannot be read")
+            self.arbiter.hold(f"The page of {name} sent an unreadable message.")
             await _close(socket, BAD_MESSAGE, why)
         except (RuntimeError, OSError):
             why = "the connection broke"
@@ -276,16 +277,18 @@ class ConsoleServer:
                     self.arbiter, self.telemetry, self.scene_proxy.path, self._episodes_ended
                 )
                 await page.socket.send_text(json.dumps(message))
-                frames, page.frames = page.frames, {}
+                frames = page.frames
+                page.frames = {}
                 for frame in frames.values():
                     await page.socket.send_bytes(frame)
                 await asyncio.sleep(max(0.0, period - (time.monotonic() - began)))
 
     async def _serve_robot(self, socket: WebSocket, about: dict[str, Any]) -> None:
         """Serves the robot's process until it disconnects; a new one replaces an old one."""
-        replaced, self._robot = self._robot, socket
+        replaced = self._robot
+        self._robot = socket
         if replaced is not None:
-            await _close(replaced, 1000, "another robot's side came")
+            await _close(replaced, 1000, "another robot's process connected")
         self.telemetry.begin(about)
         for page in self._pages.values():
             page.stale = True
@@ -365,9 +368,9 @@ def _same_site(socket: WebSocket) -> bool:
     return origin is None or urlsplit(origin).netloc == socket.headers.get("host")
 
 
-def _equal(shown: str, token: str) -> bool:
+def _equal(received: str, token: str) -> bool:
     """Compares a token in constant time."""
-    return hmac.compare_digest(shown.encode("utf-8", "surrogateescape"), token.encode())
+    return hmac.compare_digest(received.encode("utf-8", "surrogateescape"), token.encode())
 
 
 def _address(socket: WebSocket) -> str:

@@ -50,8 +50,8 @@ class Telemetry:
         """Adds a control step.
 
         Args:
-            step: keys `episode`, `reward`, `person`; `probability` and `hand` if there are such;
-                and the state.
+            step: keys `episode`, `reward`, `person`; optionally `probability` and `hand`, the
+                gripper's opening [m]; and the state.
 
         Raises:
             HandoffError: a key is missing.
@@ -111,7 +111,7 @@ def _check(report: Mapping[str, Any], keys: tuple[str, ...]) -> None:
     missing = [key for key in keys if key not in report]
     if missing:
         raise HandoffError(
-            f"console: a report of the robot's process lacks {missing}. Is it another version?"
+            f"console: a report of the robot's process lacks {missing}. Has it another version?"
         )
 
 

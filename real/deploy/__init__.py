@@ -7,7 +7,7 @@
 - `planar_space`: targets of a pusher on a board.
 - `governor`: the keep-in box, and limits of speed, acceleration and jerk.
 - `supervision`: a person who holds the arm, steers it and labels the episode.
-- `episode_recorder`: schema and rows of a stored episode.
+- `episode_recorder`: the record of an episode, and its schema in a store.
 - `recording`: storing an episode even if a fault ended it.
 - `onnx_policy`: an exported policy on ONNX Runtime.
 - `onnx_success`: an exported success classifier on ONNX Runtime.

@@ -69,7 +69,7 @@ def camera_streams(cameras: Mapping[str, CameraConfig], console: OpenConsole) ->
     context = multiprocessing.get_context("spawn")
     processes = [
         context.Process(
-            target=_stream_for_ever,
+            target=_stream_and_reconnect,
             args=(name, settings, console.uri, console.robot_token),
             name=f"handoff-{name}",
         )
@@ -127,7 +127,7 @@ class Camera:
         except av.FFmpegError as error:
             raise HandoffError(
                 f"camera {config.source}: cannot be opened ({error.strerror}). "
-                "Is it plugged in, used by another program?"
+                "Is it plugged in, or used by another program?"
             ) from None
         if not self._container.streams.video:
             self._container.close()
@@ -140,7 +140,7 @@ class Camera:
         """(height, width, 3) uint8 RGB, the next image; waits for it.
 
         Raises:
-            HandoffError: no more images come.
+            HandoffError: the camera sends no more images.
         """
         import av
 
@@ -148,7 +148,7 @@ class Camera:
             image = next(self._images)
         except (StopIteration, av.FFmpegError):
             raise HandoffError(
-                f"camera {self._config.source}: no more images come. Was it unplugged?"
+                f"camera {self._config.source}: sends no more images. Was it unplugged?"
             ) from None
         height = self._config.height
         width = max(1, round(image.width * height / image.height))
@@ -184,7 +184,7 @@ def _decoded(container: Any) -> Iterator[Any]:
             continue
 
 
-def _stream_for_ever(name: str, config: CameraConfig, uri: str, token: str) -> None:
+def _stream_and_reconnect(name: str, config: CameraConfig, uri: str, token: str) -> None:
     """Streams a camera, and reconnects to camera and console; target of its process."""
     from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 

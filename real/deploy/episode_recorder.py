@@ -1,19 +1,19 @@
-"""Writes a deployed episode to an `EpisodeStore`: the policy's observations and actions, the
-reference, and the robot's states."""
+"""Defines the record of a deployed episode, and writes it to an `EpisodeStore`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from real.deploy.loop import LoopRecord
 from real.franka.state_recorder import robot_fields
 from robots.contract import Contract
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.franka.robot import Robot
+from robots.interfaces import Label
 from robots.spec import FieldSpec
 
 _ROBOT_MEANING = {
@@ -53,6 +53,32 @@ PERSON = {
 """Further fields of the stream `policy` in a supervised episode. Its rate is then nominal and
 `step_time` exact: no step is made while the arm holds still, and a step is cut short when the
 person takes the arm over or gives it back."""
+
+
+@dataclass
+class LoopRecord:
+    """Everything that the loop records of an episode, up to a fault if there was one."""
+
+    policy: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    """One row per policy step: the observation, `action` as executed, `action_proposed`; in a
+    supervised episode also the fields of `PERSON`."""
+    reference: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    """One row per stream tick: `position` and `velocity` as streamed, the requested position
+    `asked` before the governor, and the `measured` position at the end of the tick."""
+    begin: float = 0.0
+    """Robot time of the first policy step [s]."""
+    end: float = 0.0
+    """Robot time of the newest state [s]."""
+    inference_ms: list[float] = field(default_factory=list)
+    """Host time of every inference [ms]."""
+    stopped: bool = False
+    """Whether the stop condition ended the episode."""
+    label: Label = Label.NONE
+    """The person's label, which ended the episode."""
+    held: float = 0.0
+    """Robot time for which the person held the arm still [s]."""
+    people: set[str] = field(default_factory=set)
+    """Names of the people who had the arm."""
 
 
 def deploy_schema(

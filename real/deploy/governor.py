@@ -230,12 +230,12 @@ class ReferenceGovernor:
         return value
 
 
-def _into_ball(safe: np.ndarray, wanted: np.ndarray, limit: float) -> np.ndarray:
+def _into_ball(safe: np.ndarray, requested: np.ndarray, limit: float) -> np.ndarray:
     """The last point in the ball of radius `limit` on the line from `safe`, inside it, to
-    `wanted`."""
-    if float(wanted @ wanted) <= limit * limit:
-        return wanted
-    line = wanted - safe
+    `requested`."""
+    if float(requested @ requested) <= limit * limit:
+        return requested
+    line = requested - safe
     # |safe + share * line|^2 = limit^2 is a quadratic equation a share^2 + 2 b share + c = 0.
     a = float(line @ line)
     b = float(safe @ line)
@@ -246,14 +246,14 @@ def _into_ball(safe: np.ndarray, wanted: np.ndarray, limit: float) -> np.ndarray
     return safe + line * min(max(share, 0.0), 1.0)
 
 
-def _into_slabs(safe: np.ndarray, wanted: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The last point v on the line from `safe` to `wanted` with |r . v| <= 1 for every row r; a
+def _into_slabs(safe: np.ndarray, requested: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The last point v on the line from `safe` to `requested` with |r . v| <= 1 for every row r; a
     larger value at `safe` may not increase."""
-    begin, change = rows @ safe, rows @ (wanted - safe)
+    begin, change = rows @ safe, rows @ (requested - safe)
     limit = np.maximum(1.0, np.abs(begin))
     moving = change != 0.0
     shares = (np.sign(change[moving]) * limit[moving] - begin[moving]) / change[moving]
-    return safe + (wanted - safe) * min(1.0, float(shares.min(initial=1.0)))
+    return safe + (requested - safe) * min(1.0, float(shares.min(initial=1.0)))
 
 
 def _check_limits(config: GovernorConfig, low: np.ndarray, high: np.ndarray) -> None:

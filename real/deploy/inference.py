@@ -13,7 +13,7 @@ from real.deploy.schedule import ChunkSchedule, ObservationHistory
 from robots.contract import Contract
 from robots.control.noise import chunk_noise
 from robots.errors import HandoffError
-from robots.interfaces import Policy, PolicyInput, SeeingPolicy
+from robots.interfaces import MultimodalPolicy, Policy, PolicyInput
 from robots.language.text import INSTRUCTION, decode
 from robots.spec import check_field
 
@@ -33,7 +33,7 @@ class ChunkInference:
 
     def __init__(
         self,
-        policy: Policy | SeeingPolicy,
+        policy: Policy | MultimodalPolicy,
         contract: Contract,
         executor: ThreadPoolExecutor,
         *,

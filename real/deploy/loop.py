@@ -18,6 +18,7 @@ import numpy as np
 
 from real.arm import Arm, ArmState, stopping
 from real.deploy.action_space import Space
+from real.deploy.episode_recorder import LoopRecord
 from real.deploy.governor import GovernorConfig, ReferenceGovernor
 from real.deploy.inference import ChunkInference
 from real.deploy.schedule import Freshness, Watchdog, WatchdogConfig
@@ -32,10 +33,10 @@ from robots.interfaces import (
     Clock,
     Intervention,
     Label,
+    MultimodalPolicy,
     Observation,
     Policy,
     Progress,
-    SeeingPolicy,
     no_progress,
 )
 
@@ -63,36 +64,10 @@ class LoopConfig:
     """Limits of the joints."""
 
 
-@dataclass
-class LoopRecord:
-    """Everything that the loop records of an episode, up to a fault if there was one."""
-
-    policy: dict[str, list[np.ndarray]] = field(default_factory=dict)
-    """One row per policy step: the observation, `action` as executed, `action_proposed`; in a
-    supervised episode also the fields of `real.deploy.episode_recorder.PERSON`."""
-    reference: dict[str, list[np.ndarray]] = field(default_factory=dict)
-    """One row per stream tick: `position` and `velocity` as streamed, the requested position
-    `asked` before the governor, and the `measured` position at the end of the tick."""
-    begin: float = 0.0
-    """Robot time of the first policy step [s]."""
-    end: float = 0.0
-    """Robot time of the newest state [s]."""
-    inference_ms: list[float] = field(default_factory=list)
-    """Host time of every inference [ms]."""
-    stopped: bool = False
-    """Whether the stop condition ended the episode."""
-    label: Label = Label.NONE
-    """The person's label, which ended the episode."""
-    held: float = 0.0
-    """Robot time for which the person held the arm still [s]."""
-    people: set[str] = field(default_factory=set)
-    """Names of the people who had the arm."""
-
-
 def run_episode(
     arm: Arm,
     clock: Clock,
-    policy: Policy | SeeingPolicy,
+    policy: Policy | MultimodalPolicy,
     contract: Contract,
     observe: Callable[[ArmState], Observation],
     config: LoopConfig,
@@ -176,7 +151,7 @@ class _Episode:
 
     arm: Arm
     clock: Clock
-    policy: Policy | SeeingPolicy
+    policy: Policy | MultimodalPolicy
     contract: Contract
     observe: Callable[[ArmState], Observation]
     config: LoopConfig

@@ -49,7 +49,7 @@ class RemoteTracker:
         self._config = config
         self._closing = threading.Event()
         self._newest: tuple[np.ndarray, float] | None = None
-        self._trouble = "no frame has come"
+        self._trouble = "no frame was received"
         self._thread = threading.Thread(target=self._work, name="tracker", daemon=True)
 
     def __enter__(self) -> RemoteTracker:
@@ -60,7 +60,7 @@ class RemoteTracker:
                 self._closing.set()
                 raise HandoffError(
                     f"tracker {self._config.uri}: no pose within {self._config.first_seconds} s ({self._trouble}). Is "
-                    "it running, does it see the board?"
+                    "it running, and is the board in view?"
                 )
             time.sleep(0.01)
         return self
@@ -111,7 +111,7 @@ class RemoteTracker:
                 with contextlib.suppress(TimeoutError):
                     frame = connection.recv(timeout=0.2)
                     self._newest = (_pose_of(frame), time.monotonic())
-                    self._trouble = "it has fallen silent"
+                    self._trouble = "it sends no more frames"
 
 
 def _pose_of(frame: str | bytes) -> np.ndarray:

@@ -10,7 +10,13 @@ import numpy as np
 from robots.contract import CONTRACT_KEY, Contract
 from robots.errors import HandoffError, SafetyError
 from robots.interfaces import PolicyInput
-from robots.language.tokenizer import READING_KEY, TOKENIZER, WORDS, Reader, TokenizerSpec
+from robots.language.tokenizer import (
+    TOKEN_INPUTS,
+    TOKENIZER_FILE,
+    TOKENIZER_KEY,
+    SentenceTokenizer,
+    TokenizerSpec,
+)
 
 
 class OnnxPolicy:
@@ -33,7 +39,7 @@ class OnnxPolicy:
         self._session = _open(path)
         self.contract = _read_contract(self._session, path)
         _check_graph(self._session, self.contract, path)
-        self.reader = _read_reader(self._session, path) if self.contract.instruction else None
+        self.tokenizer = _read_tokenizer(self._session, path) if self.contract.instruction else None
         size = int(np.prod(self.contract.action.shape))
         self._observation_shape = (self.contract.n_obs_steps, self.contract.observation_size)
         self._action_shape = (self.contract.horizon, size)
@@ -52,7 +58,7 @@ class OnnxPolicy:
 
         Raises:
             HandoffError: an input of the wrong shape, an input that the policy does not take, or
-                instructions that cannot be tokenized, see `Reader.tokens`.
+                instructions that cannot be tokenized, see `SentenceTokenizer.tokens`.
             SafetyError: a non-finite input or output.
         """
         inputs = observation if isinstance(observation, PolicyInput) else PolicyInput(observation)
@@ -64,9 +70,9 @@ class OnnxPolicy:
                 f"policy: {len(observation)} observations but {len(noise)} noise rows."
             )
         tensors = {"observation": observation, "noise": noise}
-        if self.reader is not None:
-            tokens = self.reader.tokens(inputs.instructions, len(noise))
-            tensors |= dict(zip(WORDS, tokens, strict=True))
+        if self.tokenizer is not None:
+            tokens = self.tokenizer.tokens(inputs.instructions, len(noise))
+            tensors |= dict(zip(TOKEN_INPUTS, tokens, strict=True))
         (action,) = self._session.run(["action"], tensors)
         if action.shape != noise.shape:
             raise HandoffError(
@@ -83,10 +89,10 @@ class OnnxPolicy:
     def _check_inputs(self, inputs: PolicyInput) -> None:
         """Refuses inputs that the graph does not have."""
         surplus = [*inputs.sensors, *(["a goal"] if inputs.goal is not None else [])]
-        surplus += ["an instruction"] if inputs.instructions and self.reader is None else []
+        surplus += ["an instruction"] if inputs.instructions and self.tokenizer is None else []
         if surplus:
             raise HandoffError(
-                f"policy {self.path.name}: is given {', '.join(surplus)}, which it does not take."
+                f"policy {self.path.name}: received {', '.join(surplus)}, which it does not take."
             )
 
 
@@ -120,20 +126,22 @@ def _read_contract(session: Any, path: Path) -> Contract:
     metadata = session.get_modelmeta().custom_metadata_map
     if CONTRACT_KEY not in metadata:
         raise HandoffError(
-            f"policy: {path} carries no contract (metadata '{CONTRACT_KEY}'; it has {sorted(metadata)}). "
+            f"policy: {path} contains no contract (metadata '{CONTRACT_KEY}'; it has {sorted(metadata)}). "
             "Was it exported by another tool?"
         )
     return Contract.from_json(metadata[CONTRACT_KEY])
 
 
-def _read_reader(session: Any, path: Path) -> Reader:
+def _read_tokenizer(session: Any, path: Path) -> SentenceTokenizer:
     metadata = session.get_modelmeta().custom_metadata_map
-    if READING_KEY not in metadata:
+    if TOKENIZER_KEY not in metadata:
         raise HandoffError(
-            f"policy: {path} is language-conditioned but names no tokenizer (metadata '{READING_KEY}'). Export the "
+            f"policy: {path} is language-conditioned but names no tokenizer (metadata '{TOKENIZER_KEY}'). Export the "
             "policy again."
         )
-    return Reader(path.with_name(TOKENIZER), TokenizerSpec.from_json(metadata[READING_KEY]))
+    return SentenceTokenizer(
+        path.with_name(TOKENIZER_FILE), TokenizerSpec.from_json(metadata[TOKENIZER_KEY])
+    )
 
 
 def _check_graph(session: Any, contract: Contract, path: Path) -> None:
@@ -150,7 +158,7 @@ def _check_graph(session: Any, contract: Contract, path: Path) -> None:
         "action": chunk,
     }
     shapes = {node.name: node.shape for node in (*session.get_inputs(), *session.get_outputs())}
-    names = {*expected, *(WORDS if contract.instruction else ())}
+    names = {*expected, *(TOKEN_INPUTS if contract.instruction else ())}
     if shapes.keys() != names:
         raise HandoffError(
             f"policy: {path} has tensors {sorted(shapes)}, expected {sorted(names)}."

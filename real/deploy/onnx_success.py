@@ -43,7 +43,7 @@ class OnnxSuccess:
             ) from None
         metadata = self._session.get_modelmeta().custom_metadata_map
         if SUCCESS_KEY not in metadata:
-            raise HandoffError(f"{path}: carries no success contract. Is it a policy?")
+            raise HandoffError(f"{path}: contains no success contract. Is it a policy?")
         self.contract = SuccessContract.from_json(metadata[SUCCESS_KEY])
 
     def __call__(self, observation: Observation) -> np.ndarray:
@@ -56,7 +56,7 @@ class OnnxSuccess:
         missing = [name for name in specs if name not in observation]
         if missing:
             raise HandoffError(
-                f"success classifier: no fields {missing} are observed, only {sorted(observation)}."
+                f"success classifier: fields {missing} are not observed, only {sorted(observation)}."
             )
         tensors = {
             name: np.ascontiguousarray(

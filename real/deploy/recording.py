@@ -8,9 +8,8 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from real.deploy.episode_recorder import append_episode, tracking_figures
-from real.deploy.loop import LoopRecord
-from robots.errors import HandoffError, words
+from real.deploy.episode_recorder import LoopRecord, append_episode, tracking_figures
+from robots.errors import HandoffError, error_text
 from robots.signals import delayed_signals
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class EpisodeRecording:
     @property
     def fault(self) -> str | None:
         """Message of the error that ended the episode, or None."""
-        return None if self._error is None else words(self._error)
+        return None if self._error is None else error_text(self._error)
 
     @contextmanager
     def of(self, arm: FrankaArm) -> Iterator[None]:
@@ -89,7 +88,7 @@ class EpisodeRecording:
                     raise
                 fault = self.fault.removesuffix(".")
                 raise HandoffError(
-                    f"{fault}. The recorded episode could not be stored: {words(error_in_storing)}"
+                    f"{fault}. The recorded episode could not be stored: {error_text(error_in_storing)}"
                 ) from error_in_storing
 
     def _await_states(self, arm: FrankaArm) -> None:

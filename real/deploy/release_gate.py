@@ -68,8 +68,8 @@ def gate(
                 f"gate: {model.path} is language-conditioned, {bundle / 'golden.npz'} lacks '{INSTRUCTION}'."
             )
     parity = _parity(policy, golden)
-    own_ms, reference_ms = _time_in_turns(config, policy, teacher, golden, progress)
-    p50, p99 = (float(value) for value in np.percentile(own_ms, [50, 99]))
+    bundle_ms, reference_ms = _time_in_turns(config, policy, teacher, golden, progress)
+    p50, p99 = (float(value) for value in np.percentile(bundle_ms, [50, 99]))
     reference_p50, reference_p99 = (float(value) for value in np.percentile(reference_ms, [50, 99]))
     figures = {
         "parity": parity,
@@ -79,14 +79,14 @@ def gate(
         "reference_p99_ms": reference_p99,
         "speedup": reference_p50 / p50,
         "golden": len(golden["observation"]),
-        "repeats": len(own_ms),
+        "repeats": len(bundle_ms),
         "sampler": policy.contract.sampler,
         "reference_sampler": teacher.contract.sampler,
     }
     problems = _problems(config, figures)
     verdict = {**figures, "passed": not problems, "failed": problems}
     (out / "gate.json").write_text(json.dumps(verdict, indent=2) + "\n")
-    _draw(own_ms, reference_ms, config, out / "latency.png")
+    _draw(bundle_ms, reference_ms, config, out / "latency.png")
     if problems:
         raise GateError(f"gate: {bundle.name} was not released: " + "; ".join(problems))
     return verdict
@@ -107,7 +107,7 @@ def _problems(config: GateConfig, figures: dict[str, Any]) -> list[str]:
     if not figures["speedup"] >= config.min_speedup:
         problems.append(
             f"it is {figures['speedup']:.1f} times as fast as {figures['reference_sampler']}, at least "
-            f"{config.min_speedup:g} wanted (was the student exported with its one-step sampler?)"
+            f"{config.min_speedup:g} required (was the student exported with its one-step sampler?)"
         )
     return problems
 
@@ -191,24 +191,24 @@ def _time_in_turns(
         once(policy, i)
         if i % config.reference_every == 0:
             once(teacher, i)
-    own, reference = [], []
+    bundle, reference = [], []
     for first in range(0, config.repeats, config.block):
         turn = range(first, min(first + config.block, config.repeats))
-        own += [once(policy, i) for i in turn]
+        bundle += [once(policy, i) for i in turn]
         reference += [once(teacher, i) for i in turn[:: config.reference_every]]
-        progress(turn.stop, config.repeats, f"{own[-1]:.2f} ms")
-    return np.array(own), np.array(reference)
+        progress(turn.stop, config.repeats, f"{bundle[-1]:.2f} ms")
+    return np.array(bundle), np.array(reference)
 
 
-def _draw(own_ms: np.ndarray, reference_ms: np.ndarray, config: GateConfig, path: Path) -> None:
+def _draw(bundle_ms: np.ndarray, reference_ms: np.ndarray, config: GateConfig, path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.0, 3.2), layout="constrained")
     axes = figure.subplots()
     edges = np.geomspace(
-        min(own_ms.min(), reference_ms.min()), max(own_ms.max(), reference_ms.max()), 80
+        min(bundle_ms.min(), reference_ms.min()), max(bundle_ms.max(), reference_ms.max()), 80
     )
-    for times, label in ((own_ms, "bundle"), (reference_ms, "reference")):
+    for times, label in ((bundle_ms, "bundle"), (reference_ms, "reference")):
         share = np.full(len(times), 1.0 / len(times))
         axes.hist(
             times,

@@ -103,7 +103,7 @@ class RemotePolicy:
             )
         rows = zip(observation, noise, strict=True)
         chunks = [
-            self._ask({**split_fields(contract, o), NOISE: check_noise(contract, n)})
+            self._request({**split_fields(contract, o), NOISE: check_noise(contract, n)})
             for o, n in rows
         ]
         return (
@@ -136,7 +136,7 @@ class RemotePolicy:
             or not isinstance(metadata.get("contract"), dict)
         ):
             raise HandoffError(
-                f"{self._name}: speaks protocol {protocol!r}, expected {PROTOCOL!r}. Is it another server?"
+                f"{self._name}: has protocol {protocol!r}, expected {PROTOCOL!r}. Is it another server?"
             )
         contract = validate(Contract, metadata["contract"], "contract")
         if metadata.get("digest") != contract_digest(contract):
@@ -145,7 +145,7 @@ class RemotePolicy:
             )
         return contract
 
-    def _ask(self, request: dict[str, Any]) -> np.ndarray:
+    def _request(self, request: dict[str, Any]) -> np.ndarray:
         with self._lock:
             try:
                 self._connection.send(pack(request))
@@ -158,7 +158,7 @@ class RemotePolicy:
         chunk = answer.get("prediction") if isinstance(answer, dict) else None
         shape = (self.contract.horizon, action_size(self.contract))
         if not isinstance(chunk, np.ndarray) or chunk.shape != shape or chunk.dtype.kind != "f":
-            raise HandoffError(f"{self._name}: its answer holds no 'prediction' of shape {shape}.")
+            raise HandoffError(f"{self._name}: its answer has no 'prediction' of shape {shape}.")
         if not np.isfinite(chunk).all():
             raise SafetyError(
                 f"{self._name}: a predicted action is not finite, expected finite {shape}."
@@ -177,7 +177,7 @@ class RemotePolicy:
             raise self._lost(error) from None
 
     def _lost(self, error: ConnectionClosed) -> HandoffError:
-        reason = error.rcvd.reason or error.rcvd.code if error.rcvd else "no farewell"
+        reason = error.rcvd.reason or error.rcvd.code if error.rcvd else "without a closing message"
         return HandoffError(
             f"{self._name}: the connection is closed ({reason}). Was the server stopped?"
         )
@@ -200,10 +200,12 @@ def _connect(config: RemoteConfig, token: str) -> ClientConnection:
     except InvalidStatus as error:
         status = error.response.status_code
         cause = (
-            "Is the token right?" if status == 401 else "Is it stopping, or another kind of server?"
+            "Is the token right?"
+            if status == 401
+            else "Is it shutting down, or another kind of server?"
         )
         raise HandoffError(f"{name}: refused the connection with HTTP {status}. {cause}") from None
     except (OSError, InvalidHandshake, InvalidMessage, EOFError) as error:
         raise HandoffError(
-            f"{name}: cannot be reached ({error}). Does it run, and at this address?"
+            f"{name}: cannot be reached ({error}). Is it running at this address?"
         ) from None

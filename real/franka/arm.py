@@ -20,7 +20,7 @@ from real.franka.joint_limits import joint_velocity
 from real.franka.realtime import Scheduling, scheduled
 from real.franka.state_recorder import StateRecorder
 from robots.config import config
-from robots.errors import HandoffError, SafetyError, words
+from robots.errors import HandoffError, SafetyError, error_text
 from robots.franka import RobotName, find_robot
 from robots.franka.kinematics import inverse_kinematics
 from robots.franka.robot import Robot
@@ -129,7 +129,7 @@ class FrankaArm:
             # The first error is the cause; that of the clean-up must not hide it.
             if error is None:
                 raise
-            error.add_note(f"Stopping the arm failed: {words(second)}")
+            error.add_note(f"Stopping the arm failed: {error_text(second)}")
         finally:
             self._robot = None
 
@@ -167,14 +167,14 @@ class FrankaArm:
             )
         if not state.time > before.time:
             raise SafetyError(
-                f"arm: its time stands at {state.time:.3f} s. Are states still being sent?"
+                f"arm: its time stopped at {state.time:.3f} s. Does it still send states?"
             )
         limits = self.robot.limits
         margin = np.minimum(state.q - limits.q_min, limits.q_max - state.q)
         if margin.min() < 0.05:
             i = int(np.argmin(margin))
             raise SafetyError(
-                f"arm: joint{i + 1} is {margin[i]:.3f} rad from its limit, at least 0.05 wanted. Guide it away."
+                f"arm: joint{i + 1} is {margin[i]:.3f} rad from its limit, at least 0.05 required. Guide it away."
             )
         if np.abs(state.tau_ext).max() > self.config.rest_torque:
             i = int(np.argmax(np.abs(state.tau_ext)))
@@ -239,7 +239,7 @@ class FrankaArm:
         self._raise_latched()
         if self._motion is None:
             raise SafetyError(
-                "arm: a target came while the arm is not under control. Was `start` called?"
+                "arm: a target was set while the arm is not under control. Was `start` called?"
             )
         if not all(np.isfinite(part).all() for part in target):
             raise SafetyError(
@@ -289,7 +289,8 @@ class FrankaArm:
             ) from None
         if not recovered:
             raise SafetyError("arm: recovery failed. Does the cause of the fault persist?")
-        self._fault, self._motion = None, None
+        self._fault = None
+        self._motion = None
 
     def _configure(self) -> None:
         torque, force = (

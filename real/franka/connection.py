@@ -33,7 +33,7 @@ def arm_state(state: Any) -> ArmState:
 
 def error_names(errors: Any) -> tuple[str, ...]:
     """Names of the flags that are set in a `franky.Errors`."""
-    # One call into C++ for the usual case, that nothing is wrong.
+    # A single call into C++ for the usual case without errors.
     if not any(errors.__getstate__()):
         return ()
     flags = (name for name, member in vars(type(errors)).items() if isinstance(member, property))
@@ -60,20 +60,18 @@ def connect(host: str, realtime: Literal["enforce", "ignore"]) -> Any:
         return franky.Robot(host, relative_dynamics_factor=1.0, realtime_config=priority)
     except franky.NetworkException as error:
         raise HandoffError(
-            f"arm: nobody answers at {host}:1337 ({error}). "
+            f"arm: no robot answers at {host}:1337 ({error}). "
             "Is the twin running, the robot on, FCI active in Desk?"
         ) from None
     except franky.IncompatibleVersionException as error:
         raise HandoffError(
-            f"arm at {host}: speaks another FCI version ({error}). franky-control 2.0.0 needs robot system "
+            f"arm at {host}: has another FCI version ({error}). franky-control 2.0.0 needs robot system "
             "5.9.0 or newer."
         ) from None
     except franky.RealtimeException as error:
         raise HandoffError(NO_REALTIME.format(error)) from None
     except (franky.ProtocolException, franky.ModelException) as error:
-        raise HandoffError(
-            f"arm at {host}: answered what is not FCI protocol 10 ({error})."
-        ) from None
+        raise HandoffError(f"arm at {host}: its answer is not FCI protocol 10 ({error}).") from None
     except RuntimeError as error:
         # libfranka lets some errors of its sockets through as they are.
         raise HandoffError(

@@ -259,7 +259,9 @@ class FrankaGripper:
             running.get()
 
     def _begin(self, opening: float) -> Any:
-        speed, force, any_width = self._speed, self._config.force, self._width_max
+        speed = self._speed
+        force = self._config.force
+        any_width = self._width_max
         if opening < self._config.closed:
             return self._gripper.grasp_async(0.0, speed, force, any_width, any_width)
         return self._gripper.move_async(opening, speed)
@@ -296,9 +298,9 @@ def _connect(host: str) -> Any:
         return franky.Gripper(host)
     except franky.NetworkException as error:
         raise HandoffError(
-            f"gripper: nobody answers at {host}:1338 ({error}). Is the gripper mounted and switched on in Desk?"
+            f"gripper: none answers at {host}:1338 ({error}). Is the gripper mounted and switched on in Desk?"
         ) from None
     except franky.IncompatibleVersionException as error:
         raise HandoffError(
-            f"gripper at {host}: speaks another version ({error}); franky-control 2.0.0 needs version 3."
+            f"gripper at {host}: has another protocol version ({error}); franky-control 2.0.0 needs version 3."
         ) from None

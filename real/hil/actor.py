@@ -24,7 +24,7 @@ from robots.config import config
 from robots.errors import HandoffError
 from robots.interfaces import Clock, Intervention, Label, Observation, Operator, Step, VecEnv
 from robots.wire.learner import EPISODES_PER_START, MAX_ROWS
-from robots.wire.steps import Steps, chosen, joined
+from robots.wire.steps import Steps, concatenate_steps, select_steps
 
 HOLD_SECONDS = 0.05
 """Time between queries of the operator while the actor holds still [s]."""
@@ -98,8 +98,8 @@ class Actor:
         vector: maps observations (N, ...) to the learner's vectors (N, O); None concatenates all
             fields but images.
         starts: returns (N,) the seeds from which the running episodes began, such as
-            `sim.vec_env.Worlds`' `episode_seeds`. They seed the operator and repeat a start. None:
-            a repeated start is a new one.
+            `sim.vec_env.EngineVecEnv`' `episode_seeds`. They seed the operator and repeat a start.
+            None: a repeated start is a new one.
         hold: called about 20 times per second while the actor holds still, since it has no
             parameters yet or is paused.
         watch: called with every step, in the acting thread; with `commit_every` 1 the step has been
@@ -224,16 +224,17 @@ class Actor:
         # The policy proposes, the person may overrule, the environments execute.
         proposed, version = self._propose(policy, vector, observation)
         intervention = self._operator.intervene(
-            self._actions.to_world(proposed, observation), observation
+            self._actions.to_env(proposed, observation), observation
         )
-        corrected = self._actions.from_world(intervention.executed, observation)
+        corrected = self._actions.from_env(intervention.executed, observation)
         executed = np.where(intervention.intervening[:, None], corrected, proposed)
         executed = executed.astype(np.float32)
         toggle = self._actions.toggled(executed, observation)
         step = self._env.step(intervention.executed)
 
         # Reward and end, by the environment or a classifier, and by the person's label.
-        label, self._label = self._label, Label.NONE
+        label = self._label
+        self._label = Label.NONE
         ended = step.terminated | step.truncated
         verdict = _labelled(self._rewards.judge(step), label)
         last = ended | verdict.terminated | (label != Label.NONE)
@@ -258,7 +259,7 @@ class Actor:
             next_pictures={name: step.final_observation[name] for name in self.config.pictures},
         )
         moved = step.executed > 0
-        steps = steps if moved.all() else chosen(steps, moved)
+        steps = steps if moved.all() else select_steps(steps, moved)
         if steps.rows:
             self._pending.append(steps)
         if last.any() or len(self._pending) >= self.config.commit_every:
@@ -288,21 +289,22 @@ class Actor:
             uniform = rng.uniform(-1.0, 1.0, (len(vector), actions.size)).astype(np.float32)
             # Mapped to the environment and back, so that the gripper's entry is one of its
             # commands.
-            env_action = actions.to_world(uniform, observation)
-            return actions.from_world(env_action, observation).astype(np.float32), -1
+            env_action = actions.to_env(uniform, observation)
+            return actions.from_env(env_action, observation).astype(np.float32), -1
         if (policy.card.observation, policy.card.action) != (vector.shape[1], actions.size):
             raise HandoffError(
-                f"actor: policy {policy.version} is of {policy.card.observation} observed entries and "
-                f"{policy.card.action} of an action, this robot has {vector.shape[1]} and {actions.size}. Is the "
-                "learner another task's?"
+                f"actor: policy {policy.version} has {policy.card.observation} observation and {policy.card.action} "
+                f"action entries, this robot {vector.shape[1]} and {actions.size}. Does the learner train "
+                "another task?"
             )
         return policy.act(vector, None if self.config.deterministic else rng), policy.version
 
     def _commit(self) -> None:
         """Writes the pending steps to the journal."""
-        pending, self._pending = self._pending, []
+        pending = self._pending
+        self._pending = []
         if pending:
-            self._journal.append(joined(pending))
+            self._journal.append(concatenate_steps(pending))
 
     def _begin_all(self) -> None:
         """Resets all environments."""
@@ -352,7 +354,7 @@ def _check_finite(vector: np.ndarray) -> None:
         row, entry = np.argwhere(~np.isfinite(vector))[0]
         raise HandoffError(
             f"actor: entry {entry} of the observation of environment {row} is {vector[row, entry]}, expected a finite "
-            "number. Nothing is executed on it; was a sensor lost?"
+            "number. No action is executed; was a sensor lost?"
         )
 
 

@@ -46,8 +46,8 @@ class ActorPolicy:
 
     def _features(self, vector_NO: np.ndarray) -> np.ndarray:
         parts = [(vector_NO - self._arrays["centre"]) / self._arrays["half_range"]]
-        parts += [_scaled(vector_NO, *difference) for difference in self.card.differences]
-        parts += [np.tanh(_scaled(vector_NO, *close_up)) for close_up in self.card.close_ups]
+        parts += [_scaled(vector_NO, *feature) for feature in self.card.relative_features]
+        parts += [np.tanh(_scaled(vector_NO, *feature)) for feature in self.card.scaled_features]
         return np.concatenate(parts, axis=1)
 
 

@@ -34,17 +34,17 @@ class ActionMapping(Protocol):
     """Maps between the learner's actions, in [-1, 1] with the gripper's command last if there is
     one, and the environment's.
 
-    `robots.control.gripper_commands.CommandedHand` is one.
+    `robots.control.gripper_commands.CommandedGripper` is one.
     """
 
     size: int
     """Number of entries A of the learner's actions."""
 
-    def to_world(self, action: np.ndarray, observation: Observation) -> np.ndarray:
+    def to_env(self, action: np.ndarray, observation: Observation) -> np.ndarray:
         """(N, E) actions of the environment, given the learner's (N, A)."""
         ...
 
-    def from_world(self, action: np.ndarray, observation: Observation) -> np.ndarray:
+    def from_env(self, action: np.ndarray, observation: Observation) -> np.ndarray:
         """(N, A) actions of the learner, given the environment's (N, E), such as a person's."""
         ...
 
@@ -65,11 +65,11 @@ class IdentityActions:
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def to_world(self, action: np.ndarray, observation: Observation) -> np.ndarray:
+    def to_env(self, action: np.ndarray, observation: Observation) -> np.ndarray:
         """See `ActionMapping`."""
         return action
 
-    def from_world(self, action: np.ndarray, observation: Observation) -> np.ndarray:
+    def from_env(self, action: np.ndarray, observation: Observation) -> np.ndarray:
         """See `ActionMapping`; entries are clipped to [-1, 1]."""
         return np.clip(action, -1.0, 1.0)
 
@@ -95,7 +95,7 @@ def observation_vector(
     missing = [name for name in names if name not in spec]
     if missing or not names:
         raise HandoffError(
-            f"observation: fields {missing or names} asked for, the environment has {sorted(spec)}."
+            f"observation: fields {missing or names} requested, the environment has {sorted(spec)}."
         )
     sizes = [math.prod(spec[name].shape) for name in names]
 
@@ -132,7 +132,7 @@ class ScaledWallClock:
     ) -> None:
         if not 0.0 < speed < math.inf:
             raise HandoffError(
-                f"clock: {speed} times real time, expected a positive number. Without a pace, leave it out."
+                f"clock: {speed} times real time, expected a positive number. Omit the clock to run unpaced."
             )
         self._speed = speed
         self._now = now

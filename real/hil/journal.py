@@ -14,7 +14,7 @@ from pathlib import Path
 from robots.errors import HandoffError
 from robots.storage.append_log import AppendLog
 from robots.storage.durable import explain_write_errors, write_atomically
-from robots.wire.learner import JOURNAL_NAME, Sent, encode
+from robots.wire.learner import JOURNAL_NAME, JournalEntry, encode
 from robots.wire.steps import Steps
 
 _CARD = "journal.json"
@@ -64,10 +64,10 @@ class Journal:
         Raises:
             HandoffError: invalid steps, or the disk cannot be written.
         """
-        return self._log.append(encode(Sent(self.identity, self._log.next, steps)))
+        return self._log.append(encode(JournalEntry(self.identity, self._log.next, steps)))
 
     def frame(self, number: int) -> bytes:
-        """The entry as a message to the learner (`robots.wire.learner.encode` of `Sent`).
+        """The entry as a message to the learner (`robots.wire.learner.encode` of `JournalEntry`).
 
         Raises:
             HandoffError: the entry was dropped or does not exist yet.

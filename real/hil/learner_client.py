@@ -24,7 +24,7 @@ from real.hil.journal import Journal
 from robots.config import config
 from robots.errors import HandoffError
 from robots.storage.durable import write_atomically
-from robots.wire.learner import Hello, Parameters, Pause, Taken, decode, encode
+from robots.wire.learner import Acknowledgement, Hello, Parameters, Pause, decode, encode
 from robots.wire.policy import check_token
 
 LOG = logging.getLogger(__name__)
@@ -164,8 +164,9 @@ class LearnerClient:
                 connection = _connect(self._config, self._token)
                 began = time.monotonic()
                 try:
-                    next_number = self._greet(connection)
-                    self._condition, self._trouble = "connected", ""
+                    next_number = self._handshake(connection)
+                    self._condition = "connected"
+                    self._trouble = ""
                     self._exchange(connection, next_number)
                 finally:
                     connection.close()
@@ -197,22 +198,23 @@ class LearnerClient:
             return
         if trouble != self._trouble:
             LOG.warning("%s", trouble)
-        self._condition, self._trouble = condition, trouble
+        self._condition = condition
+        self._trouble = trouble
 
-    def _greet(self, connection: ClientConnection) -> int:
+    def _handshake(self, connection: ClientConnection) -> int:
         """Introduces the journal; returns the number of the first entry that the learner
         expects."""
         journal = self._journal
         connection.send(encode(Hello(journal.identity, journal.first_number)))
         answer = _decoded(connection.recv(timeout=self._config.connect_seconds))
-        if not isinstance(answer, Taken):
+        if not isinstance(answer, Acknowledgement):
             raise _RefusedError(
-                f"learner {self._config.uri}: answered with {type(answer).__name__}, expected Taken."
+                f"learner {self._config.uri}: answered with {type(answer).__name__}, expected Acknowledgement."
             )
         if answer.number >= journal.next_number:
             raise _RefusedError(
-                f"journal {journal.folder}: has {journal.next_number} entries, the learner {answer.number + 1} of it. "
-                "Was the folder put back to an older state? Its new steps would be taken for known ones."
+                f"journal {journal.folder}: has {journal.next_number} entries, the learner has {answer.number + 1} "
+                "of it. Was the folder restored from an older state? Its new steps would be taken for known ones."
             )
         self._acknowledge(answer.number)
         return max(answer.number + 1, journal.first_number)
@@ -237,10 +239,10 @@ class LearnerClient:
                 self._save_policy()
                 continue
             match message:
-                case Taken():
+                case Acknowledgement():
                     if message.number >= number:
                         raise _RefusedError(
-                            f"learner: has taken entry {message.number}, sent are those before {number}."
+                            f"learner: acknowledged entry {message.number}, but only entries before {number} were sent."
                         )
                     self._acknowledge(message.number)
                 case Parameters():
@@ -287,12 +289,12 @@ class _RefusedError(Exception):
     """A learner answers, but does not accept this actor."""
 
 
-def _decoded(frame: str | bytes) -> Taken | Parameters | Pause:
-    """A message of the learner; a text is its complaint."""
+def _decoded(frame: str | bytes) -> Acknowledgement | Parameters | Pause:
+    """A message of the learner; a text is an error of the learner."""
     if isinstance(frame, str):
         raise _RefusedError(f"learner: {frame}")
     message = decode(frame)
-    if not isinstance(message, Taken | Parameters | Pause):
+    if not isinstance(message, Acknowledgement | Parameters | Pause):
         raise _RefusedError(f"learner: sent {type(message).__name__}, which only actors send.")
     return message
 
@@ -316,7 +318,9 @@ def _connect(config: LearnerClientConfig, token: str) -> ClientConnection:
     except InvalidStatus as error:
         status = error.response.status_code
         cause = (
-            "Is the token right?" if status == 401 else "Is it stopping, or another kind of server?"
+            "Is the token right?"
+            if status == 401
+            else "Is it shutting down, or another kind of server?"
         )
         raise _RefusedError(f"{name}: refused the connection with HTTP {status}. {cause}") from None
     except (InvalidHandshake, InvalidMessage, EOFError) as error:

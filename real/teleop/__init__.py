@@ -1,7 +1,7 @@
 """Lets a person take an arm over with a device at the computer.
 
-- `takeover`: from the input of a hand to takeovers and actions.
+- `takeover`: takeovers and actions from the input of any device.
 - `keyboard`: a person at the keys of a terminal.
 - `spacemouse`: a person with a SpaceMouse.
-- `terminal`: key presses of a terminal, and which keys are held.
+- `terminal`: key presses of a terminal, and detection of held keys.
 """

@@ -105,7 +105,8 @@ class LabelKeys:
 
     def requests(self) -> Requests:
         """See `robots.interfaces.Operator.requests`."""
-        label, self._label = self._label, Label.NONE
+        label = self._label
+        self._label = Label.NONE
         return Requests(label, self.paused, self._stop)
 
     def status(self, engaged: bool) -> str:
@@ -144,7 +145,7 @@ class KeyboardOperator:
         self._labels = LabelKeys()
         self._source = keys or Terminal()
 
-    def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> None:
+    def reset(self, seeds: Sequence[int], env_ids: Sequence[int] | None = None) -> None:
         """See `robots.interfaces.Operator`; keys that are still held count as released."""
         self._poll()
         self._keys.release()
@@ -194,7 +195,7 @@ def bindings(view_yaw: float = 0.0) -> list[tuple[str, str]]:
         for key, arrow in zip(("up", "down", "left", "right"), "↑↓←→", strict=True)
     ]
     return [
-        ("hold a key", "take the arm over; let go and the policy has it again"),
+        ("hold a key", "take over the arm; release it to give the arm back"),
         ("arrows", ", ".join(arrows) + " (base axes)"),
         ("i k", "up, down"),
         ("j l", "turn left, right about the vertical"),
@@ -202,10 +203,10 @@ def bindings(view_yaw: float = 0.0) -> list[tuple[str, str]]:
         ("n m", "tilt right, left"),
         ("c o", "close, open the gripper"),
         ("space", "hold still"),
-        ("s or enter, q", "the episode succeeded, failed"),
-        ("r, d", "drop the episode: same start again, next start"),
-        ("p", "pause and go on"),
-        ("escape", "end the session; run the same command to go on"),
+        ("s or enter, q", "label the episode: success, failure"),
+        ("r, d", "drop the episode: repeat its start, take the next start"),
+        ("p", "pause, resume"),
+        ("escape", "end the session; run the same command to continue"),
     ]
 
 

@@ -26,7 +26,7 @@ from robots.spec import ActionSpec
 MOVED = 0.001
 """Norm of the deflection above which the person has the arm [C]."""
 _READS = 64
-"""Largest number of reports read per step; the kernel keeps as many."""
+"""Largest number of reports read per step, which is the size of the kernel's queue."""
 _AXES = ("x", "y", "z", "roll", "pitch", "yaw")
 
 
@@ -176,7 +176,7 @@ class SpaceMouseOperator:
         self._source = keys
         self._labels = LabelKeys()
 
-    def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> None:
+    def reset(self, seeds: Sequence[int], env_ids: Sequence[int] | None = None) -> None:
         """See `robots.interfaces.Operator`; a deflection that lasts from the episode before begins
         a new takeover."""
         self._takeover.reset()
@@ -215,7 +215,7 @@ def bindings() -> list[tuple[str, str]]:
         row for row in keyboard.bindings() if row[0] in ("s or enter, q", "r, d", "p", "escape")
     ]
     return [
-        ("move the cap", "take the arm over; let go and the policy has it again"),
+        ("move the cap", "take over the arm; release it to give the arm back"),
         ("left, right", "buttons: close, open the gripper"),
         *labels,
     ]
@@ -237,7 +237,7 @@ def open_spacemouse() -> Any:
         import pyspacemouse  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise HandoffError(
-            "spacemouse: pyspacemouse is not installed. pip install 'handoff[teleop]'."
+            "spacemouse: pyspacemouse is not installed. pip install -e '.[teleop]'."
         ) from None
     try:
         # The ROS convention is x forward, y left, z up, right-handed.

@@ -17,7 +17,7 @@ import numpy as np
 
 from robots.config import config
 from robots.control.actions import AXES
-from robots.control.gripper_commands import entry_of
+from robots.control.gripper_commands import entry_from_command
 from robots.errors import HandoffError
 from robots.interfaces import Intervention, Observation, Reason
 from robots.spec import ActionSpec
@@ -171,7 +171,7 @@ class Takeover:
         if width_target is not None:
             assert self._width_max is not None, "the constructor refuses a gripper without it"
             present = np.asarray(width_target, dtype=np.float64).reshape(-1)[0]
-            return float(entry_of(np.array(self._grip), present, self._width_max))
+            return float(entry_from_command(np.array(self._grip), present, self._width_max))
         # The environment does not observe its gripper's target, so the last executed entry stands
         # for it, the person's or the policy's.
         last = proposed if math.isnan(self._last_gripper) else self._last_gripper

@@ -1,18 +1,18 @@
-"""Defines action spaces: how the numbers of an action become targets of the arm.
+"""Defines action spaces, and converts actions to targets of the arm.
 
-Action spaces. `CartesianDelta`, `JointDelta`, `JointTarget` and `PdTarget` move the target of an
-impedance law (`robots.control.impedance`) once per policy period, for one arm or many. A delta
-moves the target, not the arm, so a load does not make the arm creep; a leash keeps the target near
-the measured pose, which bounds the force in contact by leash times stiffness.
+`CartesianDelta`, `JointDelta`, `JointTarget` and `PdTarget` move the target of an impedance law
+(`robots.control.impedance`) once per policy period, for one arm or many. A delta is added to the
+target, not to the measured pose, so that a load does not make the arm drift. The leash is the
+target lag limit: the largest distance between target and measured pose, which bounds the contact
+force by leash times stiffness.
 
 The interface `pd_target` is that of push-T in gym-pusht 0.1.8 (`gym_pusht/envs/pusht.py`,
-`PushTEnv.step`): an action is the position target `a` of a critically damped agent, obeyed for one
-policy period at 100 Hz as
+`PushTEnv.step`): an action is the position target `a` of a critically damped agent, which follows
+it for one policy period at 100 Hz as
 
     v <- v + (k_p (a - p) - k_v v) dt,    p <- p + v dt.
 
-The arm follows the same recursion, so that what a policy learned about its own agent stays true on
-the robot.
+The arm follows the same recursion, so that the dynamics on the robot match those in training.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ AXES: tuple[Axis, ...] = ("x", "y", "z", "roll", "pitch", "yaw")
 
 @config
 class AgentDynamics:
-    """The second-order agent that obeys position targets."""
+    """Dynamics of the second-order agent that follows position targets."""
 
     k_p: float = 100.0
     """Stiffness per mass [1/s^2]."""
@@ -57,10 +57,10 @@ class Motion(NamedTuple):
 
 
 def agent_dynamics(interface: str) -> AgentDynamics:
-    """The agent behind an action interface.
+    """Dynamics of the agent that an action interface moves.
 
     Raises:
-        HandoffError: the interface is not known here.
+        HandoffError: the interface is unknown.
     """
     match interface:
         case "pd_target":
@@ -78,29 +78,29 @@ class CartesianDelta:
     axes; entries in [-1, 1]."""
 
     kind: Literal["cartesian_delta"] = "cartesian_delta"
-    """Names the space in a configuration file."""
+    """Name of the space in a configuration file."""
     axes: tuple[Axis, ...] = ("x", "y", "z", "yaw")
-    """What an action moves; the other axes keep their target."""
+    """Axes that an action moves; the others keep their target."""
     translation: float = 0.02
-    """Step of x, y, z at 1 [m]."""
+    """Step of x, y and z for an entry of 1 [m]."""
     rotation: float = 0.10
-    """Step of roll, pitch, yaw at 1 [rad], entries of the pose's rotation vector."""
+    """Step of roll, pitch and yaw (entries of the rotation vector) for an entry of 1 [rad]."""
     leash_translation: float = 0.03
     """Largest distance from target to measured position, per axis [m]."""
     leash_rotation: float = 0.20
     """Largest difference from target to measured rotation, per entry of the rotation vector
     [rad]."""
     low: tuple[float, float, float] = (0.30, -0.28, 0.005)
-    """Lowest target position [m]; the hand, pointing down, reaches the box's corners at any yaw
-    within 1.2 rad."""
+    """Lowest target position [m]; the gripper, pointing down, reaches the corners of the box at any
+    yaw within 1.2 rad."""
     high: tuple[float, float, float] = (0.66, 0.28, 0.45)
     """Highest target position [m]."""
     rotation_limit: float = 1.7
     """Bound of each entry of the target's rotation vector [rad]."""
 
     def spec(self, robot: Robot) -> ActionSpec:
-        """The arm's part of an action, which is the same for all robots; the gripper's entry
-        follows it."""
+        """Specification of the arm's entries of an action, the same for all robots; the gripper's
+        entry follows them."""
         n = len(self.axes)
         return ActionSpec(
             low=(-1.0,) * n, high=(1.0,) * n, names=tuple(self.axes), interface="cartesian_delta"
@@ -110,12 +110,12 @@ class CartesianDelta:
         """The next target.
 
         Args:
-            target: (..., 6) the present one: position [m], rotation vector [rad].
-            measured: (..., 6) where the frame is.
+            target: (..., 6) the present target: position [m], rotation vector [rad].
+            measured: (..., 6) the measured pose.
             action: (..., len(axes)), clipped to [-1, 1].
 
         Returns:
-            (..., 6).
+            (..., 6) the next target.
         """
         index = [AXES.index(axis) for axis in self.axes]
         scale = np.array([self.translation if i < 3 else self.rotation for i in index])
@@ -123,14 +123,14 @@ class CartesianDelta:
         limit = self.rotation_limit
         low = np.array([*self.low, -limit, -limit, -limit])[index]
         high = np.array([*self.high, limit, limit, limit])[index]
-        following = target.copy()
+        next_target = target.copy()
         moved = target[..., index] + scale * np.clip(action, -1.0, 1.0)
-        # The leash last: an arm that starts outside the box is led back, not torn.
+        # The leash is applied last: an arm that starts outside the box returns without a jump.
         inside = np.clip(moved, low, high)
-        following[..., index] = np.clip(
+        next_target[..., index] = np.clip(
             inside, measured[..., index] - leash, measured[..., index] + leash
         )
-        return following
+        return next_target
 
 
 @config
@@ -138,16 +138,16 @@ class JointDelta:
     """Steps of the joints' target positions; entries in [-1, 1]."""
 
     kind: Literal["joint_delta"] = "joint_delta"
-    """Names the space in a configuration file."""
+    """Name of the space in a configuration file."""
     step: float = 0.06
-    """Step at 1 [rad]."""
+    """Step for an entry of 1 [rad]."""
     leash: float = 0.15
     """Largest distance from target to measured position, per joint [rad]."""
     margin: float = 0.05
     """Distance kept from the joint limits [rad]."""
 
     def spec(self, robot: Robot) -> ActionSpec:
-        """The arm's part of an action; the gripper's entry follows it."""
+        """Specification of the arm's entries of an action; the gripper's entry follows them."""
         n = robot.num_joints
         return ActionSpec(
             low=(-1.0,) * n, high=(1.0,) * n, names=_joint_entries(robot), interface="joint_delta"
@@ -165,22 +165,22 @@ class JointDelta:
 
 @config
 class JointTarget:
-    """Joint positions [rad] to go to, as fast as the arm's velocity limits allow."""
+    """Target joint positions [rad], approached at a share of the velocity limits."""
 
     kind: Literal["joint_target"] = "joint_target"
-    """Names the space in a configuration file."""
+    """Name of the space in a configuration file."""
     margin: float = 0.05
     """Distance kept from the joint limits [rad]."""
     speed: float = 0.8
-    """Share of the joint velocity limits that the target may move with."""
+    """Largest velocity of the target, as a share of the joint velocity limits."""
     leash: tuple[float, ...] = (0.29, 0.29, 0.29, 0.29, 0.72, 0.73, 1.50)
-    """(J,) largest distance from target to measured position [rad]: how far a joint of the FR3 lags
-    behind a target that moves at `speed`, and one period's way at 20 Hz. An arm that was held up
-    and comes free is not thrown. A Panda moves more slowly, so that this leash is up to twice
-    as long as its lag."""
+    """(J,) largest distance from target to measured position [rad]: the lag of a
+    joint of the FR3 behind a target that moves at `speed`, plus the distance covered in one period
+    at 20 Hz. It prevents a jump when a blocked arm is released. A Panda moves more slowly; for it
+    the leash is up to twice its lag."""
 
     def spec(self, robot: Robot) -> ActionSpec:
-        """The arm's part of an action; the gripper's entry follows it."""
+        """Specification of the arm's entries of an action; the gripper's entry follows them."""
         return ActionSpec(
             low=tuple((robot.limits.q_min + self.margin).tolist()),
             high=tuple((robot.limits.q_max - self.margin).tolist()),
@@ -199,51 +199,52 @@ class JointTarget:
     ) -> np.ndarray:
         """The next target (..., J) [rad], `period` [s] after the present one, from the measured
         positions and an action (..., J) [rad], within `limits`."""
-        reach, leash = self.speed * limits.dq_max * period, np.array(self.leash)
+        reach = self.speed * limits.dq_max * period
+        leash = np.array(self.leash)
         lowest, highest = limits.q_min + self.margin, limits.q_max - self.margin
-        wanted = np.clip(action, lowest, highest)
+        goal = np.clip(action, lowest, highest)
         near = np.clip(
-            np.clip(wanted, target - reach, target + reach), measured - leash, measured + leash
+            np.clip(goal, target - reach, target + reach), measured - leash, measured + leash
         )
         return np.clip(near, lowest, highest)
 
 
 def _joint_entries(robot: Robot) -> tuple[str, ...]:
-    """(J,) names of an action's entries."""
+    """(J,) names of the entries of an action."""
     return tuple(f"joint{i}" for i in range(1, robot.num_joints + 1))
 
 
 @config
 class PdTarget:
-    """Position targets [m] on a board, obeyed by the agent of `pd_target`; the frame "grasp" moves
-    with the agent."""
+    """Position targets [m] on a board for the agent of `pd_target`; the frame "grasp" follows the
+    agent."""
 
     kind: Literal["pd_target"] = "pd_target"
-    """Names the space in a configuration file."""
+    """Name of the space in a configuration file."""
     low: tuple[float, float] = (0.030, 0.030)
     """Lowest target on the board [m]."""
     high: tuple[float, float] = (0.480, 0.480)
     """Highest target on the board [m]."""
     origin: tuple[float, float, float] = (0.776, 0.256, 0.004)
-    """The frame "grasp" over the board's origin [m], base."""
+    """Position of the frame "grasp" at the board's origin [m], base."""
     x_axis: tuple[float, float, float] = (0.0, -1.0, 0.0)
-    """The board's x in the base frame."""
+    """Unit vector of board x in the base frame."""
     y_axis: tuple[float, float, float] = (-1.0, 0.0, 0.0)
-    """The board's y in the base frame."""
+    """Unit vector of board y in the base frame."""
     mass: float = 7.0
-    """Inertia of the upright arm along the board [kg]: 5 to 8 over most of it, more near the base's
-    sides. So much force per acceleration goes ahead of the motion."""
+    """Apparent mass of the upright arm along the board, for the feed-forward force [kg]: 5 to 8
+    over most of the board, more beside the base."""
     dynamics: AgentDynamics = AgentDynamics()
     """Stiffness, damping and rate of the simulated agent."""
 
     def spec(self, robot: Robot) -> ActionSpec:
-        """An action, which is the same for all robots; a gripper has no part in it."""
+        """Specification of an action, the same for all robots; it has no gripper entry."""
         return ActionSpec(
             low=self.low, high=self.high, names=("x", "y"), unit="m", interface=PD_TARGET
         )
 
     def to_board(self, position: np.ndarray) -> np.ndarray:
-        """(..., 2) point of the board [m] under the position (..., 3) [m], base."""
+        """(..., 2) board coordinates [m] of the position (..., 3) [m], base."""
         return (position - np.array(self.origin)) @ np.array([self.x_axis, self.y_axis]).T
 
     def to_base(self, board: np.ndarray) -> np.ndarray:
@@ -253,19 +254,18 @@ class PdTarget:
     def motion(
         self, position: np.ndarray, velocity: np.ndarray, action: np.ndarray, period: float
     ) -> Motion:
-        """What the agents do in one policy period: the knots of `AgentReference`, of many agents at
-        once.
+        """Motion of N agents in one policy period: the knots of `AgentReference`, batched.
 
         Args:
-            position: (N, 2) of the agents [m], board.
+            position: (N, 2) positions of the agents [m], board.
             velocity: (N, 2) the recursion's `v` [m/s].
             action: (N, 2) targets [m], board, clipped to `low` and `high`.
-            period: of the policy [s].
+            period: policy period [s].
 
         Returns:
-            (N, K, 2) each, at the K knots of the period, the last being its end. The velocity is
-            the recursion's `v`; the acceleration is that of the interval after the knot, were the
-            target to stay.
+            Motion with (N, K, 2) each, at the K knots of the period; the last knot is its end. The
+            velocity is the recursion's `v`; the acceleration is that of the interval after the
+            knot for an unchanged target.
         """
         dt = 1.0 / self.dynamics.rate_hz
         target = np.clip(action, self.low, self.high)
@@ -276,23 +276,22 @@ class PdTarget:
             velocity = velocity + acceleration * dt
             position = position + velocity * dt
             acceleration = self.dynamics.k_p * (target - position) - self.dynamics.k_v * velocity
-            motion.position[:, k], motion.velocity[:, k], motion.acceleration[:, k] = (
-                position,
-                velocity,
-                acceleration,
-            )
+            motion.position[:, k] = position
+            motion.velocity[:, k] = velocity
+            motion.acceleration[:, k] = acceleration
         return motion
 
 
 ActionSpace = CartesianDelta | JointDelta | JointTarget | PdTarget
 
 GRIPPER_SPEC = ActionSpec(low=(-1.0,), high=(1.0,), names=("gripper",), interface="gripper_width")
-"""-1 closes, 1 opens; in between the opening is proportional."""
+"""Entry of the gripper: -1 closed, 1 open, proportional in between."""
 
 
 GRIPPER_LEASH = 0.016
-"""Furthest that the hand's target runs ahead of its fingers [m]: the servo presses as hard as it
-may long before, and opening begins at once instead of unwinding first."""
+"""Largest distance between the target and the measured opening of the gripper [m]. The servo
+reaches its force limit well before it, and the gripper opens at once instead of unwinding the
+target first."""
 
 
 def gripper_target(
@@ -302,19 +301,19 @@ def gripper_target(
     period: float,
     gripper: Gripper,
 ) -> np.ndarray:
-    """The next target of the gripper's opening.
+    """The next target opening of the gripper.
 
     Args:
         width: (...) the present target [m].
         measured: (...) the present opening [m].
         action: (...) in [-1, 1], see `GRIPPER_SPEC`.
-        period: until the next one [s].
-        gripper: moves no faster and opens no wider than its data sheet says.
+        period: time until the next target [s].
+        gripper: limits of the opening and its speed.
 
     Returns:
-        (...) [m].
+        (...) the next target [m].
     """
-    wanted = 0.5 * gripper.width_max * (1.0 + np.clip(action, -1.0, 1.0))
+    goal = 0.5 * gripper.width_max * (1.0 + np.clip(action, -1.0, 1.0))
     reach = gripper.speed_max * period
-    moved = np.clip(wanted, width - reach, width + reach)
+    moved = np.clip(goal, width - reach, width + reach)
     return np.maximum(0.0, np.clip(moved, measured - GRIPPER_LEASH, measured + GRIPPER_LEASH))

@@ -1,12 +1,13 @@
-"""The impedance laws: springs and dampers about a pose or a posture. One set of gains for
-simulation and hardware.
+"""Computes the torques of the Cartesian and the joint impedance law.
+
+Simulation and hardware have the same gains.
 
 Cartesian: tau = J^T clip(K e - D J dq) + K_p N (q_0 - q) - D_p dq, where e is the target's position
 and rotation vector minus the measured ones, in base axes, and N = I - J^+ J projects the posture
-q_0 into the nullspace of the pose (Khatib 1987; the laws of franky 2.0.0). With the hand turned by
-a yaw t, a small error of tilt is so answered by a torque that is turned by t / 2 against it (34
-degrees at 1.2 rad); the damping is in base axes and keeps that stable. Joint: tau = K (q_d - q) - D
-dq. Gravity and Coriolis torques are the robot's own business. J is the number of joints.
+q_0 into the nullspace of the pose (Khatib 1987; the laws of franky 2.0.0). If the gripper is turned
+by a yaw t, the torque that answers a small tilt is rotated against it by t / 2 (34 degrees at 1.2
+rad); the damping in base axes keeps this stable. Joint: tau = K (q_d - q) - D dq. The robot itself
+compensates gravity and Coriolis torques. J is the number of joints.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ Vector6 = tuple[float, float, float, float, float, float]
 
 @config
 class ImpedanceGains:
-    """How stiff and how damped."""
+    """Stiffness, damping and limits of the impedance laws."""
 
     stiffness: Vector6 = (2000.0, 2000.0, 2000.0, 150.0, 150.0, 150.0)
-    """Cartesian stiffness x, y, z [N/m], rotation [Nm/rad], base axes."""
+    """Cartesian stiffness of x, y, z [N/m] and of rotations [Nm/rad], base axes."""
     damping: Vector6 = (120.0, 120.0, 120.0, 15.0, 15.0, 15.0)
-    """Cartesian damping x, y, z [Ns/m], rotation [Nms/rad]."""
+    """Cartesian damping of x, y, z [Ns/m] and of rotations [Nms/rad]."""
     force_limit: float = 120.0
-    """Most that spring and damper of x, y or z push with together [N]. Without a bound a jammed,
-    twisted hand saturates the wrist's joints while the springs go on to load the strong ones, and
-    the arm is thrown."""
+    """Largest force of spring and damper together along x, y or z [N]. Without a bound, a jammed
+    and twisted gripper saturates the joints of the wrist while the springs load the stronger ones,
+    and the arm jumps when it comes free."""
     torque_limit: float = 10.0
-    """Largest torque of spring and damper together about each axis [Nm]; the wrist's joints reach
-    12."""
+    """Largest torque of spring and damper together about each axis [Nm]; the joints of the wrist
+    reach 12."""
     posture_stiffness: float = 10.0
     """Nullspace stiffness towards the posture [Nm/rad]."""
     posture_damping: float = 2.0
-    """Damping of every joint beside the pose's own [Nms/rad]."""
+    """Damping of every joint, in addition to the Cartesian damping [Nms/rad]."""
     joint_stiffness: tuple[float, ...] = (600.0, 600.0, 600.0, 600.0, 250.0, 150.0, 50.0)
     """(J,) joint impedance stiffness [Nm/rad]; FR3 and Panda have the same torque limits."""
     joint_damping: tuple[float, ...] = (50.0, 50.0, 50.0, 50.0, 30.0, 25.0, 15.0)
@@ -44,12 +45,12 @@ class ImpedanceGains:
 
 
 def posture_target(J: np.ndarray, q: np.ndarray, q_posture: np.ndarray) -> np.ndarray:
-    """The joint positions whose spring pulls towards the posture without moving the pose.
+    """The joint positions towards which the posture spring pulls without moving the pose.
 
     Args:
         J: (..., 6, J) Jacobian at `q`.
-        q: (..., J) [rad].
-        q_posture: (..., J) or (J,) [rad].
+        q: (..., J) joint positions [rad].
+        q_posture: (..., J) or (J,) posture [rad].
 
     Returns:
         (..., J) q + N (q_posture - q) [rad].
@@ -57,9 +58,9 @@ def posture_target(J: np.ndarray, q: np.ndarray, q_posture: np.ndarray) -> np.nd
     pull = q_posture - q
     task = (J @ pull[..., None])[..., 0]
     JJt = J @ np.swapaxes(J, -1, -2)
-    # Damped, for near a singularity the exact inverse throws the elbow about.
-    solved = np.linalg.solve(JJt + 1e-6 * np.eye(6), task[..., None])
-    return q_posture - (np.swapaxes(J, -1, -2) @ solved)[..., 0]
+    # Damped, because near a singularity the exact inverse makes the elbow jump.
+    solution = np.linalg.solve(JJt + 1e-6 * np.eye(6), task[..., None])
+    return q_posture - (np.swapaxes(J, -1, -2) @ solution)[..., 0]
 
 
 def cartesian_torque(
@@ -73,15 +74,15 @@ def cartesian_torque(
     """Joint torques of the Cartesian law without gravity.
 
     Args:
-        gains: of the law.
+        gains: gains of the law.
         J: (..., 6, J) Jacobian of the controlled frame, base axes.
         error: (..., 6) target minus measured: position [m], rotation vector [rad], base axes.
-        q: (..., J) [rad].
-        dq: (..., J) [rad/s].
+        q: (..., J) joint positions [rad].
+        dq: (..., J) joint velocities [rad/s].
         q_hold: (..., J) result of `posture_target` [rad].
 
     Returns:
-        (..., J) [Nm].
+        (..., J) joint torques [Nm].
     """
     twist = (J @ dq[..., None])[..., 0]
     limit = np.repeat([gains.force_limit, gains.torque_limit], 3)

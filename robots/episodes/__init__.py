@@ -1,14 +1,14 @@
-"""Stores episodes in Zarr so that a crash cannot damage them, and reads demonstrations.
+"""Stores episodes in crash-safe Zarr folders, and reads demonstrations.
 
-- `store`: a folder that only grows.
-- `index`: its schema, and the index of what is committed.
-- `segment`: one segment: a group per stream, an array per field.
-- `schema`: streams of different rates and their fields.
+- `store`: the append-only episode store.
+- `index`: a store's schema, and the index of its committed episodes.
+- `segment`: one segment of a store, with a group per stream and an array per field.
+- `schema`: streams of different rates, and their fields.
 - `pack`: a store as one zip file.
-- `corrections`: episodes in which a person may overrule a policy.
-- `demonstrations`: one interface to demonstrations of any known format.
-- `sources`: the places in which the push-T demonstrations are looked for.
-- `ingest`: demonstrations copied into a store.
+- `corrections`: episodes in which a person may take over from a policy.
+- `demonstrations`: one interface to all formats of demonstrations.
+- `sources`: search for the push-T demonstrations.
+- `ingest`: copying demonstrations into a store.
 - `mirror`: mirror images of push-T episodes.
-- `formats`: a module per format of demonstrations.
+- `formats`: published formats, one module each.
 """

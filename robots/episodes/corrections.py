@@ -1,10 +1,10 @@
-"""Records episodes in which a person may overrule a policy: per step the proposed and the executed
-action, the person and the reason.
+"""Records episodes in which a person may take over from a policy, with proposed and executed
+actions.
 
-No system before stored both actions and the person by default; without them nothing can be said
-later of when a policy needed help. A frame holds observation t, the actions on seeing it, and what
-followed. The observation after the last action, which no frame holds, is the one sample of a second
-stream: a state of success is otherwise never recorded.
+Both actions and the person are stored, so that one can analyse later when a policy needed help. A
+frame contains observation t, the actions for it, and their outcome. The observation after the last
+action is in no frame; it is the single sample of a second stream, as it is often the only one of
+success.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from robots.interfaces import Intervention, Observation, Reason
 from robots.spec import ActionSpec, FieldSpec
 
 STREAM, FINAL = "policy", "final"
-"""Streams: the steps, and the one observation after the last of them."""
-OWN = (
+"""Streams of the steps, and of the observation after the last step."""
+RESERVED_FIELDS = (
     "action",
     "action_policy",
     "intervention",
@@ -34,23 +34,22 @@ OWN = (
     "success",
     "policy_version",
 )
-"""Fields beside those of the observation."""
+"""Names of the fields that are not part of the observation."""
 
 
 class StepOutcome(NamedTuple):
-    """How one step of N worlds ended."""
+    """Outcome of one step of N environments."""
 
     reward: np.ndarray
-    """(N,)."""
+    """(N,) rewards."""
     success: np.ndarray
-    """(N,) int: 1 where the task was solved at this step, -1 where it was given up as failed, else
-    0."""
+    """(N,) int: 1 if the task succeeded at this step, -1 if it failed finally, else 0."""
     final_observation: Observation
-    """After the step, before any automatic reset."""
+    """Observation after the step, before any automatic reset."""
     last: np.ndarray
     """(N,) bool: the episode ended with this step."""
     policy_version: np.ndarray
-    """(N,) int: the published policy that proposed; -1 without one."""
+    """(N,) int: version of the policy that proposed the action; -1 without one."""
 
 
 def corrections_schema(
@@ -60,22 +59,22 @@ def corrections_schema(
     action: ActionSpec,
     robot: str = "",
 ) -> EpisodeSchema:
-    """The schema of such episodes.
+    """The schema of episodes with corrections.
 
     Args:
-        task: its name.
+        task: name of the task.
         rate_hz: steps per second of robot time.
-        observation: fields of the worlds.
-        action: of the worlds.
-        robot: name of the robot that the worlds simulate; empty where there is none.
+        observation: observation fields of the environments.
+        action: action of the environments.
+        robot: name of the simulated robot; empty if there is none.
 
     Raises:
-        HandoffError: an observation is called like a field of the schema.
+        HandoffError: an observation has the name of a field of the schema.
     """
-    taken = sorted(observation.keys() & set(OWN))
+    taken = sorted(observation.keys() & set(RESERVED_FIELDS))
     if taken:
         raise HandoffError(
-            f"corrections: the world observes {taken}, names that the schema needs for itself."
+            f"corrections: the environment observes {taken}, which are reserved names of the schema."
         )
     names = f"{action.interface}: {', '.join(action.names)}"
     reasons = ", ".join(f"{reason.value} {reason.name.lower()}" for reason in Reason)
@@ -109,10 +108,10 @@ def corrections_schema(
 
 
 def open_corrections(path: Path, schema: EpisodeSchema) -> EpisodeStore:
-    """The store at `path`, open for writing: a new one, or the one that is there.
+    """Opens the store at `path` for writing; creates it if it does not exist.
 
     Raises:
-        HandoffError: the one there is of another robot, has another schema, or another writer.
+        HandoffError: the store has another robot or schema, or another process is writing to it.
     """
     if not path.exists():
         return EpisodeStore.create(path, schema)
@@ -123,37 +122,39 @@ def open_corrections(path: Path, schema: EpisodeSchema) -> EpisodeStore:
             f"{path}: holds episodes of the robot '{store.schema.robot}', the session has '{schema.robot}'. "
             "Choose another --out."
         )
-    # A store from before robots were stated is continued as it is.
+    # A store that was written before robots were recorded is continued unchanged.
     if replace(store.schema, robot=schema.robot) != schema:
         store.close()
         raise HandoffError(
-            f"{path}: holds episodes of '{store.schema.name}' with other fields than the session records now. Was the "
+            f"{path}: holds episodes of '{store.schema.name}' with other fields than this session's. Was the "
             "task changed? Choose another --out."
         )
     return store
 
 
 class EpisodeAssembler:
-    """Puts the steps of N worlds together and commits every episode when it ends; a crash loses the
-    running ones.
+    """Assembles episodes from the steps of N environments and commits each one at its end; a crash
+    loses the running episodes.
 
     Args:
-        store: open for writing, of `corrections_schema`.
-        worlds: N.
-        metadata: of every episode: robot, device, policy digest, ...
-        writer: of the store, where many episodes are to be committed together; a crash loses those,
-            too.
+        store: store with a schema by `corrections_schema`, open for writing.
+        num_envs: number of environments N.
+        metadata: metadata of every episode, such as robot, device and policy digest.
+        writer: writer of the store, to commit many episodes together; a crash loses those that are
+            not committed yet. None commits every episode at once.
     """
 
     def __init__(
         self,
         store: EpisodeStore,
-        worlds: int,
+        num_envs: int,
         metadata: Mapping[str, Any],
         writer: EpisodeWriter | None = None,
     ) -> None:
-        self.store, self._metadata, self._append = store, dict(metadata), (writer or store).append
-        self._frames: list[list[dict[str, np.ndarray]]] = [[] for _ in range(worlds)]
+        self.store = store
+        self._metadata = dict(metadata)
+        self._append = (writer or store).append
+        self._frames: list[list[dict[str, np.ndarray]]] = [[] for _ in range(num_envs)]
 
     def add(
         self,
@@ -163,18 +164,18 @@ class EpisodeAssembler:
         moved: np.ndarray,
         about: Sequence[Mapping[str, Any]],
     ) -> int:
-        """Takes one step of all worlds in.
+        """Adds one step of all environments.
 
         Args:
-            observation: before the step.
-            intervention: in the world's actions.
-            outcome: what followed.
-            moved: (N,) bool: worlds that made a step at all.
-            about: N mappings of metadata, read where an episode ends, such as its seed or why it is
-                to be dropped (`discard_reason`).
+            observation: observation before the step.
+            intervention: proposed and executed actions of the environments.
+            outcome: outcome of the step.
+            moved: (N,) bool: environments that executed a step.
+            about: N mappings of metadata, which are used if an episode ends, such as its seed or
+                the reason to drop it (`discard_reason`).
 
         Returns:
-            How many episodes ended.
+            Number of episodes that ended.
         """
         columns = {
             **observation,
@@ -188,40 +189,39 @@ class EpisodeAssembler:
             "policy_version": outcome.policy_version,
         }
         ended = 0
-        for world in np.flatnonzero(moved).tolist():
-            # Worlds may write the next step into the same arrays.
-            self._frames[world].append(
-                {name: np.array(column[world]) for name, column in columns.items()}
+        for env_id in np.flatnonzero(moved).tolist():
+            # Copied, because environments may write the next step into the same arrays.
+            self._frames[env_id].append(
+                {name: np.array(column[env_id]) for name, column in columns.items()}
             )
-            if outcome.last[world]:
+            if outcome.last[env_id]:
                 final = {
-                    name: array[world][None] for name, array in outcome.final_observation.items()
+                    name: array[env_id][None] for name, array in outcome.final_observation.items()
                 }
                 person = {"operator": intervention.operator, "device": intervention.device}
-                self._commit(world, final, {**person, **about[world]})
+                self._commit(env_id, final, {**person, **about[env_id]})
                 ended += 1
         return ended
 
-    def cut_off(self, world: int, final: Observation, about: Mapping[str, Any]) -> None:
-        """Commits the running episode of a world as far as it went, where something ended it before
-        its time.
+    def cut_off(self, env_id: int, final: Observation, about: Mapping[str, Any]) -> None:
+        """Commits the running episode of an environment that was ended by a fault.
 
         Args:
-            world: of which at least one step was taken in.
-            final: (N, ...) after its last step.
-            about: metadata, with the `fault` and a `discard_reason`: the episode has no outcome.
+            env_id: environment, of which at least one step was added.
+            final: (N, ...) observation after its last step.
+            about: metadata, with the `fault` and a `discard_reason`, as the episode has no outcome.
         """
         self._commit(
-            world, {name: array[world][None] for name, array in final.items()}, dict(about)
+            env_id, {name: array[env_id][None] for name, array in final.items()}, dict(about)
         )
 
-    def drop(self, worlds: Sequence[int] | None = None) -> None:
-        """Forgets the running episodes of `worlds` (all by default)."""
-        for world in range(len(self._frames)) if worlds is None else worlds:
-            self._frames[world] = []
+    def drop(self, env_ids: Sequence[int] | None = None) -> None:
+        """Drops the running episodes of `env_ids` (all by default)."""
+        for env_id in range(len(self._frames)) if env_ids is None else env_ids:
+            self._frames[env_id] = []
 
-    def _commit(self, world: int, final: dict[str, np.ndarray], metadata: dict[str, Any]) -> None:
-        frames, self._frames[world] = self._frames[world], []
+    def _commit(self, env_id: int, final: dict[str, np.ndarray], metadata: dict[str, Any]) -> None:
+        frames, self._frames[env_id] = self._frames[env_id], []
         fields = self.store.schema.stream(STREAM).fields
         stacked = {
             name: np.stack([frame[name] for frame in frames]).astype(spec.dtype, copy=False)

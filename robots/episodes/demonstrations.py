@@ -1,4 +1,4 @@
-"""Opens demonstrations of any known format behind one interface."""
+"""Opens demonstrations of all known formats behind one interface."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Demonstrations(Protocol):
 
     @property
     def num_episodes(self) -> int:
-        """Episodes in the data set."""
+        """Number of episodes in the data set."""
         ...
 
     def episodes(
@@ -44,7 +44,7 @@ class RecordedDemonstrations:
     """Push-T episodes that Handoff recorded, read from an episode store."""
 
     def __init__(self, path: Path, store: EpisodeStore, images: bool) -> None:
-        """Reads the images only where they are wanted and there.
+        """Opens the demonstrations; images are read only if `images` is set and the store has them.
 
         Raises:
             HandoffError: the store holds another task.
@@ -65,7 +65,7 @@ class RecordedDemonstrations:
 
     @property
     def num_episodes(self) -> int:
-        """Episodes in the store."""
+        """Number of episodes in the store."""
         return self._store.num_episodes
 
     def episodes(
@@ -81,10 +81,10 @@ class RecordedDemonstrations:
 
 
 def identify(path: Path) -> Literal["replay_buffer", "episode_store"]:
-    """What the zip or folder at `path` holds, told from its file names alone.
+    """The format of the zip or folder at `path`, identified by its file names.
 
     Raises:
-        HandoffError: missing, unreadable, or neither.
+        HandoffError: it is missing or unreadable, or has neither format.
     """
     if not path.exists():
         raise HandoffError(f"{path}: no such file or folder, expected push-T demonstrations.")
@@ -100,10 +100,10 @@ def identify(path: Path) -> Literal["replay_buffer", "episode_store"]:
 
 @contextmanager
 def open_demonstrations(path: Path, images: bool) -> Iterator[Demonstrations]:
-    """Opens the demonstrations at `path`, a zip or a folder, whichever kind they are.
+    """Opens the demonstrations at `path`, a zip or a folder of any known format.
 
     Raises:
-        HandoffError: missing, damaged, or of another task.
+        HandoffError: they are missing, damaged, or of another task.
     """
     with ExitStack() as stack:
         if identify(path) == "replay_buffer":

@@ -1,5 +1,4 @@
-"""Reads and writes the two small files of an episode store: its schema, and the index of what is
-committed."""
+"""Reads and writes the schema of an episode store and the index of its committed episodes."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ class EpisodeRecord:
     """One committed episode."""
 
     lengths: dict[str, int]
-    """Samples per stream."""
+    """Number of samples per stream."""
     metadata: dict[str, Any]
     """Metadata of the episode, such as its seed and whether it succeeded."""
 
@@ -32,22 +31,22 @@ class SegmentRecord:
     """One committed segment."""
 
     name: str
-    """Its folder below `segments`, a number."""
+    """Name of its folder below `segments`, a number."""
     stored_bytes: dict[str, int]
-    """File sizes per `stream/field`, to notice an incomplete copy."""
+    """Sizes of the files per `stream/field`, to detect an incomplete copy [bytes]."""
     episodes: tuple[EpisodeRecord, ...]
     """Episodes of the segment, in the order of their samples."""
 
 
 @config
 class Index:
-    """All that is committed."""
+    """Index of the committed segments."""
 
     segments: tuple[SegmentRecord, ...] = ()
     """Segments of the store, in the order in which they were committed."""
 
     def to_json(self) -> bytes:
-        """What `read_index` reads back."""
+        """JSON of the index; `read_index` reads it back."""
         return json.dumps(asdict(self)).encode()
 
 
@@ -60,7 +59,7 @@ def read_schema(store: Path) -> EpisodeSchema:
     """The schema of the store at `store`.
 
     Raises:
-        HandoffError: there is no store, or it is of another format or version.
+        HandoffError: there is no store, or it has another format or version.
     """
     attributes = _read_json(store, "zarr.json").get("attributes", {}).get("handoff", {})
     if attributes.get("format") != FORMAT:
@@ -76,7 +75,7 @@ def read_schema(store: Path) -> EpisodeSchema:
 
 
 def read_index(store: Path, schema: EpisodeSchema) -> Index:
-    """What is committed in the store at `store`.
+    """The index of the store at `store`.
 
     Raises:
         HandoffError: the index is missing, damaged, or does not belong to `schema`.
@@ -100,17 +99,17 @@ def read_index(store: Path, schema: EpisodeSchema) -> Index:
 
 
 def check_complete(store: Path, schema: EpisodeSchema, index: Index) -> None:
-    """Checks that the files of every committed array are there and of full size.
+    """Checks that the files of every committed array exist and are complete.
 
     Raises:
-        HandoffError: names the first array that is missing or cut short.
+        HandoffError: an array is missing or truncated.
     """
     for segment in index.segments:
-        found = stored_bytes(store / "segments" / segment.name, schema)
+        sizes = stored_bytes(store / "segments" / segment.name, schema)
         for name, size in segment.stored_bytes.items():
-            if found.get(name) != size:
+            if sizes.get(name) != size:
                 raise HandoffError(
-                    f"{store}/segments/{segment.name}/{name}: files hold {found.get(name, 0)} bytes, expected {size}. "
+                    f"{store}/segments/{segment.name}/{name}: files hold {sizes.get(name, 0)} bytes, expected {size}. "
                     "Was the store copied incompletely?"
                 )
 

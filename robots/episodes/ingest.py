@@ -1,4 +1,4 @@
-"""Copies demonstrations into an episode store; the first stage of a pipeline."""
+"""Copies demonstrations into an episode store, the first stage of a pipeline."""
 
 from __future__ import annotations
 
@@ -22,38 +22,37 @@ from robots.interfaces import Progress
 
 @config
 class IngestConfig:
-    """Which demonstrations to take."""
+    """Source and selection of the demonstrations."""
 
     data: str | None = None
-    """File or folder of demonstrations; by default they are looked for, see
-    `robots.episodes.sources`."""
+    """File or folder of demonstrations; None searches the places of `robots.episodes.sources`."""
     images: bool = True
-    """Keep the camera images where there are some."""
+    """Whether camera images are copied, if the demonstrations have any."""
     max_episodes: int | None = None
-    """Take only this many, from the first; all by default."""
+    """Number of episodes to copy, from the first; None copies all."""
     mirror: bool = False
-    """Add the mirror image of every episode after them all; known for push-T alone, see
+    """Whether the mirror image of every episode is appended; for push-T only, see
     `robots.episodes.mirror`."""
     download: bool = True
-    """Whether the published archive may be downloaded when no copy is at hand."""
+    """Whether the published archive may be downloaded if no copy is found."""
 
 
 def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -> dict[str, Any]:
-    """Writes the demonstrations to `out/store.zarr`; goes on where a killed attempt with the same
-    source stopped.
+    """Writes the demonstrations to `out/store.zarr`; resumes an interrupted attempt with the same
+    source.
 
     Args:
-        config: which demonstrations.
-        out: the artifact's folder.
-        progress: counts episodes.
-        shipped: the small set that comes with Handoff, used when nothing else is found.
+        config: source and selection of the demonstrations.
+        out: folder of the artifact.
+        progress: called with the number of copied episodes.
+        shipped: the small data set that is part of Handoff, the last resort.
 
     Returns:
         `episodes`, `frames` (of the policy stream), `images` (whether stored), `source` (kind),
         `source_line`, `source_digest`.
 
     Raises:
-        HandoffError: no demonstrations, damaged ones, or no room for them.
+        HandoffError: no demonstrations were found, they are damaged, or the disk is full.
     """
     if config.max_episodes is not None and config.max_episodes < 1:
         raise HandoffError(f"max_episodes: is {config.max_episodes}, expected at least 1.")
@@ -63,16 +62,16 @@ def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -
     )
     digest = source_digest(source)
     with open_demonstrations(source.path, config.images) as demonstrations:
-        wanted = min(
+        originals = min(
             demonstrations.num_episodes, config.max_episodes or demonstrations.num_episodes
         )
         if config.mirror:
             check_mirrored(demonstrations.schema)
-        total = 2 * wanted if config.mirror else wanted
-        with _resume(out / "store.zarr", demonstrations.schema, digest, wanted, total) as store:
+        total = 2 * originals if config.mirror else originals
+        with _resume(out / "store.zarr", demonstrations.schema, digest, originals, total) as store:
             with store.writer() as writer:
                 for streams, metadata in _episodes(
-                    demonstrations, wanted, store.num_episodes, total
+                    demonstrations, originals, store.num_episodes, total
                 ):
                     number = writer.append(
                         streams, {**metadata, "source": source.kind, "source_digest": digest}
@@ -89,23 +88,27 @@ def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -
 
 
 def _episodes(
-    demonstrations: Demonstrations, wanted: int, first: int, stop: int
+    demonstrations: Demonstrations, originals: int, first: int, stop: int
 ) -> Iterator[tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]]:
-    """Episodes `[first, stop)` of the store: `wanted` as they are, then the same mirrored."""
-    yield from demonstrations.episodes(min(first, wanted), min(stop, wanted))
-    for streams, metadata in demonstrations.episodes(max(first - wanted, 0), max(stop - wanted, 0)):
+    """Episodes `[first, stop)` of the store: the `originals`, then their mirror images."""
+    yield from demonstrations.episodes(min(first, originals), min(stop, originals))
+    first_mirrored = max(first - originals, 0)
+    for streams, metadata in demonstrations.episodes(first_mirrored, max(stop - originals, 0)):
         yield mirrored(streams), {**metadata, "mirrored": True}
 
 
 def _resume(
-    path: Path, schema: EpisodeSchema, digest: str, wanted: int, total: int
+    path: Path, schema: EpisodeSchema, digest: str, originals: int, total: int
 ) -> EpisodeStore:
-    """What an earlier attempt left, if it is of the same source and schema; else a new store."""
+    """The store of an interrupted attempt if source and schema are the same, otherwise a new
+    store."""
     if _readable(path):
         store = EpisodeStore.open(path, "a")
-        marks = [store.metadata(i) for i in range(store.num_episodes)]
-        same = all(mark.get("source_digest") == digest for mark in marks)
-        same &= all(mark.get("mirrored", False) == (i >= wanted) for i, mark in enumerate(marks))
+        metadata = [store.metadata(i) for i in range(store.num_episodes)]
+        same = all(entry.get("source_digest") == digest for entry in metadata)
+        same &= all(
+            entry.get("mirrored", False) == (i >= originals) for i, entry in enumerate(metadata)
+        )
         if same and store.schema == schema and store.num_episodes <= total:
             return store
         store.close()
@@ -117,8 +120,7 @@ def _resume(
 def _readable(path: Path) -> bool:
     try:
         EpisodeStore.open(path, "r")
-    except (
-        HandoffError
-    ):  # absent, damaged or of another version: only a copy of the source, which is written again
+    except HandoffError:
+        # Missing, damaged or of another version. It is only a copy, which is written again.
         return False
     return True

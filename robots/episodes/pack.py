@@ -16,11 +16,11 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def pack_store(store: Path, out_zip: Path) -> str:
-    """Writes what is committed in `store` to `out_zip` and returns the zip's sha256; equal stores
-    give equal zips.
+    """Writes the committed episodes of `store` to `out_zip` and returns the sha256 of the zip;
+    equal stores give equal zips.
 
     Raises:
-        HandoffError: no readable store, or no room.
+        HandoffError: the store cannot be read, or the disk is full.
     """
     EpisodeStore.open(store, "r")
     committed = [
@@ -38,10 +38,11 @@ def pack_store(store: Path, out_zip: Path) -> str:
 
 
 def unpack_store(packed: Path, out: Path) -> Path:
-    """Extracts a packed store to the new folder `out`, whole or not at all, and returns `out`.
+    """Extracts a packed store to the new folder `out` and returns `out`; after an error there is no
+    such folder.
 
     Raises:
-        HandoffError: not a packed store, damaged, `out` exists, or no room.
+        HandoffError: the file is no packed store or damaged, `out` exists, or the disk is full.
     """
     if out.exists():
         raise HandoffError(f"{out}: already exists; choose another path.")

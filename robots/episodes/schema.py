@@ -1,5 +1,4 @@
-"""Describes an episode: streams of different rates, each a set of named fields with unit and
-frame."""
+"""Describes episodes: streams of different rates, whose named fields have units and frames."""
 
 from __future__ import annotations
 
@@ -27,26 +26,26 @@ class StreamSpec:
     rate_hz: float
     """Samples per second of robot time."""
     fields: dict[str, FieldSpec]
-    """What one sample holds."""
+    """Fields of one sample by name."""
 
 
 @config
 class EpisodeSchema:
-    """The streams that every episode of a store has."""
+    """Streams of every episode of a store."""
 
     name: str
-    """The task, e.g. `push_t`."""
+    """Name of the task, e.g. `push_t`."""
     streams: dict[str, StreamSpec]
     """Streams by name; `policy` is the stream at which policies observe and act."""
     robot: str = ""
     """Name of the robot (`robots.franka.catalog.ROBOTS`) with which all episodes were recorded;
-    empty where none was, and in stores from before it was stated."""
+    empty if there was none, and in stores written before the field existed."""
 
     def stream(self, name: str) -> StreamSpec:
         """The stream called `name`.
 
         Raises:
-            HandoffError: there is none; lists those there are.
+            HandoffError: there is none; the message lists all streams.
         """
         if name not in self.streams:
             raise HandoffError(
@@ -56,10 +55,10 @@ class EpisodeSchema:
 
 
 def check_schema(schema: EpisodeSchema) -> None:
-    """Checks that every name can be a folder, every dtype is numeric and every rate positive.
+    """Checks that every name is a valid folder name, every dtype numeric and every rate positive.
 
     Raises:
-        HandoffError: names the stream or field.
+        HandoffError: a stream or field does not meet these conditions.
     """
     if not schema.streams:
         raise HandoffError(f"{schema.name}: schema without a stream, expected at least one.")
@@ -82,11 +81,12 @@ def check_schema(schema: EpisodeSchema) -> None:
 
 
 def check_episode(schema: EpisodeSchema, streams: Streams) -> dict[str, dict[str, np.ndarray]]:
-    """An own copy of one episode, every field checked and in the dtype of its spec.
+    """A checked copy of one episode, with every field in the dtype of its spec.
 
     Raises:
-        HandoffError: missing or unknown stream or field, wrong shape, non-finite value, fields of
-            unequal length, an empty stream, or a number that the declared dtype cannot hold.
+        HandoffError: a missing or unknown stream or field, a wrong shape, a non-finite value,
+            fields of unequal length, an empty stream, or a value that the declared dtype cannot
+            represent.
     """
     missing, unknown = (
         sorted(schema.streams.keys() - streams.keys()),
@@ -103,10 +103,10 @@ def check_episode(schema: EpisodeSchema, streams: Streams) -> dict[str, dict[str
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """An own copy of an episode's metadata, as JSON reads it back.
+    """A copy of an episode's metadata, converted to JSON and back.
 
     Raises:
-        HandoffError: something in it is not JSON (an array, NaN, an object).
+        HandoffError: a value is not JSON (an array, NaN, an object).
     """
     try:
         return json.loads(json.dumps(dict(metadata), allow_nan=False))

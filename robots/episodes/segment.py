@@ -1,5 +1,4 @@
-"""Writes and reads one segment of an episode store: a Zarr group per stream, an array per field,
-written once."""
+"""Writes and reads one segment of an episode store: a Zarr group per stream, an array per field."""
 
 from __future__ import annotations
 
@@ -19,15 +18,14 @@ if TYPE_CHECKING:
     import zarr
 
 _IMAGE_BYTES = 4096
-"""A sample this large is stored in few-sample chunks, so that a window of it decodes little
-else."""
+"""Size from which samples are stored in chunks of few samples, so that reading a window decodes
+few other samples [bytes]."""
 
 
 def write_segment(
     path: Path, schema: EpisodeSchema, episodes: Sequence[Mapping[str, Mapping[str, np.ndarray]]]
 ) -> None:
-    """Writes checked `episodes` one after another into a new Zarr group at `path`. Not flushed to
-    the disk.
+    """Writes the checked `episodes` to a new Zarr group at `path`, without flushing it to the disk.
 
     Raises:
         OSError: the disk is full or not writable.
@@ -44,8 +42,7 @@ def write_segment(
 
 
 def stored_bytes(path: Path, schema: EpisodeSchema) -> dict[str, int]:
-    """Size of the files of every array, `{"stream/field": bytes}`; 0 for an array that is not
-    there."""
+    """Size of the files of every array, `{"stream/field": bytes}`; 0 for a missing array."""
     names = [
         f"{stream}/{field}" for stream, spec in schema.streams.items() for field in spec.fields
     ]
@@ -53,10 +50,10 @@ def stored_bytes(path: Path, schema: EpisodeSchema) -> dict[str, int]:
 
 
 def open_field(path: Path, stream: str, field: str) -> zarr.Array[Any]:
-    """The array of one field, for reading.
+    """Opens the array of one field for reading.
 
     Raises:
-        HandoffError: it is missing or its metadata is damaged.
+        HandoffError: the array is missing, or its metadata is damaged.
     """
     import zarr
 
@@ -69,10 +66,10 @@ def open_field(path: Path, stream: str, field: str) -> zarr.Array[Any]:
 
 
 def read_rows(array: zarr.Array[Any], start: int, stop: int) -> np.ndarray:
-    """Rows `[start, stop)`.
+    """Rows `[start, stop)` of an array.
 
     Raises:
-        HandoffError: the stored bytes do not decode, or fail their checksum.
+        HandoffError: the stored bytes cannot be decoded, or their checksum is wrong.
     """
     try:
         return np.asarray(array[start:stop])
@@ -96,8 +93,8 @@ def _write_array(group: zarr.Group, name: str, field: FieldSpec, values: np.ndar
         compressors=ZstdCodec(level=3, checksum=True),
         chunk_key_encoding={"name": "default", "separator": "."},
         attributes={"unit": field.unit, "frame": field.frame, "about": field.about},
-        # A chunk left out because it equals the fill value would read -0.0 back as 0.0, and look
-        # like a lost file.
+        # Omitting chunks that equal the fill value would change -0.0 to 0.0, and look like a lost
+        # file.
         config={"write_empty_chunks": True},
     )
     for start in range(0, len(values), shard):
@@ -105,8 +102,8 @@ def _write_array(group: zarr.Group, name: str, field: FieldSpec, values: np.ndar
 
 
 def _rows(field: FieldSpec, samples: int) -> tuple[int, int]:
-    """Samples per chunk and per shard: 16 and 1600 for images (measured best for windows of 16),
-    else more."""
+    """Number of samples per chunk and per shard: 16 and 1600 for images (the fastest for windows of
+    16), more for other fields."""
     large = prod(field.shape) * np.dtype(field.dtype).itemsize >= _IMAGE_BYTES
     chunk = min(16 if large else 2048, samples)
     chunks = min(100 if large else 32, -(-samples // chunk))

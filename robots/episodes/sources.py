@@ -1,4 +1,4 @@
-"""Finds the push-T demonstrations in the first of a fixed order of places that has them."""
+"""Finds the push-T demonstrations by searching places in a fixed order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NAMES = {
         "pusht.zip",
     )
 }
-"""Where in a folder of data sets each one is looked for."""
+"""Paths at which each data set is searched in a folder of data sets."""
 
 
 @config
@@ -40,11 +40,11 @@ class Source:
     """The demonstrations that were found."""
 
     kind: Kind
-    """Place in which they were found, such as `data`, `environment` or `shipped`."""
+    """Place in which they were found, such as `environment` or `shipped`."""
     path: Path
     """File or folder of the demonstrations."""
     line: str
-    """One sentence for reports: which demonstrations were used, and why not better ones."""
+    """One sentence for reports: which demonstrations were used, and why no better ones."""
 
 
 def find_demonstrations(
@@ -62,61 +62,62 @@ def find_demonstrations(
     download, the shipped set.
 
     Args:
-        name: the data set; `pusht` is known.
-        data: a file or folder that must then hold it.
-        cache: where downloads are kept; the user's cache folder by default.
+        name: name of the data set; only `pusht` is known.
+        data: file or folder that must contain it; None searches the other places.
+        cache: folder for downloads; None takes the user's cache folder.
         download: whether the network may be used.
-        shipped: the small set that comes with Handoff (`*.zarr.zip`), its manifest beside it
+        shipped: the small data set that is part of Handoff (`*.zarr.zip`), beside its manifest
             (`*.json`).
-        url: what to download.
-        timeout_s: longest silence of the server [s].
-        progress: counts downloaded bytes.
+        url: address of the published archive.
+        timeout_s: longest time without data from the server [s].
+        progress: called with the number of downloaded bytes.
 
     Raises:
-        HandoffError: a place that was named has no such data, data that is there is damaged, or
-            nothing was found.
+        HandoffError: `data` or $HANDOFF_DATA has no such data, the data is damaged, or nothing was
+            found.
     """
     if name not in _NAMES:
         raise HandoffError(f"demonstrations '{name}': unknown, expected one of {sorted(_NAMES)}.")
     cache = cache or default_cache()
     if data is not None:
-        return _found(
+        return _source(
             "argument", _named_place(Path(data).expanduser(), name, "data="), f"{name} from data="
         )
     if environment := os.environ.get("HANDOFF_DATA"):
-        return _found(
+        return _source(
             "environment",
             _named_place(Path(environment), name, "$HANDOFF_DATA"),
             f"{name} from $HANDOFF_DATA",
         )
     if path := _inside(Path("../shared/data"), name):
-        return _found("shared", path.resolve(), f"{name} from ../shared/data")
+        return _source("shared", path.resolve(), f"{name} from ../shared/data")
     if path := _inside(cache, name):
-        return _found("cache", path, f"{name} from the cache of an earlier download")
+        return _source("cache", path, f"{name} from the cache of an earlier download")
     tried = f"nothing at data=, $HANDOFF_DATA, ../shared/data or {cache}"
     if not download:
-        return _shipped(shipped, f"{tried}; download switched off")
+        return _shipped(shipped, f"{tried}; downloads are disabled")
     try:
         path = fetch(url, cache / f"{name}.zip", timeout_s, progress)
     except (OSError, http.client.HTTPException) as error:
         return _shipped(shipped, f"{tried}; {url}: {getattr(error, 'reason', None) or error}")
-    return _found("download", path, f"{name} downloaded from {url}")
+    return _source("download", path, f"{name} downloaded from {url}")
 
 
 def fetch(url: str, path: Path, timeout_s: float, progress: Progress = no_progress) -> Path:
-    """Downloads the zip at `url` to `path`, which appears whole or not at all.
+    """Downloads the zip at `url` to `path`; after an error there is no such file.
 
     Raises:
-        OSError: unreachable, silent for `timeout_s`, cut short, not a zip, or no room.
-        http.client.HTTPException: a garbled answer.
+        OSError: the server cannot be reached or sends nothing for `timeout_s`, the download is
+            incomplete or no zip, or the disk is full.
+        http.client.HTTPException: an invalid response.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with urllib.request.urlopen(url, timeout=timeout_s) as answer, aside.open("wb") as file:
-            total = int(answer.headers.get("Content-Length") or 0)
+        with urllib.request.urlopen(url, timeout=timeout_s) as response, aside.open("wb") as file:
+            total = int(response.headers.get("Content-Length") or 0)
             done = 0
-            while block := answer.read(1 << 18):
+            while block := response.read(1 << 18):
                 file.write(block)
                 done += len(block)
                 progress(done, max(total, done), f"downloading {path.name}")
@@ -125,7 +126,7 @@ def fetch(url: str, path: Path, timeout_s: float, progress: Progress = no_progre
         if done < total:
             raise OSError(f"download cut short at {done} of {total} bytes")
         if not zipfile.is_zipfile(aside):
-            raise OSError("the server sent something that is not a zip")
+            raise OSError("the server sent a file that is not a zip")
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
@@ -133,34 +134,34 @@ def fetch(url: str, path: Path, timeout_s: float, progress: Progress = no_progre
 
 
 def source_digest(source: Source, cache: Path | None = None) -> str:
-    """sha256 of the source's content (of a folder: of every file's name and content).
+    """sha256 of the source's content; for a folder, of the names and contents of all files.
 
-    Remembered under `cache` by path, size and time of change, so that asking again is cheap.
+    Digests are cached under `cache` by path, size and modification time.
 
     Raises:
         HandoffError: the source cannot be read.
     """
-    memory = (cache or default_cache()) / "digests.json"
+    cache_file = (cache or default_cache()) / "digests.json"
     path = source.path.resolve()
     try:
         files = (
             sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
         )
         stats = [(file.relative_to(path).as_posix(), file.stat()) for file in files]
-        seen = hashlib.sha256(
+        state = hashlib.sha256(
             repr([(name, s.st_size, s.st_mtime_ns) for name, s in stats]).encode()
         ).hexdigest()
-        known = _read_memory(memory)
-        if known.get(str(path), {}).get("seen") == seen:
-            return known[str(path)]["digest"]
+        cached = _read_digests(cache_file)
+        if cached.get(str(path), {}).get("seen") == state:
+            return cached[str(path)]["digest"]
         digest = _digest(path, files)
     except OSError as error:
         raise HandoffError(f"{path}: cannot be read ({error}). Was it moved?") from None
-    with suppress(OSError):  # a read-only home only costs the next call its shortcut
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(
-            memory, json.dumps({**known, str(path): {"seen": seen, "digest": digest}}).encode()
-        )
+    # Without a writable cache, the next call computes the digest again.
+    with suppress(OSError):
+        cache_file.parent.mkdir(parents=True, exist_ok=True)
+        entry = {"seen": state, "digest": digest}
+        write_atomically(cache_file, json.dumps({**cached, str(path): entry}).encode())
     return digest
 
 
@@ -169,16 +170,17 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "handoff"
 
 
-def _found(kind: Kind, path: Path, what: str) -> Source:
-    holds = identify(path)
-    about = "official human demonstrations" if holds == "replay_buffer" else "recorded episodes"
-    return Source(kind=kind, path=path, line=f"{about}, {what} ({path.name})")
+def _source(kind: Kind, path: Path, description: str) -> Source:
+    official = identify(path) == "replay_buffer"
+    about = "official human demonstrations" if official else "recorded episodes"
+    return Source(kind=kind, path=path, line=f"{about}, {description} ({path.name})")
 
 
-def _named_place(place: Path, name: str, said: str) -> Path:
+def _named_place(place: Path, name: str, setting: str) -> Path:
+    """The data set in a place that the user named with `setting`."""
     if not place.exists():
         raise HandoffError(
-            f"{said}{'' if said.endswith('=') else '='}{place}: no such file or folder. Is the path misspelt?"
+            f"{setting}{'' if setting.endswith('=') else '='}{place}: no such file or folder. Is the path misspelt?"
         )
     if place.is_file():
         return place
@@ -201,12 +203,12 @@ def _shipped(shipped: Path, tried: str) -> Source:
         stated = json.loads(manifest.read_text())["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HandoffError(
-            f"{manifest}: no readable provenance with a 'sha256' ({error}). Was it edited?"
+            f"{manifest}: no readable entry 'sha256' ({error}). Was it edited?"
         ) from None
-    found = _digest(shipped, [shipped])
-    if found != stated:
+    actual = _digest(shipped, [shipped])
+    if actual != stated:
         raise HandoffError(
-            f"{shipped}: sha256 is {found}, its manifest says {stated}. Was one updated without the other?"
+            f"{shipped}: sha256 is {actual}, its manifest says {stated}. Was one updated without the other?"
         )
     identify(shipped)
     return Source(
@@ -217,7 +219,7 @@ def _shipped(shipped: Path, tried: str) -> Source:
 
 
 def _digest(root: Path, files: list[Path]) -> str:
-    """sha256 of the one file `root`, or of the names and digests of `files` below it."""
+    """sha256 of the file `root`, or of the names and digests of `files` below it."""
     if files == [root]:
         with root.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -227,9 +229,10 @@ def _digest(root: Path, files: list[Path]) -> str:
     return total.hexdigest()
 
 
-def _read_memory(memory: Path) -> dict[str, dict[str, str]]:
+def _read_digests(cache_file: Path) -> dict[str, dict[str, str]]:
+    """The cached digests; empty if the file is missing or damaged."""
     try:
-        known = json.loads(memory.read_bytes())
-    except (OSError, ValueError):  # absent or damaged: only a shortcut is lost
+        cached = json.loads(cache_file.read_bytes())
+    except (OSError, ValueError):
         return {}
-    return known if isinstance(known, dict) else {}
+    return cached if isinstance(cached, dict) else {}

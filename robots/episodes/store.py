@@ -1,17 +1,18 @@
-"""The episode store: a Zarr v3 folder that only ever grows, and that a crash cannot damage.
+"""Stores episodes in an append-only Zarr v3 folder that a crash cannot damage.
 
-    store.zarr/
-        zarr.json                                  format, version and schema, as group attributes;
-        never rewritten index.json                                 committed segments with lengths
-        and metadata of their episodes segments/000000/<stream>/<field>/          one sharded array
-        per field; never rewritten once committed .lock                                      held by
-        the one writer
+| path                                     | content                                            |
+|------------------------------------------|----------------------------------------------------|
+| `zarr.json`                              | format, version and schema; never rewritten        |
+| `index.json`                             | committed segments, and lengths and metadata of    |
+|                                          | their episodes                                     |
+| `segments/000000/<stream>/<field>/`      | one sharded array per field; never rewritten       |
+| `.lock`                                  | lock of the writer                                 |
 
-Episodes are appended as a new segment. Its files are written and flushed to the disk first;
-replacing `index.json` by a rename is the commit. Zarr's own writes are renames too, but it does not
-flush them, and growing an array in place would rewrite the shard that holds its last committed
-samples, under the feet of whoever reads them; so segments never grow. A segment that the index does
-not name was left by a crash: readers do not see it, the next writer removes it.
+Episodes are appended as a new segment. Its files are written and flushed to the disk first; an
+atomic replacement of `index.json` is the commit. Segments never grow, because Zarr does not flush
+its files, and growing an array would rewrite the shard with its last committed samples while others
+may read them. A segment that is not in the index was left by a crash: readers ignore it, and the
+next writer deletes it.
 """
 
 from __future__ import annotations
@@ -52,27 +53,27 @@ _Episode = tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]
 
 
 class EpisodeStore:
-    """Episodes by number, in the order they were appended. A reader sees what was committed when it
-    opened."""
+    """Episodes by number, in the order of appending. A reader sees the episodes that were committed
+    when it opened the store."""
 
     def __init__(
         self, path: Path, schema: EpisodeSchema, index: Index, lock: WriterLock | None
     ) -> None:
-        """Use `open` or `create`."""
+        """Internal; use `open` or `create`."""
         self.path = path
         self.schema = schema
         self._lock = lock
         self._arrays: dict[tuple[str, str, str], Any] = {}
-        self._adopt(index)
+        self._set_index(index)
         self._next_segment = max((int(segment.name) for segment in index.segments), default=-1) + 1
 
     @classmethod
     def create(cls, path: Path, schema: EpisodeSchema) -> EpisodeStore:
-        """Makes an empty store at `path` (absent, or an empty folder) and opens it for writing.
+        """Creates an empty store at `path` (missing, or an empty folder) and opens it for writing.
 
         Raises:
-            HandoffError: something is there already, the schema has a name or dtype that cannot be
-                stored, or the disk is full.
+            HandoffError: `path` exists, the schema has a name or dtype that cannot be stored, or
+                the disk is full.
         """
         import zarr
 
@@ -96,12 +97,12 @@ class EpisodeStore:
 
     @classmethod
     def open(cls, path: Path, mode: Literal["r", "a"] = "r") -> EpisodeStore:
-        """Opens the store at `path`; "a" takes the writer's lock and removes what a killed writer
-        left unfinished.
+        """Opens the store at `path`; mode "a" locks it for writing and deletes uncommitted
+        segments.
 
         Raises:
-            HandoffError: no store there, another format or version, a damaged index, an array whose
-                files are missing or cut short, or (mode "a") another writer.
+            HandoffError: there is no store, it has another format or version, its index is damaged,
+                files of an array are missing or truncated, or (mode "a") there is another writer.
         """
         path = Path(path)
         schema = read_schema(path)
@@ -125,19 +126,20 @@ class EpisodeStore:
 
     @property
     def num_episodes(self) -> int:
-        """Committed episodes."""
-        return len(self._places)
+        """Number of committed episodes."""
+        return len(self._locations)
 
     def metadata(self, episode: int) -> dict[str, Any]:
-        """What was handed in with the episode."""
-        record, _, _ = self._place(episode)
+        """Metadata of an episode."""
+        record, _, _ = self._location(episode)
         return copy.deepcopy(record.metadata)
 
     def ends(self, stream: str) -> np.ndarray:
-        """`(E,)` int64: where each episode ends, exclusive, in the column of any field of
-        `stream`."""
+        """`(E,)` int64: exclusive end of each episode in the columns of `stream`."""
         self.schema.stream(stream)
-        return np.cumsum([record.lengths[stream] for record, _, _ in self._places], dtype=np.int64)
+        return np.cumsum(
+            [record.lengths[stream] for record, _, _ in self._locations], dtype=np.int64
+        )
 
     def read(
         self,
@@ -146,13 +148,18 @@ class EpisodeStore:
         fields: Sequence[str] | None = None,
         steps: slice = slice(None),
     ) -> dict[str, np.ndarray]:
-        """Fields of one episode, each `(T, *field shape)`, or of the window `steps` of it (a slice
-        without a step).
+        """Fields of one episode, each `(T, *field shape)`.
+
+        Args:
+            episode: number of the episode.
+            stream: name of the stream.
+            fields: names of the fields; None reads all.
+            steps: window of the episode, a slice without a stride.
 
         Raises:
             HandoffError: no such episode, stream or field, or damaged files.
         """
-        record, segment, first = self._place(episode)
+        record, segment, first = self._location(episode)
         names = list(self.schema.stream(stream).fields if fields is None else fields)
         start, stop, stride = steps.indices(record.lengths[stream])
         if stride != 1:
@@ -163,14 +170,15 @@ class EpisodeStore:
         return {name: read_rows(self._array(segment, stream, name), start, stop) for name in names}
 
     def column(self, stream: str, field: str) -> np.ndarray:
-        """`(N, *field shape)`: the samples of all committed episodes, in memory.
+        """`(N, *field shape)` samples of one field in all committed episodes, read into memory.
 
         Raises:
             HandoffError: no such stream or field, or damaged files.
         """
         spec = self._field(stream, field)
         column = np.empty(
-            (sum(record.lengths[stream] for record, _, _ in self._places), *spec.shape), spec.dtype
+            (sum(record.lengths[stream] for record, _, _ in self._locations), *spec.shape),
+            spec.dtype,
         )
         filled = 0
         for segment in self._index.segments:
@@ -182,24 +190,23 @@ class EpisodeStore:
         return column
 
     def append(self, streams: Streams, metadata: Mapping[str, Any]) -> int:
-        """Commits one episode and returns its number. When this returns, the episode is on the
-        disk.
+        """Commits one episode, which is then on the disk, and returns its number.
 
         Raises:
-            HandoffError: the episode does not meet the schema, or cannot be written; the store is
-                then as before.
+            HandoffError: the episode does not match the schema, or cannot be written; the store is
+                unchanged then.
         """
         self._commit([(check_episode(self.schema, streams), check_metadata(metadata))])
         return self.num_episodes - 1
 
     @contextmanager
     def writer(self, commit_bytes: int = 128 * 2**20) -> Iterator[EpisodeWriter]:
-        """Appends many episodes in few large segments; those handed in are committed on leaving,
-        error or not.
+        """Context that appends many episodes in few large segments; pending episodes are committed
+        at its end, even after an error.
 
         Args:
-            commit_bytes: held in memory at most, plus one episode; a crash loses what was not yet
-                committed.
+            commit_bytes: size of the pending episodes from which they are committed [bytes]; a
+                crash loses the pending ones.
         """
         writer = EpisodeWriter(self, commit_bytes)
         try:
@@ -208,7 +215,7 @@ class EpisodeStore:
             writer.commit()
 
     def close(self) -> None:
-        """Lets another process write; reading goes on working."""
+        """Releases the writer's lock; reading remains possible."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -224,26 +231,26 @@ class EpisodeStore:
     ) -> None:
         self.close()
 
-    def _adopt(self, index: Index) -> None:
-        """Takes `index` over as what is committed: per episode its record, its segment, its first
-        sample per stream."""
+    def _set_index(self, index: Index) -> None:
+        """Sets the committed episodes to those of `index`, each with its record, its segment and
+        its first sample per stream."""
         self._index = index
-        self._places: list[tuple[EpisodeRecord, str, dict[str, int]]] = []
+        self._locations: list[tuple[EpisodeRecord, str, dict[str, int]]] = []
         for segment in index.segments:
-            self._place_episodes(segment)
+            self._add_locations(segment)
 
-    def _place_episodes(self, segment: SegmentRecord) -> None:
+    def _add_locations(self, segment: SegmentRecord) -> None:
         first = dict.fromkeys(self.schema.streams, 0)
         for record in segment.episodes:
-            self._places.append((record, segment.name, first))
+            self._locations.append((record, segment.name, first))
             first = {stream: first[stream] + record.lengths[stream] for stream in first}
 
-    def _place(self, episode: int) -> tuple[EpisodeRecord, str, dict[str, int]]:
+    def _location(self, episode: int) -> tuple[EpisodeRecord, str, dict[str, int]]:
         if not 0 <= episode < self.num_episodes:
             raise HandoffError(
                 f"{self.path}: no episode {episode}, expected 0 to {self.num_episodes - 1}."
             )
-        return self._places[episode]
+        return self._locations[episode]
 
     def _field(self, stream: str, field: str) -> FieldSpec:
         fields = self.schema.stream(stream).fields
@@ -266,9 +273,8 @@ class EpisodeStore:
                 f"{self.path}: open for reading only; open it with mode 'a' to add episodes."
             )
         name = f"{self._next_segment:06d}"
-        self._next_segment += (
-            1  # even if this fails: Zarr's threads may still be writing below the name
-        )
+        # Counted even if this fails, because Zarr's threads may still write to the folder.
+        self._next_segment += 1
         folder = self.path / "segments" / name
         with explain_write_errors(
             self.path, f"{len(episodes)} episode(s) not stored, the earlier ones are safe"
@@ -284,13 +290,12 @@ class EpisodeStore:
                 index = Index(segments=(*self._index.segments, segment))
                 write_atomically(self.path / "index.json", index.to_json())
             except BaseException:
-                self._adopt(read_index(self.path, self.schema))
-                self._remove_uncommitted(
-                    ignore_errors=True
-                )  # what is left goes when the next writer opens
+                self._set_index(read_index(self.path, self.schema))
+                # Files that cannot be deleted now are deleted by the next writer.
+                self._remove_uncommitted(ignore_errors=True)
                 raise
         self._index = index
-        self._place_episodes(segment)
+        self._add_locations(segment)
 
     def _remove_uncommitted(self, ignore_errors: bool = False) -> None:
         committed = {segment.name for segment in self._index.segments}
@@ -300,20 +305,20 @@ class EpisodeStore:
 
 
 class EpisodeWriter:
-    """Collects episodes in memory and commits them together; made by `EpisodeStore.writer`."""
+    """Collects episodes in memory and commits them together; created by `EpisodeStore.writer`."""
 
     def __init__(self, store: EpisodeStore, commit_bytes: int) -> None:
-        """Use `EpisodeStore.writer`."""
+        """Internal; use `EpisodeStore.writer`."""
         self._store = store
         self._commit_bytes = commit_bytes
         self._pending: list[_Episode] = []
         self._pending_bytes = 0
 
     def append(self, streams: Streams, metadata: Mapping[str, Any]) -> int:
-        """Takes one episode, copied, and returns the number it will have.
+        """Adds a copy of one episode and returns its number.
 
         Raises:
-            HandoffError: the episode does not meet the schema (nothing is taken), or a commit
+            HandoffError: the episode does not match the schema and is not added, or a commit
                 failed.
         """
         episode = check_episode(self._store.schema, streams)
@@ -327,12 +332,14 @@ class EpisodeWriter:
         return number
 
     def commit(self) -> None:
-        """Commits what was taken so far; when this returns it is on the disk.
+        """Commits the pending episodes, which are then on the disk.
 
         Raises:
-            HandoffError: it cannot be written; says how many episodes are lost.
+            HandoffError: they cannot be written; the message says how many are lost.
         """
-        pending, self._pending, self._pending_bytes = self._pending, [], 0
+        pending = self._pending
+        self._pending = []
+        self._pending_bytes = 0
         if pending:
             self._store._commit(pending)
 

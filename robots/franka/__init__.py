@@ -1,11 +1,13 @@
 """Franka's robot arms: one `Robot` object per robot, with kinematics, limits, masses and gripper.
 
-- `catalog` finds a robot by the name that a configuration gives it.
-- `robot` defines what a robot consists of, `chain` the kinematics of its joints.
-- `fr3`, `fr3v2` and `panda` hold the published figures of the three arms, each with its MuJoCo
-  model, built from primitive shapes, beside it; `research_3` holds what the first two share.
-- `gripper` holds the figures of the gripper that all three carry.
-- `kinematics` has inverse kinematics and rotation vectors, `urdf_limits` reads a robot's own URDF.
+- `catalog`: robots by the names in configurations.
+- `robot`: the classes that describe a robot.
+- `chain`: forward kinematics and Jacobians.
+- `kinematics`: inverse kinematics and rotation vectors.
+- `fr3`, `fr3v2`, `panda`: published figures of the three arms, each with its MuJoCo model.
+- `research_3`: figures that FR3 and FR3v2 share.
+- `gripper`: published figures of the Franka Hand.
+- `urdf_limits`: comparison with the URDF of a connected robot.
 """
 
 from robots.franka.catalog import RobotName, find_robot

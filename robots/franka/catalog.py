@@ -1,4 +1,4 @@
-"""Finds a robot by the name that a configuration gives it."""
+"""Finds a robot by its name in a configuration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from robots.errors import HandoffError, suggest
 from robots.franka.robot import Robot
 
 RobotName = Literal["fr3", "fr3v2", "panda"]
-"""Names of the robots, as an option of a configuration gives them."""
+"""Names of the robots in configurations."""
 
 ROBOTS: tuple[RobotName, ...] = get_args(RobotName)
 

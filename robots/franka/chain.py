@@ -1,4 +1,4 @@
-"""Kinematic chain of an arm: poses and Jacobian from Denavit-Hartenberg parameters."""
+"""Computes poses and Jacobians of an arm from its Denavit-Hartenberg parameters."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class KinematicChain:
         pose = np.eye(4)
         rotation = np.eye(4)
         for i, (c, s) in enumerate(zip(np.cos(q), np.sin(q), strict=True)):
-            # Written out: a nested list costs more than the product that follows.
+            # Written out, because a nested list is slower than the product that follows.
             rotation[0, 0] = c
             rotation[0, 1] = -s
             rotation[1, 0] = s
@@ -72,8 +72,7 @@ class KinematicChain:
         return self.jacobian_of(self.joint_frames(q))
 
     def jacobian_of(self, frames: np.ndarray) -> np.ndarray:
-        """(6, J) Jacobian of the flange as `jacobian` gives it, from the poses of
-        `joint_frames`."""
+        """(6, J) Jacobian of the flange, given the poses of `joint_frames`; see `jacobian`."""
         axes = frames[:-1, :3, 2]
         levers = frames[-1, :3, 3] - frames[:-1, :3, 3]
         return np.vstack([np.cross(axes, levers).T, axes.T])
@@ -114,11 +113,11 @@ def _constant_transforms(dh: np.ndarray) -> np.ndarray:
     if dh.ndim != 2 or dh.shape[1] != 3:
         raise HandoffError(
             f"kinematic chain: dh has the shape {dh.shape}, expected (joints, 3) for a, d and alpha. "
-            "Is the flange's row among them?"
+            "Does it contain a row for the flange?"
         )
     transforms = np.tile(np.eye(4), (len(dh), 1, 1))
     for transform, (a, d, alpha) in zip(transforms, dh, strict=True):
-        # Right angles exactly: cos(pi/2) is not 0 in floating point.
+        # Rounded, because cos(pi/2) is not exactly 0 in floating point.
         c, s = float(np.round(np.cos(alpha))), float(np.round(np.sin(alpha)))
         if abs(c - np.cos(alpha)) + abs(s - np.sin(alpha)) > 1e-9:
             raise HandoffError(

@@ -1,4 +1,4 @@
-"""The Franka Research 3 in its first hardware version: its published figures."""
+"""Published figures of the Franka Research 3, first hardware version."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ FR3 = Robot(
         ),
         source="franka_description 1.x, robots/fr3/inertials.yaml",
     ),
-    # As in the MuJoCo models in common use. Franka's unshaped figure is higher (0.2 to 0.6), but
-    # FCI torques are link-side, so that the robot's inner torque loop hides most of the rotor.
+    # As in the common MuJoCo models. Franka's own figure is higher (0.2 to 0.6), but FCI torques
+    # are link-side, so that the robot's inner torque loop hides most of the rotor inertia.
     armature=0.1,
-    # Our choice, small.
+    # Not published; chosen small.
     joint_damping=0.1,
     q_home=Q_HOME,
     gripper=FRANKA_HAND,
     model_xml=Path(__file__).with_name("fr3.xml"),
 )
-"""The robot."""
+"""Franka Research 3, first hardware version."""

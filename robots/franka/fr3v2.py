@@ -1,8 +1,8 @@
-"""The second hardware version of the Franka Research 3: its published figures.
+"""Published figures of the Franka Research 3, second hardware version.
 
-It has the FR3's kinematics and other link masses (franka_description 1.0.1, `robots/fr3v2`). The
-robot specification has one table of limits for the FR3 and names no hardware version. That table
-holds here as well, for the positions that Franka publishes under the name fr3v2 round to it:
+It has the FR3's kinematics and different link masses (franka_description 1.0.1, `robots/fr3v2`).
+The robot specification has one table of limits for the FR3 and names no hardware version. That
+table is used here as well, because the positions that Franka publishes for fr3v2 round to it:
 franka_description 1.1.0 changed the limits of FR3 and FR3v2 together, and libfranka's tests state
 2.90074 and 1.83609 rad for joints 1 and 2. The velocity offsets in those tests, 0.6520 and 0.24997
 rad/s, lie below the table's, so the table is the stricter of the two.
@@ -59,4 +59,4 @@ FR3V2 = Robot(
     gripper=FRANKA_HAND,
     model_xml=Path(__file__).with_name("fr3v2.xml"),
 )
-"""The robot."""
+"""Franka Research 3, second hardware version."""

@@ -1,4 +1,4 @@
-"""The Franka Hand: the parallel gripper of all Franka robots here."""
+"""Published figures of the Franka Hand, the parallel gripper of all robots in this package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FRANKA_HAND = Gripper(
     mass=0.73,
     # franka_description, `franka_hand/finger`.
     finger_mass=0.015,
-    # Desk's default end effector: the next four.
+    # The next four: the default end effector of Franka's Desk.
     com=np.array([-0.01, 0.0, 0.03]),
     inertia=np.array([0.001, 0.0025, 0.0017]),
     yaw=-np.pi / 4,
@@ -22,4 +22,4 @@ FRANKA_HAND = Gripper(
     source="Franka Hand data sheet (opening, speed, sustained force, mass); default end effector of "
     "Franka's Desk (frame, centre of mass, inertia); franka_description, franka_hand (finger)",
 )
-"""The gripper's published figures."""
+"""Franka Hand."""

@@ -1,4 +1,4 @@
-"""Inverse kinematics of a robot's flange, Jacobians of many arms and rotation vectors."""
+"""Computes inverse kinematics, batched Jacobians and rotation vectors."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ def batched_jacobian(positions: np.ndarray, rotations: np.ndarray, point: np.nda
     """Jacobians of a point fixed to the flange, in base axes.
 
     Args:
-        positions: (N, J + 1, 3) of `KinematicChain.batched_joint_frames`.
-        rotations: (N, J + 1, 3, 3) likewise.
-        point: (N, 3) where the point is [m], base.
+        positions: (N, J + 1, 3) positions from `KinematicChain.batched_joint_frames` [m].
+        rotations: (N, J + 1, 3, 3) rotations from the same.
+        point: (N, 3) position of the point [m], base.
 
     Returns:
         (N, 6, J) linear [m/rad] over angular [rad/rad].
     """
     axes = rotations[:, :-1, :, 2]
     levers = point[:, None] - positions[:, :-1]
-    # Written out: numpy's cross is several times slower on small arrays.
+    # Written out, because np.cross is several times slower on small arrays.
     (ax, ay, az), (lx, ly, lz) = np.moveaxis(axes, -1, 0), np.moveaxis(levers, -1, 0)
     return np.stack([ay * lz - az * ly, az * lx - ax * lz, ax * ly - ay * lx, ax, ay, az], axis=1)
 
@@ -41,7 +41,7 @@ def batched_rotation_vector(rotation: np.ndarray) -> np.ndarray:
     angle = np.arctan2(sine, cosine)
     regular = sine > 1e-9
     vector = skew * np.where(regular, 0.5 * angle / np.where(regular, sine, 1.0), 0.5)[:, None]
-    # Half a turn: the axis is the dominant column of R + 1 = 2 a a^T.
+    # For an angle of pi, the axis is the dominant column of R + 1 = 2 a a^T.
     dominant = np.argmax(np.stack([rotation[:, i, i] for i in range(3)], axis=1), axis=1)
     column = np.take_along_axis(rotation + np.eye(3), dominant[:, None, None], axis=2)[:, :, 0]
     half = angle[:, None] * column / np.sqrt((column * column).sum(axis=1, keepdims=True))
@@ -63,7 +63,7 @@ def rotation_vector(rotation: np.ndarray) -> np.ndarray:
         return skew * (0.5 * angle / sine)
     if cosine > 0.0:
         return 0.5 * skew
-    # Half a turn: the axis is the dominant column of R + 1 = 2 a a^T.
+    # For an angle of pi, the axis is the dominant column of R + 1 = 2 a a^T.
     column = (rotation + np.eye(3))[:, int(np.argmax(np.diag(rotation)))]
     return angle * column / np.linalg.norm(column)
 
@@ -87,19 +87,19 @@ def inverse_kinematics(
     margin: float = 0.05,
     max_iterations: int = 200,
 ) -> np.ndarray:
-    """Joint positions that put the flange at `target`, close to the seed.
+    """Joint positions that place the flange at `target`, close to the seed.
 
-    Damped least squares (Wampler 1986; Nakamura and Hanafusa 1986) with the damping shrinking with
-    the error, joint limits by clamping, and the redundant direction drawn to the seed (Liegeois
+    Damped least squares (Wampler 1986; Nakamura and Hanafusa 1986), with damping proportional to
+    the squared error, joint limits by clamping, and a nullspace motion towards the seed (Liegeois
     1977).
 
     Args:
-        robot: its chain and the limits of its joints.
+        robot: robot with its kinematic chain and joint limits.
         target: (4, 4) base_T_flange [m].
-        q_seed: (J,) start and preferred posture [rad].
-        tolerance: accepted error, position [m] and rotation [rad] in one norm.
+        q_seed: (J,) initial joint positions and preferred posture [rad].
+        tolerance: largest error, the norm of position [m] and rotation [rad] together.
         margin: distance kept from the joint limits [rad].
-        max_iterations: bound of the iteration.
+        max_iterations: largest number of iterations.
 
     Returns:
         (J,) joint positions [rad].

@@ -1,7 +1,7 @@
-"""The Franka Emika Robot (FER), sold as Panda: its published figures.
+"""Published figures of the Franka Emika Robot (FER), sold as Panda.
 
-A Panda speaks version 5 of the control interface at most; the twin and the franky on PyPI speak
-version 10. A real Panda needs franky's build for version 5, which its author publishes apart.
+A Panda supports at most version 5 of the control interface; the twin and the franky on PyPI use
+version 10. A real Panda needs the build of franky for version 5, which is published separately.
 """
 
 from __future__ import annotations
@@ -96,4 +96,4 @@ PANDA = Robot(
     gripper=FRANKA_HAND,
     model_xml=Path(__file__).with_name("panda.xml"),
 )
-"""The robot."""
+"""Franka Emika Robot (Panda)."""

@@ -1,4 +1,4 @@
-"""Figures that both hardware versions of the Franka Research 3 share, for system 5.9.
+"""Published figures that both hardware versions of the Franka Research 3 share, for system 5.9.
 
 Earlier firmware states other joint limits (q_max of joint 1 was 2.7437 rad), so a driver compares
 this table with the limits in the connected robot's own URDF before it moves.
@@ -29,7 +29,7 @@ CHAIN = KinematicChain(
     flange_offset=0.107,
     source=f"{SPECIFICATION}, Denavit-Hartenberg parameters in Craig's convention",
 )
-"""Kinematics; those of the Panda are stated by the same table."""
+"""Kinematics; the Panda has the same parameters."""
 
 LIMITS = JointLimits(
     q_min=np.array([-2.9007, -1.8361, -2.9007, -3.0770, -2.8763, 0.4398, -3.0508]),
@@ -47,7 +47,7 @@ LIMITS = JointLimits(
 """Limits of the joints."""
 
 CARTESIAN = CartesianLimits(
-    # libfranka's own rate limiter allows the elbow no more than 1.5 rad/s.
+    # libfranka's own rate limiter limits the elbow to 1.5 rad/s.
     velocity=np.array([3.0, 2.5, 2.62]),
     acceleration=np.array([9.0, 17.0, 10.0]),
     jerk=np.array([4500.0, 8500.0, 5000.0]),

@@ -1,8 +1,8 @@
-"""One robot arm as one object: names, kinematics, limits, masses and gripper.
+"""Defines the classes that describe a robot: names, kinematics, limits, masses and gripper.
 
 Every group of figures names its `source`, the publication that states them. J is the number of
-joints; link 0 is the base, so there are J + 1 links. Arrays are read-only, so that no caller can
-change the robot for another.
+joints; link 0 is the base, so there are J + 1 links. Arrays are read-only, because all
+callers share them.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class LinkInertials:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tool:
-    """An end effector, in the figures that the robot's control asks for."""
+    """An end effector, with the figures that the robot's controller needs."""
 
     flange_T_ee: np.ndarray
     """(4, 4) frame of the end effector in the flange's [m]."""
@@ -158,8 +158,8 @@ class Gripper:
     def flange_R_grasp(self) -> np.ndarray:
         """(3, 3) axes of the frame "grasp" in the flange's.
 
-        They are the gripper's after half a turn about its x: a gripper that points straight down
-        with its fingers left and right then has the base's axes.
+        They are the gripper's axes turned by pi about its x: for a gripper that points straight
+        down, with its fingers left and right, they are the base's axes.
         """
         c, s = np.cos(self.yaw), np.sin(self.yaw)
         return np.array([[c, s, 0.0], [s, -c, 0.0], [0.0, 0.0, -1.0]])
@@ -238,7 +238,7 @@ class Robot:
         """Checks that the setting `name` has one entry for every joint.
 
         Raises:
-            HandoffError: it has more or fewer.
+            HandoffError: the number of entries differs from the number of joints.
         """
         if len(values) != self.num_joints:
             raise HandoffError(
@@ -248,7 +248,7 @@ class Robot:
 
 
 def _make_read_only(figures: Any) -> None:
-    """Forbids writing to all arrays of a dataclass and of those that it holds."""
+    """Makes all arrays of a dataclass, and of the dataclasses in it, read-only."""
     for item in fields(figures):
         value = getattr(figures, item.name)
         if isinstance(value, np.ndarray):
@@ -258,10 +258,10 @@ def _make_read_only(figures: Any) -> None:
 
 
 def _check(robot: Robot) -> None:
-    """Checks that all figures belong to the same number of joints, and that q_home lies in range.
+    """Checks that all figures have the same number of joints, and that q_home is within the limits.
 
     Raises:
-        HandoffError: names the figure and what was expected.
+        HandoffError: a figure has another shape, is missing or is out of range.
     """
     joints, limits = robot.num_joints, robot.limits
     for name, value in _per_joint(limits).items():
@@ -285,7 +285,7 @@ def _check(robot: Robot) -> None:
 
 
 def _per_joint(limits: JointLimits) -> dict[str, np.ndarray]:
-    """The arrays among the limits, by name."""
+    """The arrays of the limits by name."""
     values = {item.name: getattr(limits, item.name) for item in fields(limits)}
     return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 

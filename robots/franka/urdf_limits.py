@@ -1,4 +1,4 @@
-"""Compares the URDF that a connected robot states of itself with the robot that is configured."""
+"""Compares the URDF of a connected robot with the configured robot."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from robots.franka.catalog import ROBOTS
 from robots.franka.robot import Robot
 
 TOLERANCE = 1e-3
-"""Largest difference between two limits that are the same [rad, rad/s]; the URDF of the FR3 with
+"""Difference up to which two limits count as equal [rad, rad/s]; the URDF of the FR3 with
 system 5.9 has 2.90074 where the published table has 2.9007."""
 
 
 def check_urdf(robot: Robot, urdf: str) -> None:
     """Checks that `urdf` describes `robot`: the name, and the limits of every joint.
 
-    A name that belongs to no robot known here says nothing. Joints are found by the ending of
-    their names, `joint1` to `jointJ`.
+    An unknown name of the robot is ignored. Joints are identified by the suffixes of their names,
+    `joint1` to `jointJ`.
 
     Args:
-        robot: that is configured.
-        urdf: text that the connected robot sent.
+        robot: the configured robot.
+        urdf: URDF that the connected robot sent.
 
     Raises:
-        SafetyError: no readable URDF, another robot, a joint without limits, or a limit that
+        SafetyError: an invalid URDF, another robot, a joint without limits, or a limit that
             differs by more than `TOLERANCE`.
     """
     try:
@@ -37,31 +37,31 @@ def check_urdf(robot: Robot, urdf: str) -> None:
     name = root.get("name", "")
     if name in ROBOTS and name != robot.name:
         raise SafetyError(
-            f"{robot.name}: the connected arm calls itself '{name}'. Set `robot: {name}`, or connect the other arm."
+            f"{robot.name}: the connected arm is '{name}'. Set `robot: {name}`, or connect the other arm."
         )
     for i, limits in enumerate(stated):
         _check_joint(robot, i, limits)
 
 
 def _check_joint(robot: Robot, i: int, stated: dict[str, float]) -> None:
-    """Compares what the URDF states of the joint with index `i`."""
+    """Compares the URDF's limits of the joint with index `i`."""
     limits = robot.limits
     expected = {"lower": limits.q_min[i], "upper": limits.q_max[i], "velocity": limits.dq_max[i]}
-    for what, value in expected.items():
-        if what not in stated:
+    for quantity, value in expected.items():
+        if quantity not in stated:
             raise SafetyError(
-                f"{robot.name}: the connected arm's URDF states no {what} limit of joint{i + 1}, expected {value:.4f}. "
-                "Has the arm fewer joints?"
+                f"{robot.name}: the connected arm's URDF has no {quantity} limit of joint{i + 1}, "
+                f"expected {value:.4f}. Has the arm fewer joints?"
             )
-        if not abs(stated[what] - value) <= TOLERANCE:
+        if not abs(stated[quantity] - value) <= TOLERANCE:
             raise SafetyError(
-                f"{robot.name}: {what} limit of joint{i + 1} is {stated[what]:.4f} in the connected arm's URDF, "
-                f"{value:.4f} in the table here. Is it another robot, or has it older firmware?"
+                f"{robot.name}: {quantity} limit of joint{i + 1} is {stated[quantity]:.4f} in the connected arm's "
+                f"URDF, {value:.4f} in Handoff's table. Is it another robot, or has it older firmware?"
             )
 
 
 def _limits_of(root: ElementTree.Element, number: int) -> dict[str, float]:
-    """Limits of joint number `number` by the names of the URDF; empty without such a joint."""
+    """Limits of joint number `number` by their names in the URDF; empty without such a joint."""
     for joint in root.iter("joint"):
         limit = joint.find("limit")
         if joint.get("name", "").endswith(f"joint{number}") and limit is not None:

@@ -1,5 +1,5 @@
-"""Carries sentences among arrays.
+"""Encodes instructions as arrays and as tokens.
 
-- `text`: sentences as UTF-8 padded with zeros.
-- `tokenizer`: sentences as the tokens of an exported policy.
+- `text`: instructions as arrays of UTF-8, padded with zeros.
+- `tokenizer`: the tokenizer of an exported policy.
 """

@@ -1,7 +1,7 @@
-"""Stores sentences in arrays, as UTF-8 padded with zeros.
+"""Encodes instructions as arrays of UTF-8, padded with zeros.
 
-Worlds observe what they ask for as such a field, episodes record it beside everything else, and
-processes share it.
+The instruction is then an observation field like any other, which episodes record and processes
+share.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from robots.errors import HandoffError
 from robots.spec import FieldSpec
 
 INSTRUCTION = "instruction"
-"""Name of the field, and of the entry of an episode's metadata, that says what is to be done."""
+"""Name of the observation field of the instruction, and of the entry of an episode's metadata."""
 UNIT = "utf8"
-"""Unit of such fields."""
+"""Unit of text fields."""
 
 
 def text_field(size: int = 64, about: str = "what is to be done") -> FieldSpec:
-    """A sentence of at most `size` bytes."""
+    """Specification of a text field with at most `size` bytes."""
     return FieldSpec(shape=(size,), dtype="uint8", unit=UNIT, about=about)
 
 
 def encode(sentences: Sequence[str], size: int) -> np.ndarray:
-    """(N, size) uint8.
+    """Encodes N sentences as (N, size) uint8.
 
     Raises:
-        HandoffError: a sentence is longer, or holds a zero.
+        HandoffError: a sentence is longer than `size` bytes, or contains a zero.
     """
-    found = np.zeros((len(sentences), size), np.uint8)
+    text = np.zeros((len(sentences), size), np.uint8)
     for row, sentence in enumerate(sentences):
         data = sentence.encode()
         if len(data) > size or 0 in data:
             raise HandoffError(
                 f"text: {sentence[:40]!r} has {len(data)} bytes, expected at most {size}, none of them 0."
             )
-        found[row, : len(data)] = np.frombuffer(data, np.uint8)
-    return found
+        text[row, : len(data)] = np.frombuffer(data, np.uint8)
+    return text
 
 
 def decode(text: np.ndarray) -> tuple[str, ...]:
-    """The N sentences of (N, size) uint8.
+    """Decodes N sentences from (N, size) uint8.
 
     Raises:
-        HandoffError: what stands there is no UTF-8.
+        HandoffError: the bytes are not UTF-8.
     """
     try:
         return tuple(row.tobytes().rstrip(b"\0").decode() for row in np.ascontiguousarray(text))
     except UnicodeDecodeError as error:
         raise HandoffError(
-            f"text: {error.object[:40]!r} is no UTF-8. Was another field taken for words?"
+            f"text: {error.object[:40]!r} is not UTF-8. Was another field used as text?"
         ) from None

@@ -1,8 +1,8 @@
-"""Tokenizes the sentences of an exported policy with the tokenizers library alone.
+"""Tokenizes instructions of an exported policy with the tokenizers library, without torch.
 
-`tokenizer.json` is that of the policy's backbone. The ONNX file says which one it is and how long a
-sentence may be, so that a graph never reads the tokens of another vocabulary.
-`policies.networks.vlm` makes the same tokens in training.
+`tokenizer.json` is that of the policy's backbone. The ONNX file contains its digest and the largest
+number of tokens, so that a policy never receives tokens of another vocabulary.
+`policies.networks.vlm` computes the same tokens in training.
 
 Shape suffixes: B batch, L tokens.
 """
@@ -21,26 +21,27 @@ import numpy as np
 from robots.config import config, to_plain, validate
 from robots.errors import HandoffError
 
-READING_KEY = "handoff.reading"
+TOKENIZER_KEY = "handoff.reading"
 """Metadata key of the JSON of a `TokenizerSpec` inside the ONNX file."""
-TOKENIZER = "tokenizer.json"
-"""Beside the ONNX file."""
-WORDS = ("tokens", "tokens_mask")
-"""Inputs of a graph that reads: int64 and bool, both (batch, words)."""
+TOKENIZER_FILE = "tokenizer.json"
+"""Name of the tokenizer's file, beside the ONNX file."""
+TOKEN_INPUTS = ("tokens", "tokens_mask")
+"""Inputs of a language-conditioned graph: int64 tokens and their bool mask, both (batch,
+tokens)."""
 _REMEMBERED = 256
-"""Sentences whose tokens are kept: a robot hears the same one again and again."""
+"""Number of sentences whose tokens are cached, as a robot receives the same one repeatedly."""
 
 
 @config
 class TokenizerSpec:
-    """What a graph that reads says of its words."""
+    """Tokenizer of a language-conditioned policy, stored in the ONNX file."""
 
     tokenizer: str
     """Digest (hex sha256) of the bundle's `tokenizer.json`."""
     longest: int
-    """Most tokens of a sentence."""
+    """Largest number of tokens of a sentence."""
     said: str | None = None
-    """The policy's own words, where nobody says anything; None: it has none."""
+    """Default instruction of the policy; None if it has none."""
 
     def to_json(self) -> str:
         """JSON; `from_json` reads it back."""
@@ -57,57 +58,60 @@ class TokenizerSpec:
             values = json.loads(text)
         except json.JSONDecodeError as error:
             raise HandoffError(
-                f"reading: not JSON ({error}). Was the ONNX file made by another tool?"
+                f"tokenizer spec: not JSON ({error}). Was the ONNX file made by another tool?"
             ) from None
-        return validate(cls, values, "reading")
+        return validate(cls, values, "tokenizer")
 
 
 class Tokens(NamedTuple):
-    """Sentences as a graph reads them."""
+    """Tokens of B sentences."""
 
     token_BL: np.ndarray
-    """int64."""
+    """(B, L) int64 tokens."""
     mask_BL: np.ndarray
-    """bool; False for padding, which stands behind."""
+    """(B, L) bool; False for the padding at the end."""
 
 
-class Reader:
-    """Makes tokens of sentences.
+class SentenceTokenizer:
+    """Tokenizes instructions of one policy.
 
     Args:
         file: `tokenizer.json` of the bundle.
-        reading: what the bundle's graph says of it.
+        spec: specification in the bundle's ONNX file.
 
     Raises:
-        HandoffError: no such file, that of another bundle, or no library to read it with.
+        HandoffError: the file is missing or another bundle's, or the library is not installed.
     """
 
-    def __init__(self, file: Path, reading: TokenizerSpec) -> None:
-        self.reading = reading
-        self._tokenizer = _opened(file, reading.tokenizer)
+    def __init__(self, file: Path, spec: TokenizerSpec) -> None:
+        self.spec = spec
+        self._tokenizer = _opened(file, spec.tokenizer)
         self._numbers = lru_cache(_REMEMBERED)(self._encoded)
 
     def tokens(self, instructions: Sequence[str], rows: int) -> Tokens:
-        """Of every sentence, which ends with a newline, padded to the longest; of the policy's own
-        words for all rows where there are no sentences.
+        """Tokens of the instructions, padded to the longest one.
+
+        A newline is appended to sentences without one, as in training.
 
         Args:
-            instructions: as many as rows, or none.
-            rows: B.
+            instructions: one sentence per row, or none for the policy's default instruction.
+            rows: number of rows B.
 
         Raises:
-            HandoffError: another number of sentences, none and no words of the policy's own, or one
-                that is too long.
+            HandoffError: the number of sentences differs from `rows`, there is none and no default,
+                or one is too long.
         """
-        told = tuple(instructions)
-        if not told and self.reading.said is not None:
-            told = (self.reading.said,) * rows
-        if len(told) != rows or not rows:
+        sentences = tuple(instructions)
+        if not sentences and self.spec.said is not None:
+            sentences = (self.spec.said,) * rows
+        if len(sentences) != rows or not rows:
             raise HandoffError(
-                f"policy: {len(told)} instructions for {rows} observations, expected one each. Does nobody say what is "
-                "to be done, and was the policy exported without words of its own?"
+                f"policy: {len(sentences)} instructions for {rows} observations, expected one each. Is an instruction "
+                "missing, and was the policy exported without a default?"
             )
-        numbers = [self._numbers(line if line.endswith("\n") else f"{line}\n") for line in told]
+        numbers = [
+            self._numbers(line if line.endswith("\n") else f"{line}\n") for line in sentences
+        ]
         token_BL = np.zeros((rows, max(map(len, numbers))), np.int64)
         mask_BL = np.zeros(token_BL.shape, bool)
         for row, ids in enumerate(numbers):
@@ -117,10 +121,10 @@ class Reader:
 
     def _encoded(self, line: str) -> list[int]:
         ids = self._tokenizer.encode(line).ids
-        if len(ids) > self.reading.longest:
+        if len(ids) > self.spec.longest:
             raise HandoffError(
-                f"policy: instruction {line.strip()[:60]!r} has {len(ids)} tokens, at most {self.reading.longest} are "
-                "read. Say it in fewer words."
+                f"policy: instruction {line.strip()[:60]!r} has {len(ids)} tokens, limit "
+                f"{self.spec.longest}. Shorten it."
             )
         return ids
 
@@ -135,23 +139,23 @@ def _opened(file: Path, digest: str) -> Any:
         from tokenizers import Tokenizer
     except ImportError:
         raise HandoffError(
-            f"policy: {file.parent} reads language and the library tokenizers is not installed. "
-            "pip install 'handoff[vla]', or tokenizers alone."
+            f"policy: {file.parent} is language-conditioned, and the library tokenizers is not installed. "
+            "pip install -e '.[vla]', or tokenizers alone."
         ) from None
     if not file.is_file():
         raise HandoffError(
-            f"policy: {file.parent} has no {file.name}, by which its graph reads. Was the bundle copied in part?"
+            f"policy: {file.parent} has no {file.name}. Was the bundle copied incompletely?"
         )
     data = file.read_bytes()
-    found = tokenizer_digest(data)
-    if found != digest:
+    actual = tokenizer_digest(data)
+    if actual != digest:
         raise HandoffError(
-            f"policy: {file} has digest {found[:12]}, its graph was made for {digest[:12]}. Are graph and tokenizer "
-            "those of two bundles?"
+            f"policy: {file} has digest {actual[:12]}, its graph needs {digest[:12]}. Are graph and tokenizer "
+            "from different bundles?"
         )
     tokenizer = Tokenizer.from_str(data.decode())
-    # Some files bring settings for batches of dialogues, which would pad or cut an instruction
-    # unseen.
+    # Some files contain settings for batches of dialogues, which would silently pad or truncate an
+    # instruction.
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

@@ -1,5 +1,5 @@
 """Writes files that survive a crash.
 
-- `durable`: files that are whole or absent, and one writer at a time.
-- `append_log`: numbered records in files that only grow.
+- `durable`: atomic writes, and a lock for a single writer.
+- `append_log`: an append-only log of numbered records.
 """

@@ -1,11 +1,10 @@
-"""Numbered records in files that only grow: what has been appended is on the disk, whatever happens
-next.
+"""Stores numbered records in an append-only log whose committed records survive any crash.
 
-A record is a mark, the content's length, a CRC-32 of number and content, the number (20 bytes in
-all), and the content. A crash can tear only the last one, which was not committed: length and
-checksum tell when the log is opened, and it is cut off.
-Files (`<number of the first record>.log`) are dropped whole, the oldest first; the newest stays, so
-numbers go on.
+A record consists of a magic number, the length of the content, a CRC-32 of number and content, the
+number (20 bytes in total), and the content. A crash can damage only the last record, which was not
+committed: length and checksum reveal it when the log is opened, and it is cut off.
+Files (`<number of the first record>.log`) are deleted as a whole, the oldest first; the newest
+always stays, so that the numbering continues.
 """
 
 from __future__ import annotations
@@ -22,40 +21,43 @@ from robots.errors import HandoffError
 from robots.storage.durable import WriterLock, explain_write_errors, sync_path
 
 _HEADER = struct.Struct("<4sIIQ")
-"""Magic, bytes of the content, CRC-32, number."""
+"""Magic number, size of the content [bytes], CRC-32, number of the record."""
 _MAGIC = b"hLog"
-LARGEST_RECORD = 2**31
-"""Bytes."""
+MAX_RECORD_BYTES = 2**31
+"""Size below which a record's content must stay [bytes]."""
 
 
 class _Segment:
-    """One file: where its records begin, and behind them where the next one will."""
+    """One file, with the offsets of its records and, last, the offset of the next record
+    [bytes]."""
 
     def __init__(self, path: Path, first: int) -> None:
-        self.path, self.first = path, first
+        self.path = path
+        self.first = first
         self.starts = [0]
 
     @property
     def end(self) -> int:
-        """Number of the record behind its last one."""
+        """Number of the record after its last one."""
         return self.first + len(self.starts) - 1
 
 
 class AppendLog:
-    """A log in a folder. One thread appends; any may read, wait and drop.
+    """A log in a folder. One thread appends; any thread may read, wait and drop.
 
     Args:
-        folder: made if missing.
-        segment_bytes: size from which on a file is followed by a new one.
+        folder: folder of the files, created if missing.
+        segment_bytes: size from which a file is followed by a new one [bytes].
 
     Raises:
-        HandoffError: another process writes it, or a record that is not the last is damaged.
+        HandoffError: another process has it open, or a record before the last is damaged.
     """
 
     def __init__(self, folder: Path, segment_bytes: int) -> None:
         with explain_write_errors(folder, "the log cannot be opened"):
             folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self._segment_bytes = folder, segment_bytes
+        self.folder = folder
+        self._segment_bytes = segment_bytes
         self._lock = WriterLock(folder / "lock")
         self._file: int | None = None
         self._changed = threading.Condition()
@@ -69,30 +71,30 @@ class AppendLog:
 
     @property
     def first(self) -> int:
-        """Number of the oldest record, or of the next one where there is none."""
+        """Number of the oldest record, or of the next one if there is none."""
         with self._changed:
             return self._segments[0].first
 
     @property
     def next(self) -> int:
-        """Number of the record that will be appended next."""
+        """Number of the next record."""
         with self._changed:
             return self._segments[-1].end
 
     def append(self, content: bytes) -> int:
-        """Puts a record on the disk; returns its number. When this raises, the record is not in the
-        log.
+        """Writes a record to the disk and returns its number; if this raises, the record is not in
+        the log.
 
         Raises:
-            HandoffError: the disk does not take it, the log is closed, or the record is too large.
+            HandoffError: the write fails, the log is closed, or the record is too large.
         """
         if self._file is None:
             raise HandoffError(
-                f"{self.folder}: the log is closed, by `close` or by an error of its disk."
+                f"{self.folder}: the log is closed, by `close` or after a disk error."
             )
-        if len(content) >= LARGEST_RECORD:
+        if len(content) >= MAX_RECORD_BYTES:
             raise HandoffError(
-                f"{self.folder}: a record of {len(content)} bytes, limit {LARGEST_RECORD - 1}."
+                f"{self.folder}: the record has {len(content)} bytes, limit {MAX_RECORD_BYTES - 1}."
             )
         if self._segments[-1].starts[-1] >= self._segment_bytes:
             self._begin_segment()
@@ -112,22 +114,22 @@ class AppendLog:
         return number
 
     def read(self, number: int) -> bytes:
-        """The record's content.
+        """The content of a record.
 
         Raises:
-            HandoffError: it was dropped, is not there yet, or is damaged.
+            HandoffError: it was dropped, does not exist yet, or is damaged.
         """
         with self._changed:
             if not self._segments[0].first <= number < self._segments[-1].end:
                 raise HandoffError(
-                    f"{self.folder}: record {number} is not here, only {self._segments[0].first} to "
+                    f"{self.folder}: record {number} does not exist, only {self._segments[0].first} to "
                     f"{self._segments[-1].end - 1}."
                 )
             segment = self._segments[
-                bisect_right(self._segments, number, key=lambda one: one.first) - 1
+                bisect_right(self._segments, number, key=lambda segment: segment.first) - 1
             ]
             begin, end = segment.starts[number - segment.first : number - segment.first + 2]
-            # Under the lock, so that the file is not dropped meanwhile.
+            # Read under the lock, so that the file is not dropped at the same time.
             with segment.path.open("rb") as file:
                 file.seek(begin)
                 record = file.read(end - begin)
@@ -136,48 +138,50 @@ class AppendLog:
         return record[_HEADER.size :]
 
     def records(self, begin: int) -> Iterator[tuple[int, bytes]]:
-        """Numbers and contents from record `begin` on, up to those that are there now."""
+        """Numbers and contents of the existing records from number `begin` on."""
         for number in range(begin, self.next):
             yield number, self.read(number)
 
     def wait(self, number: int, seconds: float) -> bool:
-        """Whether record `number` is there, after at most that time [s]."""
+        """Waits up to `seconds` for record `number`; returns whether it exists."""
         with self._changed:
             return self._changed.wait_for(lambda: self._segments[-1].end > number, seconds)
 
     def drop(self, number: int) -> None:
-        """Removes the files whose records are all numbered below `number`, except the newest
+        """Deletes the files whose records all have numbers below `number`, except the newest
         file."""
         with self._changed:
             while len(self._segments) > 1 and self._segments[0].end <= number:
-                # Oldest first: after a crash in between, what is left still has no gap.
+                # Oldest first: after a crash in between, the remaining records have no gap.
                 self._segments.pop(0).path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Gives the folder up; a second call does nothing."""
-        file, self._file = self._file, None
+        """Closes the log and releases its lock; a second call does nothing."""
+        file = self._file
+        self._file = None
         if file is not None:
             os.close(file)
         self._lock.release()
 
     def _scan(self) -> list[_Segment]:
+        """Reads the files, checks their records and cuts off a damaged last one."""
         paths = sorted(self.folder.glob("*.log"))
         segments = [_Segment(path, int(path.stem)) for path in paths]
-        for place, segment in enumerate(segments):
+        for i, segment in enumerate(segments):
             content = segment.path.read_bytes()
-            sound = _find_records(content, segment)
-            newest = place == len(segments) - 1
-            if sound < len(content):
-                follower = _next_record(content, sound, segment.end)
-                if not newest or follower is not None:
+            end = _find_records(content, segment)
+            newest = i == len(segments) - 1
+            if end < len(content):
+                later_record = _next_record(content, end, segment.end)
+                if not newest or later_record is not None:
                     raise HandoffError(
-                        f"{segment.path}: record {segment.end} is damaged, and others follow it. A crash does not do "
-                        "that: is the disk failing, or was the file changed?"
+                        f"{segment.path}: record {segment.end} is damaged, and others follow it, which no crash can "
+                        "cause. Is the disk failing, or was the file changed?"
                     )
-                _truncate(segment.path, sound)
-            elif not newest and segment.end != segments[place + 1].first:
+                _truncate(segment.path, end)
+            elif not newest and segment.end != segments[i + 1].first:
                 raise HandoffError(
-                    f"{self.folder}: records {segment.end} to {segments[place + 1].first - 1} are missing. "
+                    f"{self.folder}: records {segment.end} to {segments[i + 1].first - 1} are missing. "
                     "Was a file removed?"
                 )
         return segments or [_Segment(self._path(0), 0)]
@@ -187,27 +191,31 @@ class AppendLog:
         sync_path(self.folder)
 
     def _begin_segment(self) -> None:
-        """Goes on in a new file. Its entry in the folder is on the disk before a record is."""
+        """Begins a new file, whose entry in the folder is on the disk before its first record."""
         first = self._segments[-1].end
-        with explain_write_errors(self.folder, f"no file for records from {first} on"):
+        with explain_write_errors(
+            self.folder, f"the file for records from {first} on was not created"
+        ):
             segment = _Segment(self._path(first), first)
             file = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
             sync_path(self.folder)
-        old, self._file = self._file, file
+        previous = self._file
+        self._file = file
         with self._changed:
             self._segments.append(segment)
-        if old is not None:
-            os.close(old)
+        if previous is not None:
+            os.close(previous)
 
     def _take_back(self, begin: int) -> None:
-        """Removes what a failed append may have left; where that fails too, nothing more is
-        appended."""
+        """Removes the remains of a failed append; if that fails as well, closes the log for
+        appending."""
         assert self._file is not None
         try:
             os.ftruncate(self._file, begin)
             os.fsync(self._file)
         except OSError:
-            file, self._file = self._file, None
+            file = self._file
+            self._file = None
             os.close(file)
 
     def _path(self, first: int) -> Path:
@@ -223,19 +231,18 @@ def _checksum(number: int, content: bytes | memoryview) -> int:
 
 
 def _length(content: bytes | memoryview, number: int) -> int | None:
-    """Bytes of the sound record `number` at the beginning of `content`; None where there is
-    none."""
+    """Size of the valid record `number` at the beginning of `content` [bytes]; None without one."""
     if len(content) < _HEADER.size:
         return None
-    magic, length, checksum, told = _HEADER.unpack_from(content)
+    magic, length, checksum, stored_number = _HEADER.unpack_from(content)
     end = _HEADER.size + length
-    if magic != _MAGIC or told != number or len(content) < end:
+    if magic != _MAGIC or stored_number != number or len(content) < end:
         return None
     return end if _checksum(number, content[_HEADER.size : end]) == checksum else None
 
 
 def _find_records(content: bytes, segment: _Segment) -> int:
-    """Fills `segment.starts`; returns the bytes up to which records are sound."""
+    """Fills `segment.starts`; returns the offset after the last valid record [bytes]."""
     view = memoryview(content)
     while (length := _length(view[segment.starts[-1] :], segment.end)) is not None:
         segment.starts.append(segment.starts[-1] + length)
@@ -243,16 +250,16 @@ def _find_records(content: bytes, segment: _Segment) -> int:
 
 
 def _next_record(content: bytes, begin: int, number: int) -> int | None:
-    """Where a sound record that follows number `number` begins behind `begin`; None where there is
-    none."""
+    """Offset after `begin` of a valid record with a number above `number` [bytes]; None without
+    one."""
     view = memoryview(content)
-    place = content.find(_MAGIC, begin + 1)
-    while place >= 0:
-        if len(content) - place >= _HEADER.size:
-            told = _HEADER.unpack_from(content, place)[3]
-            if told > number and _length(view[place:], told) is not None:
-                return place
-        place = content.find(_MAGIC, place + 1)
+    offset = content.find(_MAGIC, begin + 1)
+    while offset >= 0:
+        if len(content) - offset >= _HEADER.size:
+            stored_number = _HEADER.unpack_from(content, offset)[3]
+            if stored_number > number and _length(view[offset:], stored_number) is not None:
+                return offset
+        offset = content.find(_MAGIC, offset + 1)
     return None
 
 
@@ -264,7 +271,7 @@ def _write(file: int, record: bytes, begin: int) -> None:
 
 
 def _truncate(path: Path, size: int) -> None:
-    with explain_write_errors(path, "a torn record cannot be cut off"), path.open("r+b") as file:
+    with explain_write_errors(path, "a damaged record cannot be cut off"), path.open("r+b") as file:
         file.truncate(size)
         file.flush()
         os.fsync(file.fileno())

@@ -1,5 +1,4 @@
-"""Files that survive a crash: written aside, flushed to the disk, then renamed; and one writer at a
-time."""
+"""Writes files atomically, and locks a folder for a single writer."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from robots.errors import HandoffError
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces the file at `path`: after a crash at any moment it holds either the old or the new
-    bytes, whole."""
+    """Replaces the file at `path`; after a crash at any moment it holds either the complete old or
+    the complete new bytes."""
     aside = path.with_name(f".{path.name}.partial")
     with aside.open("wb") as file:
         file.write(data)
@@ -27,8 +26,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def sync_tree(root: Path) -> None:
-    """Flushes every file and folder below and at `root`, and the entry of `root` itself, to the
-    disk."""
+    """Flushes `root`, all files and folders below it, and its entry in its parent to the disk."""
     for folder, _, files in os.walk(root):
         for name in files:
             sync_path(Path(folder) / name)
@@ -38,10 +36,10 @@ def sync_tree(root: Path) -> None:
 
 @contextmanager
 def explain_write_errors(path: Path, lost: str) -> Iterator[None]:
-    """Turns a failed write into one line; `lost` says what was not stored.
+    """Converts an error of a write to one line; `lost` says what was not stored.
 
     Raises:
-        HandoffError: the disk is full, over quota, read-only or gone.
+        HandoffError: the disk is full, over quota, read-only or disconnected.
     """
     try:
         yield
@@ -53,14 +51,14 @@ def explain_write_errors(path: Path, lost: str) -> Iterator[None]:
 
 
 class WriterLock:
-    """An advisory lock (`flock`) that the kernel drops when its process ends, however that
-    happens."""
+    """An advisory lock (`flock`), which the kernel releases when its process ends."""
 
     def __init__(self, path: Path) -> None:
         """Takes the lock.
 
         Raises:
-            HandoffError: another process, or another handle of this one, has it; names the process.
+            HandoffError: another process, or another handle of this one, holds it; names the
+                process.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -80,7 +78,7 @@ class WriterLock:
         self._descriptor: int | None = descriptor
 
     def release(self) -> None:
-        """Gives the lock up; safe to call twice."""
+        """Releases the lock; a second call does nothing."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -1,6 +1,6 @@
 """Encodes messages between processes as msgpack maps with NumPy arrays, never pickle.
 
-- `policy`: policy server and its clients.
-- `learner`: actor and learner.
-- `steps`: steps of episodes on their way to a learner.
+- `policy`: messages between a policy server and its clients.
+- `learner`: messages between actor and learner.
+- `steps`: batches of steps that an actor sends to a learner.
 """

@@ -1,14 +1,13 @@
-"""Encodes the messages between an actor, which has the robot, and a learner, which has the
-gradients.
+"""Encodes the messages between an actor, which controls the robot, and a learner, which updates the
+policy.
 
-The actor connects (`Authorization: Api-Key <token>`) and says `hello`; the learner answers `taken`,
-and from then on both speak when they have something to say: the actor sends `steps`, numbered
-without gaps, the learner `taken` once they are on its disk, `parameters` of its policy, and
-`pause`. What is wrong with a frame comes back as text. The encoding of arrays is that of
-`robots.wire.policy`.
+The actor connects (`Authorization: Api-Key <token>`) and sends `hello`; the learner answers
+`taken`. Afterwards both send at any time: the actor `steps`, numbered without gaps; the learner
+`taken` once they are on its disk, `parameters` of its policy, and `pause`. An error in a frame is
+answered with text. Arrays are encoded as in `robots.wire.policy`.
 
-An episode's number is 2^24 times the number of the actor's start plus a count, so none is used
-twice.
+The number of an episode is 2^24 times the number of the actor's start plus a count, and therefore
+unique.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from robots.wire.steps import Steps
 
 PROTOCOL = "handoff-learning/1"
 MAX_ROWS = 1024
-"""Rows of one `steps` message."""
-NONE = -1
-"""`taken` of a journal of which nothing has been taken."""
+"""Largest number of rows of a `steps` message."""
+NO_ENTRY = -1
+"""Number in `taken` before any entry of a journal was acknowledged."""
 EPISODES_PER_START = 2**24
-"""Episodes that one start of an actor can number."""
+"""Largest number of episodes per start of an actor."""
 RECENT_EPISODES = 20
-"""Newest episodes of training over which success and interventions are reported."""
+"""Number of the newest training episodes over which success and interventions are reported."""
 JOURNAL_NAME = re.compile(r"[0-9a-f]{16}")
-"""Of a journal's identity."""
+"""Pattern of a journal's identity."""
 _VECTORS = ("observation", "action", "next_observation", "proposed")
 _FLAGS = ("terminated", "truncated", "intervention", "demo", "toggle")
 _COUNTS = ("episode", "number", "policy_version")
@@ -42,11 +41,11 @@ _PICTURES = ("pictures", "next_pictures")
 
 @config
 class MlpCard:
-    """A plain network: Linear, LayerNorm (epsilon 1e-6) if any, activation; the last layer is
-    Linear alone."""
+    """A multi-layer perceptron of Linear, optional LayerNorm (epsilon 1e-6) and activation; the
+    last layer is Linear only."""
 
     layers: tuple[int, ...]
-    """Entries of the input, of every hidden layer and of the output."""
+    """Sizes of the input, of every hidden layer and of the output."""
     activation: Literal["tanh", "relu"]
     """Name of the activation function."""
     layer_norm: bool
@@ -55,21 +54,21 @@ class MlpCard:
 
 @config
 class ActorCard:
-    """What a published policy is, apart from its numbers: enough to run it without torch.
+    """Architecture of a published policy, sufficient to run it without torch.
 
-    A Gaussian through tanh for the continuous entries; where the hand has a critic of its own, the
-    last entry of an action is the command -1 close, 0 hold or 1 open that this critic values most.
+    The continuous entries are a tanh-Gaussian. If there is a gripper critic (`hand`), the last
+    entry of an action is the command with the highest value: -1 close, 0 hold or 1 open.
     """
 
     observation: int
-    """Entries of the observation vector, O."""
+    """Number of entries of the observation vector, O."""
     action: int
-    """Entries of an action, the gripper's included, A."""
-    differences: tuple[tuple[int, int, int, float], ...] = ()
-    """Pairs of entries whose differences are features too; see
+    """Number of entries of an action including the gripper's, A."""
+    relative_features: tuple[tuple[int, int, int, float], ...] = ()
+    """Pairs of entries whose differences are additional features; see
     `policies.rl.replay.transitions.Sizes`."""
-    close_ups: tuple[tuple[int, int, int, float], ...] = ()
-    """Entries that are features a second time at another scale; see
+    scaled_features: tuple[tuple[int, int, int, float], ...] = ()
+    """Entries that are additional features at another scale; see
     `policies.rl.replay.transitions.Sizes`."""
     actor: MlpCard
     """Network from features to means, followed by log standard deviations unless these are
@@ -81,67 +80,67 @@ class ActorCard:
     fixed_log_std: float | None = None
     """Log standard deviation that does not depend on the observation; None takes the network's."""
     hand: MlpCard | None = None
-    """Network from features to the values of close, hold and open; None without a gripper
-    command."""
+    """Gripper critic, from features to the values of close, hold and open; None without gripper
+    commands."""
 
 
 class Hello(NamedTuple):
-    """An actor's first word."""
+    """The first message of an actor."""
 
     journal: str
-    """16 hexadecimal digits, drawn when the journal was made."""
+    """Identity of the journal, 16 hexadecimal digits that were drawn when it was created."""
     first: int
-    """Number of the oldest entry that the journal still has, or of the next one."""
+    """Number of the oldest entry in the journal, or of the next one if it is empty."""
 
 
-class Sent(NamedTuple):
-    """Steps on their way."""
+class JournalEntry(NamedTuple):
+    """An entry of an actor's journal, as sent to the learner in a `steps` message."""
 
     journal: str
     number: int
-    """Consecutive within the journal, from 0."""
+    """Number of the entry, consecutive within the journal, from 0."""
     steps: Steps
 
 
-class Taken(NamedTuple):
-    """What a learner has on its disk."""
+class Acknowledgement(NamedTuple):
+    """The learner's acknowledgement (`taken`) of entries that are on its disk."""
 
     number: int
-    """Of the newest entry; all before it are there too. -1: none."""
+    """Number of the newest entry; all entries before it are on the disk as well. -1 if none is."""
 
 
 class Parameters(NamedTuple):
-    """A policy as it is published."""
+    """A published policy."""
 
     version: int
-    """Different for different weights: 10^9 times the number of the learner's start, plus its
+    """Version, unique per weights: 10^9 times the number of the learner's start plus its number of
     updates."""
     card: ActorCard
     arrays: dict[str, np.ndarray]
-    """float32: `centre`, `half_range` (O,); per layer i `actor.i.weight` (in, out), `actor.i.bias`
-    (out,), and where it is normalised `actor.i.gain`, `actor.i.shift` (out,); likewise
-    `hand.i.*`."""
+    """float32 arrays: `centre`, `half_range` (O,); per layer i `actor.i.weight` (in, out) and
+    `actor.i.bias` (out,), and with LayerNorm `actor.i.gain` and `actor.i.shift` (out,); the same
+    for `hand.i.*`, the gripper critic."""
 
 
 class Pause(NamedTuple):
-    """The learner's wish that the actor holds still."""
+    """The learner's request that the actor holds still, or resumes."""
 
     on: bool
 
 
-Message = Hello | Sent | Taken | Parameters | Pause
+Message = Hello | JournalEntry | Acknowledgement | Parameters | Pause
 
 
 def encode(message: Message) -> bytes:
-    """One frame.
+    """Encodes a message as one frame.
 
     Raises:
-        HandoffError: what `check_steps` and `check_parameters` find.
+        HandoffError: see `check_steps` and `check_parameters`.
     """
     match message:
         case Hello():
             return pack({"kind": "hello", "protocol": PROTOCOL, **message._asdict()})
-        case Sent():
+        case JournalEntry():
             check_steps(message.steps)
             columns = message.steps._asdict() | {
                 name: dict(getattr(message.steps, name)) for name in _PICTURES
@@ -149,7 +148,7 @@ def encode(message: Message) -> bytes:
             return pack(
                 {"kind": "steps", "journal": message.journal, "entry": message.number, **columns}
             )
-        case Taken():
+        case Acknowledgement():
             return pack({"kind": "taken", "number": message.number})
         case Parameters():
             check_parameters(message)
@@ -159,49 +158,48 @@ def encode(message: Message) -> bytes:
 
 
 def decode(frame: str | bytes) -> Message:
-    """The message in one frame.
+    """Decodes the message in one frame.
 
     Raises:
-        HandoffError: text (the other side's complaint, which is quoted), or anything else that is
-            no sound message.
+        HandoffError: the frame is text, which is an error of the peer and quoted, or no valid
+            message.
     """
     if isinstance(frame, str):
-        raise HandoffError(f"the other side says: {frame[:2000]}")
-    told = unpack(frame)
-    if not isinstance(told, dict) or not all(isinstance(name, str) for name in told):
-        raise HandoffError(f"message: {type(told).__name__}, expected a map whose keys are text.")
-    kind = told.pop("kind", None)
+        raise HandoffError(f"the peer reports: {frame[:2000]}")
+    fields = unpack(frame)
+    if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
+        raise HandoffError(f"message: {type(fields).__name__}, expected a map whose keys are text.")
+    kind = fields.pop("kind", None)
     match kind:
         case "hello":
-            _keys(told, {"protocol", "journal", "first"})
-            if told["protocol"] != PROTOCOL:
+            _keys(fields, {"protocol", "journal", "first"})
+            if fields["protocol"] != PROTOCOL:
                 raise HandoffError(
-                    f"message: protocol {str(told['protocol'])[:40]!r}, expected {PROTOCOL!r}."
+                    f"message: protocol {str(fields['protocol'])[:40]!r}, expected {PROTOCOL!r}."
                 )
-            return Hello(_journal(told["journal"]), _count("first", told["first"]))
+            return Hello(_journal(fields["journal"]), _count("first", fields["first"]))
         case "steps":
-            return _steps(told)
+            return _steps(fields)
         case "taken":
-            _keys(told, {"number"})
-            return Taken(_count("number", told["number"], NONE))
+            _keys(fields, {"number"})
+            return Acknowledgement(_count("number", fields["number"], NO_ENTRY))
         case "parameters":
-            return _parameters(told)
+            return _parameters(fields)
         case "pause":
-            _keys(told, {"on"})
-            if not isinstance(told["on"], bool):
+            _keys(fields, {"on"})
+            if not isinstance(fields["on"], bool):
                 raise HandoffError("pause: 'on' is neither true nor false.")
-            return Pause(told["on"])
+            return Pause(fields["on"])
     raise HandoffError(
         f"message: kind {str(kind)[:40]!r}, expected hello, steps, taken, parameters or pause."
     )
 
 
 def check_steps(steps: Steps) -> None:
-    """Checks that steps are whole: dtypes, shapes, finite numbers, and no more than `MAX_ROWS` of
-    them.
+    """Checks dtypes, shapes and values of steps, and that there are at most `MAX_ROWS`.
 
     Raises:
-        HandoffError: names the column.
+        HandoffError: a column is invalid.
     """
     n = len(steps.reward) if isinstance(steps.reward, np.ndarray) and steps.reward.ndim == 1 else 0
     if not 1 <= n <= MAX_ROWS:
@@ -219,11 +217,12 @@ def check_steps(steps: Steps) -> None:
     ):
         raise HandoffError(
             f"steps: observations {steps.observation.shape} and {steps.next_observation.shape}, actions "
-            f"{steps.action.shape} and {steps.proposed.shape}; each pair must agree."
+            f"{steps.action.shape} and {steps.proposed.shape}; the shapes of each pair must be equal."
         )
     if np.abs(steps.action).max(initial=0.0) > 1.0 + 1e-5:
         raise HandoffError(
-            f"action: {np.abs(steps.action).max():.3g} in size, limit 1. Is it in the world's units, not the learner's?"
+            f"action: an entry of magnitude {np.abs(steps.action).max():.3g}, limit 1. Is it in the "
+            "environment's units, not the learner's?"
         )
     if (steps.episode < 0).any() or (steps.number < 0).any():
         raise HandoffError("steps: a negative episode or step number, expected counts from 0.")
@@ -237,12 +236,12 @@ def check_steps(steps: Steps) -> None:
 
 
 def check_parameters(parameters: Parameters) -> None:
-    """Checks that the arrays are those that the card tells of, float32 and finite.
+    """Checks that the arrays match the card, are float32 and finite.
 
     Raises:
-        HandoffError: names the array.
+        HandoffError: an array is missing, unknown or invalid.
     """
-    expected = shapes(parameters.card)
+    expected = array_shapes(parameters.card)
     if parameters.arrays.keys() != expected.keys():
         different = sorted(parameters.arrays.keys() ^ expected.keys())
         raise HandoffError(
@@ -256,27 +255,33 @@ def check_parameters(parameters: Parameters) -> None:
             )
         if not np.isfinite(array).all():
             raise HandoffError(
-                f"parameters: {name} holds a value that is not finite. Has the training diverged?"
+                f"parameters: {name} has a non-finite value. Has the training diverged?"
             )
 
 
-def shapes(card: ActorCard) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every array that belongs to a card.
+def array_shapes(card: ActorCard) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the arrays of a policy.
 
     Raises:
-        HandoffError: sizes that do not fit one another.
+        HandoffError: sizes of the card contradict one another.
     """
     size = card.observation
-    features = size + sum(count for _, _, count, _ in (*card.differences, *card.close_ups))
+    features = size + sum(
+        count for _, _, count, _ in (*card.relative_features, *card.scaled_features)
+    )
     continuous = card.action - (card.hand is not None)
     outputs = continuous * (1 if card.fixed_log_std is not None else 2)
-    for name, taken in (("difference", card.differences), ("close-up", card.close_ups)):
-        for begin, other, count, scale in taken:
+    for name, features_of_kind in (
+        ("relative feature", card.relative_features),
+        ("scaled feature", card.scaled_features),
+    ):
+        for begin, other, count, scale in features_of_kind:
             if min(begin, other + 1, count) < 0 or max(begin, other) + count > size or not scale:
                 raise HandoffError(
-                    f"card: {name} {(begin, other, count, scale)} of {size} entries cannot be taken."
+                    f"card: {name} {(begin, other, count, scale)} lies outside the {size} entries of the "
+                    "observation, or has scale 0."
                 )
-    found: dict[str, tuple[int, ...]] = {"centre": (size,), "half_range": (size,)}
+    shapes: dict[str, tuple[int, ...]] = {"centre": (size,), "half_range": (size,)}
     for name, mlp, last in (("actor", card.actor, outputs), ("hand", card.hand, 3)):
         if mlp is None:
             continue
@@ -286,62 +291,67 @@ def shapes(card: ActorCard) -> dict[str, tuple[int, ...]]:
                 f"card: {name} has layers {widths}, expected {features} entries in and {last} out."
             )
         for i in range(len(widths) - 1):
-            found |= {
+            shapes |= {
                 f"{name}.{i}.weight": (widths[i], widths[i + 1]),
                 f"{name}.{i}.bias": (widths[i + 1],),
             }
             if mlp.layer_norm and i < len(widths) - 2:
-                found |= {
+                shapes |= {
                     f"{name}.{i}.gain": (widths[i + 1],),
                     f"{name}.{i}.shift": (widths[i + 1],),
                 }
-    return found
+    return shapes
 
 
-def steps_limit(observation: int, action: int, picture_bytes: int = 0, rows: int = MAX_ROWS) -> int:
-    """Bytes of the largest `steps` frame.
+def max_steps_bytes(
+    observation: int, action: int, picture_bytes: int = 0, rows: int = MAX_ROWS
+) -> int:
+    """Largest size of a `steps` frame [bytes].
 
     Args:
-        observation: O.
-        action: A.
-        picture_bytes: of all cameras at one moment.
-        rows: of the frame.
+        observation: number of entries of the observation vector, O.
+        action: number of entries of an action, A.
+        picture_bytes: size of the images of all cameras in one step [bytes].
+        rows: largest number of rows of the frame.
     """
     return 65536 + rows * (8 * observation + 8 * action + 2 * picture_bytes + 64)
 
 
-def _steps(told: dict[str, Any]) -> Sent:
-    journal, number = _journal(told.pop("journal", None)), _count("entry", told.pop("entry", None))
-    _keys(told, set(Steps._fields))
+def _steps(fields: dict[str, Any]) -> JournalEntry:
+    journal, number = (
+        _journal(fields.pop("journal", None)),
+        _count("entry", fields.pop("entry", None)),
+    )
+    _keys(fields, set(Steps._fields))
     for name in Steps._fields:
         if name in _PICTURES:
-            pictures = told[name]
-            sound = isinstance(pictures, dict) and all(
+            pictures = fields[name]
+            valid = isinstance(pictures, dict) and all(
                 isinstance(key, str) and isinstance(value, np.ndarray)
                 for key, value in pictures.items()
             )
-            if not sound:
+            if not valid:
                 raise HandoffError(f"{name}: expected a map from cameras to arrays.")
-        elif not isinstance(told[name], np.ndarray):
-            raise HandoffError(f"{name}: {type(told[name]).__name__}, expected an array.")
-    steps = Steps(**told)
+        elif not isinstance(fields[name], np.ndarray):
+            raise HandoffError(f"{name}: {type(fields[name]).__name__}, expected an array.")
+    steps = Steps(**fields)
     check_steps(steps)
-    return Sent(journal, number, steps)
+    return JournalEntry(journal, number, steps)
 
 
-def _parameters(told: dict[str, Any]) -> Parameters:
-    _keys(told, {"version", "card", "arrays"})
-    if not isinstance(told["card"], dict) or not isinstance(told["arrays"], dict):
-        raise HandoffError("parameters: card and arrays are to be maps.")
-    card = validate(ActorCard, told["card"], "card")
-    found = Parameters(_count("version", told["version"]), card, told["arrays"])
-    check_parameters(found)
-    return found
+def _parameters(fields: dict[str, Any]) -> Parameters:
+    _keys(fields, {"version", "card", "arrays"})
+    if not isinstance(fields["card"], dict) or not isinstance(fields["arrays"], dict):
+        raise HandoffError("parameters: card or arrays is no map.")
+    card = validate(ActorCard, fields["card"], "card")
+    parameters = Parameters(_count("version", fields["version"]), card, fields["arrays"])
+    check_parameters(parameters)
+    return parameters
 
 
 def _column(name: str, value: Any, dtype: type[np.generic], rows: int, dimensions: int) -> None:
-    sound = isinstance(value, np.ndarray) and value.dtype == dtype and value.ndim == dimensions
-    if not sound or len(value) != rows:
+    valid = isinstance(value, np.ndarray) and value.dtype == dtype and value.ndim == dimensions
+    if not valid or len(value) != rows:
         kind = (
             f"{value.dtype} of shape {value.shape}"
             if isinstance(value, np.ndarray)
@@ -351,20 +361,20 @@ def _column(name: str, value: Any, dtype: type[np.generic], rows: int, dimension
             f"{name}: {kind}, expected {rows} rows of {dimensions} dimensions, {np.dtype(dtype)}."
         )
     if dtype is np.float32 and not np.isfinite(value).all():
-        raise HandoffError(f"{name}: holds a value that is not finite. Was a sensor lost?")
+        raise HandoffError(f"{name}: has a non-finite value. Was a sensor lost?")
 
 
-def _keys(told: dict[str, Any], expected: set[str]) -> None:
-    if told.keys() != expected:
+def _keys(fields: dict[str, Any], expected: set[str]) -> None:
+    if fields.keys() != expected:
         raise HandoffError(
-            f"message: missing or unknown entries {sorted(told.keys() ^ expected)[:8]}."
+            f"message: missing or unknown entries {sorted(fields.keys() ^ expected)[:8]}."
         )
 
 
-def _count(name: str, value: Any, least: int = 0) -> int:
-    if type(value) is not int or not least <= value < 2**63:
+def _count(name: str, value: Any, minimum: int = 0) -> int:
+    if type(value) is not int or not minimum <= value < 2**63:
         raise HandoffError(
-            f"{name}: {str(value)[:40]}, expected an integer from {least} to 2^63 - 1."
+            f"{name}: {str(value)[:40]}, expected an integer from {minimum} to 2^63 - 1."
         )
     return value
 

@@ -2,10 +2,10 @@
 
 The encoding is that of openpi's client (github.com/Physical-Intelligence/openpi,
 packages/openpi-client): an array is a map with byte keys `__ndarray__`, `data`, `dtype`, `shape`; a
-NumPy scalar has `__npgeneric__`, `data`, `dtype`. Of the dtypes only booleans, integers and floats
-pass; openpi also lets arrays of text through, which no policy takes. Whatever bytes come in,
-`unpack` returns plain values and numeric arrays or raises a `HandoffError`; at worst it takes some
-25 times the memory of the frame, one full of short texts.
+NumPy scalar has `__npgeneric__`, `data`, `dtype`. Only booleans, integers and floats are accepted;
+openpi also accepts arrays of text, which no policy needs. For any bytes, `unpack` returns plain
+values and numeric arrays or raises a `HandoffError`; in the worst case, a frame full of short
+texts, it needs about 25 times the memory of the frame.
 """
 
 from __future__ import annotations
@@ -25,56 +25,57 @@ from robots.interfaces import PolicyInput
 from robots.spec import FieldSpec, check_field, check_fields
 
 PROTOCOL = "handoff-policy/1"
-"""Named in a server's metadata; another number would mean other requests or answers."""
-NOISE, SEED, CHUNK = "noise", "seed", "chunk"
-"""Entries of a request that are no observation: the noise itself, or the seed and number that it is
-drawn from."""
+"""Name and version of the protocol, part of a server's metadata."""
+NOISE = "noise"
+SEED = "seed"
+CHUNK = "chunk"
+"""Entries of a request that are no observation: the noise, or the seed and the index of the chunk
+from which it is drawn."""
 PROMPT = "prompt"
-"""Entry of a request that says what is to be done, as in openpi."""
+"""Entry of a request with the instruction, as in openpi."""
 LONGEST_PROMPT = 2000
-"""Characters."""
+"""Largest number of characters of an instruction."""
 SHORTEST_TOKEN = 16
-"""Characters; fewer can be guessed."""
+"""Smallest number of characters of a token; shorter ones can be guessed."""
 MAX_ENTRIES = 4096
-"""Entries of one list or map."""
+"""Largest number of entries of a list or map."""
 MAX_CONTAINERS = 4096
-"""Lists and maps in one message; bounds the memory of a frame that consists of nothing else."""
+"""Largest number of lists and maps in a message, which bounds the memory of a frame of
+containers."""
 MAX_DIMENSIONS = 32
-"""Of an array."""
+"""Largest number of dimensions of an array."""
 LARGEST_SIZE = 2**31
-"""Of one dimension of an array, and of its entries."""
+"""Bound on the size of a dimension of an array, and on its number of entries."""
 
-_ARRAY, _SCALAR, _DATA, _DTYPE, _SHAPE = (
-    b"__ndarray__",
-    b"__npgeneric__",
-    b"data",
-    b"dtype",
-    b"shape",
-)
+_ARRAY = b"__ndarray__"
+_SCALAR = b"__npgeneric__"
+_DATA = b"data"
+_DTYPE = b"dtype"
+_SHAPE = b"shape"
 _DTYPES = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248])")
 
 
 def pack(value: Any) -> bytes:
-    """One frame: None, bool, int, float, str, bytes, numeric arrays and scalars, in lists, tuples
-    and maps.
+    """Encodes a value as one frame: None, bool, int, float, str, bytes, numeric arrays and scalars,
+    and lists, tuples and maps of these.
 
     Raises:
-        HandoffError: anything else.
+        HandoffError: the value contains another type.
     """
     try:
         return msgpack.packb(value, default=_encode)  # type: ignore[return-value]
     except (ValueError, OverflowError) as error:
         raise HandoffError(
-            f"message: cannot be packed ({error}). Is an integer beyond 64 bits in it?"
+            f"message: cannot be packed ({error}). Does it contain an integer beyond 64 bits?"
         ) from None
 
 
 def unpack(frame: bytes) -> Any:
-    """The value in one frame; arrays are read-only views of its bytes.
+    """Decodes the value in one frame; arrays are read-only views of its bytes.
 
     Raises:
-        HandoffError: not msgpack, cut short, more than one value, too many parts, or an array that
-            is not numeric or not of the declared size.
+        HandoffError: the frame is not msgpack, is truncated, or has more than one value or too many
+            entries, or an array is not numeric or not of the declared size.
     """
     containers = 0
 
@@ -99,15 +100,15 @@ def unpack(frame: bytes) -> Any:
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         reason = str(error) or type(error).__name__
         raise HandoffError(
-            f"message: not a msgpack value ({reason}). Was the frame cut short?"
+            f"message: not a msgpack value ({reason}). Was the frame truncated?"
         ) from None
 
 
 def check_token(token: str) -> None:
-    """Checks that a token can stand in an HTTP header and is long enough.
+    """Checks that a token is valid in an HTTP header and long enough.
 
     Raises:
-        HandoffError: it cannot, or is not.
+        HandoffError: the token is invalid or too short.
     """
     if (
         len(token) < SHORTEST_TOKEN
@@ -121,7 +122,7 @@ def check_token(token: str) -> None:
 
 
 def contract_digest(contract: Contract) -> str:
-    """Digest (hex sha256) of a contract: equal for two peers exactly when they mean the same
+    """Digest (hex sha256) of a contract, by which two peers check that they have the same
     policy."""
     return hashlib.sha256(contract.to_json().encode()).hexdigest()
 
@@ -130,21 +131,23 @@ def stack_fields(contract: Contract, observation: Mapping[str, Any]) -> np.ndarr
     """The observation vector of one request.
 
     Args:
-        contract: of the policy.
-        observation: per field `(n_obs_steps, *shape)`, newest step last; `shape` alone will do
-            where one step is seen.
+        contract: contract of the policy.
+        observation: per field `(n_obs_steps, *shape)`, newest step last; `shape` alone is accepted
+            if `n_obs_steps` is 1.
 
     Returns:
         `(1, n_obs_steps, O)` float32.
 
     Raises:
-        HandoffError: missing or unknown field; an entry that is no array, or of another shape or
-            kind than declared; or a value that is not finite.
+        HandoffError: a missing or unknown field, an entry that is no array or has another shape or
+            kind than declared, or a non-finite value.
     """
     arrays = {}
     for name, value in observation.items():
         if not isinstance(value, np.ndarray | np.generic):
-            raise HandoffError(f"{name}: is {_named(value)}, expected an array. Send NumPy arrays.")
+            raise HandoffError(
+                f"{name}: is {_type_name(value)}, expected an array. Send NumPy arrays."
+            )
         spec = contract.observation.get(name)
         single = (
             spec is not None and contract.n_obs_steps == 1 and np.ndim(value) == len(spec.shape)
@@ -161,30 +164,29 @@ def stack_fields(contract: Contract, observation: Mapping[str, Any]) -> np.ndarr
     return np.concatenate(rows, axis=1)[None]
 
 
-def observed(contract: Contract, request: Mapping[str, Any]) -> np.ndarray | PolicyInput:
-    """What one request shows and says, as one row: `(1, n_obs_steps, O)`, or with sensors or words
-    a `PolicyInput`.
+def read_observation(contract: Contract, request: Mapping[str, Any]) -> np.ndarray | PolicyInput:
+    """The policy's input in one request: `(1, n_obs_steps, O)`, or a `PolicyInput` if the policy
+    has sensors or is language-conditioned.
 
     Args:
-        contract: of the policy.
-        request: per field and sensor `(n_obs_steps, *shape)`, newest step last, and `prompt` where
-            the policy reads it; `shape` alone will do where one step is seen.
+        contract: contract of the policy.
+        request: per field and sensor `(n_obs_steps, *shape)`, newest step last, and `prompt` for a
+            language-conditioned policy; `shape` alone is accepted if `n_obs_steps` is 1.
 
     Raises:
-        HandoffError: what `stack_fields` finds, a picture that is not uint8, or a prompt that is no
-            text.
+        HandoffError: see `stack_fields`; an image that is not uint8, or a prompt that is no text.
     """
     vectors = dict(request)
     sensors = {name: vectors.pop(name) for name in contract.sensors if name in vectors}
-    words = vectors.pop(PROMPT, None) if contract.instruction else None
+    prompt = vectors.pop(PROMPT, None) if contract.instruction else None
     missing = sorted(contract.sensors.keys() - sensors.keys())
     if missing:
         raise HandoffError(
-            f"fields: missing {missing}; the policy is shown {sorted(contract.sensors)}."
+            f"fields: missing {missing}; the policy has the sensors {sorted(contract.sensors)}."
         )
-    if words is not None and not (isinstance(words, str) and len(words) <= LONGEST_PROMPT):
+    if prompt is not None and not (isinstance(prompt, str) and len(prompt) <= LONGEST_PROMPT):
         raise HandoffError(
-            f"{PROMPT}: is {_named(words)}, expected text of at most {LONGEST_PROMPT} characters."
+            f"{PROMPT}: is {_type_name(prompt)}, expected text of at most {LONGEST_PROMPT} characters."
         )
     if contract.observation or vectors:
         vector = stack_fields(contract, vectors)
@@ -192,13 +194,13 @@ def observed(contract: Contract, request: Mapping[str, Any]) -> np.ndarray | Pol
         vector = np.zeros((1, contract.n_obs_steps, 0), np.float32)
     if not contract.sensors and not contract.instruction:
         return vector
-    shown = {name: _sensor(contract, name, value) for name, value in sensors.items()}
-    return PolicyInput(vector, shown, () if words is None else (words,))
+    images = {name: _sensor(contract, name, value) for name, value in sensors.items()}
+    return PolicyInput(vector, images, () if prompt is None else (prompt,))
 
 
 def split_fields(contract: Contract, observation: np.ndarray) -> dict[str, np.ndarray]:
-    """Per field `(n_obs_steps, *shape)` of its declared dtype: what `stack_fields` makes
-    `(n_obs_steps, O)` from."""
+    """Splits an observation vector `(n_obs_steps, O)` into its fields `(n_obs_steps, *shape)` with
+    their declared dtypes; the inverse of `stack_fields`."""
     fields, begin = {}, 0
     for name, spec in contract.observation.items():
         end = begin + math.prod(spec.shape)
@@ -208,32 +210,34 @@ def split_fields(contract: Contract, observation: np.ndarray) -> dict[str, np.nd
 
 
 def action_size(contract: Contract) -> int:
-    """A, entries of one action."""
+    """Number of entries of one action, A."""
     return math.prod(contract.action.shape)
 
 
 def check_noise(contract: Contract, noise: Any) -> np.ndarray:
-    """Checks the noise of one chunk; returns it as `(horizon, A)` float32.
+    """Checks the noise of one chunk and returns it as `(horizon, A)` float32.
 
     Raises:
-        HandoffError: no array, or of another shape or kind, or with a value that is not finite.
+        HandoffError: the noise is no array, has another shape or kind, or is not finite.
     """
     if not isinstance(noise, np.ndarray):
-        raise HandoffError(f"{NOISE}: is {_named(noise)}, expected an array. Send NumPy arrays.")
+        raise HandoffError(
+            f"{NOISE}: is {_type_name(noise)}, expected an array. Send NumPy arrays."
+        )
     spec = FieldSpec(shape=(contract.horizon, action_size(contract)))
     check_fields({NOISE: spec}, {NOISE: noise}, leading=0)
     return _float32(NOISE, noise)
 
 
 def _sensor(contract: Contract, name: str, value: Any) -> np.ndarray:
-    """`(1, n_obs_steps, *shape)` of its declared dtype."""
+    """`(1, n_obs_steps, *shape)` values of a sensor with its declared dtype."""
     spec, steps = contract.sensors[name], contract.n_obs_steps
     if not isinstance(value, np.ndarray):
-        raise HandoffError(f"{name}: is {_named(value)}, expected an array. Send NumPy arrays.")
+        raise HandoffError(f"{name}: is {_type_name(value)}, expected an array. Send NumPy arrays.")
     array = value[None] if steps == 1 and value.ndim == len(spec.shape) else value
     if spec.unit == "u8" and array.dtype != np.uint8:
         raise HandoffError(
-            f"{name}: pictures are {array.dtype}, expected uint8 from 0 to 255. Were they scaled?"
+            f"{name}: images are {array.dtype}, expected uint8 from 0 to 255. Were they scaled?"
         )
     check_field(name, spec, array)
     if len(array) != steps:
@@ -248,7 +252,7 @@ def _float32(name: str, array: np.ndarray) -> np.ndarray:
         narrow = np.array(array, dtype=np.float32)
     if not np.isfinite(narrow).all():
         raise HandoffError(
-            f"{name}: holds a value beyond float32, {np.abs(array).max()}. Is its unit right?"
+            f"{name}: has the value {np.abs(array).max()}, which exceeds float32. Is its unit correct?"
         )
     return narrow
 
@@ -256,11 +260,11 @@ def _float32(name: str, array: np.ndarray) -> np.ndarray:
 def _encode(value: Any) -> dict[bytes, Any]:
     if not isinstance(value, np.ndarray | np.generic):
         raise HandoffError(
-            f"message: {_named(value)} cannot be sent. Send plain values and NumPy arrays."
+            f"message: {_type_name(value)} cannot be sent. Send plain values and NumPy arrays."
         )
     if not _DTYPES.fullmatch(value.dtype.str):
         raise HandoffError(
-            f"message: arrays of dtype {value.dtype} are not sent, only of numbers and booleans."
+            f"message: arrays of dtype {value.dtype} cannot be sent, only numbers and booleans."
         )
     if isinstance(value, np.ndarray):
         return {_ARRAY: True, _DATA: value.tobytes(), _DTYPE: value.dtype.str, _SHAPE: value.shape}
@@ -278,22 +282,24 @@ def _array(value: dict[Any, Any]) -> np.ndarray:
         raise HandoffError(
             f"array: entries {list(value)[:8]}, expected __ndarray__, data, dtype and shape as bytes."
         )
-    dtype, data, shape = _dtype(value[_DTYPE]), value[_DATA], value[_SHAPE]
+    dtype = _dtype(value[_DTYPE])
+    data = value[_DATA]
+    shape = value[_SHAPE]
     if not isinstance(data, bytes) or not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
         raise HandoffError(
-            f"array: data is {_named(data)} and shape {_named(shape)}, expected bytes and a list of at most "
+            f"array: data is {_type_name(data)} and shape {_type_name(shape)}, expected bytes and a list of at most "
             f"{MAX_DIMENSIONS} sizes."
         )
     if not all(type(size) is int and 0 <= size < LARGEST_SIZE for size in shape):
         raise HandoffError(
-            f"array: a size of its shape is no integer from 0 to {LARGEST_SIZE - 1}."
+            f"array: a size in its shape is no integer from 0 to {LARGEST_SIZE - 1}."
         )
     needed = math.prod(shape) * dtype.itemsize
     if needed != len(data):
         raise HandoffError(
-            f"array: shape {tuple(shape)} of {dtype} takes {needed} bytes, {len(data)} came. Was the frame cut short?"
+            f"array: shape {tuple(shape)} of {dtype} takes {needed} bytes, it has {len(data)}. Was the frame truncated?"
         )
-    # A product of zero may hide sizes that NumPy cannot address.
+    # If one size is 0, the others may still be too large for NumPy.
     if math.prod(size for size in shape if size) >= LARGEST_SIZE:
         raise HandoffError(f"array: shape {tuple(shape)} is beyond {LARGEST_SIZE - 1} entries.")
     return np.ndarray(shape, dtype, data)
@@ -307,19 +313,19 @@ def _scalar(value: dict[Any, Any]) -> np.generic:
     dtype, data = _dtype(value[_DTYPE]), value[_DATA]
     expected = {"b": (bool,), "i": (int,), "u": (int,), "f": (int, float)}[dtype.kind]
     if type(data) not in expected:
-        raise HandoffError(f"scalar: data is {_named(data)}, expected one of dtype {dtype}.")
+        raise HandoffError(f"scalar: data is {_type_name(data)}, expected one of dtype {dtype}.")
     with np.errstate(over="ignore"):
         return dtype.type(data)
 
 
 def _dtype(name: Any) -> np.dtype:
     if not isinstance(name, str) or not _DTYPES.fullmatch(name):
-        told = name[:32] if isinstance(name, str) else type(name).__name__
+        shown_name = name[:32] if isinstance(name, str) else type(name).__name__
         raise HandoffError(
-            f"array: dtype {told!r} is not taken, only numbers and booleans such as '<f4' or '|u1'."
+            f"array: dtype {shown_name!r} is not accepted, only numbers and booleans such as '<f4' or '|u1'."
         )
     return np.dtype(name)
 
 
-def _named(value: Any) -> str:
+def _type_name(value: Any) -> str:
     return "a list" if isinstance(value, list) else f"of type {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""Holds steps of episodes on their way from actor to learner: NumPy arrays, one row per step."""
+"""Defines batches of steps that an actor sends to a learner: NumPy arrays with one row per step."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ import numpy as np
 
 
 class Steps(NamedTuple):
-    """N steps, of one episode or of many; those of one episode in their order."""
+    """N steps of one or more episodes, in temporal order within each episode."""
 
     episode: np.ndarray
-    """(N,) int64: the episode's number, different for different episodes."""
+    """(N,) int64: number of the episode, unique per episode."""
     number: np.ndarray
-    """(N,) int64: the step's number within its episode, from 0; steps that follow one another
-    differ by 1."""
+    """(N,) int64: number of the step within its episode, from 0."""
     observation: np.ndarray
-    """(N, O) float32 vector in physical units."""
+    """(N, O) float32 observation vectors in physical units."""
     action: np.ndarray
-    """(N, A) float32 in [-1, 1], as executed: the person's where they intervened."""
+    """(N, A) float32 executed actions in [-1, 1]: the person's where they intervened."""
     reward: np.ndarray
-    """(N,) float32."""
+    """(N,) float32 rewards."""
     next_observation: np.ndarray
-    """(N, O) float32, the true one, also where the episode ended."""
+    """(N, O) float32 observation vectors after the step, before any automatic reset."""
     terminated: np.ndarray
     """(N,) bool: the task ended."""
     truncated: np.ndarray
@@ -31,21 +30,21 @@ class Steps(NamedTuple):
     intervention: np.ndarray
     """(N,) bool: a person acted."""
     demo: np.ndarray
-    """(N,) bool: of a demonstration."""
+    """(N,) bool: the step is from a demonstration."""
     proposed: np.ndarray
-    """(N, A) float32: what the policy would have done; in demonstrations the action itself."""
+    """(N, A) float32 actions that the policy proposed; in demonstrations the executed actions."""
     toggle: np.ndarray
-    """(N,) bool: the hand was told to turn round."""
+    """(N,) bool: the action reversed the gripper."""
     policy_version: np.ndarray
-    """(N,) int64: which published policy proposed; -1 without one."""
+    """(N,) int64: version of the policy that proposed the action; -1 without one."""
     pictures: Mapping[str, np.ndarray] = {}
-    """Per camera (N, height, width, 3) uint8 RGB."""
+    """Images before the step, per camera (N, height, width, 3) uint8 RGB."""
     next_pictures: Mapping[str, np.ndarray] = {}
-    """Likewise, after the step."""
+    """Images after the step, in the same form."""
 
     @property
     def rows(self) -> int:
-        """Their number."""
+        """Number of steps N."""
         return len(self.reward)
 
 
@@ -65,8 +64,8 @@ def plain_steps(
     toggle: np.ndarray | None = None,
     policy_version: int = -1,
 ) -> Steps:
-    """`Steps` of the given arrays, in their dtypes; what is left out is False, and `proposed` the
-    action."""
+    """`Steps` from arrays, converted to the dtypes of the fields; flags that are left out are
+    False, and `proposed` defaults to `action`."""
     n = len(reward)
     none = np.zeros(n, dtype=bool)
     action = np.asarray(action, np.float32)
@@ -87,31 +86,31 @@ def plain_steps(
     )
 
 
-def chosen(steps: Steps, rows: np.ndarray) -> Steps:
-    """The rows that the mask or the indices `rows` name."""
+def select_steps(steps: Steps, rows: np.ndarray) -> Steps:
+    """The steps selected by `rows`, a mask or indices."""
     columns = {
         name: value[rows]
         for name, value in steps._asdict().items()
         if isinstance(value, np.ndarray)
     }
     pictures = {name: value[rows] for name, value in steps.pictures.items()}
-    after = {name: value[rows] for name, value in steps.next_pictures.items()}
-    return Steps(pictures=pictures, next_pictures=after, **columns)
+    next_pictures = {name: value[rows] for name, value in steps.next_pictures.items()}
+    return Steps(pictures=pictures, next_pictures=next_pictures, **columns)
 
 
-def joined(parts: Sequence[Steps]) -> Steps:
-    """The rows of all parts, one after another; at least one part, all with the same pictures."""
-    first = parts[0]
+def concatenate_steps(batches: Sequence[Steps]) -> Steps:
+    """Concatenates at least one batch; all batches must have images of the same cameras."""
+    first = batches[0]
     columns = {
-        name: np.concatenate([getattr(part, name) for part in parts])
+        name: np.concatenate([getattr(batch, name) for batch in batches])
         for name, value in first._asdict().items()
         if isinstance(value, np.ndarray)
     }
     pictures = {
-        name: np.concatenate([part.pictures[name] for part in parts]) for name in first.pictures
+        name: np.concatenate([batch.pictures[name] for batch in batches]) for name in first.pictures
     }
-    after = {
-        name: np.concatenate([part.next_pictures[name] for part in parts])
+    next_pictures = {
+        name: np.concatenate([batch.next_pictures[name] for batch in batches])
         for name in first.next_pictures
     }
-    return Steps(pictures=pictures, next_pictures=after, **columns)
+    return Steps(pictures=pictures, next_pictures=next_pictures, **columns)

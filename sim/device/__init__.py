@@ -1,6 +1,6 @@
 """Keeps environments on the device that simulates them.
 
 - `arm`: the arm's tasks in mujoco-warp.
-- `maniskill`: ManiSkill.
-- `tracing`: NumPy terms of a task, compiled for a device.
+- `maniskill`: tasks of ManiSkill.
+- `tracing`: a task's NumPy terms, traced for a device.
 """

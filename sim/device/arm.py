@@ -1,17 +1,16 @@
-"""Worlds of an arm that stay on the device: between two updates of a policy nothing of them is
-copied to the host.
+"""Simulates an arm's environments entirely on the device: no data is copied to the host between two
+updates of a policy.
 
 mujoco-warp steps them. A task's terms and the arm's commands are the NumPy functions of
-`sim.tasks.terms`, traced (`sim.device.tracing`) and run where the tensors are, so a task is stated
-once. Starts are drawn on the host, by the same seeds as everywhere, before they are needed, and
-wait on the device: a world that ends takes the next one. Where more worlds end before `refill` than
-starts wait, these come round again.
+`sim.tasks.terms`, traced (`sim.device.tracing`) and executed on the tensors' device, so a task is
+defined once. Initial states are drawn on the host in advance, from the same seeds as elsewhere, and
+kept in a pool on the device: an environment that ends takes the next one. If more environments end
+before `refill` than the pool holds, its states are reused.
 
-On a CPU the same code runs, which is how it is tested; on CUDA it was never run, for want of a GPU.
-Not here: domain randomisation, pictures, and the agent of push-T, whose motion is no function of
-arrays alone.
+The same code runs on a CPU, where it is tested; it has not been run on CUDA. Not supported: domain
+randomisation, cameras, and the agent of push-T, whose motion is not a function of arrays alone.
 
-Shape suffixes: N worlds, H actions of a chunk, A action, P starts that wait.
+Shape suffixes: N environments, H actions of a chunk, A action, P initial states in the pool.
 """
 
 from __future__ import annotations
@@ -30,62 +29,68 @@ from sim.device.tracing import Traced
 from sim.engines.arm_engine import ArmEngine
 from sim.engines.mujoco import build_model
 from sim.engines.warp import WarpConfig
-from sim.engines.warp_physics import Room, WarpPhysics
+from sim.engines.warp_physics import Capacity, WarpPhysics
 from sim.scene.view import View
 from sim.tasks.task import Task
-from sim.tasks.terms import control, next_target, told
+from sim.tasks.terms import control, next_target, read_terms
 
 
-class Led(NamedTuple):
-    """What a chunk of actions led to, on the device."""
+class DeviceStep(NamedTuple):
+    """Result of a chunk of actions, on the device."""
 
     observation: dict[str, Tensor]
-    """(N, ...) at its end, before any new start."""
+    """(N, ...) observation after the chunk, before any reset."""
     reward_NH: Tensor
-    """0 for actions that were not executed."""
+    """Reward per action; 0 for actions that were not executed."""
     executed_N: Tensor
-    """int64; 0 in a world that had ended before."""
+    """Number of executed actions, int64; 0 in an environment that had ended before."""
     terminated_N: Tensor
-    """bool, by this chunk; likewise the next two."""
+    """Whether the task ended during this chunk, bool."""
     truncated_N: Tensor
+    """Whether the time limit was reached during this chunk, bool."""
     success_N: Tensor
+    """Whether the task was solved during this chunk, bool."""
 
 
-class ResidentEpisodes(ABC):
-    """Episodes of N worlds on a device: chunks, time limits, and worlds that stay as they are when
-    they have ended.
+class DeviceVecEnv(ABC):
+    """Episodes of N environments on a device: chunks, time limits, and environments that freeze
+    when their episode has ended.
 
     Args:
         num_envs: N.
         max_steps: time limit [control periods].
-        device: where.
+        device: device of the environments.
     """
 
     def __init__(self, num_envs: int, max_steps: int, device: torch.device) -> None:
-        self.num_envs, self.max_steps, self.device = num_envs, max_steps, device
+        self.num_envs = num_envs
+        self.max_steps = max_steps
+        self.device = device
         self._steps = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._ended = torch.ones(num_envs, dtype=torch.bool, device=device)
         self._broken = torch.zeros(num_envs, dtype=torch.bool, device=device)
 
     @abstractmethod
     def observation(self) -> dict[str, Tensor]:
-        """(N, ...) what the worlds show; of those that have ended, at their end."""
+        """(N, ...) current observations; those of ended environments are from their end."""
 
     @abstractmethod
     def _advance(self, action_NA: Tensor, running_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One control period of the worlds that run: rewards (N,) float64, and bool whether solved,
-        and failed."""
+        """Steps the running environments by one control period; returns rewards (N,) float64, and
+        bool (N,) whether solved and whether failed."""
 
-    def step(self, action_NHA: Tensor) -> Led:
-        """Executes a chunk in every world; a world that ends leaves the rest of it and stays as it
-        is.
+    def step(self, action_NHA: Tensor) -> DeviceStep:
+        """Executes a chunk in every environment; an environment whose episode ends skips the
+        remaining actions and freezes.
 
         Args:
-            action_NHA: of the worlds' `action_spec`.
+            action_NHA: actions that match `action_spec`.
         """
-        begun_N = ~self._ended
-        rewards, executed_N = [], torch.zeros_like(self._steps)
-        success_N, truncated_N = torch.zeros_like(begun_N), torch.zeros_like(begun_N)
+        active_N = ~self._ended
+        rewards = []
+        executed_N = torch.zeros_like(self._steps)
+        success_N = torch.zeros_like(active_N)
+        truncated_N = torch.zeros_like(active_N)
         for action_NA in action_NHA.unbind(dim=1):
             running_N = ~self._ended
             reward_N, solved_N, failed_N = self._advance(action_NA, running_N)
@@ -93,39 +98,42 @@ class ResidentEpisodes(ABC):
                 torch.isfinite(reward_N) & torch.isfinite(action_NA).all(dim=1)
             )
             rewards.append(torch.where(running_N, reward_N, 0.0))
-            executed_N, self._steps = executed_N + running_N, self._steps + running_N
-            late_N = running_N & ~(solved_N | failed_N) & (self._steps >= self.max_steps)
-            success_N, truncated_N = success_N | (running_N & solved_N), truncated_N | late_N
-            self._ended = self._ended | (running_N & (solved_N | failed_N)) | late_N
-        over_N = begun_N & self._ended
-        found = (
-            torch.stack(rewards, dim=1),
-            executed_N,
-            over_N & ~truncated_N,
-            truncated_N,
-            success_N,
+            executed_N = executed_N + running_N
+            self._steps = self._steps + running_N
+            timed_out_N = running_N & ~(solved_N | failed_N) & (self._steps >= self.max_steps)
+            success_N = success_N | (running_N & solved_N)
+            truncated_N = truncated_N | timed_out_N
+            self._ended = self._ended | (running_N & (solved_N | failed_N)) | timed_out_N
+        ended_N = active_N & self._ended
+        return DeviceStep(
+            observation=self.observation(),
+            reward_NH=torch.stack(rewards, dim=1),
+            executed_N=executed_N,
+            terminated_N=ended_N & ~truncated_N,
+            truncated_N=truncated_N,
+            success_N=success_N,
         )
-        return Led(self.observation(), *found)
 
-    def _broke(self) -> list[int]:
-        """Worlds with numbers that were not finite since the last time; they come to the host."""
+    def _pop_broken(self) -> list[int]:
+        """Environments with non-finite values since the last call, copied to the host."""
         broken = torch.nonzero(self._broken)[:, 0].tolist()
         self._broken.zero_()
         return broken
 
 
-class ResidentWorlds(ResidentEpisodes):
-    """N worlds of one task.
+class DeviceArmEnv(DeviceVecEnv):
+    """N environments of one task.
 
     Args:
-        task: what is simulated.
+        task: the simulated task.
         num_envs: N.
-        config: how; not randomised.
+        config: options of the engine, without randomisation.
         max_steps: time limit [control periods]; None takes the task's own.
-        starts: P, at least N; None waits with four for every world.
+        starts: P, number of initial states in the pool, at least N; None takes 4 N.
 
     Raises:
-        HandoffError: see the module and `WarpPhysics`; fewer starts than worlds.
+        HandoffError: an unsupported option (see the module), fewer initial states than
+            environments, or an error of `WarpPhysics`.
     """
 
     def __init__(
@@ -139,61 +147,66 @@ class ResidentWorlds(ResidentEpisodes):
         actions = config.actions or task.actions
         name = f"resident {task.name}"
         if isinstance(actions, PdTarget) or config.randomized:
-            what = "an agent's actions" if isinstance(actions, PdTarget) else "domain randomisation"
+            unsupported = (
+                "PdTarget actions" if isinstance(actions, PdTarget) else "randomized: true"
+            )
             raise HandoffError(
-                f"{name}: {what} need worlds that pass through the host. Set resident: false."
+                f"{name}: {unsupported} cannot be simulated on the device. Set resident: false."
             )
         waiting = 4 * num_envs if starts is None else starts
         if waiting < num_envs:
             raise HandoffError(
-                f"{name}: {waiting} starts for {num_envs} worlds, expected one for each at least."
+                f"{name}: {waiting} initial states for {num_envs} environments, expected at least one for each."
             )
         model = build_model(task, actions)
-        self._host = _Starts(name, task, waiting, model, actions, config.reward)
+        self._host = _InitialStates(name, task, waiting, model, actions, config.reward)
         super().__init__(
             num_envs,
             task.max_steps if max_steps is None else max_steps,
             torch.device(config.device),
         )
-        self.task, self.rate_hz = task, task.rate_hz
-        self.observation_spec, self.action_spec = (
-            self._host.observation_spec,
-            self._host.action_spec,
-        )
-        room, steps = Room(config.contacts, config.constraints), self._host.substeps
-        self._physics = WarpPhysics(name, model, num_envs, steps, config.device, room)
+        self.task = task
+        self.rate_hz = task.rate_hz
+        self.observation_spec = self._host.observation_spec
+        self.action_spec = self._host.action_spec
+        capacity = Capacity(config.contacts, config.constraints)
+        steps = self._host.substeps
+        self._physics = WarpPhysics(name, model, num_envs, steps, config.device, capacity)
         self._shared = self._physics.shared()
-        share = torch.arange(1, steps + 1, device=self.device, dtype=torch.float64) / steps
-        self._share = share[:, None, None]
+        fraction = torch.arange(1, steps + 1, device=self.device, dtype=torch.float64) / steps
+        self._fraction = fraction[:, None, None]
         example = self._host.example(num_envs)
         optimised = self.device.type == "cuda"
-        self._read = Traced(self._told, example[:-1]).on(self.device, optimised)
-        self._command = Traced(self._commanded, example).on(self.device, optimised)
+        self._read = Traced(self._read_terms, example[:-1]).on(self.device, optimised)
+        self._command = Traced(self._actuate, example).on(self.device, optimised)
         self._pool: dict[str, Tensor] = {}
         self._now: dict[str, Tensor] = {}
         self._next = torch.zeros((), dtype=torch.int64, device=self.device)
-        self._shown: tuple[dict[str, Tensor], Tensor, Tensor, Tensor] | None = None
+        self._cached: tuple[dict[str, Tensor], Tensor, Tensor, Tensor] | None = None
 
     @property
     def waiting(self) -> int:
-        """P."""
+        """P, number of initial states in the pool."""
         return self._host.num_envs
 
     def refill(self, seeds: Sequence[int]) -> dict[str, np.ndarray]:
-        """Draws starts on the host in place of as many that were taken, the oldest first.
+        """Draws initial states on the host and replaces those that were taken, the oldest first.
 
         Args:
-            seeds: P of them at first, then `taken` or fewer.
+            seeds: P seeds in the first call, then at most `taken`.
 
         Returns:
-            What worlds show at these starts, per field.
+            Observations at these initial states, per field.
 
         Raises:
-            HandoffError: more seeds than starts, or fewer at first.
+            HandoffError: more than P seeds, or fewer in the first call.
         """
         host, count = self._host, len(seeds)
         if count > self.waiting or (not self._pool and count < self.waiting):
-            raise HandoffError(f"{host.name}: {count} seeds for {self.waiting} starts.")
+            raise HandoffError(
+                f"{host.name}: {count} seeds for {self.waiting} initial states, expected {self.waiting} in the first "
+                "call and at most as many later."
+            )
         rows = (host.drawn + np.arange(count)) % self.waiting
         host.draw(rows, np.asarray(seeds, dtype=np.int64))
         for field, array in host.arrays().items():
@@ -205,80 +218,89 @@ class ResidentWorlds(ResidentEpisodes):
         return {field: array[rows] for field, array in host.read().observation.items()}
 
     def taken(self) -> int:
-        """Starts taken since they were drawn, P at most: one number comes to the host."""
+        """Number of initial states taken since they were drawn, at most P; copies one number to the
+        host."""
         return min(self.waiting, max(0, int(self._next) + self.waiting - self._host.drawn))
 
     def begin(self, size: int = 1) -> None:
-        """Begins in all worlds, `size` of them side by side from one start."""
+        """Starts an episode in all environments; each group of `size` consecutive ones shares an
+        initial state."""
         self._take(
             torch.ones_like(self._ended), torch.arange(self.num_envs, device=self.device) // size
         )
 
-    def begin_again(self, over_N: Tensor) -> None:
-        """Begins anew where `over_N`, from the next starts in the order of the worlds."""
-        self._take(over_N, over_N.long().cumsum(0) - 1)
+    def reset_ended(self, ended_N: Tensor) -> None:
+        """Starts an episode in the environments `ended_N` (bool), from the next initial states in
+        the order of the environments."""
+        self._take(ended_N, ended_N.long().cumsum(0) - 1)
 
     def observation(self) -> dict[str, Tensor]:
-        """See `ResidentEpisodes.observation`."""
-        return self._present()[0]
+        """See `DeviceVecEnv.observation`."""
+        return self._current()[0]
 
     def check(self) -> None:
-        """Looks at what went wrong since the last time; a few numbers come to the host.
+        """Checks for errors since the last call; copies a few numbers to the host.
 
         Raises:
-            HandoffError: numbers that are not finite, or more contacts or constraints than there is
-                room for.
+            HandoffError: non-finite values, or more contacts or constraints than were allocated.
         """
         self._physics.check(self._shared.overflow.cpu().numpy())
         self._shared.overflow.zero_()
-        broken = self._broke()
+        broken = self._pop_broken()
         if broken:
             raise HandoffError(
-                f"{self._host.name}: worlds {broken[:8]} had actions, rewards or speeds that are not finite or beyond "
-                "all sense. Is the policy broken, or did an action make the physics unstable?"
+                f"{self._host.name}: environments {broken[:8]} had actions, rewards or speeds that are not "
+                "finite or implausibly large. Is the policy broken, or did an action make the physics unstable?"
             )
 
     def close(self) -> None:
-        """Nothing to free: the arrays on the device go with the worlds."""
+        """Does nothing: the arrays on the device are freed with the environments."""
 
-    def _take(self, over_N: Tensor, order_N: Tensor) -> None:
+    def _take(self, ended_N: Tensor, order_N: Tensor) -> None:
+        """Sets the environments `ended_N` to the pool's states at `order_N` after the last one."""
         at_N = (self._next + order_N) % self.waiting
-        self._next = self._next + torch.where(over_N, order_N + 1, 0).max()
+        self._next = self._next + torch.where(ended_N, order_N + 1, 0).max()
         for field, pool in self._pool.items():
-            fresh = pool[at_N]
+            initial = pool[at_N]
             if field in ("qpos", "qvel"):
-                mine = getattr(self._shared, field)
-                mine.copy_(torch.where(over_N[:, None], fresh, mine))
+                current = getattr(self._shared, field)
+                current.copy_(torch.where(ended_N[:, None], initial, current))
             else:
-                before = self._now.get(field, fresh)
-                self._now[field] = torch.where(over_N[:, None], fresh, before)
-        self._steps = torch.where(over_N, 0, self._steps)
-        self._ended = self._ended & ~over_N
-        self._shown = None
+                current = self._now.get(field, initial)
+                self._now[field] = torch.where(ended_N[:, None], initial, current)
+        self._steps = torch.where(ended_N, 0, self._steps)
+        self._ended = self._ended & ~ended_N
+        self._cached = None
 
     def _advance(self, action_NA: Tensor, running_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See `ResidentEpisodes._advance`."""
-        shared, now, running = self._shared, self._now, running_N[:, None]
+        """See `DeviceVecEnv._advance`."""
+        shared = self._shared
+        now = self._now
+        running = running_N[:, None]
         target, ctrl = self._command(*self._state(), action_NA.double())
-        kept = shared.qpos.clone(), shared.qvel.clone()
-        shared.control.copy_(now["ctrl"] + self._share * (ctrl - now["ctrl"]))
+        # Controls are interpolated over the physics steps of the control period.
+        previous = shared.qpos.clone(), shared.qvel.clone()
+        shared.control.copy_(now["ctrl"] + self._fraction * (ctrl - now["ctrl"]))
         self._physics.period()
-        for mine, before in zip((shared.qpos, shared.qvel), kept, strict=True):
-            mine.copy_(torch.where(running, mine, before))
+        # Ended environments are stepped as well, then restored.
+        for current, old in zip((shared.qpos, shared.qvel), previous, strict=True):
+            current.copy_(torch.where(running, current, old))
         now["target"] = torch.where(running, target, now["target"])
         now["ctrl"] = torch.where(running, ctrl, now["ctrl"])
-        self._shown = None
-        return self._present()[1:]
+        self._cached = None
+        return self._current()[1:]
 
-    def _present(self) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
-        shown = self._shown
-        if shown is None:
-            shown = self._shown = self._read(*self._state())
-        return shown
+    def _current(self) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
+        values = self._cached
+        if values is None:
+            values = self._cached = self._read(*self._state())
+        return values
 
     def _state(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         if not self._now:
-            raise HandoffError(f"{self._host.name}: not begun. Call refill and begin first.")
+            raise HandoffError(
+                f"{self._host.name}: used before the first episode. Call refill and begin first."
+            )
         return (
             self._shared.qpos.double(),
             self._shared.qvel.double(),
@@ -286,13 +308,13 @@ class ResidentWorlds(ResidentEpisodes):
             self._now["goal"],
         )
 
-    def _told(self, qpos: Any, qvel: Any, target: Any, goal: Any) -> Any:
+    def _read_terms(self, qpos: Any, qvel: Any, target: Any, goal: Any) -> Any:
         host = self._host
         view = View(host.layout, qpos, qvel, target, goal, joint_targets=host.joint_targets)
-        found = told(self.task, view, host.sparse)
-        return found.observation, found.reward, found.success, found.failure
+        output = read_terms(self.task, view, host.sparse)
+        return output.observation, output.reward, output.success, output.failure
 
-    def _commanded(self, qpos: Any, qvel: Any, target: Any, goal: Any, action: Any) -> Any:
+    def _actuate(self, qpos: Any, qvel: Any, target: Any, goal: Any, action: Any) -> Any:
         host = self._host
         view = View(host.layout, qpos, qvel, target, goal, joint_targets=host.joint_targets)
         cartesian = isinstance(host.actions, CartesianDelta)
@@ -308,18 +330,20 @@ class ResidentWorlds(ResidentEpisodes):
             self.task.robot,
         )
         jacobian = view.jacobian if cartesian else None
-        return moved, control(moved, jacobian, view.q, self.task.q_posture, host.layout.has_hand)
+        return moved, control(moved, jacobian, view.q, self.task.q_posture, host.layout.has_gripper)
 
 
-class _Starts(ArmEngine):
-    """Starts of a task, drawn on the host and never stepped."""
+class _InitialStates(ArmEngine):
+    """Initial states of a task, which are drawn on the host and never stepped."""
 
     def __init__(
         self, name: str, task: Task, count: int, model: Any, actions: Any, reward: str
     ) -> None:
         super().__init__(name, task, count, model, actions, reward)
-        self._qpos, self._qvel = np.zeros((count, model.nq)), np.zeros((count, model.nv))
-        self.sparse, self.drawn = reward == "sparse", 0
+        self._qpos = np.zeros((count, model.nq))
+        self._qvel = np.zeros((count, model.nv))
+        self.sparse = reward == "sparse"
+        self.drawn = 0
 
     @property
     def qpos(self) -> np.ndarray:
@@ -334,17 +358,17 @@ class _Starts(ArmEngine):
         self.drawn += len(rows)
 
     def example(self, count: int) -> list[Tensor]:
-        """State and actions of so many worlds, of the right shapes and types."""
+        """State and actions of `count` environments with the right shapes and types."""
         self.draw(np.arange(1), np.zeros(1, dtype=np.int64))
         self.drawn = 0
-        shown = (
+        arrays = (
             self._qpos,
             self._qvel,
             self._target,
             self._goal,
             np.zeros((1, self.action_spec.size)),
         )
-        return [torch.from_numpy(np.repeat(array[:1], count, axis=0)) for array in shown]
+        return [torch.from_numpy(np.repeat(array[:1], count, axis=0)) for array in arrays]
 
     def arrays(self) -> dict[str, np.ndarray]:
         single = {"qpos": self._qpos.astype(np.float32), "qvel": self._qvel.astype(np.float32)}

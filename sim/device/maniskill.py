@@ -1,11 +1,12 @@
-"""ManiSkill's batch of worlds on a GPU, met there: observations, actions and rewards stay tensors
-of its device.
+"""Keeps ManiSkill's batch of environments on its GPU: observations, actions and rewards stay
+tensors of that device.
 
-As `sim.device.arm`, with ManiSkill's own physics, terms and starts. What comes to the host is which
-worlds have ended, once per decision: ManiSkill begins worlds anew by their numbers, and draws those
-it begins together from the seed of the first. It has run on a stand-in only, not on a GPU.
+It corresponds to `sim.device.arm`, with ManiSkill's own physics, terms and initial states. Only the
+ids of ended environments are copied to the host, once per chunk: ManiSkill resets environments by
+id, and draws all that are reset together from the first one's seed. It has been tested only with a
+fake of ManiSkill, not on a GPU.
 
-Shape suffixes: N worlds, H actions of a chunk, A action.
+Shape suffixes: N environments, H actions of a chunk, A action.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from robots.errors import HandoffError
-from sim.device.arm import ResidentEpisodes
+from sim.device.arm import DeviceVecEnv
 from sim.engines.maniskill import NO_LIMIT
 from sim.engines.maniskill_task import (
     ManiSkillConfig,
@@ -27,22 +28,22 @@ from sim.engines.maniskill_task import (
     field_specs,
     find_task,
     make_environment,
-    observed,
+    observation_fields,
 )
 
 
-class ResidentManiSkill(ResidentEpisodes):
-    """N worlds of one ManiSkill task in one batch.
+class DeviceManiSkillEnv(DeviceVecEnv):
+    """N environments of one ManiSkill task in one batch.
 
     Args:
         task: registered id, such as `PickCube-v1`.
         num_envs: N.
-        config: how; on physx_cuda.
+        config: options of ManiSkill, with `sim_backend: physx_cuda`.
         max_steps: time limit [control periods]; None takes the task's own.
 
     Raises:
-        HandoffError: see `sim.engines.maniskill.ManiSkillEngine`; another backend, pictures, or
-            several robots.
+        HandoffError: another backend, image observations, several robots, or an error of
+            `sim.engines.maniskill.ManiSkillEngine`.
     """
 
     def __init__(
@@ -57,61 +58,64 @@ class ResidentManiSkill(ResidentEpisodes):
         self._env = make_environment(self.name, make, environment_arguments(config, num_envs))
         super().__init__(num_envs, max_steps or limit or NO_LIMIT, torch.device(self._env.device))
         self.observation_spec = field_specs(self.name, self._env.get_obs(), num_envs)
-        self.action_spec, parts = action_spec(self.name, self._env)
-        if parts or any(name.startswith("image_") for name in self.observation_spec):
+        self.action_spec, robots = action_spec(self.name, self._env)
+        if robots or any(name.startswith("image_") for name in self.observation_spec):
             raise HandoffError(
-                f"{self.name}: pictures or several robots, expected a state and one."
+                f"{self.name}: image observations or several robots, expected state observations of one robot."
             )
         self.rate_hz = float(self._env.control_freq)
         self._seeds: list[int] = []
-        self._shown: dict[str, Tensor] = {}
+        self._observation: dict[str, Tensor] = {}
 
     @property
     def waiting(self) -> int:
-        """Seeds of starts that are to wait."""
+        """Number of seeds in the pool."""
         return 4 * self.num_envs
 
     def refill(self, seeds: Sequence[int]) -> dict[str, np.ndarray]:
-        """Takes seeds of the next starts; what these show is known when they begin."""
+        """Adds seeds of the next episodes; returns no observations, which are known only after a
+        reset."""
         self._seeds += list(seeds)
         return {}
 
     def taken(self) -> int:
-        """Seeds used of those that are to wait."""
+        """Number of seeds that are missing from the pool."""
         return max(0, self.waiting - len(self._seeds))
 
     def begin(self, size: int = 1) -> None:
-        """Begins in all worlds.
+        """Starts an episode in all environments.
 
         Raises:
-            HandoffError: several from one start, of which ManiSkill's batch knows nothing.
+            HandoffError: groups that share an initial state, which ManiSkill does not support.
         """
         if size != 1:
             raise HandoffError(
-                f"{self.name}: groups of {size} from one start, which ManiSkill's batch does not have."
+                f"{self.name}: groups of {size} environments with one initial state, which ManiSkill does not "
+                "support. Use groups of 1."
             )
         self._begin(list(range(self.num_envs)), self._take(self.num_envs)[0])
 
-    def begin_again(self, over_N: Tensor) -> None:
-        """Begins anew where `over_N`, from the next seeds in the order of the worlds."""
-        rows = torch.nonzero(over_N)[:, 0].tolist()
+    def reset_ended(self, ended_N: Tensor) -> None:
+        """Starts an episode in the environments `ended_N` (bool), from the next seeds in the order
+        of the environments."""
+        rows = torch.nonzero(ended_N)[:, 0].tolist()
         if rows:
             self._begin(rows, self._take(len(rows))[0])
 
     def observation(self) -> dict[str, Tensor]:
-        """See `ResidentEpisodes.observation`."""
-        return dict(self._shown)
+        """See `DeviceVecEnv.observation`."""
+        return dict(self._observation)
 
     def check(self) -> None:
-        """See `ResidentWorlds.check`.
+        """See `DeviceArmEnv.check`.
 
         Raises:
-            HandoffError: numbers that are not finite.
+            HandoffError: non-finite actions or rewards.
         """
-        broken = self._broke()
+        broken = self._pop_broken()
         if broken:
             raise HandoffError(
-                f"{self.name}: worlds {broken[:8]} had actions or rewards that are not finite."
+                f"{self.name}: environments {broken[:8]} had actions or rewards that are not finite."
             )
 
     def close(self) -> None:
@@ -119,38 +123,40 @@ class ResidentManiSkill(ResidentEpisodes):
         self._env.close()
 
     def _advance(self, action_NA: Tensor, running_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See `ResidentEpisodes._advance`; the batch steps ended worlds too, unseen."""
-        asked_NA = torch.where(running_N[:, None], action_NA.float(), 0.0)
-        shown, reward_N, _, _, info = self._env.step(asked_NA)
-        self._show(shown, running_N)
-        never_N = torch.zeros_like(running_N)
+        """See `DeviceVecEnv._advance`; ended environments are stepped, too, but their observations
+        are dropped."""
+        masked_NA = torch.where(running_N[:, None], action_NA.float(), 0.0)
+        observation, reward_N, _, _, info = self._env.step(masked_NA)
+        self._update(observation, running_N)
+        false_N = torch.zeros_like(running_N)
         return (
             reward_N.double(),
-            info.get("success", never_N).bool(),
-            info.get("fail", never_N).bool(),
+            info.get("success", false_N).bool(),
+            info.get("fail", false_N).bool(),
         )
 
     def _take(self, count: int) -> list[int]:
         if count > len(self._seeds):
             raise HandoffError(
-                f"{self.name}: {count} worlds begin and {len(self._seeds)} seeds wait. More than four episodes of each "
-                "world ended in one rollout: make it shorter."
+                f"{self.name}: {count} environments begin and {len(self._seeds)} seeds are left. More than four "
+                "episodes of each environment ended in one rollout: make it shorter."
             )
-        taken, self._seeds = self._seeds[:count], self._seeds[count:]
-        return taken
+        seeds = self._seeds[:count]
+        self._seeds = self._seeds[count:]
+        return seeds
 
     def _begin(self, rows: list[int], seed: int) -> None:
-        over_N = torch.zeros_like(self._ended)
+        reset_N = torch.zeros_like(self._ended)
         index = torch.tensor(rows, device=self.device)
-        over_N[index] = True
-        # All that is reset together is drawn from the first world's seed.
-        shown, _ = self._env.reset(seed=[seed] * self.num_envs, options={"env_idx": index})
+        reset_N[index] = True
+        # All environments that are reset together are drawn from the first one's seed.
+        observation, _ = self._env.reset(seed=[seed] * self.num_envs, options={"env_idx": index})
         self._steps[index], self._ended[index] = 0, False
-        self._show(shown, over_N)
+        self._update(observation, reset_N)
 
-    def _show(self, shown: Any, rows_N: Tensor) -> None:
-        """Keeps what `rows_N` show; the others stay as they were."""
-        for field, fresh in observed(shown):
-            mask = rows_N.reshape(-1, *[1] * (fresh.dim() - 1))
-            seen: Tensor = fresh.float()
-            self._shown[field] = torch.where(mask, seen, self._shown.get(field, seen))
+    def _update(self, observation: Any, rows_N: Tensor) -> None:
+        """Updates the observations of `rows_N` (bool); the others stay unchanged."""
+        for field, array in observation_fields(observation):
+            mask = rows_N.reshape(-1, *[1] * (array.dim() - 1))
+            new: Tensor = array.float()
+            self._observation[field] = torch.where(mask, new, self._observation.get(field, new))

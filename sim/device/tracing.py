@@ -1,11 +1,11 @@
-"""Functions of NumPy arrays as functions of tensors on one device, by what torch.compile makes of
-them.
+"""Converts functions of NumPy arrays to functions of tensors on a device by tracing them with
+torch.compile.
 
-torch.compile traces NumPy (`torch.compiler.wrap_numpy`), but not for another device than the
-host's: arrays that are made within, such as `np.zeros`, would lie there, and under
-`with torch.device` torch 2.13 cannot trace operators. So a function is traced on the host once, by
-an example; what came of it, a graph of torch's own operators, is then laid out for the device, with
-all arrays that the function knows, and run by itself.
+torch.compile traces NumPy (`torch.compiler.wrap_numpy`), but only for the host: arrays that are
+created inside, such as `np.zeros`, would stay there, and torch 2.13 cannot trace operators under
+`with torch.device`. Therefore a function is traced on the host once with an example; the resulting
+graph of torch operators is then retraced for the device with all its constants, and executed
+without the function.
 """
 
 from __future__ import annotations
@@ -22,87 +22,91 @@ from robots.errors import HandoffError
 
 
 class Traced:
-    """A function of arrays, for tensors of the example's shapes and types; see `on`.
+    """A NumPy function that is traced for tensors of the example's shapes and types; see `on`.
 
     Args:
-        function: of NumPy arrays, to arrays in lists, tuples and dicts; no branch and no size
-            depends on a value.
-        example: arguments, on the host.
+        function: takes NumPy arrays and returns arrays in lists, tuples and dicts; no branch and no
+            size may depend on a value.
+        example: arguments on the host.
 
     Raises:
-        HandoffError: an answer that is not an array of its own.
+        HandoffError: an output that is an alias of another array.
     """
 
     def __init__(self, function: Callable[..., Any], example: Sequence[Tensor]) -> None:
         self._example = example
-        # What the function knows beside its arguments: one of either for every input of the graph.
-        self._graph, self._known, self._places, self._spec, self._order = _traced(function, example)
+        # Every input of the graph is either a constant or an argument.
+        self._graph, self._constants, self._arguments, self._spec, self._order = _traced(
+            function, example
+        )
 
     def on(self, device: torch.device, optimised: bool = False) -> Callable[..., Any]:
-        """The function of tensors on `device`, which answers there.
+        """Returns the function for tensors on `device`.
 
         Args:
-            device: of arguments and answers.
-            optimised: whether torch's inductor makes kernels of it, which takes a compiler.
+            device: device of arguments and outputs.
+            optimised: whether torch's inductor compiles kernels, which requires a compiler.
         """
-        known = [None if one is None else one.to(device) for one in self._known]
+        constants = [None if c is None else c.to(device) for c in self._constants]
 
         def flat(*arguments: Tensor) -> list[Tensor]:
-            inputs = zip(self._places, known, strict=True)
-            found = self._graph(
-                *[arguments[place] if one is None else one for place, one in inputs]
-            )
-            return [found[number] for number in self._order]
+            inputs = [
+                arguments[index] if constant is None else constant
+                for index, constant in zip(self._arguments, constants, strict=True)
+            ]
+            outputs = self._graph(*inputs)
+            return [outputs[index] for index in self._order]
 
         with torch.device(device):
-            laid = make_fx(flat)(*[one.to(device) for one in self._example])
-        laid.graph.eliminate_dead_code()
-        laid.recompile()
-        run = torch.compile(laid, dynamic=False) if optimised else laid
+            retraced = make_fx(flat)(*[tensor.to(device) for tensor in self._example])
+        retraced.graph.eliminate_dead_code()
+        retraced.recompile()
+        run = torch.compile(retraced, dynamic=False) if optimised else retraced
         return lambda *arguments: pytree.tree_unflatten(list(run(*arguments)), self._spec)
 
 
 def _traced(
     function: Callable[..., Any], example: Sequence[Tensor]
 ) -> tuple[Any, list[Tensor | None], list[int], Any, list[int]]:
-    """The graph; per input what is known of it, or which argument it is; the form of the answer
-    and, for each of its leaves, which output of the graph it is."""
-    caught: list[tuple[Any, Sequence[Tensor], Sequence[Tensor]]] = []
+    """Traces `function`. Returns the graph; per input its constant value, or the index of its
+    argument; the structure of the output and, for each of its leaves, the index of the graph's
+    output."""
+    calls: list[tuple[Any, Sequence[Tensor], Sequence[Tensor]]] = []
 
-    def keep(graph: Any, _: Sequence[Tensor]) -> Callable[..., Any]:
+    def record(graph: Any, _: Sequence[Tensor]) -> Callable[..., Any]:
         def run(*inputs: Tensor) -> Any:
-            caught.append((graph, inputs, graph(*inputs)))
-            return caught[-1][2]
+            calls.append((graph, inputs, graph(*inputs)))
+            return calls[-1][2]
 
         return run
 
     wrapped = torch.compiler.wrap_numpy(function)
-    # All wrapped functions count as one, of which torch keeps eight.
+    # All wrapped functions share one code object, of which torch caches only eight compilations.
     with torch._dynamo.config.patch(recompile_limit=1000):
-        answer = torch.compile(wrapped, backend=keep, fullgraph=True, dynamic=False)(*example)
-    graph, inputs, outputs = caught[-1]
-    leaves, spec = pytree.tree_flatten(answer)
-    places = [_place(one, example) for one in inputs]
-    order = [_place(one, outputs) for one in leaves]
+        result = torch.compile(wrapped, backend=record, fullgraph=True, dynamic=False)(*example)
+    graph, inputs, outputs = calls[-1]
+    leaves, spec = pytree.tree_flatten(result)
+    arguments = [_index(tensor, example) for tensor in inputs]
+    order = [_index(tensor, outputs) for tensor in leaves]
     if -1 in order:
         raise HandoffError(
-            f"traced: part {order.index(-1)} of what the function answers is no array of its own. Copy it."
+            f"traced: output {order.index(-1)} of the function is an alias of another array. Copy it."
         )
-    known = [
-        one.detach().clone() if place < 0 else None
-        for one, place in zip(inputs, places, strict=True)
+    constants = [
+        tensor.detach().clone() if index < 0 else None
+        for tensor, index in zip(inputs, arguments, strict=True)
     ]
-    return graph, known, places, spec, order
+    return graph, constants, arguments, spec, order
 
 
-def _place(one: Tensor, among: Sequence[Tensor]) -> int:
-    """Number of the tensor of the same memory, shape and type; -1 where there is none."""
-    for number, other in enumerate(among):
-        alike = (one.data_ptr(), one.shape, one.dtype) == (
+def _index(tensor: Tensor, tensors: Sequence[Tensor]) -> int:
+    """Index of the tensor with the same memory, shape and type; -1 if there is none."""
+    for index, other in enumerate(tensors):
+        same = (tensor.data_ptr(), tensor.shape, tensor.dtype) == (
             other.data_ptr(),
             other.shape,
             other.dtype,
         )
-        if alike and one.stride() == other.stride():
-            return number
+        if same and tensor.stride() == other.stride():
+            return index
     return -1

@@ -1,4 +1,4 @@
-"""Any registered Gymnasium environment as an engine."""
+"""Wraps any registered Gymnasium environment as an engine."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 
 from robots.config import config
 from robots.errors import HandoffError
-from robots.interfaces import Observation, WorldState
+from robots.interfaces import EnvState, Observation
 from robots.spec import FieldSpec
 from sim.engine import EngineState
 from sim.engines.gym_spaces import (
     action_spec,
     control_rate,
     field_specs,
-    flat,
-    mend_joint_types,
+    flatten,
+    patch_joint_types,
     time_limit,
 )
-from sim.engines.gym_state import ActionHistory, MujocoState, tried_state
+from sim.engines.gym_state import ActionHistory, MujocoState, tested_state
 from sim.engines.opencv_substitute import importable_opencv
 
 SUCCESS_KEYS = ("is_success", "success")
@@ -30,36 +30,36 @@ SUCCESS_KEYS = ("is_success", "success")
 
 @config
 class GymConfig:
-    """How a Gymnasium environment becomes a world."""
+    """Options of a Gymnasium environment."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of `gymnasium.make`, such as `obs_type`."""
     success: Literal["info", "terminated", "never"] = "info"
-    """Solved means: `info["is_success"]` or `info["success"]`; or that the environment terminated;
-    or it cannot be."""
+    """Source of success. `info`: `info["is_success"]` or `info["success"]`. `terminated`:
+    termination of the environment. `never`: no success."""
     end_on_success: bool = False
-    """Whether a solved world is over although the environment itself would go on (the Fetch tasks
-    never terminate)."""
+    """Whether success ends the episode although the environment itself does not terminate (like the
+    Fetch tasks)."""
     info: tuple[str, ...] = ()
-    """Keys of the environment's info that hold one number each and are passed on; 0 after a
-    reset."""
+    """Keys of the environment's info, with one number each, that are passed on; 0 after a reset."""
     max_steps: int | None = None
     """Time limit [control periods]; None takes the registered one."""
     rate_hz: float | None = None
-    """Control periods per second; None takes the environment's own, `metadata["render_fps"]` or
-    else 1 / `dt`."""
+    """Control periods per second; None takes the environment's own, `metadata["render_fps"]` or 1 /
+    `dt`."""
     saving: Literal["state", "replay"] = "state"
-    """How `save` works: MuJoCo's state is copied; or, for any environment, the actions since the
-    start are kept and taken again at `restore`, exactly but at the price of as many steps."""
+    """Method of `save`. `state` copies MuJoCo's state. `replay` works for any environment: it
+    stores the actions since the reset and repeats them at `restore`, which is exact but takes as
+    many steps."""
 
 
 class GymEngine:
     """N instances of one Gymnasium environment in this process: `Box` actions, `Box` or (nested)
     `Dict` observations.
 
-    Fields of a nested observation are named by their path, `outer/inner`; a bare `Box` is
-    `observation`. Gymnasium's `TimeLimit` only tells `max_steps`; `sim.vec_env` applies it. Actions
-    are passed on as they are, not clipped.
+    Fields of a nested observation are named by their path, `outer/inner`; a plain `Box` is
+    `observation`. Gymnasium's `TimeLimit` only provides `max_steps`, which `sim.vec_env` applies.
+    Actions are not clipped.
     """
 
     def __init__(self, env_id: str, num_envs: int, config: GymConfig | None = None) -> None:
@@ -69,19 +69,18 @@ class GymEngine:
             env_id: registered id; `module:id` imports the module that registers it first, such as
                 `gym_pusht:gym_pusht/PushT-v0` or `gymnasium_robotics:FetchPickAndPlace-v4`.
             num_envs: N, at least 1.
-            config: how it becomes a world.
+            config: options of the environment.
 
         Raises:
-            HandoffError: unknown id, spaces other than the above, or no time limit or rate known.
+            HandoffError: an unknown id, other spaces than the above, or no known time limit or
+                rate.
         """
         self.config = config or GymConfig()
-        self.env_id, self.num_envs, self.name = (
-            env_id,
-            num_envs,
-            f"gymnasium {env_id.rpartition(':')[2]}",
-        )
+        self.env_id = env_id
+        self.num_envs = num_envs
+        self.name = f"gymnasium {env_id.rpartition(':')[2]}"
         if num_envs < 1:
-            raise HandoffError(f"{self.name}: {num_envs} worlds asked for, at least 1 is needed.")
+            raise HandoffError(f"{self.name}: {num_envs} environments, at least 1 is needed.")
         self._envs = [self._make() for _ in range(num_envs)]
         first = self._envs[0]
         self.observation_spec: Mapping[str, FieldSpec] = field_specs(
@@ -96,7 +95,8 @@ class GymEngine:
             for name, spec in self.observation_spec.items()
         }
         self._reward = np.zeros(n)
-        self._terminated, self._success = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
+        self._terminated = np.zeros(n, dtype=bool)
+        self._success = np.zeros(n, dtype=bool)
         self._info = {key: np.zeros(n) for key in self.config.info}
         self._seeds = np.zeros(n, dtype=np.int64)
         self._history = (
@@ -105,20 +105,20 @@ class GymEngine:
         self._mujoco: MujocoState | None = None
         self._refusal = ""
 
-    def reset(self, worlds: np.ndarray, seeds: np.ndarray) -> None:
+    def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
         """See `Engine.reset`."""
-        for i, seed in zip(worlds, seeds, strict=True):
+        for i, seed in zip(env_ids, seeds, strict=True):
             observation, _ = self._envs[i].reset(seed=int(seed))
             self._put(int(i), observation, 0.0, False, None)
-        self._seeds[worlds] = seeds
+        self._seeds[env_ids] = seeds
         if self._history is not None:
-            self._history.clear(worlds)
+            self._history.clear(env_ids)
 
     def step(self, action: np.ndarray, running: np.ndarray) -> None:
         """See `Engine.step`.
 
         Raises:
-            HandoffError: the environment truncated the episode by itself, or does not tell success
+            HandoffError: the environment truncated the episode itself, or does not report success
                 as configured.
         """
         for i in np.flatnonzero(running):
@@ -134,43 +134,43 @@ class GymEngine:
             info={name: array.copy() for name, array in self._info.items()},
         )
 
-    def save(self) -> WorldState:
+    def save(self) -> EnvState:
         """See `Engine.save`.
 
         Raises:
-            HandoffError: its state cannot be copied, or a trial (once, on another instance) was not
-                repeated exactly.
+            HandoffError: the state cannot be copied, or a trial on another instance was not
+                reproduced exactly.
         """
         if self._history is not None:
             return {"start": self._seeds.copy(), **self._history.save()}
         rows = [self._snapshot().save(env.unwrapped) for env in self._envs]
         return {
             **{name: np.stack([row[name] for row in rows]) for name in rows[0]},
-            **{f"now_{name}": array.copy() for name, array in self._told().items()},
+            **{f"now_{name}": array.copy() for name, array in self._last_result().items()},
             **{f"observation_{name}": array.copy() for name, array in self._observation.items()},
         }
 
-    def restore(self, worlds: np.ndarray, state: WorldState) -> None:
+    def restore(self, env_ids: np.ndarray, state: EnvState) -> None:
         """See `Engine.restore`."""
         if self._history is not None:
-            self.reset(worlds, state["start"])
-            for row, i in enumerate(worlds):
+            self.reset(env_ids, state["start"])
+            for row, i in enumerate(env_ids):
                 for action in self._history.of(state, row):
                     self._step(int(i), action)
             return
         snapshot = self._snapshot()
-        for row, i in enumerate(worlds):
+        for row, i in enumerate(env_ids):
             snapshot.restore(
                 self._envs[i].unwrapped, {name: array[row] for name, array in state.items()}
             )
-        for name, array in self._told().items():
-            array[worlds] = state[f"now_{name}"]
+        for name, array in self._last_result().items():
+            array[env_ids] = state[f"now_{name}"]
         for name, array in self._observation.items():
-            array[worlds] = state[f"observation_{name}"]
+            array[env_ids] = state[f"observation_{name}"]
 
-    def dump(self, world: int) -> dict[str, np.ndarray]:
+    def dump(self, env_id: int) -> dict[str, np.ndarray]:
         """See `Engine.dump`."""
-        data = getattr(self._envs[world].unwrapped, "data", None)
+        data = getattr(self._envs[env_id].unwrapped, "data", None)
         arrays = {
             name: np.array(getattr(data, name))
             for name in ("qpos", "qvel", "ctrl")
@@ -178,7 +178,7 @@ class GymEngine:
         }
         return {
             **arrays,
-            **{f"observation_{name}": array[world] for name, array in self._observation.items()},
+            **{f"observation_{name}": array[env_id] for name, array in self._observation.items()},
         }
 
     def close(self) -> None:
@@ -186,7 +186,7 @@ class GymEngine:
         for env in self._envs:
             env.close()
 
-    def _told(self) -> dict[str, np.ndarray]:
+    def _last_result(self) -> dict[str, np.ndarray]:
         return {
             "reward": self._reward,
             "terminated": self._terminated,
@@ -197,12 +197,11 @@ class GymEngine:
     def _make(self) -> Any:
         import gymnasium
 
-        # pygame, which some environments draw with, otherwise greets on standard output when
-        # imported.
+        # Otherwise pygame, which some environments use, prints a message when it is imported.
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         try:
             if self.env_id.startswith("gymnasium_robotics:"):
-                mend_joint_types()
+                patch_joint_types()
             options = dict(self.config.options)
             with importable_opencv():
                 return gymnasium.make(
@@ -214,38 +213,39 @@ class GymEngine:
                 "`gym_pusht:gym_pusht/PushT-v0`?"
             ) from None
 
-    def _step(self, world: int, action: np.ndarray) -> None:
-        env = self._envs[world]
+    def _step(self, env_id: int, action: np.ndarray) -> None:
+        env = self._envs[env_id]
         if self._history is not None:
-            self._history.add(world, action)
+            self._history.add(env_id, action)
         shaped = action.reshape(env.action_space.shape).astype(env.action_space.dtype)
         observation, reward, terminated, truncated, info = env.step(shaped)
         if truncated:
             raise HandoffError(
-                f"{self.name}: world {world} truncated its episode by itself. Set a max_steps below its own time limit."
+                f"{self.name}: environment {env_id} truncated its episode itself. Set a max_steps below its own "
+                "time limit."
             )
-        self._put(world, observation, float(reward), bool(terminated), info)
+        self._put(env_id, observation, float(reward), bool(terminated), info)
 
     def _put(
         self,
-        world: int,
+        env_id: int,
         observation: Any,
         reward: float,
         terminated: bool,
         info: Mapping[str, Any] | None,
     ) -> None:
-        """Files one world's answer; after a reset there is no `info`."""
-        for name, value in flat(observation).items():
-            self._observation[name][world] = value
+        """Stores one environment's result; `info` is None after a reset."""
+        for name, value in flatten(observation).items():
+            self._observation[name][env_id] = value
         success = info is not None and self._solved(terminated, info)
-        self._reward[world], self._success[world] = reward, success
-        self._terminated[world] = terminated or (success and self.config.end_on_success)
+        self._reward[env_id], self._success[env_id] = reward, success
+        self._terminated[env_id] = terminated or (success and self.config.end_on_success)
         for key, array in self._info.items():
             if info is not None and key not in info:
                 raise HandoffError(
-                    f"{self.name}: no info '{key}', the environment tells {sorted(info)}."
+                    f"{self.name}: no info '{key}', the environment reports {sorted(info)}."
                 )
-            array[world] = 0.0 if info is None else info[key]
+            array[env_id] = 0.0 if info is None else info[key]
 
     def _solved(self, terminated: bool, info: Mapping[str, Any]) -> bool:
         match self.config.success:
@@ -258,19 +258,19 @@ class GymEngine:
                     if key in info:
                         return bool(info[key])
                 raise HandoffError(
-                    f"{self.name}: its info tells no success, only {sorted(info)}. "
+                    f"{self.name}: its info has no success, only {sorted(info)}. "
                     "Set success to 'terminated' or 'never'."
                 )
 
     def _snapshot(self) -> MujocoState:
-        """The copier, tried out on a spare instance when first asked for: state kept out of sight
-        shows there."""
+        """Returns the object that copies states; its first use is tested on a spare instance, which
+        reveals hidden state."""
         if self._mujoco is None and not self._refusal:
             env = self._make()
             try:
-                self._mujoco = tried_state(env, self.name)
+                self._mujoco = tested_state(env, self.name)
             except HandoffError as error:
-                # Kept, for a guard may ask before every step.
+                # Stored, because the NaN guard may save before every step.
                 self._refusal = str(error)
             finally:
                 env.close()

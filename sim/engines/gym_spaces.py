@@ -1,5 +1,5 @@
-"""Describes a Gymnasium environment in this project's terms: fields, actions, rate and time
-limit."""
+"""Converts a Gymnasium environment's spaces and metadata to field and action specifications,
+control rate and time limit."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from robots.errors import HandoffError
 from robots.spec import ActionSpec, FieldSpec
 
 
-def flat(observation: Any, path: str = "") -> dict[str, Any]:
-    """Leaves of a nested observation (or of its space) by their paths, `outer/inner`; a bare one is
-    `observation`."""
+def flatten(observation: Any, path: str = "") -> dict[str, Any]:
+    """Leaves of a nested observation (or of its space) by their paths, `outer/inner`; an
+    observation that is not nested is called `observation`."""
     if not isinstance(observation, Mapping):
         return {path or "observation": observation}
     return {
         name: value
         for key, inner in observation.items()
-        for name, value in flat(inner, f"{path}/{key}" if path else str(key)).items()
+        for name, value in flatten(inner, f"{path}/{key}" if path else str(key)).items()
     }
 
 
 def field_specs(name: str, space: Any) -> dict[str, FieldSpec]:
-    """A spec per leaf of an observation space.
+    """A field specification per leaf of an observation space.
 
     Raises:
         HandoffError: a leaf that is not a Box.
@@ -33,11 +33,11 @@ def field_specs(name: str, space: Any) -> dict[str, FieldSpec]:
     from gymnasium import spaces
 
     specs = {}
-    leaves = flat(space)
+    leaves = flatten(space)
     for key, leaf in leaves.items():
         if not isinstance(leaf, spaces.Box):
             raise HandoffError(
-                f"{name}: observation '{key}' is a {type(leaf).__name__}, only Box and Dict are known."
+                f"{name}: observation '{key}' is a {type(leaf).__name__}, only Box and Dict are supported."
             )
         image = leaf.dtype == np.uint8 and len(leaf.shape) == 3
         specs[key] = FieldSpec(
@@ -47,7 +47,7 @@ def field_specs(name: str, space: Any) -> dict[str, FieldSpec]:
 
 
 def action_spec(name: str, space: Any) -> ActionSpec:
-    """Bounds of a Box of actions, flattened.
+    """Flattened bounds of a Box of actions.
 
     Raises:
         HandoffError: another kind of space.
@@ -55,7 +55,7 @@ def action_spec(name: str, space: Any) -> ActionSpec:
     from gymnasium import spaces
 
     if not isinstance(space, spaces.Box):
-        raise HandoffError(f"{name}: actions are a {type(space).__name__}, only Box is known.")
+        raise HandoffError(f"{name}: actions are a {type(space).__name__}, only Box is supported.")
     return ActionSpec(
         low=tuple(map(float, space.low.ravel())), high=tuple(map(float, space.high.ravel()))
     )
@@ -65,22 +65,22 @@ def control_rate(name: str, env: Any) -> float:
     """Actions per second of simulated time.
 
     Raises:
-        HandoffError: the environment does not tell.
+        HandoffError: the environment does not specify it.
     """
     dt = getattr(env.unwrapped, "dt", None)
-    # gym-pusht's `dt` is that of one of its ten physics steps; its metadata tells the control rate,
-    # as the API asks.
-    told = env.metadata.get("render_fps") or (1.0 / dt if dt else None)
-    if told is None:
-        raise HandoffError(f"{name}: tells no control rate. Set rate_hz.")
-    return float(told)
+    # gym-pusht's `dt` is one of its ten physics steps; its metadata has the control rate, as the
+    # API requires.
+    rate = env.metadata.get("render_fps") or (1.0 / dt if dt else None)
+    if rate is None:
+        raise HandoffError(f"{name}: the environment specifies no control rate. Set rate_hz.")
+    return float(rate)
 
 
 def time_limit(name: str, env_id: str) -> int:
     """Registered time limit [control periods].
 
     Raises:
-        HandoffError: there is none.
+        HandoffError: no time limit is registered.
     """
     import gymnasium
 
@@ -90,11 +90,11 @@ def time_limit(name: str, env_id: str) -> int:
     return int(limit)
 
 
-def mend_joint_types() -> None:
-    """Lets gymnasium-robotics 1.4.2 tell joint types under MuJoCo 3.12 and later.
+def patch_joint_types() -> None:
+    """Makes gymnasium-robotics 1.4.2 recognise joint types with MuJoCo 3.12 and later.
 
-    It asks whether a NumPy integer is in a tuple of MuJoCo's enum members, which is no longer true
-    of equal numbers (pybind11 3.1). Its module of joint access gets a view of `mujoco` whose joint
+    It tests whether a NumPy integer is in a tuple of MuJoCo's enum members, which is no longer true
+    for equal values (pybind11 3.1). Its module for joint access gets a copy of `mujoco` whose joint
     types are plain integers.
     """
     import types

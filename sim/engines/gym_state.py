@@ -1,5 +1,5 @@
-"""Saves and restores all that the future of a Gymnasium environment depends on: MuJoCo's state and
-its own attributes, or else its past."""
+"""Saves and restores the complete state of a Gymnasium environment: MuJoCo's state and the
+environment's attributes, or the actions since its reset."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from robots.errors import HandoffError
-from robots.interfaces import WorldState
-from sim.engines.gym_spaces import flat
+from robots.interfaces import EnvState
+from sim.engines.gym_spaces import flatten
 
 HISTORY_ROOM = 300
-"""Actions for which a history has room at first; it doubles when full. The published push-T episode
-has as many."""
+"""Initial capacity of a history [actions], which doubles when it is full; the length of a published
+push-T episode."""
 NOT_DERIVED = ("bvh_active",)
-"""Arrays of MuJoCo's data left out: marks of bounding boxes for drawing, far larger than all the
-rest."""
+"""Arrays of MuJoCo's data that are not saved: flags of bounding boxes for rendering, far larger
+than the others together."""
 TRIAL_STEPS = 5
-"""Steps before and after the state that `tried_state` saves."""
+"""Steps before and after the state that `tested_state` saves."""
 MODEL_FIELDS = (
     "body_pos",
     "body_quat",
@@ -31,58 +31,57 @@ MODEL_FIELDS = (
     "site_pos",
     "site_quat",
 )
-"""Numbers of the compiled model that environments are known to draw anew at a reset (mazes, doors,
+"""Fields of the compiled model that known environments randomise at a reset (mazes, doors,
 targets)."""
 
 
 class ActionHistory:
-    """The actions of N worlds since their starts: with the start, the exact state of any repeatable
-    environment.
+    """The actions of N environments since their reset, which together with the seed determine the
+    state of any deterministic environment.
 
-    Going back costs as many steps as were taken, so it is for worlds whose physics cannot be
-    copied.
+    Restoring takes as many steps as were recorded, so it is meant for environments whose physics
+    cannot be copied.
     """
 
     def __init__(self, num_envs: int, action_size: int):
-        """No actions yet."""
+        """Starts with empty histories."""
         self.actions = np.zeros((num_envs, HISTORY_ROOM, action_size))
         self.length = np.zeros(num_envs, dtype=np.int64)
 
-    def clear(self, worlds: np.ndarray) -> None:
-        """Forgets the actions of `worlds`, which start anew."""
-        self.actions[worlds], self.length[worlds] = 0.0, 0
+    def clear(self, env_ids: np.ndarray) -> None:
+        """Deletes the actions of `env_ids` after a reset."""
+        self.actions[env_ids], self.length[env_ids] = 0.0, 0
 
-    def add(self, world: int, action: np.ndarray) -> None:
-        """One more action `(A,)` of one world."""
-        if self.length[world] == self.actions.shape[1]:
+    def add(self, env_id: int, action: np.ndarray) -> None:
+        """Adds an action `(A,)` of one environment."""
+        if self.length[env_id] == self.actions.shape[1]:
             self.actions = np.concatenate([self.actions, np.zeros_like(self.actions)], axis=1)
-        self.actions[world, self.length[world]] = action
-        self.length[world] += 1
+        self.actions[env_id, self.length[env_id]] = action
+        self.length[env_id] += 1
 
-    def save(self) -> WorldState:
-        """`actions` (N, T, A), filled up with zeros, and `length` (N,)."""
+    def save(self) -> EnvState:
+        """Returns `actions` (N, T, A), padded with zeros, and `length` (N,)."""
         return {"actions": self.actions.copy(), "length": self.length.copy()}
 
-    def of(self, state: WorldState, row: int) -> np.ndarray:
-        """(t, A) actions of one row of what `save` returned."""
+    def of(self, state: EnvState, row: int) -> np.ndarray:
+        """(t, A) actions of one row of a saved state."""
         return state["actions"][row, : int(state["length"][row])]
 
 
 class MujocoState:
-    """Copies all that one MuJoCo environment's future depends on into flat arrays, and back, bit
-    for bit.
+    """Copies the complete state of one MuJoCo environment into flat arrays and back, bit for bit.
 
-    Besides MuJoCo's own integration state these are the derived quantities (environments read
-    positions that are one substep old, so they cannot be computed anew), a few numbers of the
-    model, the random generator, and every attribute of the environment that is a number or an array
-    of numbers. State kept elsewhere is not seen; `tried_state` looks whether that matters.
+    In addition to MuJoCo's integration state it contains the derived quantities (environments read
+    positions that are one substep old, so they cannot be recomputed), some fields of the model, the
+    random generator, and every attribute of the environment that is a number or an array of
+    numbers. State stored elsewhere is missed; `tested_state` tests whether that matters.
     """
 
     def __init__(self, environment: Any):
-        """Takes the shapes from `environment`, which must have been reset once.
+        """Reads the shapes from `environment`, which must have been reset once.
 
         Raises:
-            HandoffError: it has no MuJoCo `model` and `data`.
+            HandoffError: the environment has no MuJoCo `model` and `data`.
         """
         import mujoco
 
@@ -90,10 +89,10 @@ class MujocoState:
         if not isinstance(model, mujoco.MjModel) or not isinstance(data, mujoco.MjData):
             raise HandoffError(
                 f"{type(environment).__name__}: no MuJoCo `model` and `data` to copy, so its state cannot be saved. "
-                "`saving='replay'` goes back by repeating the actions."
+                "`saving='replay'` restores it by repeating the actions."
             )
         self._state_size = mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION)
-        # Arrays in MuJoCo's arena (contacts, constraints) are empty in fresh data; each step
+        # Arrays in MuJoCo's arena (contacts, constraints) are empty in new data, and each step
         # computes them first.
         fresh = mujoco.MjData(model)
         self._derived = [
@@ -130,7 +129,7 @@ class MujocoState:
         }
 
     def restore(self, environment: Any, row: dict[str, np.ndarray]) -> None:
-        """Puts what `save` returned into `environment`."""
+        """Writes a saved state into `environment`."""
         import mujoco
 
         model, data = environment.model, environment.data
@@ -140,25 +139,24 @@ class MujocoState:
         _scatter(row["derived"], [getattr(data, name) for name in self._derived])
         at = 0
         for name in self._attributes:
-            before = getattr(environment, name)
-            values = row["attributes"][at : at + np.size(before)]
-            at += np.size(before)
-            if isinstance(before, np.ndarray):
-                # A new array: the old one may be shared with an observation that somebody still
-                # holds.
-                setattr(environment, name, values.reshape(before.shape).astype(before.dtype))
+            current = getattr(environment, name)
+            values = row["attributes"][at : at + np.size(current)]
+            at += np.size(current)
+            if isinstance(current, np.ndarray):
+                # A new array, because the old one may be shared with an earlier observation.
+                setattr(environment, name, values.reshape(current.shape).astype(current.dtype))
             else:
-                setattr(environment, name, type(before)(values[0]))
+                setattr(environment, name, type(current)(values[0]))
         _set_generator(environment.np_random, row["generator"])
 
 
-def tried_state(env: Any, name: str) -> MujocoState:
-    """A `MujocoState` for environments like `env`, which is stepped, saved, stepped on, restored
-    and stepped again.
+def tested_state(env: Any, name: str) -> MujocoState:
+    """Returns a `MujocoState` for environments like `env` after a test: step, save, step, restore
+    and step again.
 
     Raises:
-        HandoffError: MuJoCo does not run it, or the restored state did not repeat its future bit by
-            bit.
+        HandoffError: the environment does not use MuJoCo, or the restored state did not reproduce
+            the same steps bit for bit.
     """
     env.reset(seed=0)
     snapshot = MujocoState(env.unwrapped)
@@ -170,19 +168,21 @@ def tried_state(env: Any, name: str) -> MujocoState:
     snapshot.restore(env.unwrapped, saved)
     if _take(env, actions[TRIAL_STEPS:]) != expected:
         raise HandoffError(
-            f"{name}: a restored state does not repeat its future, so it cannot be saved. "
-            "`saving='replay'` goes back by repeating the actions."
+            f"{name}: a restored state does not reproduce the same steps, so it cannot be saved. "
+            "`saving='replay'` restores it by repeating the actions."
         )
     return snapshot
 
 
 def _take(env: Any, actions: list[np.ndarray]) -> list[bytes]:
-    """All that an environment answers to `actions` (T, A), for comparison bit by bit."""
-    answers = []
+    """Observations and rewards of an environment for `actions` (T, A), as bytes for comparison."""
+    results = []
     for action in actions:
         observation, reward, *_ = env.step(action)
-        answers += [np.asarray(value).tobytes() for value in (*flat(observation).values(), reward)]
-    return answers
+        results += [
+            np.asarray(value).tobytes() for value in (*flatten(observation).values(), reward)
+        ]
+    return results
 
 
 def _is_numeric(value: Any) -> bool:
@@ -191,21 +191,24 @@ def _is_numeric(value: Any) -> bool:
     return isinstance(value, bool | int | float | np.number | np.bool_)
 
 
-def _scatter(flat: np.ndarray, targets: list[np.ndarray]) -> None:
+def _scatter(flatten: np.ndarray, targets: list[np.ndarray]) -> None:
     at = 0
     for target in targets:
-        target[:] = flat[at : at + target.size].reshape(target.shape)
+        target[:] = flatten[at : at + target.size].reshape(target.shape)
         at += target.size
 
 
 def _generator_words(generator: np.random.Generator) -> np.ndarray:
-    """(6,) uint64: the two halves of PCG64's state and increment, and its spare 32 bits."""
+    """(6,) uint64: the two halves of PCG64's state and of its increment, and its buffered 32
+    bits."""
     state = generator.bit_generator.state
     if state["bit_generator"] != "PCG64":
         raise HandoffError(
             f"random generator {state['bit_generator']}, only PCG64, Gymnasium's own, can be saved."
         )
-    value, increment, mask = state["state"]["state"], state["state"]["inc"], (1 << 64) - 1
+    value = state["state"]["state"]
+    increment = state["state"]["inc"]
+    mask = (1 << 64) - 1
     words = [
         value >> 64,
         value & mask,

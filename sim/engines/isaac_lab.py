@@ -1,23 +1,22 @@
-"""Isaac Lab environments as an engine: ManagerBasedRLEnv and DirectRLEnv by their Gymnasium id.
+"""Wraps Isaac Lab environments (ManagerBasedRLEnv and DirectRLEnv, by Gymnasium id) as an engine.
 
-What has run and what has not: written against the source of the `isaaclab` 3.0.0 wheel, which needs
-Python 3.12 and torch 2.11 and so cannot be installed beside this project. Tests hold every call
-made here against names and signatures recorded from that wheel (`tests/sim/isaaclab_api.json`) and
-run the adapter on a small environment with the same semantics. It has never run on Isaac Lab
-itself, and no task, rate or device has been tried.
+Status: written for the `isaaclab` 3.0.0 wheel, which needs Python 3.12 and torch 2.11 and cannot be
+installed together with this project. Tests check every call against names and signatures recorded
+from that wheel (`tests/sim/isaaclab_api.json`) and run the adapter on a small environment with the
+same semantics. It has not been run on Isaac Lab itself, nor on any of its tasks or devices.
 
-What Isaac Lab does not offer, so that these worlds promise less than others:
-- There is one random generator, not one per world. `seeding="per_world"` seeds it anew before each
-  world's reset, so a start depends on its own seed; noise, commands and events drawn later are
-  shared by all worlds, and GPU physics does not repeat its last bits. `seeding="batch"` seeds once
-  per reset and is meant for thousands of worlds.
-- Every step steps all worlds, frozen ones too, and an ended world is reset within the step. The
-  true last observation is Isaac Lab's `extras["final_obs"]`, asked for by `cfg.compute_final_obs`.
+Restrictions compared with other engines:
+- Isaac Lab has one random generator instead of one per environment. `seeding="per_env"` reseeds it
+  before each environment's reset, so that an initial state depends on its own seed; later noise,
+  commands and events are shared by all environments, and GPU physics is not reproducible to the
+  last bit. `seeding="batch"` seeds once per reset and is meant for thousands of environments.
+- Every step steps all environments, including frozen ones, and resets ended ones within the step.
+  The final observation is Isaac Lab's `extras["final_obs"]`, enabled by `cfg.compute_final_obs`.
   For an observation group with a history, Isaac Lab computes it without the last frame.
-- A manager-based reset appends the present to the observation histories of all worlds, those that
-  go on as well.
-- Its scene state leaves out managers' buffers, commands, solver and random state: `save` is
-  refused.
+- A manager-based reset appends the current observation to the histories of all environments,
+  including running ones.
+- Isaac Lab's scene state lacks managers' buffers, commands, solver and random state, so `save`
+  raises an error.
 """
 
 from __future__ import annotations
@@ -30,66 +29,65 @@ import numpy as np
 
 from robots.config import config
 from robots.errors import HandoffError
-from robots.interfaces import Observation, WorldState
+from robots.interfaces import EnvState, Observation
 from robots.spec import ActionSpec, FieldSpec
 from sim.engine import EngineState
 
 
 @config
 class IsaacLabConfig:
-    """How an Isaac Lab environment becomes worlds."""
+    """Options of Isaac Lab."""
 
     device: str = "cuda:0"
     """Device of physics and tensors."""
     overrides: tuple[str, ...] = ()
     """Isaac Lab's own overrides of the task's configuration, such as `physics=newton_mjwarp`."""
     creation_seed: int = 0
-    """Seed of what is drawn once when the scene is built (terrain, start-up randomisation)."""
-    seeding: Literal["per_world", "batch"] = "per_world"
-    """A start from each world's own seed, by one reset after another; or one seed for all worlds
-    reset together, where a world that Isaac Lab has just reset by itself stays as it is unless all
-    are reset."""
+    """Seed of the scene's construction (terrain, start-up randomisation)."""
+    seeding: Literal["per_env", "batch"] = "per_env"
+    """Seeding of resets. `per_env`: environments are reset one after another, each from its own
+    seed. `batch`: one seed for all environments that are reset together; an environment that Isaac
+    Lab has just reset itself is not reset again unless all are."""
     success_term: str = ""
-    """Termination term (manager-based) that means solved, such as `success`; "" when nothing
-    does."""
+    """Termination term (manager-based) that means success, such as `success`; "" for none."""
     max_steps: int | None = None
     """Time limit [control periods]; None takes the task's own."""
 
 
 class IsaacLabEngine:
-    """N worlds of one Isaac Lab environment; one engine per process, for Isaac Lab allows one
-    simulation."""
+    """N environments of one Isaac Lab task; one engine per process, because Isaac Lab allows only
+    one simulation."""
 
     def __init__(self, task: str, num_envs: int, config: IsaacLabConfig | None = None) -> None:
-        """Starts the simulator, which takes a minute, and resets once to learn the observation's
+        """Starts the simulator, which takes a minute, and resets once to read the observation's
         shapes.
 
         Args:
             task: Gymnasium id registered by `isaaclab_tasks`, such as `Isaac-Reach-Franka` or
                 `Isaac-Cartpole-Direct`.
             num_envs: N, at least 1.
-            config: how it becomes worlds.
+            config: options of Isaac Lab.
 
         Raises:
-            HandoffError: Isaac Lab is not installed, is older than 3.0, or lacks what is asked for.
+            HandoffError: Isaac Lab is not installed or older than 3.0, or has no such task or term.
         """
         if num_envs < 1:
-            raise HandoffError(f"isaaclab: {num_envs} worlds asked for, at least 1 is needed.")
+            raise HandoffError(f"isaaclab: {num_envs} environments, at least 1 is needed.")
         self.config = config = config or IsaacLabConfig()
-        self.num_envs, self.name = num_envs, f"isaaclab {task}"
+        self.num_envs = num_envs
+        self.name = f"isaaclab {task}"
         with ExitStack() as runtime:
             self._env = env = _launch(task, config, num_envs, runtime)
             self._managed = hasattr(env, "observation_manager")
             self._check_success_term()
             self._runtime = runtime.pop_all()
         self.rate_hz = 1.0 / float(env.step_dt)
-        # Direct tasks time out one step before their limit, by convention; the manager's `time_out`
-        # at the limit.
+        # By convention direct tasks time out one step before their limit, manager-based ones at the
+        # limit.
         own_limit = int(env.max_episode_length) - (0 if self._managed else 1)
         self.max_steps = own_limit if config.max_steps is None else config.max_steps
         self.action_spec = _action_spec(env.single_action_space)
-        # Tensors beget tensors of their own device and type, so that this layer need not import
-        # torch.
+        # New tensors are created from these, so that this module need not import torch.
         self._indices = env.episode_length_buf
         self._numbers = env.episode_length_buf.float()
         observation, _ = env.reset(seed=config.creation_seed)
@@ -103,40 +101,40 @@ class IsaacLabEngine:
             for name, array in self._observation.items()
         }
         self._reward = np.zeros(num_envs)
-        self._terminated, self._success = (
-            np.zeros(num_envs, dtype=bool),
-            np.zeros(num_envs, dtype=bool),
-        )
+        self._terminated = np.zeros(num_envs, dtype=bool)
+        self._success = np.zeros(num_envs, dtype=bool)
         self._reset_itself = np.zeros(num_envs, dtype=bool)
         self._fresh: Observation = dict(self._observation)
 
-    def reset(self, worlds: np.ndarray, seeds: np.ndarray) -> None:
-        """See `Engine.reset`; what a seed decides stands at the top of this file."""
-        if self.config.seeding == "per_world":
-            for world, seed in zip(worlds, seeds, strict=True):
-                self._reset_rows(np.array([world]), int(seed))
+    def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
+        """See `Engine.reset`; the module's docstring states what a seed determines."""
+        if self.config.seeding == "per_env":
+            for env_id, seed in zip(env_ids, seeds, strict=True):
+                self._reset_rows(np.array([env_id]), int(seed))
         else:
-            asked = worlds if len(worlds) == self.num_envs else worlds[~self._reset_itself[worlds]]
-            if len(asked):
+            rows = (
+                env_ids if len(env_ids) == self.num_envs else env_ids[~self._reset_itself[env_ids]]
+            )
+            if len(rows):
                 self._reset_rows(
-                    asked,
+                    rows,
                     int(np.random.SeedSequence(seeds.tolist()).generate_state(1)[0] & 0x7FFFFFFF),
                 )
-        self._observation = _merged(self._observation, self._fresh, worlds)
-        self._reward[worlds] = 0.0
-        self._terminated[worlds] = self._success[worlds] = self._reset_itself[worlds] = False
+        self._observation = _merged(self._observation, self._fresh, env_ids)
+        self._reward[env_ids] = 0.0
+        self._terminated[env_ids] = self._success[env_ids] = self._reset_itself[env_ids] = False
 
     def step(self, action: np.ndarray, running: np.ndarray) -> None:
-        """Steps all worlds; see `Engine.step`.
+        """Steps all environments; see `Engine.step`.
 
         Raises:
-            HandoffError: a world that should run timed out in Isaac Lab before its limit here.
+            HandoffError: a running environment timed out in Isaac Lab before `max_steps`.
         """
         early = running & self._reset_itself
         if early.any():
             raise HandoffError(
-                f"{self.name}: world {int(np.flatnonzero(early)[0])} timed out in Isaac Lab before the limit of "
-                f"{self.max_steps} steps, and has begun another episode. Set max_steps to the task's own limit."
+                f"{self.name}: environment {int(np.flatnonzero(early)[0])} timed out in Isaac Lab before the limit of "
+                f"{self.max_steps} steps and has started another episode. Set max_steps to the task's own limit."
             )
         safe = np.where(running[:, None], action, 0.0)
         tensors = self._env.step(self._numbers.new_tensor(safe))
@@ -148,7 +146,7 @@ class IsaacLabEngine:
         if self._reset_itself.any():
             if "final_obs" not in extras:
                 raise HandoffError(
-                    f"{self.name}: gives no final_obs although asked. Does the task step by itself?"
+                    f"{self.name}: no final_obs although compute_final_obs is set. Does the task override step?"
                 )
             rows = np.flatnonzero(self._reset_itself)
             self._observation = _merged(self._observation, _arrays(extras["final_obs"]), rows)
@@ -168,38 +166,37 @@ class IsaacLabEngine:
             info={},
         )
 
-    def save(self) -> WorldState:
-        """Refused.
+    def save(self) -> EnvState:
+        """Raises an error, see the module's docstring.
 
         Raises:
             HandoffError: always.
         """
         raise HandoffError(
-            f"{self.name}: Isaac Lab's scene state leaves out commands, managers' buffers, solver and random state, so "
-            "a restored world would have another future. Reset from seeds instead."
+            f"{self.name}: Isaac Lab's scene state lacks commands, managers' buffers, solver and random state, so a "
+            "restored environment would behave differently. Reset from seeds instead."
         )
 
-    def restore(self, worlds: np.ndarray, state: WorldState) -> None:
-        """Refused, as `save` is."""
+    def restore(self, env_ids: np.ndarray, state: EnvState) -> None:
+        """Raises the error of `save`."""
         self.save()
 
-    def dump(self, world: int) -> dict[str, np.ndarray]:
-        """Last observation of one world."""
-        return {name: array[world] for name, array in self._observation.items()}
+    def dump(self, env_id: int) -> dict[str, np.ndarray]:
+        """Last observation of one environment."""
+        return {name: array[env_id] for name, array in self._observation.items()}
 
     def close(self) -> None:
         """Closes the environment, then the simulator."""
         self._runtime.close()
 
     def _reset_rows(self, rows: np.ndarray, seed: int) -> None:
-        """Isaac Lab's own reset of `rows`; afterwards `_fresh` holds the observation of all
-        worlds."""
+        """Resets `rows` in Isaac Lab; `_fresh` then holds the observation of all environments."""
         env, ids = self._env, self._indices.new_tensor(rows)
         if self._managed:
             observation, _ = env.reset(env_ids=ids, seed=seed)
         else:
-            # DirectRLEnv.reset knows no rows; these are its own steps, with some rows instead of
-            # all.
+            # DirectRLEnv.reset always resets all environments; these are its steps for some of
+            # them.
             env.seed(seed)
             env._reset_idx(ids)
             env.scene.write_data_to_sim()
@@ -219,15 +216,14 @@ class IsaacLabEngine:
 
 
 def _launch(task: str, config: IsaacLabConfig, num_envs: int, runtime: ExitStack) -> Any:
-    """The unwrapped environment; `runtime` closes it, and then the simulator that is started for it
-    here."""
+    """Starts the simulator and makes the unwrapped environment; `runtime` closes both."""
     try:
         import isaaclab_tasks.utils  # pyright: ignore[reportMissingImports]
         from isaaclab.app import launch_simulation  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise HandoffError(
-            f"isaaclab: cannot be imported ({error}). It needs an environment of its own: Python 3.12 and "
-            "`pip install isaaclab==3.0.0`; versions before 3.0 start in another way."
+            f"isaaclab: cannot be imported ({error}). It needs a separate Python 3.12 environment with "
+            "`pip install isaaclab==3.0.0`; versions before 3.0 are not supported."
         ) from None
     import gymnasium
 
@@ -239,8 +235,8 @@ def _launch(task: str, config: IsaacLabConfig, num_envs: int, runtime: ExitStack
         raise HandoffError(f"isaaclab: no task '{task}' ({error}).") from None
     cfg.seed = config.creation_seed
     cfg.compute_final_obs = True
-    # Before the environment is made: physics back ends that live in Isaac Sim exist only once its
-    # runtime has started.
+    # The simulation is launched first: physics back ends of Isaac Sim exist only after its runtime
+    # has started.
     runtime.enter_context(launch_simulation(cfg, {"device": config.device, "visualizer": "none"}))
     env: Any = gymnasium.make(task, cfg=cfg).unwrapped
     runtime.callback(env.close)
@@ -248,7 +244,7 @@ def _launch(task: str, config: IsaacLabConfig, num_envs: int, runtime: ExitStack
 
 
 def _array(tensor: Any) -> np.ndarray:
-    # copy: a tensor on the CPU shares its memory, and Isaac Lab writes to its buffers again.
+    # A copy, because a CPU tensor shares its memory and Isaac Lab reuses its buffers.
     return np.array(tensor.detach().cpu().numpy())
 
 
@@ -277,7 +273,9 @@ def _merged(old: Observation, new: Observation, rows: np.ndarray) -> Observation
 
 def _action_spec(space: Any) -> ActionSpec:
     if not hasattr(space, "low"):
-        raise HandoffError(f"isaaclab: actions are a {type(space).__name__}, only Box is known.")
+        raise HandoffError(
+            f"isaaclab: actions are a {type(space).__name__}, only Box is supported."
+        )
     return ActionSpec(
         low=tuple(map(float, space.low.ravel())), high=tuple(map(float, space.high.ravel()))
     )

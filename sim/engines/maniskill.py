@@ -1,10 +1,10 @@
-"""Any ManiSkill 3 environment as an engine: PhysX on the CPU, one scene per world, or on a GPU, one
-batch of scenes.
+"""Wraps any ManiSkill 3 environment as an engine: PhysX on the CPU with one scene per environment,
+or on a GPU with one batch of scenes.
 
-Written against mani_skill 3.0.1 and SAPIEN 3.0.3. The batch is the same code with a width of N
-instead of 1; it has run on a stand-in only, not on a GPU. ManiSkill asks for a Vulkan driver even
-when no picture is wanted, because materials belong to its renderer. Its assets are licensed CC
-BY-NC: they are used through the package and never fetched.
+Written for mani_skill 3.0.1 and SAPIEN 3.0.3. The batch uses the same code with a width of N
+instead of 1; it has been tested only with a fake, not on a GPU. ManiSkill requires a Vulkan driver
+even without images, because materials belong to its renderer. Its assets are licensed CC BY-NC:
+they are used through the package and never downloaded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from robots.errors import HandoffError
-from robots.interfaces import WorldState
+from robots.interfaces import EnvState
 from robots.spec import FieldSpec
 from sim.engine import EngineState
 from sim.engines.gym_state import ActionHistory
@@ -28,51 +28,54 @@ from sim.engines.maniskill_task import (
     find_task,
     leaves,
     make_environment,
-    observed,
+    observation_fields,
 )
 
 NO_LIMIT = 2**31 - 1
-"""A time limit [control periods] that no episode reaches, for tasks registered without one."""
+"""Time limit that no episode reaches [control periods], for tasks registered without one."""
 TRIAL_STEPS = 10
-"""Random actions after which a reset must start the same way again, or each reset builds the scene
-anew."""
+"""Random actions after which a reset must be reproducible; otherwise each reset rebuilds the
+scene."""
 MAX_SEED = 2**32 - 1
-"""ManiSkill seeds NumPy's RandomState, which takes 32 bits."""
+"""Maximum seed, because ManiSkill seeds NumPy's RandomState, which takes 32 bits."""
 
 
 class ManiSkillEngine:
-    """N worlds of one ManiSkill task, without ManiSkill's own time limit and automatic reset.
+    """N environments of one ManiSkill task, without ManiSkill's own time limit and automatic reset.
 
     Fields of the observation are named by their path, such as `agent/qpos` and `extra/obj_pose`;
-    they are float32, flags as 0 and 1. Pictures are `image_<camera>`, (H, W, 3) uint8. ManiSkill
-    clips actions to its bounds. Actions of several robots are laid end to end. On the CPU a world's
-    trajectory depends on its seed and actions alone, bit for bit where few bodies touch
-    (PickCube-v1, PegInsertionSide-v1); PhysX does not promise the order in which it resolves
-    contacts, and PushT-v1's block has been seen to differ in its last bit (1.5e-7 m). On CUDA what
-    ManiSkill draws when it builds the scene (the peg's size) depends on the world's number instead.
+    they are float32, flags are 0 and 1. Images are `image_<camera>`, (H, W, 3) uint8. ManiSkill
+    clips actions to its bounds. Actions of several robots are concatenated. On the CPU an
+    environment's trajectory depends only on its seed and actions, bit for bit with few contacts
+    (PickCube-v1, PegInsertionSide-v1); PhysX does not guarantee the order in which it resolves
+    contacts, and PushT-v1's block was observed to differ in its last bit (1.5e-7 m). On CUDA the
+    values that ManiSkill draws when it builds the scene (such as the peg's size) depend on the
+    environment's index instead.
     """
 
     def __init__(self, task: str, num_envs: int, config: ManiSkillConfig | None = None) -> None:
-        """Makes the worlds.
+        """Makes the environments.
 
         Args:
             task: registered id, such as `PickCube-v1`.
             num_envs: N, at least 1.
-            config: how it becomes worlds.
+            config: options of ManiSkill.
 
         Raises:
-            HandoffError: package, task, assets, robot or Vulkan driver missing, or an impossible
+            HandoffError: package, task, assets, robot or Vulkan driver missing, or an unsupported
                 configuration.
         """
         self.config = config or ManiSkillConfig()
-        self.num_envs, self.name = num_envs, f"maniskill {task}"
+        self.num_envs = num_envs
+        self.name = f"maniskill {task}"
         batched = self.config.sim_backend == "physx_cuda"
         saving = self.config.saving or ("state" if batched else "replay")
         if num_envs < 1:
-            raise HandoffError(f"{self.name}: {num_envs} worlds asked for, at least 1 is needed.")
+            raise HandoffError(f"{self.name}: {num_envs} environments, at least 1 is needed.")
         if batched and saving == "replay":
             raise HandoffError(
-                f"{self.name}: saving='replay' with physx_cuda, which steps all worlds together. Set saving='state'."
+                f"{self.name}: saving='replay' with physx_cuda, which steps all environments together. Set "
+                "saving='state'."
             )
         make, limit = find_task(self.name, task)
         self._width = num_envs if batched else 1
@@ -92,22 +95,22 @@ class ManiSkillEngine:
             ActionHistory(num_envs, self.action_spec.size) if saving == "replay" else None
         )
         zeros = np.zeros(self._width)
-        # A batch cannot be built anew for some of its worlds; a task that always builds anew needs
+        # A batch cannot be rebuilt for some of its environments; a task that always rebuilds needs
         # no trial.
         trial = self.config.rebuild is None and not batched and first.reconfiguration_freq != 1
         self._rebuild = not batched and (
             not self._repeats(first) if trial else bool(self.config.rebuild)
         )
-        self._parts = [
-            self._answer(env.get_obs(info := env.get_info()), info, zeros) for env in self._envs
+        self._states = [
+            self._state(env.get_obs(info := env.get_info()), info, zeros) for env in self._envs
         ]
 
-    def reset(self, worlds: np.ndarray, seeds: np.ndarray) -> None:
-        """See `Engine.reset`. One world at a time, for ManiSkill seeds all it resets together from
-        the first's seed.
+    def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
+        """See `Engine.reset`. Environments are reset one at a time, because ManiSkill seeds all
+        that are reset together from the first one's seed.
 
-        A reset takes 3 to 5 ms, or about 0.3 s where the scene must be built anew (by
-        PegInsertionSide-v1 itself, and for tasks whose own reset does not start everything anew).
+        A reset takes 3 to 5 ms, or about 0.3 s if the scene must be rebuilt (PegInsertionSide-v1
+        does so itself; also for tasks whose own reset is incomplete).
 
         Raises:
             HandoffError: a seed of more than 32 bits.
@@ -116,98 +119,103 @@ class ManiSkillEngine:
             raise HandoffError(
                 f"{self.name}: seed {int(np.max(seeds))}, ManiSkill takes at most {MAX_SEED}."
             )
-        for world, seed in zip(worlds, seeds, strict=True):
-            at, row = divmod(int(world), self._width)
+        for env_id, seed in zip(env_ids, seeds, strict=True):
+            at, row = divmod(int(env_id), self._width)
             env = self._envs[at]
             options: dict[str, Any] = {"reconfigure": True} if self._rebuild else {}
             if self._width > 1:
                 options = {"env_idx": env.elapsed_steps.new_tensor([row]).long()}
             observation, info = env.reset(seed=[int(seed)] * self._width, options=options)
-            reward = self._parts[at].reward.copy()
+            reward = self._states[at].reward.copy()
             reward[row] = 0.0
-            self._parts[at] = self._answer(observation, info, reward)
-        self._seeds[worlds] = seeds
+            self._states[at] = self._state(observation, info, reward)
+        self._seeds[env_ids] = seeds
         if self._history is not None:
-            self._history.clear(worlds)
+            self._history.clear(env_ids)
 
     def step(self, action: np.ndarray, running: np.ndarray) -> None:
-        """See `Engine.step`. A batch steps worlds that do not run too, with an action of zeros."""
+        """See `Engine.step`. A batch also steps environments that are not running, with an action
+        of zeros."""
         for at, env in enumerate(self._envs):
             rows = np.arange(at * self._width, (at + 1) * self._width)
             if running[rows].any():
                 observation, reward, info = self._advance(
                     env, np.where(running[rows, None], action[rows], 0.0)
                 )
-                self._parts[at] = self._answer(observation, info, reward)
+                self._states[at] = self._state(observation, info, reward)
         if self._history is not None:
-            for world in np.flatnonzero(running):
-                self._history.add(int(world), action[world])
+            for env_id in np.flatnonzero(running):
+                self._history.add(int(env_id), action[env_id])
 
     def read(self) -> EngineState:
         """See `Engine.read`."""
-        parts = self._parts
+        states = self._states
         return EngineState(
             observation={
-                name: np.concatenate([p.observation[name] for p in parts])
-                for name in parts[0].observation
+                name: np.concatenate([s.observation[name] for s in states])
+                for name in states[0].observation
             },
-            reward=np.concatenate([p.reward for p in parts]),
-            terminated=np.concatenate([p.terminated for p in parts]),
-            success=np.concatenate([p.success for p in parts]),
-            info={name: np.concatenate([p.info[name] for p in parts]) for name in parts[0].info},
+            reward=np.concatenate([s.reward for s in states]),
+            terminated=np.concatenate([s.terminated for s in states]),
+            success=np.concatenate([s.success for s in states]),
+            info={name: np.concatenate([s.info[name] for s in states]) for name in states[0].info},
         )
 
-    def save(self) -> WorldState:
+    def save(self) -> EnvState:
         """See `Engine.save`.
 
         Returns:
-            `start`, the seeds; by replay, the actions and the observation against which `restore`
-            checks itself; by state, ManiSkill's own state dictionary, the elapsed steps and the
-            reward.
+            `start`, the seeds; for `replay`, the actions and the observation with which `restore`
+            checks the result; for `state`, ManiSkill's own state dictionary, the elapsed steps and
+            the reward.
         """
         if self._history is not None:
-            seen = {f"observation_{name}": array for name, array in self.read().observation.items()}
-            seen = {name: array for name, array in seen.items() if array.dtype != np.uint8}
-            return {"start": self._seeds.copy(), **self._history.save(), **seen}
+            fields = {
+                f"observation_{name}": array for name, array in self.read().observation.items()
+            }
+            fields = {name: array for name, array in fields.items() if array.dtype != np.uint8}
+            return {"start": self._seeds.copy(), **self._history.save(), **fields}
         trees = [dict(leaves(env.get_state_dict())) for env in self._envs]
         return {
             "start": self._seeds.copy(),
             "elapsed": np.concatenate([_array(env.elapsed_steps) for env in self._envs]),
-            "reward": np.concatenate([part.reward for part in self._parts]),
+            "reward": np.concatenate([state.reward for state in self._states]),
             **{path: np.concatenate([_array(tree[path]) for tree in trees]) for path in trees[0]},
         }
 
-    def restore(self, worlds: np.ndarray, state: WorldState) -> None:
-        """See `Engine.restore`. Both ways reset from the saved seed first, which brings back what a
-        task drew then.
+    def restore(self, env_ids: np.ndarray, state: EnvState) -> None:
+        """See `Engine.restore`. Both methods first reset from the saved seed, which restores the
+        values that the task drew then.
 
-        By state, variables that a task changes from step to step, and that are not in ManiSkill's
-        state dictionary, start anew.
+        With `state`, variables that a task changes in steps, and that are not in ManiSkill's state
+        dictionary, have their initial values.
 
         Raises:
-            HandoffError: the state is of another kind, or replay did not repeat what was saved.
+            HandoffError: a state of another kind, or a replay that did not reproduce the saved
+                observation.
         """
         expected = self.save().keys()
         if expected != state.keys():
             raise HandoffError(
                 f"{self.name}: state has fields {sorted(state)}, expected {sorted(expected)}. "
-                "Was it saved by another task, or with another `saving`?"
+                "Was it saved by another task or with another `saving`?"
             )
-        self.reset(worlds, state["start"])
-        for row, world in enumerate(worlds):
+        self.reset(env_ids, state["start"])
+        for row, env_id in enumerate(env_ids):
             if self._history is not None:
-                self._repeat(self._history, int(world), row, state)
+                self._repeat(self._history, int(env_id), row, state)
             else:
-                self._put(int(world), row, state)
+                self._put(int(env_id), row, state)
 
-    def dump(self, world: int) -> dict[str, np.ndarray]:
+    def dump(self, env_id: int) -> dict[str, np.ndarray]:
         """See `Engine.dump`: the observation and ManiSkill's state dictionary."""
-        at, row = divmod(world, self._width)
-        seen = {
-            f"observation_{name}": array[row] for name, array in self._parts[at].observation.items()
+        at, row = divmod(env_id, self._width)
+        fields = {
+            f"observation_{name}": array[row]
+            for name, array in self._states[at].observation.items()
         }
         return {
-            **seen,
+            **fields,
             **{path: _array(leaf)[row] for path, leaf in leaves(self._envs[at].get_state_dict())},
         }
 
@@ -217,8 +225,8 @@ class ManiSkillEngine:
             env.close()
 
     def _repeats(self, env: Any) -> bool:
-        """Whether a reset starts anew all that steps change. Some leave the robot where it was, or
-        its contacts."""
+        """Tests whether a reset restores everything that steps change; some tasks keep the robot's
+        pose or its contacts."""
         low, high = (
             np.clip(bound, -1.0, 1.0) for bound in (self.action_spec.low, self.action_spec.high)
         )
@@ -226,7 +234,7 @@ class ManiSkillEngine:
             low, high, size=(TRIAL_STEPS, 1, self.action_spec.size)
         )
         ends: list[list[bytes]] = []
-        with _without_pictures(env):
+        with _without_rendering(env):
             for seed in (0, 1, 0, 1):
                 env.reset(seed=seed)
                 observation = [self._advance(env, action)[0] for action in actions][-1]
@@ -237,17 +245,17 @@ class ManiSkillEngine:
         self, env: Any, action_NA: np.ndarray
     ) -> tuple[Any, np.ndarray, Mapping[str, Any]]:
         flat = action_NA.astype(np.float32)
-        form = (
-            {key: flat[:, part] for key, part in self._action_slices.items()}
+        actions = (
+            {key: flat[:, entries] for key, entries in self._action_slices.items()}
             if self._action_slices
             else flat
         )
-        observation, reward, _, _, info = env.step(form)
+        observation, reward, _, _, info = env.step(actions)
         return observation, _array(reward, "float64"), info
 
-    def _answer(self, observation: Any, info: Mapping[str, Any], reward: np.ndarray) -> EngineState:
-        """Copies what one environment answered. Over means solved or failed, as in ManiSkill's own
-        step."""
+    def _state(self, observation: Any, info: Mapping[str, Any], reward: np.ndarray) -> EngineState:
+        """Copies one environment's result; it is terminated on success or failure, as in
+        ManiSkill's own step."""
         n = self._width
         flags = {
             name: _array(value)
@@ -255,75 +263,78 @@ class ManiSkillEngine:
             if name not in ("elapsed_steps", "reconfigure")
             and getattr(value, "shape", ())[:1] == (n,)
         }
-        never = np.zeros(n, dtype=bool)
-        success = flags.pop("success", never).astype(bool)
+        false = np.zeros(n, dtype=bool)
+        success = flags.pop("success", false).astype(bool)
         return EngineState(
             observation={
                 name: _array(value, self.observation_spec[name].dtype)
-                for name, value in observed(observation)
+                for name, value in observation_fields(observation)
             },
             reward=reward.copy(),
-            terminated=success | flags.get("fail", never).astype(bool),
+            terminated=success | flags.get("fail", false).astype(bool),
             success=success,
             info=flags,
         )
 
-    def _repeat(self, history: ActionHistory, world: int, row: int, state: WorldState) -> None:
-        """Takes the saved actions again in a world that has just been reset, and compares where it
-        arrives."""
-        env, part = self._envs[world], self._parts[world]
+    def _repeat(self, history: ActionHistory, env_id: int, row: int, state: EnvState) -> None:
+        """Repeats the saved actions in an environment that has just been reset, and compares the
+        final observation."""
+        env, replayed = self._envs[env_id], self._states[env_id]
         actions = history.of(state, row)
         last = None
-        with _without_pictures(env):
+        with _without_rendering(env):
             for action in actions:
                 last = self._advance(env, action[None])
-                history.add(world, action)
+                history.add(env_id, action)
         if last is not None:
             observation, reward, info = last
             if self.config.observation != "state":
                 observation = env.get_obs(info)
-            part = self._parts[world] = self._answer(observation, info, reward)
-        for name, array in part.observation.items():
+            replayed = self._states[env_id] = self._state(observation, info, reward)
+        for name, array in replayed.observation.items():
             if array.dtype != np.uint8 and not np.array_equal(
                 array[0], state[f"observation_{name}"][row]
             ):
                 raise HandoffError(
-                    f"{self.name}: {len(actions)} actions from seed {self._seeds[world]} lead to another '{name}' than "
-                    "was saved. Does the task draw at random while it runs, or is its physics not repeatable? "
-                    "`saving='state'` restores it, though not bit by bit."
+                    f"{self.name}: {len(actions)} actions from seed {self._seeds[env_id]} lead to another "
+                    f"'{name}' than saved. Does the task draw random numbers in steps, or is its physics not "
+                    "reproducible? `saving='state'` restores it, but not bit for bit."
                 )
 
-    def _put(self, world: int, row: int, state: WorldState) -> None:
-        """Puts one saved state into a world that has just been reset."""
+    def _put(self, env_id: int, row: int, state: EnvState) -> None:
+        """Writes a saved state into an environment that has just been reset."""
         from mani_skill.utils import common
 
-        at, index = divmod(world, self._width)
+        at, index = divmod(env_id, self._width)
         env = self._envs[at]
-        present = env.get_state_dict()
-        controllers = present.pop("controller", None)
-        where = (
+        current = env.get_state_dict()
+        controllers = current.pop("controller", None)
+        selection = (
             {} if self._width == 1 else {"env_idx": env.elapsed_steps.new_tensor([index]).long()}
         )
-        env.set_state_dict(_rebuilt(present, lambda path, _: state[path][row][None]), **where)
+        env.set_state_dict(
+            _map_leaves(current, lambda path, _: state[path][row][None]), **selection
+        )
         if controllers:
 
-            def target(path: str, now: Any) -> Any:
-                batch = _array(now)
+            def target(path: str, value: Any) -> Any:
+                batch = _array(value)
                 batch[index] = state[path][row]
                 return common.to_tensor(batch, device=env.device)
 
-            env.agent.set_controller_state(_rebuilt(controllers, target, "controller/"))
+            env.agent.set_controller_state(_map_leaves(controllers, target, "controller/"))
         env.elapsed_steps[index] = int(state["elapsed"][row])
-        reward = self._parts[at].reward.copy()
+        reward = self._states[at].reward.copy()
         reward[index] = state["reward"][row]
         info = env.get_info()
-        self._parts[at] = self._answer(env.get_obs(info), info, reward)
+        self._states[at] = self._state(env.get_obs(info), info, reward)
 
 
 @contextmanager
-def _without_pictures(env: Any) -> Iterator[None]:
-    """Steps within draw nothing; physics, reward and counters are the same."""
-    mode, env._obs_mode = env._obs_mode, "state_dict"
+def _without_rendering(env: Any) -> Iterator[None]:
+    """Disables rendering in steps; physics, reward and counters are unchanged."""
+    mode = env._obs_mode
+    env._obs_mode = "state_dict"
     try:
         yield
     finally:
@@ -331,16 +342,16 @@ def _without_pictures(env: Any) -> Iterator[None]:
 
 
 def _array(value: Any, dtype: str | None = None) -> np.ndarray:
-    """An own copy of a tensor on any device, or of an array."""
+    """A copy of a tensor on any device, or of an array."""
     return np.array(value.cpu().numpy() if hasattr(value, "cpu") else value, dtype=dtype)
 
 
-def _rebuilt(
+def _map_leaves(
     tree: Mapping[str, Any], leaf: Callable[[str, Any], Any], path: str = ""
 ) -> dict[str, Any]:
-    """A tree of the same form, each leaf made from its path and its present value."""
+    """Applies `leaf` to the path and value of every leaf of a tree."""
     return {
-        key: _rebuilt(value, leaf, f"{path}{key}/")
+        key: _map_leaves(value, leaf, f"{path}{key}/")
         if isinstance(value, Mapping)
         else leaf(f"{path}{key}", value)
         for key, value in tree.items()

@@ -1,5 +1,4 @@
-"""Finds and makes one ManiSkill environment, and states what it observes and how it is
-commanded."""
+"""Finds and makes ManiSkill environments, and describes their observations and actions."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ OBSERVATION_MODES = {"state": "state_dict", "rgb": "rgb", "state+rgb": "state_di
 DRIVERS = Path("/usr/share/vulkan/icd.d")
 DRIVER_VARIABLES = ("VK_ICD_FILENAMES", "VK_DRIVER_FILES")
 NO_VULKAN = ("rendering device", "vk::", "vulkan")
-"""Parts of the messages with which SAPIEN says that no Vulkan device is there."""
+"""Substrings of SAPIEN's messages about a missing Vulkan device."""
 UNITS = {
     "qpos": ("rad", "", "joint positions, m for prismatic joints such as fingers"),
     "qvel": ("rad/s", "", "joint velocities, m/s for prismatic joints such as fingers"),
@@ -31,34 +30,39 @@ UNITS = {
     "half_size": ("m", "", "half edges"),
     "radius": ("m", "", "radius"),
 }
-"""Unit, frame and meaning by the ending of a field's name, as ManiSkill's own tasks use them."""
+"""Unit, frame and description by the ending of a field's name, as used in ManiSkill's own tasks."""
 
 
 @config
 class ManiSkillConfig:
-    """How a ManiSkill environment becomes worlds."""
+    """Options of ManiSkill."""
 
     observation: Literal["state", "rgb", "state+rgb"] = "state"
-    """State with the poses of objects; pictures with the robot's own state; or both."""
+    """Observed fields: the state with the poses of objects, images with the robot's own state, or
+    both."""
     image_size: tuple[int, int] | None = None
     """Height and width of every camera [px]; None takes the environment's own."""
     control_mode: str | None = None
-    """Such as `pd_ee_delta_pose` or `pd_joint_delta_pos`; None takes the robot's first."""
+    """Control mode, such as `pd_ee_delta_pose` or `pd_joint_delta_pos`; None takes the robot's
+    first."""
     reward_mode: str | None = None
-    """`normalized_dense`, `dense`, `sparse` or `none`; None takes the environment's first."""
+    """Reward mode: `normalized_dense`, `dense`, `sparse` or `none`; None takes the environment's
+    first."""
     sim_backend: Literal["physx_cpu", "physx_cuda"] = "physx_cpu"
-    """CUDA makes SAPIEN fetch NVIDIA's GPU library of PhysX at its first use."""
+    """Physics backend; on the first use of CUDA, SAPIEN downloads NVIDIA's GPU library of PhysX."""
     render_backend: str = "auto"
-    """`gpu`, `cpu` or a device of SAPIEN's; `auto` takes an NVIDIA GPU if there is one."""
+    """Render backend: `gpu`, `cpu` or a device of SAPIEN; `auto` takes an NVIDIA GPU if there is
+    one."""
     saving: Literal["replay", "state"] | None = None
-    """How `restore` works. `replay` repeats the actions since the start: bit for bit on the CPU, at
-    the price of as many steps. `state` copies poses, velocities, controller targets and elapsed
-    steps: quick, and the only way on CUDA, but PhysX's contact forces and friction anchors cannot
-    be copied, so trajectories part at the next contact. None: replay on the CPU, state on CUDA."""
+    """Method of `restore`. `replay` repeats the actions since the reset: bit for bit on the CPU,
+    but takes as many steps. `state` copies poses, velocities, controller targets and elapsed steps:
+    fast, and the only method on CUDA, but PhysX's contact forces and friction anchors cannot be
+    copied, so trajectories diverge at the next contact. None takes `replay` on the CPU and `state`
+    on CUDA."""
     rebuild: bool | None = None
-    """Whether each reset on the CPU builds the scene anew (about 0.3 s). None: where a trial at the
-    start shows that the task's own reset carries something over, as those of Empty-v1 and
-    RotateSingleObjectInHandLevel0-v1 do."""
+    """Whether each reset on the CPU rebuilds the scene (about 0.3 s). None rebuilds if a trial
+    shows that the task's own reset is incomplete, like those of Empty-v1 and
+    RotateSingleObjectInHandLevel0-v1."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further keyword arguments of the environment, such as `robot_uids`."""
 
@@ -66,12 +70,12 @@ class ManiSkillConfig:
 def software_vulkan(
     environment: Mapping[str, str], drivers: Path = DRIVERS, devices: Path = Path("/dev")
 ) -> Path | None:
-    """Mesa's software driver (lavapipe), where nothing else was chosen and the machine has no GPU;
-    else None.
+    """Mesa's software driver (lavapipe) if no driver was chosen and the machine has no GPU,
+    otherwise None.
 
     Args:
-        environment: of the process.
-        drivers: folder of the installed drivers' descriptions.
+        environment: environment variables of the process.
+        drivers: folder of the installed drivers' manifests.
         devices: folder of device files.
     """
     if any(environment.get(name) for name in DRIVER_VARIABLES) or _has_gpu(devices):
@@ -89,15 +93,15 @@ def _has_cuda(devices: Path = Path("/dev")) -> bool:
 
 
 def find_task(name: str, task: str) -> tuple[Callable[..., Any], int | None]:
-    """What makes the environment, and its time limit.
+    """Returns the factory of a task's environment, and its time limit.
 
     Raises:
-        HandoffError: the package is missing, or the id or assets are.
+        HandoffError: the package, the task or its assets are missing.
     """
     driver = software_vulkan(os.environ)
     if driver is not None:
-        # The Vulkan loader otherwise opens all of Mesa's drivers, most of them for hardware that is
-        # not here.
+        # Otherwise the Vulkan loader opens all of Mesa's drivers, most of them for missing
+        # hardware.
         os.environ["VK_ICD_FILENAMES"] = str(driver)
     try:
         import mani_skill.envs  # noqa: F401  (registers the tasks)
@@ -105,7 +109,7 @@ def find_task(name: str, task: str) -> tuple[Callable[..., Any], int | None]:
         from mani_skill.utils.registration import REGISTERED_ENVS
     except ImportError as error:
         raise HandoffError(
-            f"{name}: ManiSkill cannot be imported ({error}). Install it: pip install 'handoff[maniskill]'."
+            f"{name}: ManiSkill cannot be imported ({error}). Install it: pip install -e '.[maniskill]'."
         ) from None
     spec = REGISTERED_ENVS.get(task)
     if spec is None:
@@ -141,7 +145,7 @@ def _assets_missing(name: str, what: str, uid: str) -> str:
 
 
 def environment_arguments(config: ManiSkillConfig, width: int) -> dict[str, Any]:
-    """Keyword arguments for one environment of `width` worlds."""
+    """Keyword arguments for a batch of `width` environments."""
     backend = config.render_backend
     arguments: dict[str, Any] = {
         "num_envs": width,
@@ -162,10 +166,10 @@ def environment_arguments(config: ManiSkillConfig, width: int) -> dict[str, Any]
 
 
 def make_environment(name: str, make: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """One environment.
+    """Makes one ManiSkill environment.
 
     Raises:
-        HandoffError: no Vulkan device, a robot's assets missing, or arguments it does not take.
+        HandoffError: no Vulkan device, missing assets of a robot, or unsupported arguments.
     """
     try:
         with _no_downloads(name):
@@ -173,32 +177,31 @@ def make_environment(name: str, make: Callable[..., Any], arguments: dict[str, A
     except (RuntimeError, AttributeError) as error:
         if not any(part in str(error).lower() for part in NO_VULKAN):
             raise HandoffError(f"{name}: cannot be made with {arguments}: {error}") from error
-        chosen = {
+        selected = {
             variable: os.environ[variable]
             for variable in DRIVER_VARIABLES
             if variable in os.environ
         }
         raise HandoffError(
-            f"{name}: SAPIEN finds no Vulkan device ({error}), and needs one even without pictures. A GPU needs the "
+            f"{name}: SAPIEN finds no Vulkan device ({error}), which it needs even without images. A GPU needs the "
             "Vulkan part of its driver; without a GPU, install Mesa 25 or later (mesa-vulkan-drivers; on Debian 12 "
-            "from bookworm-backports, its own Mesa 22 does not do) and let VK_ICD_FILENAMES name its lvp_icd.json. "
-            f"Now: {chosen or 'no driver chosen'}."
+            "from bookworm-backports, because its own Mesa 22 is too old) and set VK_ICD_FILENAMES to its "
+            f"lvp_icd.json. Now: {selected or 'no driver selected'}."
         ) from error
     except (ImportError, OSError) as error:
         raise HandoffError(
-            f"{_assets_missing(name, f'files ({error})', '<task>')}, or install what is named."
+            f"{_assets_missing(name, f'files ({error})', '<task>')}, or install the named package."
         ) from error
     except (AssertionError, KeyError, NotImplementedError, TypeError, ValueError) as error:
         raise HandoffError(
             f"{name}: cannot be made with {arguments}: {type(error).__name__}: {error}. "
-            "Does the task know this control mode, reward mode or robot?"
+            "Does the task support this control mode, reward mode and robot?"
         ) from error
 
 
 @contextmanager
 def _no_downloads(name: str) -> Iterator[None]:
-    """Turns ManiSkill's question on standard input, whether to download, into an error that says
-    how to."""
+    """Replaces ManiSkill's interactive question about a download by an error with instructions."""
     from mani_skill.utils import download_asset
 
     def refuse(message: str) -> bool:
@@ -215,7 +218,7 @@ def _no_downloads(name: str) -> Iterator[None]:
 
 
 def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Paths and values of a nested mapping."""
+    """Iterates over the paths and values of a nested mapping."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from leaves(value, f"{path}{key}/")
@@ -223,32 +226,32 @@ def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
             yield f"{path}{key}", value
 
 
-def observed(observation: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names and values of what an observation holds; camera parameters are left out."""
+def observation_fields(observation: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Iterates over the names and values of an observation, without camera parameters."""
     yield from leaves(
         {key: value for key, value in observation.items() if not key.startswith("sensor_")}
     )
-    for camera, pictures in observation.get("sensor_data", {}).items():
-        if "rgb" in pictures:
-            yield f"image_{camera}", pictures["rgb"]
+    for camera, images in observation.get("sensor_data", {}).items():
+        if "rgb" in images:
+            yield f"image_{camera}", images["rgb"]
 
 
 def field_specs(name: str, observation: Mapping[str, Any], width: int) -> dict[str, FieldSpec]:
-    """What the fields of an observation of `width` worlds are.
+    """Field specifications of an observation of `width` environments.
 
     Raises:
-        HandoffError: a field has not one row per world.
+        HandoffError: a field does not have one row per environment.
     """
     specs = {}
-    for key, value in observed(observation):
+    for key, value in observation_fields(observation):
         shape = tuple(value.shape)
         if shape[:1] != (width,):
             raise HandoffError(
-                f"{name}: observation '{key}' has shape {shape}, expected one row per world ({width})."
+                f"{name}: observation '{key}' has shape {shape}, expected one row per environment ({width})."
             )
         if key.startswith("image_"):
             specs[key] = FieldSpec(
-                shape=shape[1:], dtype="uint8", unit="u8", about=f"RGB picture of camera {key[6:]}"
+                shape=shape[1:], dtype="uint8", unit="u8", about=f"RGB image of camera {key[6:]}"
             )
             continue
         endings = [
@@ -262,11 +265,11 @@ def field_specs(name: str, observation: Mapping[str, Any], width: int) -> dict[s
 
 
 def action_spec(name: str, env: Any) -> tuple[ActionSpec, dict[str, slice]]:
-    """What an action is, and for several robots the entries of each."""
+    """Action specification, and for several robots the entries of each."""
     space, controllers = env.single_action_space, env.agent.controller
     boxes = dict(space.spaces) if hasattr(space, "spaces") else {"": space}
     if not all(hasattr(box, "low") for box in boxes.values()):
-        raise HandoffError(f"{name}: actions are a {space}, only Box, one per robot, is known.")
+        raise HandoffError(f"{name}: actions are a {space}, only one Box per robot is supported.")
     low = np.concatenate([box.low.ravel() for box in boxes.values()]).astype(float)
     high = np.concatenate([box.high.ravel() for box in boxes.values()]).astype(float)
     names: list[str] = []
@@ -287,15 +290,15 @@ def action_spec(name: str, env: Any) -> tuple[ActionSpec, dict[str, slice]]:
 
 
 def _entry_names(controller: Any) -> list[str]:
-    """One name per entry of the action: Cartesian axes, joints, or the part of the robot with a
-    number."""
+    """One name per entry of the action: Cartesian axes, joints, or the robot's part with an
+    index."""
     names: list[str] = []
-    for part, one in getattr(controller, "controllers", {"": controller}).items():
-        size = one.single_action_space.shape[0]
-        if hasattr(one, "ee_pose"):
+    for part, sub in getattr(controller, "controllers", {"": controller}).items():
+        size = sub.single_action_space.shape[0]
+        if hasattr(sub, "ee_pose"):
             names += ["x", "y", "z", "rx", "ry", "rz"][:size]
-        elif size == len(one.joints):
-            names += [joint.name for joint in one.joints]
+        elif size == len(sub.joints):
+            names += [joint.name for joint in sub.joints]
         else:
             names += (
                 [part or "action"]

@@ -1,9 +1,11 @@
-"""MuJoCo on the CPU: N worlds of an arm at a task, stepped by `mujoco.rollout`'s C threads.
+"""Simulates N environments of an arm at a task with MuJoCo on the CPU, stepped by
+`mujoco.rollout`'s C threads.
 
 Each control period is one call: the impedance law is part of the model (`sim.scene.scene`), and the
-targets of all physics steps of the period are given in advance, rising linearly from the last
-period's. A world's state is a row of an array, so saving, restoring and picking worlds is indexing;
-and a row's future depends on the row alone, for every call starts the constraint solver cold.
+targets of all physics steps of the period are passed in advance, interpolated linearly from the
+last period's. An environment's state is a row of an array, so environments are saved, restored and
+selected by indexing. A row's future depends only on the row, because every call starts the
+constraint solver cold.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -20,7 +22,7 @@ import numpy as np
 from robots.config import config
 from robots.control.actions import ActionSpace, CartesianDelta, PdTarget
 from robots.errors import HandoffError
-from robots.interfaces import WorldState
+from robots.interfaces import EnvState
 from robots.spec import FieldSpec
 from sim.engine import EngineState
 from sim.engines.arm_engine import ArmEngine
@@ -33,22 +35,22 @@ from sim.tasks.task import Task
 
 @config
 class MujocoConfig:
-    """How the worlds of a task are made."""
+    """Options of a task's environments in MuJoCo."""
 
     actions: ActionSpace | None = None
     """Action space of the arm; None takes the task's own."""
     reward: Literal["dense", "sparse"] = "dense"
-    """`dense`: the task's weighted terms. `sparse`: 1 when solved, else 0."""
+    """Reward of a step. `dense`: the task's weighted terms. `sparse`: 1 on success, otherwise 0."""
     randomized: bool = False
-    """Whether each episode draws its own masses, frictions, gains, ... from the task's ranges."""
+    """Whether each episode draws masses, frictions, gains and others from the task's ranges."""
     cameras: CamerasConfig | None = None
-    """Pictures as observations; None makes none."""
+    """Cameras whose images are observed; None renders none."""
     threads: int = 1
-    """Threads of physics. Results do not depend on it."""
+    """Number of physics threads, which does not affect the results."""
 
 
 def build_model(task: Task, actions: ActionSpace) -> Any:
-    """Compiles the task's scene with the impedance law that suits the action space."""
+    """Compiles the task's scene with the impedance law for the action space."""
     spec = task.scene()
     if isinstance(actions, (CartesianDelta, PdTarget)):
         add_cartesian_impedance(spec, task.gains, task.robot)
@@ -68,13 +70,13 @@ class MujocoEngine(ArmEngine):
         """Compiles the task.
 
         Args:
-            task: what is simulated.
+            task: the simulated task.
             num_envs: N.
-            config: how.
+            config: options of the environments.
 
         Raises:
-            HandoffError: the physics step does not divide the control period, fewer than one
-                thread, or pictures without OpenGL.
+            HandoffError: a control period that is not a multiple of the physics step, fewer than
+                one thread, or cameras without OpenGL.
         """
         import mujoco
         from mujoco import rollout
@@ -82,7 +84,7 @@ class MujocoEngine(ArmEngine):
         self.config = config or MujocoConfig()
         if self.config.threads < 1:
             raise HandoffError(
-                f"mujoco {task.name}: {self.config.threads} threads asked for, at least 1 is needed."
+                f"mujoco {task.name}: {self.config.threads} threads, at least 1 is needed."
             )
         actions = self.config.actions or task.actions
         self.model = build_model(task, actions)
@@ -123,28 +125,29 @@ class MujocoEngine(ArmEngine):
         """(N, nv) generalised velocities; a view."""
         return self._qvel
 
-    def reset(self, worlds: np.ndarray, seeds: np.ndarray) -> None:
+    def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
         """See `Engine.reset`."""
-        self._state[worlds] = 0.0
-        self._start(worlds, seeds)
+        self._state[env_ids] = 0.0
+        self._start(env_ids, seeds)
         if self._ranges:
-            for world, seed in zip(worlds.tolist(), seeds.tolist(), strict=True):
-                # A stream of its own, so that starts are the same with and without randomisation.
-                chance = np.random.default_rng([seed, EpisodeStream.DOMAIN_RANDOMIZATION])
-                self._draws[world] = randomize.draw(self._ranges, chance)
-                self._write_draws(world)
+            for env_id, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
+                # A separate stream, so that initial states are the same with and without
+                # randomisation.
+                rng = np.random.default_rng([seed, EpisodeStream.DOMAIN_RANDOMIZATION])
+                self._draws[env_id] = randomize.draw(self._ranges, rng)
+                self._write_draws(env_id)
 
     def step(self, action: np.ndarray, running: np.ndarray) -> None:
         """See `Engine.step`."""
         rows = np.flatnonzero(running)
-        everyone = len(rows) == self.num_envs
-        before = self._ctrl if everyone else self._ctrl[rows]
+        all_running = len(rows) == self.num_envs
+        start = self._ctrl if all_running else self._ctrl[rows]
         knots = self._command(action, rows)
-        control = self._ramp(before, knots, rows)
+        control = self._ramp(start, knots, rows)
         state = np.ascontiguousarray(self._state[rows])
         out = np.empty((len(rows), self.substeps, state.shape[1]))
         sensors = np.empty((len(rows), self.substeps, self.model.nsensordata))
-        models = self._models if everyone else [self._models[i] for i in rows]
+        models = self._models if all_running else [self._models[i] for i in rows]
         self._pool.rollout(
             models,
             self._data,
@@ -162,19 +165,19 @@ class MujocoEngine(ArmEngine):
 
     def read(self) -> EngineState:
         """See `Engine.read`."""
-        reading = super().read()
-        # Where MuJoCo warns (numbers too large, no memory for contacts) a rollout leaves the world
-        # within its period.
+        state = super().read()
+        # After a MuJoCo warning (values too large, no memory for contacts) a rollout stops within
+        # the period.
         periods = self._state[:, 0] / self.period
         stopped = ~(np.abs(periods - np.round(periods)) < 1e-3)
-        reading = reading._replace(reward=np.where(stopped, np.nan, reading.reward))
+        state = state._replace(reward=np.where(stopped, np.nan, state.reward))
         if self._cameras is not None:
-            reading.observation.update(self._cameras.render(self._models, self._qpos, self._goal))
-        return reading
+            state.observation.update(self._cameras.render(self._models, self._qpos, self._goal))
+        return state
 
-    def save(self) -> WorldState:
+    def save(self) -> EnvState:
         """See `Engine.save`; always exact."""
-        state: WorldState = {
+        state: EnvState = {
             "physics": self._state.copy(),
             "ctrl": self._ctrl.copy(),
             "target": self._target.copy(),
@@ -184,26 +187,25 @@ class MujocoEngine(ArmEngine):
             state["draws"] = self._draws.copy()
         return state
 
-    def restore(self, worlds: np.ndarray, state: WorldState) -> None:
+    def restore(self, env_ids: np.ndarray, state: EnvState) -> None:
         """See `Engine.restore`.
 
         Raises:
-            HandoffError: the state of other worlds: another task or action space, or (not)
-                randomised.
+            HandoffError: a state of another task, action space or randomisation.
         """
         expected = {name: array.shape[1:] for name, array in self.save().items()}
         given = {name: np.shape(array)[1:] for name, array in state.items()}
         if given != expected:
             raise HandoffError(
-                f"{self.name}: a state with {given} per world, expected {expected}. "
+                f"{self.name}: state fields {given} per environment, expected {expected}. "
                 "Was it saved with another task, action space or randomisation?"
             )
-        self._state[worlds], self._ctrl[worlds] = state["physics"], state["ctrl"]
-        self._target[worlds], self._goal[worlds] = state["target"], state["goal"]
+        self._state[env_ids], self._ctrl[env_ids] = state["physics"], state["ctrl"]
+        self._target[env_ids], self._goal[env_ids] = state["target"], state["goal"]
         if self._ranges:
-            self._draws[worlds] = state["draws"]
-            for world in worlds.tolist():
-                self._write_draws(world)
+            self._draws[env_ids] = state["draws"]
+            for env_id in env_ids.tolist():
+                self._write_draws(env_id)
         self._changed()
 
     def close(self) -> None:
@@ -212,17 +214,17 @@ class MujocoEngine(ArmEngine):
         if self._cameras is not None:
             self._cameras.close()
 
-    def _write_draws(self, world: int) -> None:
+    def _write_draws(self, env_id: int) -> None:
         import mujoco
 
-        model = self._models[world]
-        randomize.apply(self._ranges, self._draws[world], self.model, model)
-        # Contact softness is scaled by quantities that the engine derives from the masses.
+        model = self._models[env_id]
+        randomize.apply(self._ranges, self._draws[env_id], self.model, model)
+        # Contact softness depends on quantities that the engine derives from the masses.
         mujoco.mj_setConst(model, self._data[0])
-        seconds = randomize.delay_of(self._ranges, self._draws[world])
-        self._delay[world] = round(seconds / self.model.opt.timestep)
-        if not 0 <= self._delay[world] < self.substeps:
+        seconds = randomize.delay_of(self._ranges, self._draws[env_id])
+        self._delay[env_id] = round(seconds / self.model.opt.timestep)
+        if not 0 <= self._delay[env_id] < self.substeps:
             raise HandoffError(
-                f"{self.name}: a delay of {seconds:.4f} s, expected less than the control period of {self.period} s. "
+                f"{self.name}: delay is {seconds:.4f} s, expected less than the control period of {self.period} s. "
                 "Is the task's range of delays in milliseconds?"
             )

@@ -1,8 +1,8 @@
-"""Lets gym-pusht be imported where the OpenCV that it brings cannot be loaded.
+"""Makes gym-pusht importable if its OpenCV cannot be loaded.
 
-gym-pusht asks for the windowed build of OpenCV, which needs the libraries of OpenGL and X (on
-Debian `libgl1 libglib2.0-0`) even to be imported, and uses it for two things: to make a picture
-smaller and to draw a cross. Both are here in NumPy.
+gym-pusht depends on the windowed build of OpenCV, which needs the libraries of OpenGL and X (on
+Debian `libgl1 libglib2.0-0`) to be imported, and uses it only to resize an image and to draw a
+cross. Both are implemented here in NumPy.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from contextlib import contextmanager
 import numpy as np
 
 WEIGHT_BITS = 11
-"""Bits of a weight's fraction in OpenCV's bilinear interpolation of bytes."""
+"""Fractional bits of a weight in OpenCV's bilinear interpolation of bytes."""
 
 
 @contextmanager
 def importable_opencv() -> Iterator[None]:
-    """Within the block `import cv2` gives OpenCV, or the two functions where it cannot be
+    """Within the block, `import cv2` imports OpenCV, or the two functions if it cannot be
     loaded."""
     try:
         import cv2  # noqa: F401
@@ -37,14 +37,14 @@ def importable_opencv() -> Iterator[None]:
 
 
 def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """A picture at another size, as `cv2.resize` interpolates it: bilinear, in fixed point.
+    """Resizes an image like `cv2.resize`: bilinear, in fixed point.
 
-    Pictures that become smaller are those of OpenCV to the bit; where they become larger, one value
-    in two thousand may differ by 1.
+    Downscaled images equal OpenCV's bit for bit; in upscaled ones, one value in two thousand may
+    differ by 1.
 
     Args:
         image: (height, width, channels) uint8.
-        size: the new width and height [px].
+        size: new width and height [px].
     """
     left, right, left_weight, right_weight = _taps(size[0], image.shape[1])
     upper, lower, upper_weight, lower_weight = _taps(size[1], image.shape[0])
@@ -64,10 +64,12 @@ def draw_cross(
     markerSize: int = 20,
     thickness: int = 1,
 ) -> np.ndarray:
-    """Draws an upright cross into a picture, in place; the arguments are those of
+    """Draws an upright cross into an image, in place; the arguments are those of
     `cv2.drawMarker`."""
     x, y = (int(entry) for entry in position)
-    half, before, after = markerSize // 2, (thickness - 1) // 2, thickness // 2
+    half = markerSize // 2
+    before = (thickness - 1) // 2
+    after = thickness // 2
 
     def fill(top: int, bottom: int, left: int, right: int) -> None:
         image[max(0, top) : max(0, bottom + 1), max(0, left) : max(0, right + 1)] = color
@@ -78,10 +80,11 @@ def draw_cross(
 
 
 def _taps(new: int, old: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """For each of `new` places among `old` ones: both neighbours, and their weights."""
-    place = ((np.arange(new) + 0.5) * (old / new) - 0.5).astype(np.float32)
-    first = np.floor(place).astype(np.int64)
-    fraction = place - first.astype(np.float32)
+    """Interpolation taps of each of `new` pixels among `old` ones: both neighbours and their
+    weights."""
+    position = ((np.arange(new) + 0.5) * (old / new) - 0.5).astype(np.float32)
+    first = np.floor(position).astype(np.int64)
+    fraction = position - first.astype(np.float32)
     outside = (first < 0) | (first >= old - 1)
     fraction[outside] = 0.0
     first = first.clip(0, old - 1)

@@ -1,25 +1,25 @@
-"""mujoco-warp: the same tasks on a GPU, thousands of worlds at once; on a CPU for tests.
+"""Simulates the same tasks with mujoco-warp on a GPU, thousands of environments at once, or on a
+CPU for tests.
 
-The model is the one that `sim.engines.mujoco` steps. What mujoco-warp 4.0.0 does with its features:
+The model is that of `sim.engines.mujoco`. Its features in mujoco-warp 4.0.0:
 
 - Site transmissions with a reference site, elliptic cones, joint equalities, gravity compensation
-  by actuators, friction loss and the integrator implicitfast are all there, and are used as they
-  are.
-- The flag `autoreset` is unknown to it. It never resets a world by itself, which is what the
-  disabled flag asks for, so the copy of the model that it gets has the flag at its default.
-- Its numbers are float32. From equal states, joint positions after one control period without
-  contact agree with MuJoCo's to 1e-5 rad; after contact, trajectories part and only their
-  statistics agree.
+  by actuators, friction loss and the integrator implicitfast are supported and used.
+- The flag `autoreset` is not supported. mujoco-warp never resets an environment itself, which
+  corresponds to the disabled flag, so its copy of the model has the flag's default.
+- Values are float32. From equal states, joint positions after one control period without contact
+  agree with MuJoCo's to 1e-5 rad; after contact, trajectories diverge and only their statistics
+  agree.
 
-Worlds live in NumPy between control periods, as everywhere in `sim`: states and targets go to the
-device before a period and states come back after it, so a partial reset writes rows, and a frozen
-world is a row not written back. Like the CPU engine, each period starts the constraint solver cold,
-so that a row's future depends on the row alone.
+Between control periods environments are NumPy arrays, as everywhere in `sim`: states and targets
+are copied to the device before a period and states are copied back after it, so a partial reset
+writes rows, and the row of a frozen environment is not written back. As in the CPU engine, each
+period starts the constraint solver cold, so that a row's future depends only on the row.
 
-On a CUDA device the physics steps of a period are one captured graph. That path follows
-mujoco-warp's own command line and was never run, for want of a GPU. The tasks' terms are NumPy on
-the host, which bounds the speed of large batches. On a CPU a step of `reach` takes 6 times (256
-worlds) to 170 times (4 worlds) as long as MuJoCo's: that is for tests.
+On a CUDA device the physics steps of a period are one captured graph. That code follows
+mujoco-warp's own command line and has not been run on a GPU. The tasks' terms are NumPy on the
+host, which limits the speed of large batches. On a CPU a step of `reach` takes 6 times (256
+environments) to 170 times (4 environments) as long as with MuJoCo, which suffices for tests.
 """
 
 # The compiled mujoco module has no type stubs; mujoco-warp is an optional dependency.
@@ -34,10 +34,10 @@ import numpy as np
 
 from robots.config import config
 from robots.control.actions import ActionSpace
-from robots.interfaces import WorldState
+from robots.interfaces import EnvState
 from sim.engines.arm_engine import ArmEngine
 from sim.engines.mujoco import build_model
-from sim.engines.warp_physics import Room, WarpPhysics
+from sim.engines.warp_physics import Capacity, WarpPhysics
 from sim.episode_streams import EpisodeStream
 from sim.scene import randomize
 from sim.tasks.task import Task
@@ -55,43 +55,44 @@ BATCHED = (
     "actuator_biasprm",
     "actuator_acc0",
 )
-"""Fields of the model that differ from world to world when randomised: those that are drawn and
-those derived from them. Cameras and lights are left, for this engine draws no pictures."""
+"""Fields of the model that differ between randomised environments: drawn fields and those derived
+from them, without cameras and lights, because this engine renders no images."""
 
 
 @config
 class WarpConfig:
-    """How the worlds of a task are made."""
+    """Options of a task's environments in mujoco-warp."""
 
     actions: ActionSpace | None = None
     """Action space of the arm; None takes the task's own."""
     reward: Literal["dense", "sparse"] = "dense"
-    """`dense`: the task's weighted terms. `sparse`: 1 when solved, else 0."""
+    """Reward of a step. `dense`: the task's weighted terms. `sparse`: 1 on success, otherwise 0."""
     randomized: bool = False
-    """Whether each episode draws its own masses, frictions, gains, ... from the task's ranges."""
+    """Whether each episode draws masses, frictions, gains and others from the task's ranges."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where physics runs."""
+    """Device of the physics."""
     contacts: int = 64
-    """Room for so many contacts per world, shared by all worlds."""
+    """Maximum number of contacts per environment, in a pool shared by all environments."""
     constraints: int = 256
-    """Room for so many rows of constraints in each world; an elliptic contact takes 3, 4 or 6."""
+    """Maximum number of constraint rows in each environment; an elliptic contact takes 3, 4 or
+    6."""
 
 
 class WarpEngine(ArmEngine):
     """Implements `sim.engine.Engine`."""
 
     def __init__(self, task: Task, num_envs: int, config: WarpConfig | None = None) -> None:
-        """Compiles the task and puts it on the device.
+        """Compiles the task and copies it to the device.
 
         Args:
-            task: what is simulated.
+            task: the simulated task.
             num_envs: N.
-            config: how.
+            config: options of the environments.
 
         Raises:
             HandoffError: mujoco-warp is not installed, there is no such device, the model has a
-                feature that mujoco-warp lacks, or the physics step does not divide the control
-                period.
+                feature that mujoco-warp does not support, or the control period is not a multiple
+                of the physics step.
         """
         self.config = config or WarpConfig()
         actions = self.config.actions or task.actions
@@ -109,9 +110,15 @@ class WarpEngine(ArmEngine):
             self._fields = {
                 name: np.stack([getattr(self.model, name)] * num_envs) for name in BATCHED
             }
-        room = Room(self.config.contacts, self.config.constraints)
+        capacity = Capacity(self.config.contacts, self.config.constraints)
         self._physics = WarpPhysics(
-            self.name, self.model, num_envs, self.substeps, self.config.device, room, self._fields
+            self.name,
+            self.model,
+            num_envs,
+            self.substeps,
+            self.config.device,
+            capacity,
+            self._fields,
         )
 
     @property
@@ -124,22 +131,21 @@ class WarpEngine(ArmEngine):
         """(N, nv) generalised velocities; a view."""
         return self._qvel
 
-    def reset(self, worlds: np.ndarray, seeds: np.ndarray) -> None:
+    def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
         """See `Engine.reset`."""
-        self._start(worlds, seeds)
+        self._start(env_ids, seeds)
         if self._ranges:
-            for world, seed in zip(worlds.tolist(), seeds.tolist(), strict=True):
-                # The same stream as on the CPU engine: an episode is equally heavy, rough and slow
-                # on both.
-                chance = np.random.default_rng([seed, EpisodeStream.DOMAIN_RANDOMIZATION])
-                self._draws[world] = randomize.draw(self._ranges, chance)
-            self._write_draws(worlds)
+            for env_id, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
+                # The same stream as in the CPU engine, so both draw the same parameters.
+                rng = np.random.default_rng([seed, EpisodeStream.DOMAIN_RANDOMIZATION])
+                self._draws[env_id] = randomize.draw(self._ranges, rng)
+            self._write_draws(env_ids)
 
     def step(self, action: np.ndarray, running: np.ndarray) -> None:
         """See `Engine.step`.
 
         Raises:
-            HandoffError: more contacts or constraints than there is room for.
+            HandoffError: more contacts or constraints than were allocated.
         """
         rows = np.flatnonzero(running)
         knots = self._command(action, rows)
@@ -147,12 +153,14 @@ class WarpEngine(ArmEngine):
         control[:] = self._ctrl[:, None]
         control[rows] = self._ramp(self._ctrl[rows], knots, rows)
         qpos, qvel = self._physics.advance(self._qpos, self._qvel, control)
-        self._qpos[rows], self._qvel[rows], self._ctrl[rows] = qpos[rows], qvel[rows], knots[:, -1]
+        self._qpos[rows] = qpos[rows]
+        self._qvel[rows] = qvel[rows]
+        self._ctrl[rows] = knots[:, -1]
         self._changed()
 
-    def save(self) -> WorldState:
+    def save(self) -> EnvState:
         """See `Engine.save`; exact on one device."""
-        state: WorldState = {
+        state: EnvState = {
             "qpos": self._qpos.copy(),
             "qvel": self._qvel.copy(),
             "ctrl": self._ctrl.copy(),
@@ -162,32 +170,30 @@ class WarpEngine(ArmEngine):
             state["draws"] = self._draws.copy()
         return state
 
-    def restore(self, worlds: np.ndarray, state: WorldState) -> None:
+    def restore(self, env_ids: np.ndarray, state: EnvState) -> None:
         """See `Engine.restore`."""
-        self._qpos[worlds], self._qvel[worlds], self._ctrl[worlds] = (
-            state["qpos"],
-            state["qvel"],
-            state["ctrl"],
-        )
-        self._target[worlds], self._goal[worlds] = state["target"], state["goal"]
+        self._qpos[env_ids] = state["qpos"]
+        self._qvel[env_ids] = state["qvel"]
+        self._ctrl[env_ids] = state["ctrl"]
+        self._target[env_ids], self._goal[env_ids] = state["target"], state["goal"]
         if self._ranges:
-            self._draws[worlds] = state["draws"]
-            self._write_draws(worlds)
+            self._draws[env_ids] = state["draws"]
+            self._write_draws(env_ids)
         self._changed()
 
     def close(self) -> None:
-        """Nothing to free: the arrays on the device go with the engine."""
+        """Does nothing: the arrays on the device are freed with the engine."""
 
-    def _write_draws(self, worlds: np.ndarray) -> None:
+    def _write_draws(self, env_ids: np.ndarray) -> None:
         import mujoco
 
         data = mujoco.MjData(self.model)
-        for world in worlds.tolist():
-            randomize.apply(self._ranges, self._draws[world], self.model, self._drawn)
-            # Contact softness is scaled by quantities that the engine derives from the masses.
+        for env_id in env_ids.tolist():
+            randomize.apply(self._ranges, self._draws[env_id], self.model, self._drawn)
+            # Contact softness depends on quantities that the engine derives from the masses.
             mujoco.mj_setConst(self._drawn, data)
             for name, values in self._fields.items():
-                values[world] = getattr(self._drawn, name)
-            seconds = randomize.delay_of(self._ranges, self._draws[world])
-            self._delay[world] = min(self.substeps - 1, round(seconds / self.model.opt.timestep))
+                values[env_id] = getattr(self._drawn, name)
+            seconds = randomize.delay_of(self._ranges, self._draws[env_id])
+            self._delay[env_id] = min(self.substeps - 1, round(seconds / self.model.opt.timestep))
         self._physics.write(self._fields)

@@ -1,7 +1,7 @@
-"""mujoco-warp's model and data on a device, and the physics steps of one control period.
+"""Holds mujoco-warp's model and data on a device, and runs the physics steps of one control period.
 
-Worlds live in NumPy between control periods (`advance`), or stay where they are (`state`,
-`period`).
+Between control periods environments are either NumPy arrays (`advance`) or stay on the device
+(`shared`, `period`).
 """
 
 # The compiled mujoco module has no type stubs; mujoco-warp is an optional dependency.
@@ -18,43 +18,44 @@ import numpy as np
 from robots.errors import HandoffError
 
 
-class Room(NamedTuple):
-    """How much of what there may be in a world."""
+class Capacity(NamedTuple):
+    """Maximum number of contacts and constraints."""
 
     contacts: int
-    """Per world, shared by all worlds."""
+    """Maximum number of contacts per environment, in a pool shared by all environments."""
     constraints: int
-    """Rows, in each world; an elliptic contact takes 3, 4 or 6."""
+    """Maximum number of constraint rows in each environment; an elliptic contact takes 3, 4 or
+    6."""
 
 
-class Shared(NamedTuple):
-    """Torch tensors over the device's memory, float32 unless said otherwise."""
+class DeviceArrays(NamedTuple):
+    """Torch tensors that share the device's arrays, float32 unless stated otherwise."""
 
     qpos: Any
-    """(N, nq)."""
+    """(N, nq) generalised positions."""
     qvel: Any
-    """(N, nv)."""
+    """(N, nv) generalised velocities."""
     control: Any
     """(substeps, N, nu) targets of the actuators."""
     overflow: Any
-    """(N,) int32, what there was no room for, since it was last zeroed."""
+    """(N,) int32 overflow flags since they were last zeroed."""
 
 
 class WarpPhysics:
     """Model and data on the device.
 
     Args:
-        name: for messages.
-        model: compiled (mujoco.MjModel).
+        name: name in messages.
+        model: compiled model (mujoco.MjModel).
         num_envs: N.
         substeps: physics steps of a control period.
-        device: where.
-        room: per world.
-        batched: fields of the model that differ from world to world.
+        device: device of the physics.
+        capacity: maximum number of contacts and constraints.
+        batched: fields of the model that differ between environments.
 
     Raises:
         HandoffError: mujoco-warp is not installed, there is no such device, or the model has a
-            feature that it lacks.
+            feature that mujoco-warp does not support.
     """
 
     def __init__(
@@ -64,26 +65,30 @@ class WarpPhysics:
         num_envs: int,
         substeps: int,
         device: Literal["cpu", "cuda"],
-        room: Room,
+        capacity: Capacity,
         batched: Iterable[str] = (),
     ) -> None:
         try:
             import warp
 
-            # Said before the second import, which starts warp and would print its devices and
+            # Set before the second import, which starts warp and would print its devices and
             # kernels.
             warp.config.log_level = warp.LOG_ERROR
             import mujoco_warp
         except ImportError as error:
             raise HandoffError(
-                f"{name}: mujoco-warp is not installed ({error}). Run: pip install 'handoff[warp]'."
+                f"{name}: mujoco-warp is not installed ({error}). Run: pip install -e '.[warp]'."
             ) from error
         if device == "cuda" and not warp.is_cuda_available():
             raise HandoffError(
                 f"{name}: device 'cuda', but there is no CUDA device. Is the driver missing?"
             )
-        self._name, self._room, self._substeps = name, room, substeps
-        self._warp, self._step, self._device = warp, mujoco_warp.step, warp.get_device(device)
+        self._name = name
+        self._capacity = capacity
+        self._substeps = substeps
+        self._warp = warp
+        self._step = mujoco_warp.step
+        self._device = warp.get_device(device)
         model = _without_autoreset(model)
         with warp.ScopedDevice(self._device):
             try:
@@ -94,21 +99,21 @@ class WarpPhysics:
                 raise HandoffError(
                     f"{name}: mujoco-warp {mujoco_warp.__version__} cannot simulate this scene: {error}"
                 ) from error
-            # Told as an error after each period, not printed by every kernel.
+            # Checked after each period and raised as an error, not printed by every kernel.
             self._model.opt.warn_overflow = False
             self._data = mujoco_warp.make_data(
-                model, nworld=num_envs, nconmax=room.contacts, njmax=room.constraints
+                model, nworld=num_envs, nconmax=capacity.contacts, njmax=capacity.constraints
             )
-            self._control = warp.zeros((substeps, num_envs, model.nu), dtype=float)
+            self._control: Any = warp.zeros((substeps, num_envs, model.nu), dtype=float)
         self._graph: Any = None
         kinds = mujoco_warp.OverflowType
-        # Not the solver's iteration limits: reaching those costs accuracy, not contacts.
+        # The solver's iteration limits are excluded: they affect accuracy but drop no contacts.
         self._fatal = int(
             kinds.NEFC | kinds.NJMAX_NNZ | kinds.BROADPHASE | kinds.NARROWPHASE | kinds.CCD
         )
 
     def write(self, fields: dict[str, np.ndarray]) -> None:
-        """Puts model fields of all worlds, each (N, ...), on the device."""
+        """Copies model fields of all environments, each (N, ...), to the device."""
         for name, values in fields.items():
             if values.size:
                 getattr(self._model, name).assign(values.astype(np.float32))
@@ -116,33 +121,33 @@ class WarpPhysics:
     def advance(
         self, qpos: np.ndarray, qvel: np.ndarray, control: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Steps all worlds through one control period.
+        """Steps all environments through one control period.
 
         Args:
-            qpos: (N, nq).
-            qvel: (N, nv).
+            qpos: (N, nq) generalised positions.
+            qvel: (N, nv) generalised velocities.
             control: (N, substeps, nu) targets of the actuators.
 
         Returns:
-            (N, nq) and (N, nv), float32, at the period's end.
+            qpos (N, nq) and qvel (N, nv), float32, at the end of the period.
 
         Raises:
-            HandoffError: more contacts or constraints than there is room for.
+            HandoffError: more contacts or constraints than were allocated.
         """
         data = self._data
         with self._warp.ScopedDevice(self._device):
             data.overflow.zero_()
             self._control.assign(np.ascontiguousarray(np.swapaxes(control, 0, 1), dtype=np.float32))
             self._run(lambda: self._set(qpos, qvel))
-            after = data.qpos.numpy(), data.qvel.numpy()
+            result = data.qpos.numpy(), data.qvel.numpy()
             self.check(data.overflow.numpy())
-        return after
+        return result
 
-    def shared(self) -> Shared:
-        """The device's own arrays as tensors: what is written to them is what the next `period`
-        begins with."""
+    def shared(self) -> DeviceArrays:
+        """The device's arrays as tensors; the next `period` starts from the values written to
+        them."""
         to_torch, data = self._warp.to_torch, self._data
-        return Shared(
+        return DeviceArrays(
             to_torch(data.qpos),
             to_torch(data.qvel),
             to_torch(self._control),
@@ -150,13 +155,13 @@ class WarpPhysics:
         )
 
     def period(self) -> None:
-        """Steps all worlds through one control period, on the device alone, behind what torch has
-        been asked for."""
-        qpos, qvel = (part.clone() for part in self.shared()[:2])
+        """Steps all environments through one control period on the device, in the stream of torch's
+        preceding operations."""
+        qpos, qvel = (array.clone() for array in self.shared()[:2])
 
         def begin() -> None:
-            for mine, kept in zip(self.shared()[:2], (qpos, qvel), strict=True):
-                mine.copy_(kept)
+            for array, start in zip(self.shared()[:2], (qpos, qvel), strict=True):
+                array.copy_(start)
             self._data.qacc_warmstart.zero_()
 
         with self._warp.ScopedDevice(self._device):
@@ -167,27 +172,28 @@ class WarpPhysics:
                 self._run(begin)
 
     def check(self, overflow: np.ndarray) -> None:
-        """Looks at what `Shared.overflow` has gathered.
+        """Checks the flags of `DeviceArrays.overflow`.
 
         Raises:
-            HandoffError: a world had more contacts or constraints than there is room for.
+            HandoffError: an environment had more contacts or constraints than were allocated.
         """
         overflow = overflow & self._fatal
         if overflow.any():
-            world = int(np.flatnonzero(overflow)[0])
+            env_id = int(np.flatnonzero(overflow)[0])
             raise HandoffError(
-                f"{self._name}: world {world} ran out of room (mujoco-warp overflow {int(overflow[world])}) with "
-                f"{self._room.contacts} contacts and {self._room.constraints} constraints per world. Raise them."
+                f"{self._name}: environment {env_id} exceeded {self._capacity.contacts} contacts or "
+                f"{self._capacity.constraints} constraints per environment (mujoco-warp overflow "
+                f"{int(overflow[env_id])}). Increase them in `WarpConfig`."
             )
 
     def _run(self, begin: Callable[[], None]) -> None:
-        """The physics steps of a period from where `begin` puts the worlds."""
+        """Runs the physics steps of a period from the states that `begin` sets."""
         begin()
         if not self._device.is_cuda:
             self._steps()
             return
         if self._graph is None:
-            # Kernels are compiled at their first launch, which must not happen within a capture.
+            # Kernels are compiled at their first launch, which must not happen during a capture.
             self._steps()
             with self._warp.ScopedCapture() as capture:
                 self._steps()

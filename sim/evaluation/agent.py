@@ -1,5 +1,5 @@
-"""Acts in N environments: chunk policies with their history and noise, scripted experts, random
-actions, and replays."""
+"""Defines agents that act in N environments: chunk policies with their history and noise, scripted
+experts, random actions and replays."""
 
 from __future__ import annotations
 
@@ -14,112 +14,116 @@ from robots.config import config
 from robots.control.noise import chunk_noise
 from robots.control.temporal_ensemble import temporal_ensemble
 from robots.errors import HandoffError
-from robots.interfaces import Observation, Policy, PolicyInput, SeeingPolicy, VecEnv
+from robots.interfaces import MultimodalPolicy, Observation, Policy, PolicyInput, VecEnv
 from robots.language.text import INSTRUCTION, decode
 from robots.spec import ActionSpec
 from sim.episode_streams import EpisodeStream
-from sim.evaluation.protocol import Protocol, Sampling, agreed
+from sim.evaluation.protocol import Protocol, Sampling, require_match
 
 
 class Agent(Interface):
-    """Acts in N worlds that were started together. Each row depends on its own seed and
-    observations only."""
+    """Acts in N environments that are reset together. Each row depends only on its own seed and
+    observations."""
 
     def reset(self, seeds: Sequence[int]) -> None:
-        """N episodes begin; their chance comes from `seeds`."""
+        """Starts N episodes, whose randomness is derived from `seeds`."""
         ...
 
     def act(self, observation: Observation, running: np.ndarray) -> np.ndarray:
-        """The next action of every world.
+        """The next action of every environment.
 
         Args:
             observation: per field `(N, ...)`.
-            running: (N,) bool; what is answered for the others is not executed.
+            running: (N,) bool; the actions of the other environments are not executed.
 
         Returns:
-            (N, A).
+            Actions (N, A).
         """
         ...
 
 
 _VECTOR = ""
-"""Name of the observation vector among the histories; no field is called so."""
+"""Key of the observation vector in the history; no field has this name."""
 
-AgentFor = Callable[[VecEnv], Agent]
-"""Makes the agent for worlds that it is about to act in; whatever is slow to load was loaded
-before."""
+MakeAgent = Callable[[VecEnv], Agent]
+"""Makes the agent for given environments; weights have been loaded before."""
 
 
 @config
 class Chunking:
-    """How a chunk policy reads history and how much of each chunk is executed."""
+    """Observations and executed actions of a chunk policy."""
 
     fields: tuple[str, ...] = ("keypoints", "agent")
-    """Observation fields of one step, flattened and concatenated in this order; without any the
-    vector is empty."""
+    """Observation fields of one step, flattened and concatenated in this order; the vector is empty
+    if there are none."""
     sensors: tuple[str, ...] = ()
-    """Cameras and point clouds that the policy is shown, by their fields."""
+    """Observation fields of the cameras and point clouds that the policy observes."""
     instruction: str | None = None
-    """What the policy is told to do; None tells it nothing."""
+    """Instruction to a language-conditioned policy; None passes none."""
     listens: bool = False
-    """Whether worlds that ask for something in words (`robots.language.text.INSTRUCTION`) have
-    their own say instead."""
+    """Whether an instruction observed from the environment (`robots.language.text.INSTRUCTION`)
+    takes precedence over `instruction`."""
     action_size: int = 2
     """A, entries of one action."""
     n_obs_steps: int = 2
-    """Observations per inference, newest last; at the start the first one is repeated."""
+    """Observations per inference, newest last; at the start of an episode the first one is
+    repeated."""
     horizon: int = 16
     """Actions predicted per inference."""
     n_action_steps: int = 8
     """Actions executed per inference, starting at index `n_obs_steps - 1`, which belongs to the
     newest observation."""
     ensemble: float | None = None
-    """Asks at every step, so that `n_action_steps` has no say, and acts on all chunks that foresaw
-    the step, with exp(-ensemble * i) for the i-th oldest (`robots.control.temporal_ensemble`); None
-    does without."""
+    """Temporal ensembling: infers at every step, ignoring `n_action_steps`, and averages the
+    predictions of all chunks for that step with weight exp(-ensemble * i) for the i-th oldest
+    (`robots.control.temporal_ensemble`); None executes one chunk at a time."""
 
 
-def chunking_under(protocol: Protocol, own: Chunking) -> Chunking:
-    """How a policy is executed under the protocol: as the policy would, unless the protocol rules
-    otherwise.
+def chunking_under(protocol: Protocol, chunking: Chunking) -> Chunking:
+    """The policy's own chunking with the settings that the protocol prescribes.
 
     Raises:
-        HandoffError: the protocol rules a history or a horizon that the policy's network does not
-            have.
+        HandoffError: the protocol prescribes a history or a horizon that the policy's network does
+            not have.
     """
     rule = protocol.chunk
-    agreed("chunk.n_obs_steps", rule.n_obs_steps, own.n_obs_steps)
-    agreed("chunk.horizon", rule.horizon, own.horizon)
-    return own if rule.n_action_steps is None else replace(own, n_action_steps=rule.n_action_steps)
+    require_match("chunk.n_obs_steps", rule.n_obs_steps, chunking.n_obs_steps)
+    require_match("chunk.horizon", rule.horizon, chunking.horizon)
+    if rule.n_action_steps is None:
+        return chunking
+    return replace(chunking, n_action_steps=rule.n_action_steps)
 
 
 class ChunkAgent:
-    """Receding horizon: a chunk policy, of whose every chunk a few actions are executed. An
-    `Agent`."""
+    """An `Agent` that executes a chunk policy with a receding horizon: some actions of each
+    chunk."""
 
     def __init__(
-        self, policy: Policy | SeeingPolicy, chunking: Chunking, sampling: Sampling | None = None
+        self,
+        policy: Policy | MultimodalPolicy,
+        chunking: Chunking,
+        sampling: Sampling | None = None,
     ) -> None:
         """Takes a loaded policy.
 
         Args:
-            policy: in the units of the worlds.
-            chunking: shapes agreed with the policy.
-            sampling: where its noise comes from.
+            policy: maps observations to chunks in the units of the environments.
+            chunking: shapes that match the policy.
+            sampling: source of the noise.
 
         Raises:
-            HandoffError: more actions are to be executed than a chunk holds.
+            HandoffError: `n_action_steps` exceeds the actions of a chunk.
         """
-        most = chunking.horizon - chunking.n_obs_steps + 1
-        if not 1 <= chunking.n_action_steps <= most:
+        max_action_steps = chunking.horizon - chunking.n_obs_steps + 1
+        if not 1 <= chunking.n_action_steps <= max_action_steps:
             raise HandoffError(
-                f"chunking: n_action_steps is {chunking.n_action_steps}, expected 1..{most} for a horizon of "
-                f"{chunking.horizon} with {chunking.n_obs_steps} observations."
+                f"chunking: n_action_steps is {chunking.n_action_steps}, expected 1..{max_action_steps} for a "
+                f"horizon of {chunking.horizon} with {chunking.n_obs_steps} observations."
             )
         self._policy = policy
         self._chunking = chunking
         self._sampling = sampling or Sampling()
-        self._foreseen = most
+        self._max_chunks = max_action_steps
 
     def reset(self, seeds: Sequence[int]) -> None:
         """See `Agent.reset`."""
@@ -131,21 +135,23 @@ class ChunkAgent:
         self._chunks: list[np.ndarray] = []
 
     def act(self, observation: Observation, running: np.ndarray) -> np.ndarray:
-        """See `Agent.act`; the policy is asked for the worlds that still run only.
+        """See `Agent.act`; inference covers only the running environments.
 
         Raises:
-            HandoffError: the policy answered a wrong shape or a non-finite value.
+            HandoffError: the policy returned a wrong shape or a non-finite value.
         """
         sizes = self._chunking
-        self._told = _told(observation, sizes)
-        for name, newest in _seen(observation, sizes).items():
-            before = self._history.get(name)
-            shown = (
-                [before[:, 1:], newest[:, None]]
-                if before is not None
+        # Append the observation to the history; the first one fills it.
+        self._instructions = _instructions(observation, sizes)
+        for name, newest in _policy_inputs(observation, sizes).items():
+            history = self._history.get(name)
+            steps = (
+                [history[:, 1:], newest[:, None]]
+                if history is not None
                 else [newest[:, None]] * sizes.n_obs_steps
             )
-            self._history[name] = np.concatenate(shown, axis=1)
+            self._history[name] = np.concatenate(steps, axis=1)
+        # Predict a new chunk where the last one has been executed.
         index, offset = divmod(self._step, sizes.n_action_steps if sizes.ensemble is None else 1)
         if offset == 0:
             rows = np.flatnonzero(running)
@@ -153,21 +159,21 @@ class ChunkAgent:
         self._step += 1
         if sizes.ensemble is None:
             return self._chunk_NHA[:, sizes.n_obs_steps - 1 + offset].copy()
-        self._chunks = [*self._chunks, self._chunk_NHA.copy()][-self._foreseen :]
+        self._chunks = [*self._chunks, self._chunk_NHA.copy()][-self._max_chunks :]
         return temporal_ensemble(np.stack(self._chunks), sizes.ensemble, sizes.n_obs_steps - 1)
 
     def _predict(self, rows: np.ndarray, seeds: Sequence[int], index: int) -> np.ndarray:
-        """Chunk number `index` of the worlds `rows`, whose episodes are `seeds`, checked:
-        (len(rows), horizon, A)."""
+        """Predicts and checks chunk number `index` of the environments `rows` with episode seeds
+        `seeds`: (len(rows), horizon, A)."""
         shape = (self._chunking.horizon, self._chunking.action_size)
         if self._sampling.noise == "zero":
             noise = np.zeros((len(seeds), *shape), dtype=np.float32)
         else:
             noise = np.stack([chunk_noise(seed, index, *shape) for seed in seeds])
-        chunk = np.asarray(self._ask(rows, noise))
+        chunk = np.asarray(self._infer(rows, noise))
         if chunk.shape != noise.shape:
             raise HandoffError(
-                f"policy output: shape {chunk.shape}, expected {noise.shape} (worlds, horizon, action). "
+                f"policy output: shape {chunk.shape}, expected {noise.shape} (environments, horizon, action). "
                 "Was the policy trained with another horizon or action?"
             )
         if not np.isfinite(chunk).all():
@@ -178,31 +184,32 @@ class ChunkAgent:
             )
         return chunk
 
-    def _ask(self, rows: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        sizes, vector = self._chunking, self._history[_VECTOR][rows]
-        if not sizes.sensors and not self._told:
+    def _infer(self, rows: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        sizes = self._chunking
+        vector = self._history[_VECTOR][rows]
+        if not sizes.sensors and not self._instructions:
             return self._policy(vector, noise)
         sensors = {name: self._history[name][rows] for name in sizes.sensors}
-        told = tuple(self._told[row] for row in rows) if self._told else ()
-        # Whoever names sensors or an instruction hands over a policy that can be shown them.
-        return self._policy(PolicyInput(vector, sensors, told), noise)  # type: ignore[arg-type]
+        texts = tuple(self._instructions[row] for row in rows) if self._instructions else ()
+        # A chunking with sensors or an instruction belongs to a policy that takes a PolicyInput.
+        return self._policy(PolicyInput(vector, sensors, texts), noise)  # type: ignore[arg-type]
 
 
 class RandomAgent:
-    """Acts uniformly within the bounds of the actions: what no skill at all comes to. An
-    `Agent`."""
+    """An `Agent` that acts uniformly at random within the action bounds, as a baseline."""
 
     def __init__(self, spec: ActionSpec) -> None:
-        """Takes the world's actions.
+        """Takes the environment's action specification.
 
         Raises:
-            HandoffError: an entry has no bound, so nothing is uniform over it.
+            HandoffError: an entry of the action has no finite bound.
         """
-        self._low, self._high = np.array(spec.low), np.array(spec.high)
+        self._low = np.array(spec.low)
+        self._high = np.array(spec.high)
         if not (np.isfinite(self._low) & np.isfinite(self._high)).all():
             raise HandoffError(
                 f"random agent: the actions are bounded by {spec.low} and {spec.high}, expected finite bounds. "
-                "This world does not say what an ordinary action is."
+                "Does this environment leave its actions unbounded?"
             )
 
     def reset(self, seeds: Sequence[int]) -> None:
@@ -219,33 +226,34 @@ class RandomAgent:
 
 
 @runtime_checkable
-class Demonstrating(Interface):
+class ExpertEngine(Interface):
     """An engine whose task has a scripted expert."""
 
     def expert_action(self) -> np.ndarray:
-        """(N, A) what the expert does now."""
+        """(N, A) the expert's action in the current state."""
         ...
 
 
 class ExpertAgent:
-    """Does what the task's scripted expert does; it sees the worlds' state, not their observations.
-    An `Agent`."""
+    """An `Agent` that follows the task's scripted expert, which reads the simulator's state instead
+    of observations."""
 
     def __init__(self, env: VecEnv) -> None:
-        """Takes the worlds to act in.
+        """Takes the environments to act in.
 
         Raises:
-            HandoffError: their engine has no scripted expert, or is in other processes.
+            HandoffError: their engine has no scripted expert, or runs in other processes.
         """
         engine = getattr(env, "engine", None)
-        if not isinstance(engine, Demonstrating):
+        if not isinstance(engine, ExpertEngine):
             raise HandoffError(
-                f"expert: {type(env).__name__} has no scripted expert within reach. Is it a task of `sim.make.TASKS`?"
+                f"expert: {type(env).__name__} has no scripted expert in this process. Is it a task of "
+                "`sim.make.TASKS`, with workers: 1?"
             )
         self._engine = engine
 
     def reset(self, seeds: Sequence[int]) -> None:
-        """See `Agent.reset`; the expert is a function of the present."""
+        """See `Agent.reset`; the expert depends only on the current state."""
 
     def act(self, observation: Observation, running: np.ndarray) -> np.ndarray:
         """See `Agent.act`."""
@@ -253,11 +261,11 @@ class ExpertAgent:
 
 
 class ReplayAgent:
-    """Takes recorded actions again. An `Agent`."""
+    """An `Agent` that repeats recorded actions."""
 
     def __init__(self, actions: Sequence[np.ndarray]) -> None:
-        """Takes one `(steps, A)` array per world; after its end a world is told its last action
-        again."""
+        """Takes one `(steps, A)` array per environment, whose last action is repeated after its
+        end."""
         longest = max(len(array) for array in actions)
         self._actions_NTA = np.stack(
             [np.pad(a, ((0, longest - len(a)), (0, 0)), mode="edge") for a in actions]
@@ -273,28 +281,27 @@ class ReplayAgent:
         return self._actions_NTA[:, self._step - 1]
 
 
-def _told(observation: Observation, sizes: Chunking) -> tuple[str, ...]:
-    """What every world's policy is told; empty where it is told nothing."""
+def _instructions(observation: Observation, sizes: Chunking) -> tuple[str, ...]:
+    """The instruction of every environment; empty if the policy takes none."""
     if sizes.listens and INSTRUCTION in observation:
         return decode(observation[INSTRUCTION])
     count = len(next(iter(observation.values())))
     return () if sizes.instruction is None else (sizes.instruction,) * count
 
 
-def _seen(observation: Observation, sizes: Chunking) -> Mapping[str, np.ndarray]:
-    """Per sensor `(N, ...)` as the world shows it, and under `_VECTOR` `(N, O)` float32 of all
-    fields."""
+def _policy_inputs(observation: Observation, sizes: Chunking) -> Mapping[str, np.ndarray]:
+    """Per sensor the observed `(N, ...)`, and under `_VECTOR` all fields as `(N, O)` float32."""
     missing = [name for name in (*sizes.fields, *sizes.sensors) if name not in observation]
     if missing:
         raise HandoffError(
-            f"observation: no field {missing}; the world has {sorted(observation)}. Another task, or a protocol whose "
-            "worlds make no pictures?"
+            f"observation: no field {missing}; the environment has {sorted(observation)}. Is it another task, or "
+            "a protocol without cameras?"
         )
     count = len(next(iter(observation.values())))
-    parts = [observation[name].reshape(count, -1) for name in sizes.fields]
+    columns = [observation[name].reshape(count, -1) for name in sizes.fields]
     vector_NO = (
-        np.concatenate(parts, axis=1).astype(np.float32)
-        if parts
+        np.concatenate(columns, axis=1).astype(np.float32)
+        if columns
         else np.zeros((count, 0), np.float32)
     )
     return {_VECTOR: vector_NO, **{name: observation[name] for name in sizes.sensors}}

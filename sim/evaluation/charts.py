@@ -1,4 +1,4 @@
-"""Charts of evaluations as SVG text, the same bytes for the same numbers."""
+"""Draws charts of evaluations as SVG text; the same numbers give the same bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Point(NamedTuple):
 
 
 def histogram(scores: Mapping[str, Sequence[float]]) -> str:
-    """How the episodes' scores are spread, one outline per agent."""
+    """Histogram of the episodes' scores, one outline per agent."""
     values = np.concatenate([np.asarray(each, dtype=float) for each in scores.values()])
     low, high = min(0.0, float(values.min())), max(1.0, float(values.max()))
     figure = _figure()
@@ -61,7 +61,7 @@ def learning_curve(points: Sequence[Point]) -> str:
 
 
 def _figure() -> Figure:
-    # The object interface: pyplot would choose a window system and keep global state.
+    # The object-oriented interface: pyplot would choose a window system and keep global state.
     from matplotlib.figure import Figure
 
     return Figure(figsize=(6, 3), layout="constrained")
@@ -74,5 +74,5 @@ def _svg(figure: Figure) -> str:
     with rc_context({"svg.hashsalt": "handoff", "svg.fonttype": "none"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
-    # Without the XML header, so that it stands in a page as it stands in a file.
+    # Without the XML header the text can be embedded in an HTML page.
     return text[text.index("<svg") :]

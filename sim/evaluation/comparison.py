@@ -1,5 +1,5 @@
-"""Results of evaluations, read back and set side by side, episode by episode; never across
-protocols."""
+"""Reads results of evaluations and compares them episode by episode; both must have been run under
+the same protocol."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sim.evaluation.protocol import differences, digest
 
 @dataclass(frozen=True)
 class Result:
-    """What `sim.evaluation.evaluate` wrote to one folder."""
+    """One evaluation, as `sim.evaluation.evaluate` wrote it to a folder."""
 
     name: str
-    """Of the agent, for tables and charts."""
+    """Name of the agent in tables and charts."""
     folder: Path
     table: dict[str, Any]
     """The metrics and `episodes`, one row each."""
@@ -32,7 +32,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two agents on the same episodes."""
+    """Paired comparison of two agents on the same episodes."""
 
     reference: str
     agent: str
@@ -40,8 +40,8 @@ class Comparison:
     """`mean`, `low`, `high` of the agent's score minus the reference's (bootstrap over
     episodes)."""
     success: dict[str, int | float]
-    """Episodes solved by the reference alone, `only_first`, by the agent alone, `only_second`;
-    McNemar's `p_value`."""
+    """Number of episodes solved only by the reference, `only_first`, and only by the agent,
+    `only_second`, and McNemar's `p_value`."""
 
 
 def read_result(folder: Path, name: str | None = None) -> Result:
@@ -49,28 +49,30 @@ def read_result(folder: Path, name: str | None = None) -> Result:
 
     Args:
         folder: output folder of `sim.evaluation.evaluate`.
-        name: of the agent; the folder's by default.
+        name: name of the agent; the folder's name by default.
 
     Raises:
-        HandoffError: no result there, or its protocol is not the one that its digest was taken of.
+        HandoffError: the folder holds no result, or the protocol does not match its digest.
     """
     path = folder / RESULT
     try:
         table = json.loads(path.read_text())
-        statement, told = table["protocol"], table["protocol_digest"]
+        statement = table["protocol"]
+        recorded_digest = table["protocol_digest"]
         episodes = table["episodes"]
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
         raise HandoffError(
             f"compare: cannot read {path} ({error}). Is it an output of evaluate?"
         ) from None
-    if digest(statement) != told:
+    if digest(statement) != recorded_digest:
         raise HandoffError(
-            f"compare: {path} has protocol digest {told[:12]}, its protocol {digest(statement)[:12]}. "
-            "Was it edited, or made by an older build?"
+            f"compare: {path} records protocol digest {recorded_digest[:12]}, but its protocol has "
+            f"{digest(statement)[:12]}. Was it edited, or written by an older version?"
         )
     if len(episodes) != statement["episodes"]:
         raise HandoffError(
-            f"compare: {path} has {len(episodes)} episodes, its protocol {statement['episodes']}. Was it edited?"
+            f"compare: {path} has {len(episodes)} episodes, but its protocol has {statement['episodes']}. "
+            "Was it edited?"
         )
     return Result(name or folder.resolve().name, folder, table)
 
@@ -80,16 +82,17 @@ def compare(first: Result, second: Result, confidence: float = 0.95) -> Comparis
 
     Args:
         first: the reference.
-        second: the agent judged against it.
-        confidence: of the score's interval.
+        second: the agent that is compared with it.
+        confidence: two-sided confidence of the score's interval.
 
     Raises:
-        HandoffError: they were run under different protocols; names what differs.
+        HandoffError: they were run under different protocols; the message names the differences.
     """
     names = differences(first.table["protocol"], second.table["protocol"])
     if names:
         raise HandoffError(
-            f"compare: {first.name} and {second.name} differ in {names}. Evaluate both the same way."
+            f"compare: the protocols of {first.name} and {second.name} differ in {names}. Evaluate both under one "
+            "protocol."
         )
     return Comparison(
         reference=first.name,
@@ -102,5 +105,5 @@ def compare(first: Result, second: Result, confidence: float = 0.95) -> Comparis
 
 
 def compare_all(results: Sequence[Result], confidence: float = 0.95) -> list[Comparison]:
-    """Every result against the first one; errors as of `compare`."""
+    """Compares every result with the first one; raises the errors of `compare`."""
     return [compare(results[0], other, confidence) for other in results[1:]]

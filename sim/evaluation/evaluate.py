@@ -1,5 +1,5 @@
-"""Evaluation under a protocol: one episode per seed, intervals, a table, a chart, and videos of
-what went wrong."""
+"""Evaluates an agent under a protocol: one episode per seed, intervals, a table, a chart and videos
+of failures."""
 
 from __future__ import annotations
 
@@ -18,124 +18,125 @@ from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv
 from robots.storage.durable import write_atomically
 from sim.evaluation import intervals
-from sim.evaluation.agent import AgentFor
-from sim.evaluation.failure_videos import choose, film
-from sim.evaluation.protocol import Protocol, check_protocol, digest, stated
+from sim.evaluation.agent import MakeAgent
+from sim.evaluation.failure_videos import choose_episodes, write_failure_videos
+from sim.evaluation.protocol import Protocol, check_protocol, digest, protocol_statement
 from sim.evaluation.rollout import EpisodeResult, rollout
 from sim.parallel import Report, map_pieces
 
 if TYPE_CHECKING:
-    from sim.device.arm import ResidentWorlds
-    from sim.device.maniskill import ResidentManiSkill
-    from sim.make import WorldConfig
+    from sim.device.arm import DeviceArmEnv
+    from sim.device.maniskill import DeviceManiSkillEnv
+    from sim.make import EnvConfig
 
 BOOTSTRAP_SEED = 0
 FRAME_SIZE = 240
-"""Edge of a video's picture where the worlds draw themselves [px]."""
+"""Edge length of a video frame if the environments render it [px]."""
 RESULT = "episodes.json"
 PUBLISHED_PUSH_T = ("gym", "gym_pusht/PushT-v0")
-"""Engine and task of the published benchmark; its worlds here speak metres and the fields of the
-demonstrations."""
+"""Engine and task of the published benchmark, whose environments are converted to metres and to the
+fields of the demonstrations."""
 
 
 class MakeEnv(Interface):
-    """Makes worlds that freeze when they end. Picklable when several processes are used."""
+    """Makes environments that freeze when their episode ends. Must be picklable if several
+    processes are used."""
 
     def __call__(self, num_envs: int, pictures: bool = False) -> VecEnv:
-        """`num_envs` worlds; with `pictures` they draw themselves or observe images, for videos."""
+        """Makes `num_envs` environments; with `pictures` they can render or observe images, for
+        videos."""
         ...
 
 
 @config
 class EvaluateConfig:
-    """How an evaluation is carried out. Nothing here changes what is asked of the agent."""
+    """Execution of an evaluation. These settings do not change the protocol."""
 
     batch: int = 50
-    """Episodes stepped together, so rows per call of the policy: the last bits of a matrix product
-    may depend on it."""
+    """Episodes stepped together, which is the batch size of inference: the last bits of a matrix
+    product may depend on it."""
     workers: int = 1
-    """Processes. They take whole batches, so the result does not depend on their number."""
+    """Number of processes. Each takes whole batches, so the result does not depend on it."""
     videos: int = 4
-    """Episodes filmed, failed ones first; 0 films none."""
+    """Number of episodes recorded as videos, failures first; 0 records none."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
-    """Where a policy that torch runs computes; only networks too wide for a processor gain from
-    CUDA."""
+    """Device of a torch policy; CUDA is faster only for wide networks."""
     confidence: float = 0.95
     """Two-sided confidence of every interval."""
 
 
-def _world_config(protocol: Protocol) -> WorldConfig:
-    from sim.make import WorldConfig
+def _env_config(protocol: Protocol) -> EnvConfig:
+    from sim.make import EnvConfig
 
-    asked = {
+    prescribed = {
         "engine": protocol.engine,
         "task": protocol.task,
         "max_steps": protocol.max_steps,
         "on_end": "freeze",
     }
     return validate(
-        WorldConfig, {**protocol.options, **asked}, f"protocol {protocol.name}: options"
+        EnvConfig, {**protocol.options, **prescribed}, f"protocol {protocol.name}: options"
     )
 
 
 def make_env(protocol: Protocol, num_envs: int, pictures: bool = False) -> VecEnv:
-    """The protocol's worlds, frozen when they end; see `MakeEnv`.
+    """Makes the protocol's environments, which freeze when their episode ends; see `MakeEnv`.
 
     Raises:
         HandoffError: an unknown task or option, an engine that is not installed, or no OpenGL for
-            pictures.
+            images.
     """
     if (protocol.engine, protocol.task) == PUBLISHED_PUSH_T:
         from sim.engines.gym_push_t import PushTConfig, PushTVecEnv
 
-        shown = validate(PushTConfig, protocol.options, f"protocol {protocol.name}: options")
-        return PushTVecEnv(num_envs, FRAME_SIZE, shown)
-    from sim.make import make_worlds
+        options = validate(PushTConfig, protocol.options, f"protocol {protocol.name}: options")
+        return PushTVecEnv(num_envs, FRAME_SIZE, options)
+    from sim.make import make_vec_env
     from sim.scene.cameras import CamerasConfig
 
-    worlds = _world_config(protocol)
-    if pictures and worlds.cameras is None and protocol.engine in ("mujoco", "warp"):
-        worlds = replace(worlds, cameras=CamerasConfig(height=FRAME_SIZE, width=FRAME_SIZE))
-    return make_worlds(worlds, num_envs)
+    env = _env_config(protocol)
+    if pictures and env.cameras is None and protocol.engine in ("mujoco", "warp"):
+        env = replace(env, cameras=CamerasConfig(height=FRAME_SIZE, width=FRAME_SIZE))
+    return make_vec_env(env, num_envs)
 
 
-def practice_env(protocol: Protocol, num_envs: int) -> VecEnv:
-    """The protocol's worlds for practice: frozen when they end, and they end at its time limit,
-    too.
+def training_env(protocol: Protocol, num_envs: int) -> VecEnv:
+    """Makes the protocol's environments for fine-tuning: they freeze when their episode ends, which
+    includes the time limit.
 
     Raises:
-        HandoffError: as of `make_env`.
+        HandoffError: for the same reasons as `make_env`.
     """
     if (protocol.engine, protocol.task) != PUBLISHED_PUSH_T:
         return make_env(protocol, num_envs)
     from sim.engines.gym_push_t import PushTConfig, PushTVecEnv
 
-    shown = validate(PushTConfig, protocol.options, f"protocol {protocol.name}: options")
-    return PushTVecEnv(num_envs, config=shown, max_steps=protocol.max_steps)
+    options = validate(PushTConfig, protocol.options, f"protocol {protocol.name}: options")
+    return PushTVecEnv(num_envs, config=options, max_steps=protocol.max_steps)
 
 
 def stays_on_device(protocol: Protocol) -> bool:
-    """Whether its worlds are to be met on their device, by `resident_env`."""
+    """Whether the protocol's environments stay on their device, so that `device_env` makes them."""
     return protocol.engine in ("warp", "maniskill") and bool(
         protocol.options.get("resident", False)
     )
 
 
-def resident_env(protocol: Protocol, num_envs: int) -> ResidentWorlds | ResidentManiSkill:
-    """The protocol's worlds for practice, on their device; see `sim.device.arm`.
+def device_env(protocol: Protocol, num_envs: int) -> DeviceArmEnv | DeviceManiSkillEnv:
+    """Makes the protocol's environments for fine-tuning on their device; see `sim.device.arm`.
 
     Raises:
-        HandoffError: as of `sim.make.make_resident`, or an unknown option.
+        HandoffError: for the same reasons as `sim.make.make_device_env`, or an unknown option.
     """
-    from sim.make import make_resident
+    from sim.make import make_device_env
 
-    return make_resident(_world_config(protocol), num_envs)
+    return make_device_env(_env_config(protocol), num_envs)
 
 
 def evaluate(
     protocol: Protocol,
     config: EvaluateConfig,
-    load: Callable[[], AgentFor],
+    load: Callable[[], MakeAgent],
     make_env: MakeEnv,
     out: Path,
     progress: Progress,
@@ -144,22 +145,22 @@ def evaluate(
     """Scores an agent and writes `episodes.json`, `scores.svg` and videos to `out`.
 
     Args:
-        protocol: what is asked.
-        config: how it is carried out.
-        load: loads the agent; called once in each process, so it must be picklable when `workers` >
-            1 (`functools.partial` of a module's function) and set the threads of its own library.
-        make_env: makes the worlds.
+        protocol: task, seeds and rules.
+        config: execution of the evaluation.
+        load: loads the agent; called once in each process, so it must be picklable if `workers` > 1
+            (`functools.partial` of a module-level function) and set its library's threads.
+        make_env: makes the environments.
         out: existing folder; files of an earlier attempt are replaced.
         progress: counts control periods of all episodes.
-        execution: how the agent answers, plain and JSON-ready; told beside the result.
+        execution: settings of the agent, JSON-serialisable, stored with the result.
 
     Returns:
-        `score`, `score_low`, `score_high` (bootstrap), `success` (see `statistics.success_rate`),
+        `score`, `score_low`, `score_high` (bootstrap), `success` (see `intervals.success_rate`),
         `mean_steps`, `protocol`, `protocol_digest`, `execution`, `confidence`, `videos`, and
-        `no_videos`, the reason, if that is empty though videos were asked for.
+        `no_videos`, the reason, if there are none although videos were requested.
 
     Raises:
-        HandoffError: a protocol that cannot be run, an agent that answers nonsense, a worker that
+        HandoffError: a protocol that cannot be run, an agent with invalid actions, or a worker that
             died.
     """
     check_protocol(protocol)
@@ -169,7 +170,7 @@ def evaluate(
 
 def run_episodes(
     protocol: Protocol,
-    load: Callable[[], AgentFor],
+    load: Callable[[], MakeAgent],
     make_env: MakeEnv,
     batch: int,
     workers: int,
@@ -178,24 +179,27 @@ def run_episodes(
     seeds: Sequence[int] | None = None,
     record: bool = False,
 ) -> list[EpisodeResult]:
-    """Runs one episode per seed, `batch` at a time over `workers` processes; the answer is in the
-    order of `seeds`.
+    """Runs one episode per seed, `batch` at a time in `workers` processes; results are in the order
+    of `seeds`.
 
     Args:
-        protocol: its seeds are run unless `seeds` says otherwise.
+        protocol: task, rules, and seeds unless `seeds` is given.
         load: see `evaluate`.
         make_env: see `evaluate`.
         batch: episodes stepped together.
-        workers: processes.
+        workers: number of processes.
         progress: counts control periods of all episodes.
-        seeds: run these instead.
-        record: keep observations.
+        seeds: replace the protocol's seeds.
+        record: whether to store observations.
+
+    Raises:
+        HandoffError: no seeds, or a size below 1.
     """
     seeds = protocol.seeds if seeds is None else seeds
     if min(len(seeds), protocol.max_steps, batch, workers) < 1:
         raise HandoffError(
-            f"episodes: {len(seeds)} of {protocol.max_steps} steps, {batch} at a time over {workers} workers; "
-            "each of the four must be at least 1."
+            f"episodes: {len(seeds)} of {protocol.max_steps} steps, {batch} at a time in {workers} workers; "
+            "each of these four numbers must be at least 1."
         )
     batches = [tuple(seeds[i : i + batch]) for i in range(0, len(seeds), batch)]
     job = partial(_run_batch, protocol, make_env, record)
@@ -211,9 +215,9 @@ def write_result(
     out: Path,
     execution: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Writes what `evaluate` promises of episodes that were run under `protocol`; returns the
+    """Writes the files of `evaluate` for episodes that were run under `protocol`, and returns the
     metrics."""
-    statement = stated(protocol)
+    statement = protocol_statement(protocol)
     scores = [episode.score for episode in episodes]
     low, high = intervals.bootstrap_mean(scores, BOOTSTRAP_SEED, config.confidence)
     metrics: dict[str, Any] = {
@@ -230,7 +234,7 @@ def write_result(
         "confidence": config.confidence,
         "videos": [],
     }
-    # Before the videos: should those fail, the figures are there.
+    # The table and chart are written first, so that they exist even if rendering fails.
     _write_table(metrics, episodes, out)
     _write_chart(protocol, scores, out)
     if config.videos > 0:
@@ -243,28 +247,28 @@ def _run_batch(
     protocol: Protocol,
     make_env: MakeEnv,
     record: bool,
-    agent_for: AgentFor,
+    make_agent: MakeAgent,
     seeds: tuple[int, ...],
     report: Report,
 ) -> list[EpisodeResult]:
-    def tell(done: int, total: int, note: str = "") -> None:
+    def report_steps(done: int, total: int, note: str = "") -> None:
         report(done * len(seeds), note)
 
     env = make_env(len(seeds))
     try:
         episodes = rollout(
-            agent_for(env),
+            make_agent(env),
             env,
             seeds,
             protocol.max_steps,
             protocol.score,
             success=protocol.success,
             record=record,
-            progress=tell,
+            progress=report_steps,
         )
     finally:
         env.close()
-    tell(
+    report_steps(
         protocol.max_steps,
         protocol.max_steps,
         f"{sum(e.success for e in episodes)}/{len(episodes)} solved",
@@ -275,19 +279,22 @@ def _run_batch(
 def _videos(
     protocol: Protocol, videos: int, episodes: Sequence[EpisodeResult], make_env: MakeEnv, out: Path
 ) -> dict[str, Any]:
-    """`videos`, or the reason why there are none: figures are worth having without pictures."""
+    """Returns `videos`, or `no_videos` with the reason: a rendering error must not lose the
+    evaluation."""
     for old in (*out.glob("failure-*.mp4"), *out.glob("success-*.mp4")):
         old.unlink()
-    chosen = choose(episodes, videos)
+    selected = choose_episodes(episodes, videos)
     try:
-        env = make_env(len(chosen), pictures=True)
+        env = make_env(len(selected), pictures=True)
         try:
-            shown = film(env, chosen, protocol, out)
+            entries = write_failure_videos(env, selected, protocol, out)
         finally:
             env.close()
     except HandoffError as error:
         return {"no_videos": str(error)}
-    return {"videos": shown} if shown else {"no_videos": "these worlds have nothing to show"}
+    if not entries:
+        return {"no_videos": "these environments cannot render images"}
+    return {"videos": entries}
 
 
 def _write_table(metrics: Mapping[str, Any], episodes: Sequence[EpisodeResult], out: Path) -> None:

@@ -1,5 +1,5 @@
-"""Videos of chosen episodes, failed ones first: their recorded actions are taken again in worlds
-that show pictures."""
+"""Records videos of selected episodes, failures first, by replaying their actions in environments
+that render images."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ from sim.evaluation.rollout import EpisodeResult, rollout
 from sim.rendering.video import write_video
 
 SPEED = 2.0
-"""Of the videos, times real time."""
+"""Playback speed of the videos, as a multiple of real time."""
 
 
 @runtime_checkable
 class DrawableEnv(Interface):
-    """Worlds that can draw themselves."""
+    """Environments that can render themselves."""
 
-    def render(self, world: int) -> np.ndarray:
-        """(H, W, 3) uint8 RGB picture of one world."""
+    def render(self, env_id: int) -> np.ndarray:
+        """(H, W, 3) uint8 RGB image of one environment."""
         ...
 
 
-def choose(episodes: Sequence[EpisodeResult], videos: int) -> list[EpisodeResult]:
-    """Up to `videos` episodes, the failed ones first, each kind in the order of seeds.
+def choose_episodes(episodes: Sequence[EpisodeResult], videos: int) -> list[EpisodeResult]:
+    """Selects up to `videos` episodes, failures first, each group in the order of seeds.
 
-    One place is kept for a success, to show what was meant; the failures take the rest, as far as
-    there are any.
+    One video is reserved for a success if there is one; failures take the others.
     """
     failed = [episode for episode in episodes if not episode.success]
     solved = [episode for episode in episodes if episode.success]
@@ -41,61 +40,62 @@ def choose(episodes: Sequence[EpisodeResult], videos: int) -> list[EpisodeResult
     return [*failures, *solved[: videos - len(failures)]]
 
 
-def film(
+def write_failure_videos(
     env: VecEnv, episodes: Sequence[EpisodeResult], protocol: Protocol, out: Path
 ) -> list[dict[str, Any]]:
     """Writes `failure-<seed>.mp4` and `success-<seed>.mp4` to `out`.
 
     Args:
-        env: `len(episodes)` worlds that draw themselves, or observe images.
-        episodes: as they were run.
-        protocol: under which.
+        env: `len(episodes)` environments that can render or observe images.
+        episodes: results of the episodes to replay.
+        protocol: rules under which they were run.
         out: existing folder.
 
     Returns:
-        Per episode `seed`, `success`, `file` and `exact`: whether the worlds did the same again, so
-        that the video shows the very episode. Empty when these worlds have nothing to show.
+        Per episode `seed`, `success`, `file` and `exact`: whether the replay reproduced score,
+        success and length, so that the video shows the evaluated episode. Empty if these
+        environments cannot render images.
     """
     frames: list[list[np.ndarray]] = [[] for _ in episodes]
 
-    def watch(observation: Observation) -> None:
-        for world, shots in enumerate(frames):
-            picture = _picture(env, observation, world)
-            if picture is not None:
-                shots.append(picture)
+    def capture(observation: Observation) -> None:
+        for env_id, env_frames in enumerate(frames):
+            image = _image(env, observation, env_id)
+            if image is not None:
+                env_frames.append(image)
 
-    again = rollout(
+    replays = rollout(
         ReplayAgent([episode.actions for episode in episodes]),
         env,
         [episode.seed for episode in episodes],
         max(episode.steps for episode in episodes),
         protocol.score,
         success=protocol.success,
-        watch=watch,
+        watch=capture,
     )
     if not frames[0]:
         return []
-    shown = []
-    for episode, repeated, shots in zip(episodes, again, frames, strict=True):
+    entries = []
+    for episode, replay, env_frames in zip(episodes, replays, frames, strict=True):
         name = f"{'success' if episode.success else 'failure'}-{episode.seed}.mp4"
-        write_video(out / name, shots[: episode.steps + 1], SPEED * env.rate_hz)
-        exact = (repeated.score, repeated.success, repeated.steps) == (
+        write_video(out / name, env_frames[: episode.steps + 1], SPEED * env.rate_hz)
+        exact = (replay.score, replay.success, replay.steps) == (
             episode.score,
             episode.success,
             episode.steps,
         )
-        shown.append(
+        entries.append(
             {"seed": episode.seed, "success": episode.success, "file": name, "exact": exact}
         )
-    return shown
+    return entries
 
 
-def _picture(env: VecEnv, observation: Observation, world: int) -> np.ndarray | None:
-    """One world's picture: drawn, or what its cameras see, side by side."""
+def _image(env: VecEnv, observation: Observation, env_id: int) -> np.ndarray | None:
+    """One environment's image: rendered, or its observed camera images side by side."""
     if isinstance(env, DrawableEnv):
-        return env.render(world)
+        return env.render(env_id)
     views = [
-        array[world]
+        array[env_id]
         for array in observation.values()
         if array.dtype == np.uint8 and array.ndim == 4
     ]

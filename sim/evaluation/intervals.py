@@ -1,4 +1,5 @@
-"""Intervals and paired tests for episodes that are few, binary or bounded."""
+"""Computes confidence intervals and paired tests for small numbers of episodes with binary or
+bounded scores."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from robots.proportions import clopper_pearson, wilson
 def success_rate(
     successes: Sequence[bool] | np.ndarray, confidence: float = 0.95
 ) -> dict[str, int | float]:
-    """Per-episode successes as `k`, `n`, Wilson interval `low`, `high`, Clopper-Pearson
+    """Success rate of episodes: `k` of `n`, Wilson interval `low`, `high`, Clopper-Pearson interval
     `exact_low`, `exact_high`."""
     k, n = int(np.sum(successes)), len(successes)
     low, high = wilson(k, n, confidence)
@@ -39,7 +40,7 @@ def bootstrap_mean(
 
     Args:
         values: `(n,)`, one per episode.
-        seed: of the resampling; the same seed gives the same interval.
+        seed: seed of the resampling; the same seed gives the same interval.
         confidence: two-sided, in (0, 1).
         resamples: bootstrap samples drawn.
 
@@ -62,7 +63,8 @@ def mcnemar(
     episodes.
 
     Returns:
-        `only_first` and `only_second`, how many episodes just one of them solved, and `p_value`.
+        `only_first` and `only_second`, the numbers of episodes that only one of them solved, and
+        `p_value`.
     """
     first, second = np.asarray(first, dtype=bool), np.asarray(second, dtype=bool)
     _check_paired(first, second)
@@ -94,6 +96,6 @@ def paired_difference(
 def _check_paired(first: np.ndarray, second: np.ndarray) -> None:
     if first.shape != second.shape:
         raise HandoffError(
-            f"paired comparison: {first.shape} against {second.shape} episodes, expected the same episodes in the same "
-            "order. Were the agents evaluated with other seeds?"
+            f"paired comparison: {first.shape} and {second.shape} episodes, expected the same episodes in the same "
+            "order. Were the agents evaluated with different seeds?"
         )

@@ -1,10 +1,9 @@
-"""The protocol of an evaluation: all that must be equal for two results to be set side by side,
-with a digest.
+"""Defines the protocol of an evaluation, with a digest: the settings that must be equal for two
+results to be comparable.
 
-What stands in it is the question put to an agent: worlds, seeds, time limit, score. How an agent
-answers (its history, its chunks, its denoising steps) is the agent's own and told beside the
-result, so that two ways to execute one policy can be compared; a protocol that is about execution
-fixes these too, in `sampling` and `chunk`.
+A protocol fixes environments, seeds, time limit and score. The agent's own settings (history,
+chunks, denoising steps) are stored with the result instead, so that two ways to execute one policy
+can be compared; a protocol can fix them, too, in `sampling` and `chunk`.
 """
 
 from __future__ import annotations
@@ -22,73 +21,74 @@ from robots.errors import HandoffError
 from robots.extras import install_hint
 from robots.franka.catalog import robot_module
 from robots.seed_ranges import EVALUATION
-from sim.make import WorldConfig, task_module
+from sim.make import EnvConfig, task_module
 
 SCHEMA_VERSION = 1
 
 
 @config
 class ScoreRule:
-    """An episode's score, from numbers that the world tells at every step."""
+    """Rule that computes an episode's score from a quantity of every step."""
 
     of: str = "success"
-    """`reward`, or a field of the world's `info` with one number or flag per world, such as
-    `success`, `coverage`."""
+    """Scored quantity: `reward`, or a field of the environment's `info` with one number or flag per
+    environment, such as `success` or `coverage`."""
     over: Literal["max", "sum", "last"] = "max"
-    """How the episode's steps become one number."""
+    """Reduction over the episode's steps."""
 
 
 @config
 class Sampling:
-    """How chance enters an agent's actions."""
+    """Sampling of a policy's actions."""
 
     noise: Literal["gaussian", "zero"] = "gaussian"
-    """What a chunk policy samples from: standard normal, a function of the episode's seed and the
-    chunk's number (`robots.control.noise.chunk_noise`), or zeros."""
+    """Noise of a chunk policy: standard normal as a function of the episode's seed and the chunk's
+    index (`robots.control.noise.chunk_noise`), or zeros."""
     denoising_steps: int | None = None
-    """Sampler steps; None leaves them to the agent."""
+    """Sampler steps; None keeps the agent's own."""
 
 
 @config
 class ChunkRule:
-    """How chunks are executed; None leaves an entry to the agent."""
+    """Execution of chunks; None keeps the agent's own setting."""
 
     n_obs_steps: int | None = None
     """Observations per inference."""
     horizon: int | None = None
     """Actions predicted per inference."""
     n_action_steps: int | None = None
-    """Actions executed per inference, so the control periods between two plans."""
+    """Actions executed per inference, which is the number of control periods between two
+    inferences."""
 
 
 @config
 class Protocol:
-    """One evaluation, as a protocol file states it."""
+    """One evaluation, as defined by a protocol file."""
 
     version: int = SCHEMA_VERSION
     """Version of this schema."""
     name: str
-    """Name under which results state the protocol."""
+    """Name of the protocol in results."""
     engine: Literal["gym", "mujoco", "warp", "maniskill", "isaaclab"]
     """Simulation engine."""
     task: str
-    """The task's name or id, as the engine knows it."""
+    """The engine's name or id of the task."""
     packages: tuple[str, ...] = ()
-    """Installed distributions whose versions decide what the worlds do: engine, physics, task. A
-    result states them."""
+    """Installed distributions whose versions affect the environments (engine, physics, task);
+    results record the versions."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Further settings of the worlds that decide what they do, as the engine names them, such as
-    randomised masses."""
+    """Further settings of the environments under the names of `sim.make.EnvConfig`, such as
+    `randomized`."""
     first_seed: int = EVALUATION.start
-    """Episode i starts from seed `first_seed + i`."""
+    """Seed of the first episode; episode i uses `first_seed + i`."""
     episodes: int = 200
-    """Seeds, one episode each."""
+    """Number of episodes, one per seed."""
     max_steps: int
     """Time limit of an episode [control periods]."""
     score: ScoreRule = field(default_factory=ScoreRule)
-    """Rule by which an episode is scored."""
+    """Rule that computes an episode's score."""
     success: Literal["once", "at_end"] = "once"
-    """Solved at any step, or at the episode's last one."""
+    """Success criterion: solved at any step, or at the episode's last step."""
     sampling: Sampling = field(default_factory=Sampling)
     """Sampler steps and noise of the policy."""
     chunk: ChunkRule = field(default_factory=ChunkRule)
@@ -96,43 +96,45 @@ class Protocol:
 
     @property
     def robot(self) -> str:
-        """Name of the arm in the worlds; empty for engines that bring environments of their own."""
+        """Name of the arm in the environments; empty for engines with third-party
+        environments."""
         if self.engine not in ("mujoco", "warp"):
             return ""
-        return str(self.options.get("robot", WorldConfig().robot))
+        return str(self.options.get("robot", EnvConfig().robot))
 
     @property
     def seeds(self) -> range:
-        """One per episode."""
+        """Seeds of the episodes."""
         return range(self.first_seed, self.first_seed + self.episodes)
 
 
 def check_protocol(protocol: Protocol) -> None:
-    """Checks what the types cannot say.
+    """Checks values that the types do not constrain.
 
     Raises:
-        HandoffError: another schema version, a negative seed, nothing to run, or a package that is
-            not installed.
+        HandoffError: another schema version, a negative seed, no episodes or steps, or a package
+            that is not installed.
     """
     if protocol.version != SCHEMA_VERSION:
         raise HandoffError(
-            f"protocol {protocol.name}: schema version {protocol.version}, this build reads {SCHEMA_VERSION}."
+            f"protocol {protocol.name}: schema version {protocol.version}, this version of Handoff reads "
+            f"{SCHEMA_VERSION}."
         )
     if protocol.first_seed < 0 or protocol.episodes < 1 or protocol.max_steps < 1:
         raise HandoffError(
             f"protocol {protocol.name}: {protocol.episodes} episodes of {protocol.max_steps} steps from seed "
             f"{protocol.first_seed}; episodes and steps must be at least 1, the seed at least 0."
         )
-    stated(protocol)
+    protocol_statement(protocol)
 
 
-def stated(protocol: Protocol) -> dict[str, Any]:
-    """The protocol as a result carries it: plain, with the installed versions in place of the
-    packages' names.
+def protocol_statement(protocol: Protocol) -> dict[str, Any]:
+    """The protocol as stored in a result: JSON-serialisable, with the installed version of every
+    package.
 
-    For a task of our own it also holds `code`, the version of all that states the task (scene,
-    start, rewards, success, action space) and its robot: results from before and after a change of
-    these are not about the same problem.
+    For the tasks of `sim.tasks` it also holds `code`, the version of the code that defines the task
+    (scene, initial states, rewards, success, action space) and its robot: results from before and
+    after a change of that code are not comparable.
 
     Raises:
         HandoffError: one of its packages is not installed, or there is no such task or robot.
@@ -151,53 +153,57 @@ def stated(protocol: Protocol) -> dict[str, Any]:
 
 
 def digest(statement: Mapping[str, Any]) -> str:
-    """sha256 (hex) of the canonical JSON of what `stated` returned."""
+    """sha256 (hex) of the canonical JSON of a `protocol_statement`."""
     return hashlib.sha256(
         json.dumps(statement, sort_keys=True, separators=(",", ":")).encode()
     ).hexdigest()
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Dotted names, sorted, of all entries in which two statements differ."""
+    """Sorted dotted names of all entries in which two statements differ."""
     names: list[str] = []
     for key in sorted({*first, *second}):
-        one, two = first.get(key), second.get(key)
-        if isinstance(one, Mapping) and isinstance(two, Mapping):
-            names += differences(one, two, f"{prefix}{key}.")
-        elif one != two or (key in first) != (key in second):
+        a, b = first.get(key), second.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            names += differences(a, b, f"{prefix}{key}.")
+        elif a != b or (key in first) != (key in second):
             names.append(prefix + key)
     return names
 
 
 def check_trained_with(protocol: Protocol, robot: str) -> None:
-    """Checks that the worlds have the robot that a policy was trained with.
+    """Checks that the environments have the robot with which a policy was trained.
 
     Args:
-        protocol: of the evaluation.
-        robot: its name; empty where it is not known.
+        protocol: protocol of the evaluation.
+        robot: name of the policy's robot; empty if unknown.
 
     Raises:
-        HandoffError: they have another one.
+        HandoffError: the environments have another robot.
     """
     if robot and protocol.robot and protocol.robot != robot:
         raise HandoffError(
-            f"protocol {protocol.name}: its worlds have the robot '{protocol.robot}', the policy was trained with "
-            f"'{robot}'. Set options.robot={robot} in the protocol, or evaluate another policy."
+            f"protocol {protocol.name}: its environments have the robot '{protocol.robot}', the policy was "
+            f"trained with '{robot}'. Set options.robot={robot} in the protocol, or evaluate another policy."
         )
 
 
-def agreed(what: str, ruled: int | None, own: int) -> int:
-    """What the protocol rules and the agent can do only in its own way, such as the horizon of its
-    network.
+def require_match(name: str, prescribed: int | None, fixed: int) -> int:
+    """Returns a setting that the agent cannot change, such as the horizon of its network.
+
+    Args:
+        name: name of the setting in the protocol.
+        prescribed: the protocol's value; None prescribes nothing.
+        fixed: the agent's value.
 
     Raises:
-        HandoffError: they differ.
+        HandoffError: the two values differ.
     """
-    if ruled is not None and ruled != own:
+    if prescribed is not None and prescribed != fixed:
         raise HandoffError(
-            f"protocol: {what} is {ruled}, this agent has {own}. Evaluate it under another protocol."
+            f"protocol: {name} is {prescribed}, this agent has {fixed}. Evaluate it under another protocol."
         )
-    return own
+    return fixed
 
 
 def _version(protocol: Protocol, package: str) -> str:

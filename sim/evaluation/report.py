@@ -1,5 +1,5 @@
-"""The page of one or more evaluations: success with both intervals, failures first, comparisons,
-and the protocol."""
+"""Writes the HTML report of one or more evaluations: success with both intervals, failures first,
+comparisons, and the protocol."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sim.evaluation.charts import Point, histogram, learning_curve
 from sim.evaluation.comparison import Comparison, Result
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
-"""Headings and rows, for a page as for a terminal."""
+"""Headings and rows of a table in the report or the terminal."""
 
 
 def write_report(
@@ -27,17 +27,17 @@ def write_report(
     steps: Mapping[str, int] | None = None,
     adastop: tuple[AdaStop, Sequence[PairDecision]] | None = None,
 ) -> None:
-    """Writes the page; videos are linked relative to it, so results and page can be moved together.
+    """Writes the report; links to videos are relative, so results and report can be moved together.
 
     Args:
-        path: the page.
-        results: at least one.
-        comparisons: of these results.
-        steps: training steps of the agents that are checkpoints of one training, by name; two or
-            more make a curve.
-        adastop: the test, if the agents were compared with early stopping, and what it decided.
+        path: file of the report.
+        results: at least one evaluation.
+        comparisons: comparisons of these results.
+        steps: training steps of the agents that are checkpoints of one training run, by name; two
+            or more are drawn as a learning curve.
+        adastop: the test and its decisions, if the agents were compared with early stopping.
     """
-    parts = [
+    sections = [
         head(f"Evaluation: {results[0].table['protocol']['name']}"),
         *_summary(results),
         *_videos(path.parent, results),
@@ -49,11 +49,11 @@ def write_report(
         *_protocol(results),
         "</html>",
     ]
-    write_atomically(path, "\n".join(parts).encode())
+    write_atomically(path, "\n".join(sections).encode())
 
 
 def summary_table(results: Sequence[Result]) -> Table:
-    """Success with both intervals, and the score with its own, one row per agent."""
+    """Success with both intervals and score with its interval, one row per agent."""
     percent = f"{100 * results[0].table['confidence']:g} %"
     headings = (
         "agent",
@@ -84,15 +84,15 @@ def summary_table(results: Sequence[Result]) -> Table:
 
 
 def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
-    """One table against the reference, none without comparisons."""
+    """One table of all comparisons with the reference; empty without comparisons."""
     if not comparisons:
         return []
     headings = (
         f"against {comparisons[0].reference}",
         "score",
         "interval",
-        "solved alone",
-        "reference alone",
+        "only agent solved",
+        "only reference solved",
         "p",
     )
     rows = []
@@ -112,37 +112,38 @@ def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
 
 
 def decision_table(test: AdaStop, decisions: Sequence[PairDecision]) -> Table:
-    """What AdaStop decided, in its order, then what it left undecided."""
+    """AdaStop's decisions in order, followed by the undecided pairs."""
     n = test.config.n
     rows = [(d.better, d.worse, f"{d.difference:+.3f}", str((d.stage + 1) * n)) for d in decisions]
-    rows += [(*pair, "not told apart", str(test.stage * n)) for pair in test.undecided]
+    rows += [(*pair, "not significant", str(test.stage * n)) for pair in test.undecided]
     return ("better", "worse", "difference", "episodes each"), rows
 
 
 def _summary(results: Sequence[Result]) -> Iterator[str]:
-    told = results[0].table["protocol"]
-    yield f"<h1>{html.escape(told['name'])}</h1>"
-    yield f"<p class='soft'>{html.escape(told['engine'])}, {html.escape(told['task'])}: {told['episodes']} episodes "
-    yield f"from seed {told['first_seed']}, at most {told['max_steps']} steps each</p>"
+    protocol = results[0].table["protocol"]
+    yield f"<h1>{html.escape(protocol['name'])}</h1>"
+    yield f"<p class='soft'>{html.escape(protocol['engine'])}, {html.escape(protocol['task'])}: "
+    yield f"{protocol['episodes']} episodes from seed {protocol['first_seed']}, "
+    yield f"at most {protocol['max_steps']} steps each</p>"
     yield table(*summary_table(results))
 
 
 def _videos(folder: Path, results: Sequence[Result]) -> Iterator[str]:
-    """All failures of all agents, then the successes."""
-    shown = [(result, entry) for result in results for entry in result.table["videos"]]
+    """Videos of all agents, failures first."""
+    videos = [(result, entry) for result in results for entry in result.table["videos"]]
     for success, title in ((False, "Failures"), (True, "Successes")):
-        chosen = [(result, entry) for result, entry in shown if entry["success"] == success]
-        if chosen:
+        group = [(result, entry) for result, entry in videos if entry["success"] == success]
+        if group:
             yield f"<h2>{title}</h2><div class='tiles'>"
-        for result, entry in chosen:
+        for result, entry in group:
             source = os.path.relpath(result.folder / entry["file"], folder)
             note = (
                 ""
                 if entry["exact"]
-                else "; the worlds did not repeat themselves, so this is not the episode itself"
+                else "; the replay is not deterministic, so it differs from the evaluated episode"
             )
             yield video(source, f"{result.name}, seed {entry['seed']}{note}")
-        if chosen:
+        if group:
             yield "</div>"
     for result in results:
         if "no_videos" in result.table:
@@ -164,7 +165,7 @@ def _compared(comparisons: Sequence[Comparison]) -> Iterator[str]:
         yield "<h2>Paired by seed</h2>"
         yield table(headings, rows)
         yield "<p class='soft'>Bootstrap interval of the mean difference in score, exact McNemar test of success. "
-        yield "Each row stands by itself: several rows err more often than one.</p>"
+        yield "Each row is a separate test, without correction for multiple comparisons.</p>"
 
 
 def _early_stopping(test: AdaStop, decisions: Sequence[PairDecision]) -> Iterator[str]:
@@ -177,13 +178,12 @@ def _early_stopping(test: AdaStop, decisions: Sequence[PairDecision]) -> Iterato
 
 def _protocol(results: Sequence[Result]) -> Iterator[str]:
     yield "<h2>Protocol</h2>"
-    # One page may hold agents of different protocols only after early stopping, in their number of
-    # episodes.
-    for told in dict.fromkeys(result.table["protocol_digest"] for result in results):
-        same = [result for result in results if result.table["protocol_digest"] == told]
-        statement = html.escape(json.dumps(same[0].table["protocol"], indent=2))
-        names = html.escape(", ".join(result.name for result in same))
-        yield f"<p>{names}: sha256 <code>{told}</code></p><pre>{statement}</pre>"
+    # Protocols in one report differ only after early stopping, in the number of episodes.
+    for digest in dict.fromkeys(result.table["protocol_digest"] for result in results):
+        group = [result for result in results if result.table["protocol_digest"] == digest]
+        statement = html.escape(json.dumps(group[0].table["protocol"], indent=2))
+        names = html.escape(", ".join(result.name for result in group))
+        yield f"<p>{names}: sha256 <code>{digest}</code></p><pre>{statement}</pre>"
     for result in results:
         execution = html.escape(json.dumps(result.table["execution"], indent=2))
         yield f"<details><summary>execution of {html.escape(result.name)}</summary><pre>{execution}</pre></details>"

@@ -1,5 +1,5 @@
-"""One episode per seed: an agent acts in N worlds, and each episode is scored by the protocol's
-rules."""
+"""Runs one episode per seed: an agent acts in N environments, and each episode is scored by the
+protocol's rules."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from sim.evaluation.protocol import ScoreRule
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """What one world came to."""
+    """Result of one episode."""
 
     seed: int
     score: float
-    """By the protocol's rule."""
+    """Score by the protocol's rule."""
     success: bool
-    """By the protocol's rule."""
+    """Success by the protocol's criterion."""
     steps: int
-    """Control periods until the world ended or the time limit."""
+    """Control periods until the episode ended or the time limit."""
     largest: dict[str, float]
-    """Largest value at any step of every number that the world tells in `info`, such as push-T's
+    """Maximum over the steps of every number in the environment's `info`, such as push-T's
     `coverage`."""
     actions: np.ndarray
-    """(steps, A) as they were executed: the same seed and actions give the same episode again."""
+    """(steps, A) executed actions; the same seed and actions reproduce the episode."""
     trajectory: dict[str, np.ndarray] | None = None
-    """Per field `(steps, ...)`: the observation before each action, and `action`; None unless
+    """Per field `(steps, ...)` the observation before each action, and `action`; None unless
     recorded."""
 
 
@@ -52,54 +52,55 @@ def rollout(
 
     Args:
         agent: acts in the units of `env`.
-        env: `len(seeds)` worlds that freeze when they end.
-        seeds: of each episode's start and chance.
+        env: `len(seeds)` environments that freeze when they end.
+        seeds: seed of each episode's initial state and randomness.
         max_steps: time limit [control periods].
-        score: how an episode becomes one number.
+        score: rule that computes an episode's score.
         success: solved at any step, or at the last one.
-        record: keep observations.
-        watch: shown the observation after the reset and after every control period, to take
-            pictures.
+        record: whether to store observations.
+        watch: called with the observation after the reset and after every control period, for
+            example to render videos.
         progress: counts control periods of `max_steps`.
 
     Raises:
-        HandoffError: a world tells no such number as is to be scored, or what agent and worlds
-            find.
+        HandoffError: the environments do not report the scored quantity, or an error of the agent
+            or the environments.
     """
     observation = env.reset(seeds)
     agent.reset(seeds)
     watch(observation)
-    tally = _Tally(seeds, score, success, record)
+    statistics = _EpisodeStatistics(seeds, score, success, record)
     for step in range(max_steps):
-        action_NA = agent.act(observation, tally.running)
+        action_NA = agent.act(observation, statistics.running)
         result = env.step(action_NA)
-        tally.add(observation, action_NA, result)
+        statistics.add(observation, action_NA, result)
         observation = result.observation
         watch(observation)
-        progress(step + 1, max_steps, f"{int(tally.success.sum())}/{len(seeds)} solved")
-        if not tally.running.any():
+        progress(step + 1, max_steps, f"{int(statistics.success.sum())}/{len(seeds)} solved")
+        if not statistics.running.any():
             break
-    return tally.episodes()
+    return statistics.episodes()
 
 
-class _Tally:
-    """Score, success, length and extremes of N episodes, their actions, and on request their
-    observations."""
+class _EpisodeStatistics:
+    """Score, success, length, maxima and actions of N episodes, and their observations if
+    requested."""
 
     def __init__(self, seeds: Sequence[int], score: ScoreRule, success: str, record: bool) -> None:
         n = len(seeds)
         self.running = np.ones(n, dtype=bool)
         self.success = np.zeros(n, dtype=bool)
-        self._seeds, self._rule, self._once = seeds, score, success == "once"
+        self._seeds = seeds
+        self._rule = score
+        self._once = success == "once"
         self._score = np.full(n, -np.inf) if score.over == "max" else np.zeros(n)
         self._steps = np.zeros(n, dtype=int)
         self._largest: dict[str, np.ndarray] = {}
         self._actions: list[np.ndarray] = []
-        self._before: list[Observation] | None = [] if record else None
+        self._observations: list[Observation] | None = [] if record else None
 
-    def add(self, before: Observation, action: np.ndarray, result: Step) -> None:
-        """One control period: the observation `before` it, the `action` taken, and what came of
-        it."""
+    def add(self, observation: Observation, action: np.ndarray, result: Step) -> None:
+        """Adds one control period: the `action` taken after `observation`, and its `result`."""
         run = self.running
         self._steps[run] += 1
         self._add_score(self._scored(result), run)
@@ -110,11 +111,11 @@ class _Tally:
         self.success[run] = (self.success | solved)[run] if self._once else solved[run]
         self.running = run & ~(result.terminated | result.truncated)
         self._actions.append(np.array(action))
-        if self._before is not None:
-            self._before.append(before)
+        if self._observations is not None:
+            self._observations.append(observation)
 
     def episodes(self) -> list[EpisodeResult]:
-        """One per seed."""
+        """Results of all episodes, in the order of seeds."""
         return [
             EpisodeResult(
                 seed=int(seed),
@@ -129,7 +130,7 @@ class _Tally:
         ]
 
     def _scored(self, result: Step) -> np.ndarray:
-        """(N,) the number that the rule is about."""
+        """(N,) the quantity that the rule scores."""
         known = {
             "reward": result.reward,
             "success": result.info["success"],
@@ -137,7 +138,7 @@ class _Tally:
         }
         if self._rule.of not in known:
             raise HandoffError(
-                f"protocol: score.of is '{self._rule.of}', this world tells {sorted(known)}."
+                f"protocol: score.of is '{self._rule.of}', this environment reports {sorted(known)}."
             )
         return known[self._rule.of].astype(np.float64)
 
@@ -151,17 +152,16 @@ class _Tally:
                 self._score[run] = values[run]
 
     def _trajectory(self, i: int) -> dict[str, np.ndarray] | None:
-        if self._before is None:
+        recorded = self._observations
+        if recorded is None:
             return None
         steps = range(self._steps[i])
-        fields = {
-            name: np.stack([self._before[t][name][i] for t in steps]) for name in self._before[0]
-        }
+        fields = {name: np.stack([recorded[t][name][i] for t in steps]) for name in recorded[0]}
         return {**fields, "action": np.stack([self._actions[t][i] for t in steps])}
 
 
 def _numbers(info: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The diagnostics with one number per world, without `success`, which has its own rule."""
+    """The entries of `info` with one number per environment, except `success`."""
     return {
         name: values
         for name, values in info.items()

@@ -1,8 +1,8 @@
 """Fits parameters of the simulation to recorded motion.
 
 - `recordings`: recorded motion of a robot.
-- `parameters`: what may be tuned, and its range.
-- `tracking`: the recorded motion, replayed in simulation.
+- `parameters`: tunable parameters and their ranges.
+- `tracking`: replay of the recorded motion in simulation.
 - `tune`: the search.
-- `identifiability`: how far the data determine a parameter.
+- `identifiability`: precision with which the data determine a parameter.
 """

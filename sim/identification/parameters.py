@@ -1,4 +1,5 @@
-"""Unknown parameters of a simulated arm: their ranges, and how they are written into a model."""
+"""Defines the tunable parameters of a simulated arm with their ranges, and writes them into a
+model."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -17,43 +18,43 @@ from robots.franka.robot import Robot
 Quantity = Literal["stiffness", "damping", "viscous", "friction", "armature", "payload", "delay"]
 
 UNITS: dict[str, str] = {
-    "stiffness": "of the gain",
-    "damping": "of the gain",
+    "stiffness": "times the gain",
+    "damping": "times the gain",
     "viscous": "Nm s/rad",
     "friction": "Nm",
     "armature": "kg m^2",
     "payload": "kg",
     "delay": "s",
 }
-"""Of each quantity's values."""
+"""Unit of each quantity's values."""
 
 STICTION = (0.998, 0.9995, 0.001, 0.5, 2.0)
-"""MuJoCo's `solimp` of dry friction. At its default a joint under a load below the friction torque
-creeps by milliradians per second; real ones stick."""
+"""MuJoCo's `solimp` of dry friction. With the default, a joint under a load below the friction
+torque creeps by milliradians per second; real joints stick."""
 
 
 @config
 class Parameter:
-    """One unknown of the simulated arm and where it may lie."""
+    """One tunable parameter of the simulated arm and its range."""
 
     what: Quantity
-    """stiffness, damping: of the impedance law, as factors of `TrackingConfig.gains`. viscous,
-    friction: of the joints, proportional to velocity [Nm s/rad] and constant [Nm]. armature:
-    reflected rotor inertia [kg m^2]. payload: mass between the fingertips [kg]. delay: of all
-    targets [s]."""
+    """Quantity of the parameter. stiffness, damping: gains of the impedance law, as factors of
+    `TrackingConfig.gains`. viscous, friction: joint friction, proportional to velocity [Nm s/rad]
+    and constant [Nm]. armature: reflected rotor inertia [kg m^2]. payload: mass between the
+    fingertips [kg]. delay: delay of all targets [s]."""
     joints: tuple[int, ...] = ()
-    """Numbers of the joints that share the value, from 1; empty: all of them. Of no meaning for
+    """Numbers, from 1, of the joints that share the value; empty for all joints. Ignored for
     payload and delay."""
     low: float
-    """Lower bound of the search."""
+    """Lower bound, in the unit of `UNITS`."""
     high: float
-    """Bounds of the value, in the unit of `UNITS`."""
+    """Upper bound, in the unit of `UNITS`."""
     log: bool = False
-    """Whether the search is uniform in the logarithm; for factors."""
+    """Whether the search is uniform in the logarithm, suitable for factors."""
 
     @property
     def name(self) -> str:
-        """Such as `stiffness of joint 2`."""
+        """Name in reports, such as `stiffness of joint 2`."""
         if self.what in ("payload", "delay"):
             return self.what
         if not self.joints:
@@ -73,8 +74,8 @@ def per_joint(
 
 
 def all_parameters(robot: Robot) -> tuple[Parameter, ...]:
-    """All that may be unknown of `robot`, in ranges that are our choice; the payload is the rating
-    of Franka's arms at most."""
+    """All tunable parameters of `robot`, in ranges of our choice; the payload is at most the rating
+    of Franka's arms."""
     return (
         *per_joint(robot, "stiffness", 0.5, 2.0, log=True),
         *per_joint(robot, "damping", 0.5, 2.0, log=True),
@@ -86,7 +87,7 @@ def all_parameters(robot: Robot) -> tuple[Parameter, ...]:
 
 
 def to_values(parameters: Sequence[Parameter], unit: np.ndarray) -> np.ndarray:
-    """(..., D) values of unit coordinates (..., D)."""
+    """Converts unit coordinates (..., D) to values (..., D)."""
     low, high = np.array([p.low for p in parameters]), np.array([p.high for p in parameters])
     log = np.array([p.log for p in parameters])
     # The logarithm of a lower bound of 0 is never used.
@@ -98,15 +99,15 @@ def check_parameters(parameters: Sequence[Parameter], robot: Robot) -> None:
     """Checks joints and bounds.
 
     Raises:
-        HandoffError: no parameters, the same one twice, a joint that `robot` does not have, or
-            bounds that are not low < high.
+        HandoffError: no parameters, a duplicate, a joint that `robot` does not have, or a lower
+            bound that is not below the upper one.
     """
     if not parameters:
-        raise HandoffError("parameters: none given, at least 1 is needed.")
+        raise HandoffError("parameters: 0 given, at least 1 is needed.")
     names = [parameter.name for parameter in parameters]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise HandoffError(f"parameters: {twice} given twice.")
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise HandoffError(f"parameters: {duplicates} given more than once.")
     for item in parameters:
         if any(not 1 <= joint <= robot.num_joints for joint in item.joints):
             raise HandoffError(
@@ -123,11 +124,11 @@ def check_parameters(parameters: Sequence[Parameter], robot: Robot) -> None:
 def write_parameters(
     parameters: Sequence[Parameter], values: np.ndarray, base: Any, model: Any, robot: Robot
 ) -> float:
-    """Writes `values` (D,) into `model` (mujoco.MjModel), a copy of `base` with joint impedance;
-    returns the delay [s].
+    """Writes `values` (D,) into `model` (mujoco.MjModel), a copy of `base` with joint impedance,
+    and returns the delay [s].
 
-    `mj_setConst` must follow. The models of tasks with joint actions may be written as well, save
-    for `payload`.
+    Call `mj_setConst` afterwards. Models of tasks with joint actions are supported, too, except for
+    `payload`.
 
     Raises:
         HandoffError: the model lacks an actuator, a joint or the payload's body.
@@ -137,16 +138,17 @@ def write_parameters(
         names = [robot.joint_names[joint - 1] for joint in item.joints] or robot.joint_names
         match item.what:
             case "stiffness":
-                found = [_find(base, item, "actuator", f"impedance_{name}").id for name in names]
-                model.actuator_gainprm[found, 0] = value * base.actuator_gainprm[found, 0]
-                model.actuator_biasprm[found, 1] = value * base.actuator_biasprm[found, 1]
+                ids = [_find(base, item, "actuator", f"impedance_{name}").id for name in names]
+                model.actuator_gainprm[ids, 0] = value * base.actuator_gainprm[ids, 0]
+                model.actuator_biasprm[ids, 1] = value * base.actuator_biasprm[ids, 1]
             case "damping":
-                found = [_find(base, item, "actuator", f"impedance_{name}").id for name in names]
-                model.actuator_biasprm[found, 2] = value * base.actuator_biasprm[found, 2]
+                ids = [_find(base, item, "actuator", f"impedance_{name}").id for name in names]
+                model.actuator_biasprm[ids, 2] = value * base.actuator_biasprm[ids, 2]
             case "payload":
                 body = _find(base, item, "body", "payload").id
                 model.body_mass[body] = value
-                # A ball of 3 cm radius: small beside what its distance from the joints makes of it.
+                # A ball of 3 cm radius: small compared with the effect of its distance from the
+                # joints.
                 model.body_inertia[body] = 0.4 * value * 0.03**2
             case "delay":
                 delay += float(value)
@@ -178,13 +180,13 @@ def _find(
         return getattr(model, kind)(name)
     except KeyError:
         raise HandoffError(
-            f"{item.name}: the model has no {kind} '{name}'. Does its task act on joints?"
+            f"{item.name}: the model has no {kind} '{name}'. Does its task have joint actions?"
         ) from None
 
 
 def nominal_values(parameters: Sequence[Parameter], robot: Robot) -> np.ndarray:
-    """(D,) the values that the robot's model has before tuning: factors of 1, no friction, no
-    payload, no delay."""
+    """(D,) values of the robot's model before tuning: factors of 1, no friction, no payload, no
+    delay."""
     nominal = {
         "stiffness": 1.0,
         "damping": 1.0,

@@ -1,4 +1,4 @@
-"""Recordings of an arm: what it was told, and what it did."""
+"""Reads recordings of an arm's commanded and measured motion."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 
 SHORTEST = 10
-"""Fewest samples of a recording."""
+"""Minimum number of samples of a recording."""
 
 
 class Recording(NamedTuple):
-    """What the robot was told and what it did; row k of each belongs to time k / rate_hz."""
+    """Commanded and measured motion of the robot; row k of each array is at time k / rate_hz."""
 
     target: np.ndarray
     """(T, J) commanded joint positions [rad]."""
@@ -24,8 +24,8 @@ class Recording(NamedTuple):
     """(T, J) measured joint positions [rad]."""
     rate_hz: float
     dq: np.ndarray | None = None
-    """(T, J) measured joint velocities [rad/s], of which the first row starts the replay; None
-    starts it at rest."""
+    """(T, J) measured joint velocities [rad/s], whose first row is the replay's initial velocity;
+    None starts it at rest."""
 
 
 def read_recordings(
@@ -36,34 +36,36 @@ def read_recordings(
     target: str = "q_d",
     every: int = 10,
 ) -> list[Recording]:
-    """Recordings from an `EpisodeStore`, such as a deployment's 1 kHz stream `robot`.
+    """Reads recordings from an `EpisodeStore`, such as a deployment's 1 kHz stream `robot`.
 
-    `q_d` is what drove the arm only where the robot's own joint controller followed it; under
-    torque control record the targets in a field of their own and name it.
+    `q_d` is the commanded position only if the robot's own joint controller tracked it; with torque
+    control, record the targets in a separate field and name it.
 
     Args:
-        path: of the store.
-        episodes: which; None takes all.
-        stream: one with the fields `q` (J,), `target` (J or more,) and perhaps `dq` (J,).
-        target: field of the commanded joint positions; as many entries are taken as `q` has.
-        every: keeps each `every`-th sample; 10 makes 100 Hz of 1 kHz.
+        path: folder of the store.
+        episodes: numbers of the episodes; None takes all.
+        stream: stream with the fields `q` (J,), `target` (J or more,) and optionally `dq` (J,).
+        target: field of the commanded joint positions, of which the first J entries are used.
+        every: keeps each `every`-th sample; 10 converts 1 kHz to 100 Hz.
 
     Raises:
-        HandoffError: no such store, episode, stream or field, or what `check_recordings` finds.
+        HandoffError: no such store, episode, stream or field, or an error of `check_recordings`.
     """
     if every < 1:
-        raise HandoffError(f"recordings: every {every}th sample asked for, expected at least 1.")
+        raise HandoffError(f"recordings: every is {every}, expected at least 1.")
     store = EpisodeStore.open(path)
     spec = store.schema.stream(stream)
     fields = ["q", target, *(["dq"] if "dq" in spec.fields else [])]
     recordings = []
     for episode in range(store.num_episodes) if episodes is None else episodes:
         arrays = store.read(episode, stream, fields)
-        taken = {
+        samples = {
             name: np.asarray(array, dtype=np.float64)[::every] for name, array in arrays.items()
         }
-        commanded = taken[target][:, : taken["q"].shape[1]]
-        recordings.append(Recording(commanded, taken["q"], spec.rate_hz / every, taken.get("dq")))
+        commanded = samples[target][:, : samples["q"].shape[1]]
+        recordings.append(
+            Recording(commanded, samples["q"], spec.rate_hz / every, samples.get("dq"))
+        )
     check_recordings(recordings)
     return recordings
 
@@ -72,15 +74,15 @@ def check_recordings(recordings: Sequence[Recording], joints: int | None = None)
     """Checks that recordings can be replayed together.
 
     Args:
-        recordings: at least one.
-        joints: J, of the arm that replays them; None takes that of the first recording.
+        recordings: at least one recording.
+        joints: J, number of joints of the replaying arm; None takes that of the first recording.
 
     Raises:
-        HandoffError: none, another shape than (T, J), too short, not finite, different rates, or an
-            arm that never left its place.
+        HandoffError: no recordings, a shape other than (T, J), too few samples, non-finite values,
+            different rates, or an arm that does not move.
     """
     if not recordings:
-        raise HandoffError("recordings: none given, at least 1 is needed. Is the store empty?")
+        raise HandoffError("recordings: 0 given, at least 1 is needed. Is the store empty?")
     joints = recordings[0].q.shape[-1] if joints is None else joints
     for i, recording in enumerate(recordings):
         length = len(recording.q)
@@ -89,30 +91,30 @@ def check_recordings(recordings: Sequence[Recording], joints: int | None = None)
         for name, array in arrays.items():
             if array.shape != (length, joints):
                 raise HandoffError(
-                    f"recording {i}: {name} has shape {array.shape}, expected ({length}, {joints}). Is it the "
-                    "arm's alone?"
+                    f"recording {i}: {name} has shape {array.shape}, expected ({length}, {joints}). Does it contain "
+                    "more than the arm's joints?"
                 )
             if not np.isfinite(array).all():
                 step, joint = np.argwhere(~np.isfinite(array))[0]
                 raise HandoffError(
                     f"recording {i}: {name} of joint {joint + 1} at sample {step} is {array[step, joint]}, expected a "
-                    "finite number. Was a sensor lost?"
+                    "finite number. Did a sensor fail?"
                 )
         if length < SHORTEST:
             raise HandoffError(
-                f"recording {i}: {length} samples, at least {SHORTEST} are needed. Was it cut off at once?"
+                f"recording {i}: {length} samples, at least {SHORTEST} are needed. Was the recording aborted?"
             )
         if not recording.rate_hz > 0.0:
             raise HandoffError(
-                f"recording {i}: rate is {recording.rate_hz} Hz, expected more than 0."
+                f"recording {i}: rate is {recording.rate_hz} Hz, expected a positive rate."
             )
     rates = sorted({float(recording.rate_hz) for recording in recordings})
     if len(rates) > 1:
         raise HandoffError(
-            f"recordings: rates {rates} Hz, expected one. Resample them before tuning."
+            f"recordings: rates {rates} Hz, expected one common rate. Resample them before tuning."
         )
     if max(float(np.ptp(recording.target, axis=0).max()) for recording in recordings) < 1e-4:
         raise HandoffError(
-            "recordings: no target moves by more than 0.0001 rad; nothing can be told from an arm at rest. "
-            "Was the field of the targets the right one?"
+            "recordings: no target moves by more than 0.0001 rad; an arm at rest determines no parameter. "
+            "Is the field of the targets the right one?"
         )

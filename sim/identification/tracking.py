@@ -1,8 +1,8 @@
-"""Replaying recorded joint targets in a simulated arm, under many sets of parameters at once.
+"""Replays recorded joint targets in a simulated arm with many sets of parameters at once.
 
-The arm is the robot's MuJoCo model with the hand's mass, under the joint impedance law of
-`robots.control.impedance`, without table and contacts. Targets are joined by straight lines, as
-`sim.engines.mujoco` joins them within a control period.
+The arm is the robot's MuJoCo model with the gripper's mass, under the joint impedance law of
+`robots.control.impedance`, without table and contacts. Targets are interpolated linearly, as
+`sim.engines.mujoco` does within a control period.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -27,27 +27,26 @@ from sim.scene.scene import add_joint_impedance
 
 @config
 class TrackingConfig:
-    """The arm whose parameters are sought."""
+    """Simulated arm whose parameters are tuned."""
 
     robot: RobotName = "fr3"
-    """The arm."""
+    """Name of the arm."""
     gains: ImpedanceGains = ImpedanceGains()
-    """Gains that the robot was commanded; factors refer to them."""
-    hand: bool = True
+    """Gains of the robot's controller in the recording, to which factors refer."""
+    gripper: bool = True
     """Whether the robot's gripper is mounted."""
     payload_compensated: bool = False
-    """Whether the robot was told of its payload and carries the weight itself; then only its
-    inertia is felt."""
+    """Whether the robot compensates the payload's weight; then only its inertia has an effect."""
     timestep: float = 0.005
-    """Longest physics step [s]: that of the worlds that will use the result."""
+    """Maximum physics step [s], that of the environments that will use the result."""
     threads: int = 1
-    """Threads of physics. Results do not depend on it."""
+    """Number of physics threads, which does not affect the results."""
     batch: int = 64
-    """Parameter sets simulated together; bounds the memory."""
+    """Number of parameter sets simulated together, which bounds memory."""
 
 
 class Tracking:
-    """The simulated arm in front of a set of recordings."""
+    """Replay of a set of recordings in the simulated arm."""
 
     def __init__(
         self,
@@ -58,8 +57,7 @@ class Tracking:
         """Compiles the arm.
 
         Raises:
-            HandoffError: see `check_recordings`; no parameters, joints that do not exist, or empty
-                ranges.
+            HandoffError: an error of `check_recordings` or `check_parameters`.
         """
         import mujoco
         from mujoco import rollout
@@ -67,7 +65,8 @@ class Tracking:
         self.robot = robot = find_robot(config.robot)
         check_recordings(recordings, robot.num_joints)
         check_parameters(parameters, robot)
-        self.recordings, self.parameters = tuple(recordings), tuple(parameters)
+        self.recordings = tuple(recordings)
+        self.parameters = tuple(parameters)
         period = 1.0 / recordings[0].rate_hz
         self.substeps = int(np.ceil(period / config.timestep - 1e-9))
         self.timestep = period / self.substeps
@@ -78,22 +77,22 @@ class Tracking:
         self._data = [mujoco.MjData(self.model) for _ in range(max(1, config.threads))]
 
     def positions(self, values: np.ndarray) -> list[np.ndarray]:
-        """Per recording (P, T, J): joint positions [rad] simulated with the parameters `values` (P,
+        """Joint positions (P, T, J) [rad] per recording, simulated with the parameters `values` (P,
         D)."""
-        parts = [
+        batches = [
             self._batch(values[i : i + len(self._models)])
             for i in range(0, len(values), len(self._models))
         ]
-        return [np.concatenate(part) for part in zip(*parts, strict=True)]
+        return [np.concatenate(arrays) for arrays in zip(*batches, strict=True)]
 
     def residuals(self, values: np.ndarray) -> np.ndarray:
-        """(P, M) simulated minus measured [rad], all samples but the first of each recording, one
-        after another."""
+        """(P, M) simulated minus measured [rad]: all samples except the first of each recording,
+        concatenated."""
         return _flat(self._differences(values), len(values))
 
     def errors(self, values: np.ndarray) -> np.ndarray:
-        """(P, J) mean squared tracking difference per joint [rad^2]; infinite where a simulation
-        diverged."""
+        """(P, J) mean squared tracking error per joint [rad^2]; infinite for a diverged
+        simulation."""
         size = len(self._models)
         errors = []
         for i in range(0, len(values), size):
@@ -107,7 +106,7 @@ class Tracking:
         self._pool.close()
 
     def _differences(self, values: np.ndarray) -> list[np.ndarray]:
-        """Per recording (P, T - 1, J)."""
+        """Simulated minus measured (P, T - 1, J) [rad] per recording."""
         simulated = self.positions(values)
         return [s[:, 1:] - r.q[None, 1:] for s, r in zip(simulated, self.recordings, strict=True)]
 
@@ -121,11 +120,11 @@ class Tracking:
         return [self._replay(recording, delays) for recording in self.recordings]
 
     def _replay(self, recording: Recording, delays: np.ndarray) -> np.ndarray:
-        """(P, T, J) positions of one recording, models being written already."""
+        """Replays one recording with the current models and returns positions (P, T, J)."""
         count, steps = len(delays), (len(recording.q) - 1) * self.substeps
-        # A physics step is driven by the target at its end, as in the worlds.
+        # A physics step uses the target at its end, as in the environments.
         times = np.arange(1, steps + 1) * self.timestep
-        # A state is the time, then positions and velocities of the joints.
+        # A state consists of the time, then positions and velocities of the joints.
         joints = self.robot.num_joints
         positions = slice(1, 1 + joints)
         start = np.zeros((count, 1 + 2 * joints))
@@ -143,8 +142,8 @@ class Tracking:
             sensordata=np.empty((count, steps, 0)),
             skip_checks=True,
         )
-        seen = state[:, self.substeps - 1 :: self.substeps, positions]
-        return np.concatenate([start[:, None, positions], seen], axis=1)
+        sampled = state[:, self.substeps - 1 :: self.substeps, positions]
+        return np.concatenate([start[:, None, positions], sampled], axis=1)
 
 
 def _flat(differences: Sequence[np.ndarray], count: int) -> np.ndarray:
@@ -152,13 +151,13 @@ def _flat(differences: Sequence[np.ndarray], count: int) -> np.ndarray:
 
 
 def _delayed(recording: Recording, times: np.ndarray, delays: np.ndarray) -> np.ndarray:
-    """(P, S, J) targets in force at `times` (S,) [s] when they arrive `delays` (P,) [s] late."""
+    """(P, S, J) targets at `times` (S,) [s], delayed by `delays` (P,) [s]."""
     sample = np.clip(
         (times[None] - delays[:, None]) * recording.rate_hz, 0.0, len(recording.target) - 1.0
     )
-    before = np.minimum(sample.astype(np.int64), len(recording.target) - 2)
-    share = (sample - before)[..., None]
-    return recording.target[before] * (1.0 - share) + recording.target[before + 1] * share
+    index = np.minimum(sample.astype(np.int64), len(recording.target) - 2)
+    fraction = (sample - index)[..., None]
+    return recording.target[index] * (1.0 - fraction) + recording.target[index + 1] * fraction
 
 
 def _arm(config: TrackingConfig, robot: Robot, timestep: float) -> Any:
@@ -172,7 +171,7 @@ def _arm(config: TrackingConfig, robot: Robot, timestep: float) -> Any:
     flange = spec.site(robot.flange_name).pos
     link = spec.body(robot.link_names[-1])
     gripper = robot.gripper
-    if config.hand:
+    if config.gripper:
         half_turn = gripper.yaw / 2
         link.add_body(
             name="hand",

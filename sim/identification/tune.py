@@ -1,12 +1,12 @@
-"""Real-to-sim tuning: parameters with which a simulated arm follows recorded joint targets as the
-real one did.
+"""Tunes a simulated arm to real recordings: finds parameters with which it follows recorded joint
+targets like the real arm.
 
-The paper's (Lin et al., arXiv 2502.20396, "autotune"): sample K parameter sets, replay the recorded
-target sequences in parallel simulations, keep the set with the smallest mean squared tracking
-difference. `rounds=0, polish=0` is just that. Joint limits, which the paper samples too, are not
-sought: they are published. Ours: scale factors sampled uniformly in the logarithm;
-rounds of the cross-entropy method around the best; damped Gauss-Newton steps at the end; and the
-report on which parameters the recordings determine at all.
+The method of the paper (Lin et al., arXiv 2502.20396, "autotune"): sample K parameter sets, replay
+the recorded target sequences in parallel simulations, and keep the set with the smallest mean
+squared tracking error; `rounds=0, polish=0` selects it. Joint limits, which the paper samples, too,
+are not tuned because they are published. Our additions: scale factors are sampled uniformly in the
+logarithm; rounds of the cross-entropy method around the best sets; damped Gauss-Newton steps at the
+end; and a report on which parameters the recordings determine.
 """
 
 from __future__ import annotations
@@ -38,86 +38,86 @@ if TYPE_CHECKING:
 
 @config
 class TuneConfig:
-    """How hard to search."""
+    """Effort of the search."""
 
     samples: int = 1000
-    """K, parameter sets of the paper's random search."""
+    """K, number of parameter sets of the paper's random search."""
     rounds: int = 5
-    """Rounds of the cross-entropy method after it; 0 leaves them out."""
+    """Rounds of the cross-entropy method after the random search; 0 skips them."""
     round_samples: int = 200
-    """Sets per round."""
+    """Number of parameter sets per round."""
     elites: int = 20
-    """Best sets so far from which a round takes its mean and spread."""
+    """Number of best sets from which a round takes its mean and standard deviation."""
     polish: int = 8
-    """Most Gauss-Newton steps at the end; 0 leaves them out."""
+    """Maximum number of Gauss-Newton steps at the end; 0 skips them."""
     keep: int = 10
-    """Best sets whose spread is reported."""
+    """Number of best sets whose standard deviation is reported."""
     seed: int = 0
     """Seed of the search."""
     noise_floor: float = 2e-5
-    """Least standard deviation of a measured position that intervals reckon with [rad]; our choice,
-    a fifth of what
-    0.1 mm at a reach of 1 m (the arm's published repeatability) means for one joint."""
+    """Minimum standard deviation of a measured position for the intervals [rad]; our choice, a
+    fifth of the angle of one joint that corresponds to 0.1 mm at a reach of 1 m (the arm's
+    published repeatability)."""
     profile_points: int = 9
-    """Values per parameter at which the profile of the error is computed; 0 leaves the profiles
-    out."""
+    """Number of values per parameter at which the error's profile is computed; 0 skips the
+    profiles."""
     tracking: TrackingConfig = TrackingConfig()
     """Replay of the recorded motion in simulation."""
 
 
 class Tuning(NamedTuple):
-    """What tuning found."""
+    """Result of tuning."""
 
     parameters: tuple[Parameter, ...]
     values: np.ndarray
     """(D,) best values."""
     mse: float
-    """Mean squared tracking difference with them [rad^2]."""
+    """Mean squared tracking error with the best values [rad^2]."""
     joint_mse: np.ndarray
-    """(J,) the same per joint."""
+    """(J,) mean squared tracking error per joint with the best values [rad^2]."""
     nominal_mse: float
-    """The same with the model's own values."""
+    """Mean squared tracking error with the model's own values [rad^2]."""
     sampled_values: np.ndarray
     """(S, D) all sets of the random search and of the rounds, the best first."""
     sampled_mse: np.ndarray
-    """(S,) their errors, rising."""
+    """(S,) errors of these sets, ascending [rad^2]."""
     best_few_spread: np.ndarray
-    """(D,) standard deviation of the best few sampled values."""
+    """(D,) standard deviation of the `config.keep` best sampled values."""
     report: Identifiability
     config: TuneConfig
     recordings: tuple[Recording, ...]
     tracked: tuple[tuple[np.ndarray, np.ndarray], ...]
-    """Per recording: positions (T, J) [rad] simulated with the model's own values, and with the
-    best."""
+    """Per recording, positions (T, J) [rad] simulated with the model's own values and with the best
+    values."""
 
     def value(self, what: Quantity, joint: int = 1) -> float:
         """Best value of one parameter.
 
         Raises:
-            HandoffError: it was not among those sought.
+            HandoffError: the parameter was not tuned.
         """
         for parameter, value in zip(self.parameters, self.values, strict=True):
             of_joint = not parameter.joints or joint in parameter.joints
             if parameter.what == what and (what in ("payload", "delay") or of_joint):
                 return float(value)
         raise HandoffError(
-            f"tuning: {what} of joint {joint} was not sought; sought were {self.names}."
+            f"tuning: {what} of joint {joint} was not tuned; tuned parameters are {self.names}."
         )
 
     @property
     def names(self) -> list[str]:
-        """Of the parameters."""
+        """Names of the parameters."""
         return [parameter.name for parameter in self.parameters]
 
     @property
     def intervals(self) -> np.ndarray:
-        """(D, 2) 95 % intervals of the values, cut at the ranges."""
+        """(D, 2) 95 % intervals of the values, clipped to the ranges."""
         return to_values(self.parameters, self.report.interval.T).T
 
     def lines(self) -> list[str]:
-        """The result in words, a line per parameter and per trade-off."""
+        """Summary in words, with one line per parameter and per trade-off."""
         text = [
-            f"tracking error {self.mse**0.5:.2e} rad rms, was {self.nominal_mse**0.5:.2e} rad before"
+            f"tracking error {self.mse**0.5:.2e} rad rms, {self.nominal_mse**0.5:.2e} rad before tuning"
         ]
         for i, parameter in enumerate(self.parameters):
             low, high = self.intervals[i]
@@ -138,17 +138,17 @@ def tune(
     config: TuneConfig | None = None,
     progress: Progress = no_progress,
 ) -> Tuning:
-    """Finds the parameters under which simulation and recordings agree best. Deterministic in its
-    seed.
+    """Finds the parameters for which simulation and recordings agree best. Deterministic for a
+    given seed.
 
     Args:
-        recordings: of one rate; together they should move every joint, fast and slowly.
-        parameters: D unknowns with their ranges; all else stays as the model has it.
-        config: how hard to search.
+        recordings: recordings of one rate; together they should move every joint fast and slowly.
+        parameters: D parameters to tune with their ranges; all others keep the model's values.
+        config: effort of the search.
         progress: counts parameter sets.
 
     Raises:
-        HandoffError: bad recordings, parameters or counts, or no set whose simulation stays finite.
+        HandoffError: invalid recordings, parameters or counts, or all simulations diverged.
     """
     config = config or TuneConfig()
     _check(config)
@@ -160,7 +160,7 @@ def tune(
 
 
 def write_tuning(tuning: Tuning, folder: Path) -> None:
-    """Writes `tuning.json`, `tracking.png` and, where there are profiles, `profiles.png` to an
+    """Writes `tuning.json`, `tracking.png` and, if there are profiles, `profiles.png` to an
     existing `folder`."""
     text = json.dumps(to_json(tuning), indent=2, allow_nan=False) + "\n"
     write_atomically(folder / "tuning.json", text.encode())
@@ -170,9 +170,9 @@ def write_tuning(tuning: Tuning, folder: Path) -> None:
 
 
 def to_json(tuning: Tuning) -> dict[str, Any]:
-    """JSON-ready figures of a tuning; what is infinite becomes null."""
+    """Results of a tuning as JSON-serialisable values; infinite ones become null."""
     report = tuning.report
-    found = {
+    results = {
         name: {
             "value": float(tuning.values[i]),
             "unit": UNITS[tuning.parameters[i].what],
@@ -194,7 +194,7 @@ def to_json(tuning: Tuning) -> dict[str, Any]:
         "nominal_mse": tuning.nominal_mse,
         "joint_mse": tuning.joint_mse.tolist(),
         "best_few_mse": [_finite(value) for value in few.tolist()],
-        "parameters": found,
+        "parameters": results,
         "condition": _finite(report.condition),
         "trade_offs": [direction.about for direction in report.open_directions],
         "lines": tuning.lines(),
@@ -209,20 +209,22 @@ def _tune(tracking: Tracking, config: TuneConfig, progress: Progress) -> Tuning:
     unit, errors = unit[order], joint_mse[order].mean(axis=1)
     if not np.isfinite(errors[0]):
         raise HandoffError(
-            f"tuning: all of {len(errors)} parameter sets diverged. Is the damping's range far too high or too low?"
+            f"tuning: all {len(errors)} parameter sets diverged. Is the damping's range far too high or too low?"
         )
 
     def residuals(sets: np.ndarray) -> np.ndarray:
         return tracking.residuals(to_values(parameters, sets))
 
+    # Refine the best set, then compare it with the model's own values.
     best = _polish(residuals, unit[0], config.polish)
     values, nominal = to_values(parameters, best), nominal_values(parameters, tracking.robot)
     tracked = tracking.positions(np.stack([nominal, values]))
     blocks = [s[1, 1:] - r.q[1:] for s, r in zip(tracked, tracking.recordings, strict=True)]
     errors_joint = tracking.errors(np.stack([nominal, values]))
-    freedom = max(1, sum(block.size for block in blocks) - len(best))
+    # Noise of a residual, inflated by its correlation in time.
+    degrees = max(1, sum(block.size for block in blocks) - len(best))
     variance = (
-        sum(float(np.sum(block**2)) for block in blocks) / freedom * correlation_inflation(blocks)
+        sum(float(np.sum(block**2)) for block in blocks) / degrees * correlation_inflation(blocks)
     )
     noise = float(np.sqrt(max(variance, config.noise_floor**2)))
     names = [parameter.name for parameter in parameters]
@@ -246,7 +248,8 @@ def _tune(tracking: Tracking, config: TuneConfig, progress: Progress) -> Tuning:
 def _search(
     tracking: Tracking, config: TuneConfig, progress: Progress
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Unit coordinates (S, D) of all sets tried and their errors per joint (S, J) [rad^2]."""
+    """Searches randomly, then by the cross-entropy method; returns unit coordinates (S, D) of all
+    sets and their errors per joint (S, J) [rad^2]."""
     size = len(tracking.parameters)
     rng = np.random.default_rng(config.seed)
     total = config.samples + config.rounds * config.round_samples
@@ -262,7 +265,7 @@ def _search(
             progress(len(tried), total, f"best {np.sqrt(errors.mean(axis=1).min()):.2e} rad rms")
         if done < config.rounds:
             elite = tried[np.argsort(errors.mean(axis=1), kind="stable")[: config.elites]]
-            # The least spread keeps the search alive in directions where the elites happen to
+            # The minimum spread keeps the search going in directions in which the elites happen to
             # agree.
             spread = np.maximum(elite.std(axis=0), 0.01)
             proposals = elite.mean(axis=0) + spread * rng.standard_normal(
@@ -273,8 +276,8 @@ def _search(
 
 
 def _polish(residuals: Any, start: np.ndarray, steps: int) -> np.ndarray:
-    """Levenberg-Marquardt steps within the ranges; several dampings are tried at once and the best
-    one is kept."""
+    """Takes Levenberg-Marquardt steps within the ranges; each tries several dampings at once and
+    keeps the best."""
     best, error = start, float(np.mean(residuals(start[None]) ** 2))
     for _ in range(steps):
         J, r = jacobian(residuals, best), residuals(best[None])[0]
@@ -299,12 +302,12 @@ def _polish(residuals: Any, start: np.ndarray, steps: int) -> np.ndarray:
 def _check(config: TuneConfig) -> None:
     if config.samples < 2 or config.rounds < 0 or config.polish < 0:
         raise HandoffError(
-            f"tuning: {config.samples} samples, {config.rounds} rounds, {config.polish} steps of polish; expected at "
-            "least 2, 0 and 0."
+            f"tuning: samples is {config.samples}, rounds {config.rounds}, polish {config.polish}; expected at least "
+            "2, 0 and 0."
         )
     if config.rounds and (config.round_samples < 1 or config.elites < 2):
         raise HandoffError(
-            f"tuning: rounds of {config.round_samples} samples with {config.elites} elites, expected at least 1 and 2."
+            f"tuning: round_samples is {config.round_samples}, elites {config.elites}; expected at least 1 and 2."
         )
 
 
@@ -313,8 +316,8 @@ def _finite(value: float) -> float | None:
 
 
 def _draw_tracking(tuning: Tuning) -> Figure:
-    """Tracking error of the first recording, joint by joint: measured, simulated before and
-    after."""
+    """Plots the tracking error of the first recording per joint: measured, simulated before and
+    after tuning."""
     from matplotlib.figure import Figure
 
     recording, (before, after) = tuning.recordings[0], tuning.tracked[0]
@@ -340,8 +343,8 @@ def _draw_tracking(tuning: Tuning) -> Figure:
 
 
 def _draw_profiles(tuning: Tuning) -> Figure:
-    """The error along each parameter, the others adapted; grey where the recordings leave the
-    parameter open."""
+    """Plots the error along each parameter with the others adapted; parameters that the recordings
+    do not determine are grey."""
     from matplotlib.figure import Figure
 
     count = len(tuning.parameters)

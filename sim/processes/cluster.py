@@ -1,9 +1,9 @@
-"""Simulators on several machines: a placement group of a Ray cluster, a bundle of resources for
-each.
+"""Allocates simulators on several machines: a placement group of a Ray cluster with one bundle of
+resources per simulator.
 
-Ray places them, tells of machines that are lost and gives their bundles other ones;
-`sim.processes.ray_process` makes the worlds there what they were. Every machine needs the same
-Handoff: what is installed there is compared.
+Ray places the bundles, detects lost machines and moves their bundles to others;
+`sim.processes.ray_process` restores the environments there. Every machine needs the same version of
+Handoff, which is checked.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from robots.interfaces import VecEnv
 from sim.processes.config import ClusterConfig
 
 ANSWER_S = 5.0
+"""Timeout for connecting to the cluster's address [s]."""
 
 
 class Cluster:
-    """Room for simulators in a Ray cluster; the connection lives as long as this process.
+    """Resources for simulators in a Ray cluster; the connection stays open until this process ends.
 
     Args:
-        config: which cluster, and how much of it.
-        simulators: how many.
+        config: address of the cluster and resources per simulator.
+        simulators: number of simulators.
 
     Raises:
-        HandoffError: Ray is missing, nobody answers at the address, or there is no room in time.
+        HandoffError: Ray is not installed, no cluster at the address, or no free resources in time.
     """
 
     def __init__(self, config: ClusterConfig, simulators: int) -> None:
@@ -38,83 +39,84 @@ class Cluster:
 
         self.config = config
         self._bundle = {"CPU": config.cores} | ({"GPU": config.gpus} if config.gpus else {})
-        self._room = placement_group([self._bundle] * simulators, strategy=config.strategy)
-        if not self._room.wait(timeout_seconds=config.patience_s):
-            told = self.no_room(f"{simulators} simulators")
+        self._group = placement_group([self._bundle] * simulators, strategy=config.strategy)
+        if not self._group.wait(timeout_seconds=config.patience_s):
+            error = self.no_room(f"{simulators} simulators")
             self.close()
-            raise told
+            raise error
 
     def start(
         self, number: int, actor: type, make: Callable[[int], VecEnv], sizes: Sequence[int]
     ) -> Any:
-        """A handle of a new actor in the bundle of that number; it is made as soon as the bundle
-        has a node."""
+        """Starts an actor in bundle `number` and returns its handle; the actor is created as soon
+        as the bundle has a node."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        placed = ray.remote(actor).options(
+        remote = ray.remote(actor).options(
             num_cpus=self.config.cores,
             num_gpus=self.config.gpus,
-            # Ray would start it empty; who asks starts it anew, and tells it what its worlds were.
+            # Ray would restart it without its environments; the client restarts and restores it.
             max_restarts=0,
             scheduling_strategy=PlacementGroupSchedulingStrategy(
-                self._room, placement_group_bundle_index=number
+                self._group, placement_group_bundle_index=number
             ),
         )
-        return placed.remote(make, tuple(sizes))
+        return remote.remote(make, tuple(sizes))
 
-    def no_room(self, wanted: str) -> HandoffError:
-        """The error of having waited long enough."""
+    def no_room(self, requested: str) -> HandoffError:
+        """The error for resources that did not become free in time."""
         import ray
 
         nodes = [node for node in ray.nodes() if node["Alive"]]
-        there = ray.cluster_resources()
+        total = ray.cluster_resources()
         free = ray.available_resources()
         return HandoffError(
-            f"placement: no room for {wanted} within {self.config.patience_s:g} s: each asks for "
-            f"{_told(self._bundle)}, placed {self.config.strategy}; {len(nodes)} nodes have {_told(there)}, of which "
-            f"{_told(free)} are free. Add nodes, or ask for fewer simulators, cores or gpus."
+            f"placement: no room for {requested} within {self.config.patience_s:g} s: each needs "
+            f"{_format(self._bundle)}, placed {self.config.strategy}; {len(nodes)} nodes have {_format(total)}, of "
+            f"which {_format(free)} are free. Add nodes, or use fewer simulators, cores or gpus."
         )
 
     def close(self) -> None:
-        """Gives the room back, and ends whatever runs there; a second call does nothing."""
+        """Frees the resources and ends the actors there; a second call does nothing."""
         import ray
         from ray.util.placement_group import remove_placement_group
 
         if ray.is_initialized():
-            remove_placement_group(self._room)
+            remove_placement_group(self._group)
 
 
 def _connect(config: ClusterConfig) -> None:
-    """Connects this process to the cluster, if it is not."""
-    # Nothing of a run is told to anybody else.
+    """Connects this process to the cluster unless it is connected."""
+    # No usage statistics are sent.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ModuleNotFoundError:
         raise HandoffError(
-            "placement: a cluster needs Ray. Install it: pip install 'handoff[ray]'."
+            "placement: a cluster needs Ray. Install it: pip install -e '.[ray]'."
         ) from None
     if ray.is_initialized():
         return
     try:
         _check_answers(config.address)
-        # Whoever starts a cluster decides about its dashboard.
+        # An existing cluster's dashboard is its owner's choice; a new local one has none.
         dashboard = False if config.address == "local" else None
         ray.init(address=config.address, logging_level=logging.ERROR, include_dashboard=dashboard)
     except (OSError, ValueError, RuntimeError) as error:
         raise HandoffError(
             f"placement: no Ray cluster at '{config.address}' ({error}). Start one with `ray start --head` and, on "
-            "the other machines, `ray start --address=HOST:6379`; or say address: local for this machine alone."
+            "the other machines, `ray start --address=HOST:6379`; or set address: local for this machine alone."
         ) from None
 
 
 def _check_answers(address: str) -> None:
-    """Somebody listens there; Ray itself tries for over a minute, and ends the process then.
+    """Checks that a server listens at the address; Ray itself would retry for over a minute and
+    then exit the process.
 
     Raises:
-        OSError: nobody does.
-        ValueError: it is no address.
+        OSError: no server listens there.
+        ValueError: the address is malformed.
     """
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS", address)
@@ -126,5 +128,5 @@ def _check_answers(address: str) -> None:
     socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
 
 
-def _told(resources: Mapping[str, float]) -> str:
+def _format(resources: Mapping[str, float]) -> str:
     return " and ".join(f"{resources.get(name, 0.0):g} {name}" for name in ("CPU", "GPU"))

@@ -1,4 +1,4 @@
-"""Configures where environments are simulated. Imports without torch."""
+"""Configures the processes that simulate environments. It can be imported without torch."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class ClusterConfig:
     """Simulators as actors of a Ray cluster, in a placement group of one bundle each."""
 
     address: str = "auto"
-    """`HOST:PORT` of the head; `auto`: the cluster that this machine is part of, or that
-    RAY_ADDRESS names; `local`: a new one of this machine alone."""
+    """Address of the cluster: `HOST:PORT` of its head node; `auto`: the cluster of this machine or
+    of RAY_ADDRESS; `local`: a new cluster on this machine only."""
     strategy: Strategy = "SPREAD"
-    """How Ray lays bundles on nodes; the strict ones cannot be kept when a node is lost, and then
-    wait for another."""
+    """Ray's strategy for placing bundles on nodes; with a strict one, the loss of a node requires a
+    replacement."""
     cores: float = 1.0
     """Cores per simulator."""
     gpus: float = 0.0
-    """GPUs per simulator; a fraction shares one."""
+    """GPUs per simulator; with a fraction, several simulators share one."""
     patience_s: float = 120.0
-    """How long it may take until there is room for the simulators, also for those of a node that
-    was lost."""
+    """Maximum time until resources for the simulators are free [s], including replacements for a
+    lost node."""
 
     def __post_init__(self) -> None:
         if self.cores <= 0.0 or self.gpus < 0.0 or self.patience_s <= 0.0:
@@ -39,37 +39,39 @@ class ClusterConfig:
 
 @config
 class PlacementConfig:
-    """Which processes simulate, and whether the policy waits for them (RLinf, arXiv 2509.15965 and
-    2510.06710).
+    """Placement of simulation, inference and learning (RLinf, arXiv 2509.15965 and 2510.06710).
 
-    What is experienced and learned does not depend on it, but for the rounding of products of other
-    batch sizes.
+    It does not affect the collected data or the learned weights, except for rounding differences of
+    products with other batch sizes.
     """
 
     kind: Kind = "collocated"
-    """`collocated`: one process simulates, infers and learns in turn. `disaggregated`: processes of
-    their own simulate, in turn with the policy. `hybrid`: these simulate one part of the worlds
-    while the policy infers for another."""
+    """Kind of placement. `collocated`: one process simulates, infers and learns in turn.
+    `disaggregated`: separate processes simulate, in turn with the policy. `hybrid`: separate
+    processes simulate one part of the environments while the policy infers for another."""
     parts: int = 2
-    """Parts into which the environments are split, at least two; read for `hybrid`."""
+    """Number of parts into which the environments are split, at least two; used only by
+    `hybrid`."""
     simulators: int = 1
-    """Processes that simulate, each a share of every part; not read for `collocated`."""
+    """Number of simulator processes, each with some environments of every part; not used by
+    `collocated`."""
     cluster: ClusterConfig | None = None
-    """None: they are processes of this machine."""
+    """Ray cluster of the simulators; None runs them on this machine."""
 
     def __post_init__(self) -> None:
         if self.simulators < 1 or self.parts < 1 or (self.kind == "hybrid" and self.parts < 2):
             raise HandoffError(
-                f"placement: {self.parts} parts of the worlds and {self.simulators} simulators, expected at least one "
+                f"placement: {self.parts} parts of the environments and {self.simulators} simulators, "
+                "expected at least one "
                 "of each, and for hybrid two parts: with one there is nothing to infer while it is simulated."
             )
         if self.cluster is not None and self.kind == "collocated":
             raise HandoffError(
-                "placement: a cluster for collocated worlds, which are simulated in this process; expected "
+                "placement: a cluster for collocated environments, which are simulated in this process; expected "
                 "disaggregated or hybrid."
             )
 
     @property
     def stages(self) -> int:
-        """Parts that the worlds are really in."""
+        """Number of parts that are actually used."""
         return self.parts if self.kind == "hybrid" else 1

@@ -1,4 +1,4 @@
-"""The environments of one simulator, wherever it runs, and the protocol by which they are asked."""
+"""Serves the environments of one simulator, and defines the interface of its clients."""
 
 from __future__ import annotations
 
@@ -7,63 +7,63 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from robots.interfaces import Observation, SplitSteps, Step, VecEnv, WorldState
+from robots.interfaces import EnvState, Observation, SplitSteps, Step, VecEnv
 
-BEGUN = "begun"
-"""First part of the names of arrays that environments show after they have started anew."""
+RESET_OBSERVATION = "reset_observation"
+"""Prefix of the names of observations after a reset within `steps`."""
 
 
 class EnvClient(Protocol):
-    """This side of a simulator: a process of this machine, or an actor of a cluster.
+    """Client of a simulator, which is a process on this machine or an actor in a cluster.
 
-    Its environments come in groups, which are asked one at a time, in the order of the questions.
+    Its environments form groups; requests are processed one at a time, in order.
     """
 
-    under_way: set[int]
-    """Groups that have been asked and whose answer has not been heard."""
-    observed: dict[int, Observation]
-    """Last observation of every group; kept by the caller."""
+    pending: set[int]
+    """Groups with a request whose response has not been received."""
+    observations: dict[int, Observation]
+    """Last observation of every group; stored by the caller."""
     ended: int
-    """Environments that have ended and started anew by themselves, as far as answers were heard."""
+    """Number of environments that have ended and reset themselves, in the received responses."""
 
     def ready(self) -> dict[str, Any]:
         """Waits until the simulator has made its environments, and returns their specifications.
 
         Raises:
-            HandoffError: it could not make them.
+            HandoffError: the environments could not be made.
         """
         ...
 
-    def ask(
+    def request(
         self, group: int, method: str, arguments: tuple[Any, ...], arrays: Mapping[str, np.ndarray]
     ) -> None:
-        """Sets a group going; one question of a group at a time.
+        """Sends a request to a group, which may have only one pending request.
 
         Args:
-            group: which.
-            method: of its environments, or `steps`: several steps, one behind another.
-            arguments: small ones; those of `steps` are the starts, see `EnvServer.answer`.
+            group: index of the group.
+            method: method of its environments, or `steps`: several steps in sequence.
+            arguments: small arguments; those of `steps` are the starts, see `EnvServer.respond`.
             arrays: actions; copied before this returns.
 
         Raises:
-            HandoffError: the simulator died, or the group was asked before and not heard.
+            HandoffError: the simulator died, or the group has a pending request.
         """
         ...
 
-    def hear(self, group: int) -> Any:
-        """Waits for the answer to the last question of a group.
+    def receive(self, group: int) -> Any:
+        """Waits for the response to a group's pending request.
 
         Raises:
-            HandoffError: what the environments raised, or the simulator died.
+            HandoffError: the error that the environments raised, or the simulator died.
         """
         ...
 
-    def gone(self) -> bool:
-        """Whether the simulator died, and cannot be asked any more."""
+    def is_dead(self) -> bool:
+        """Whether the simulator has died and cannot process requests."""
         ...
 
-    def leave(self) -> None:
-        """Tells the simulator to end, and does not wait for it."""
+    def request_exit(self) -> None:
+        """Requests the simulator to exit, without waiting for it."""
         ...
 
     def close(self) -> None:
@@ -71,19 +71,19 @@ class EnvClient(Protocol):
         ...
 
 
-class Saved(NamedTuple):
+class SavedEnvs(NamedTuple):
     """State of all environments of a simulator."""
 
     ended: int
-    states: list[WorldState]
+    states: list[EnvState]
 
 
 class EnvServer:
-    """The simulator's side.
+    """Server of a simulator's environments.
 
     Args:
         make: makes n environments; called for every group.
-        sizes: environments of every group.
+        sizes: number of environments of every group.
     """
 
     def __init__(self, make: Callable[[int], VecEnv], sizes: Sequence[int]) -> None:
@@ -105,25 +105,25 @@ class EnvServer:
             "rate_hz": env.rate_hz,
         }
 
-    def answer(
+    def respond(
         self, group: int, method: str, arguments: tuple[Any, ...], actions: Sequence[np.ndarray]
     ) -> tuple[dict[str, np.ndarray], int]:
-        """Answers a question; returns arrays, and how many environments have started anew.
+        """Processes a request; returns arrays and the number of environments that have been reset.
 
-        The argument of `steps` is None, or the starts of environments that end. The caller does not
-        know of those that answers under way have taken, so it tells how many ends it has heard of,
-        and the seeds from the first on that it has not taken itself.
+        The argument of `steps` is None or (ended, seeds) for environments that end. The client does
+        not know how many seeds its pending requests use, so it passes the number of ended
+        environments in the responses that it has received, and the seeds that follow.
         """
         if method == "steps":
             return self._steps(self._envs[group], actions, *arguments)
         return getattr(self._envs[group], method)(*arguments), 0
 
-    def save(self) -> Saved:
-        """The state of all groups; each must have been reset."""
-        return Saved(self._ended, [env.save() for env in self._envs])
+    def save(self) -> SavedEnvs:
+        """Saves the state of all groups; each must have been reset."""
+        return SavedEnvs(self._ended, [env.save() for env in self._envs])
 
-    def restore(self, saved: Saved) -> None:
-        """Goes on from a saved state."""
+    def restore(self, saved: SavedEnvs) -> None:
+        """Restores a saved state."""
         self._ended = saved.ended
         for env, state in zip(self._envs, saved.states, strict=True):
             env.restore(state)
@@ -138,43 +138,45 @@ class EnvServer:
         self, env: VecEnv, actions: Sequence[np.ndarray], starts: tuple[int, Sequence[int]] | None
     ) -> tuple[dict[str, np.ndarray], int]:
         steps = [env.step(action) for action in actions]
-        found = flattened(steps)
+        arrays = flatten_steps(steps)
         if starts is None:
-            return found, 0
-        heard, seeds = starts
+            return arrays, 0
+        received, seeds = starts
+        # Environments that have ended in these steps are reset with the next seeds.
         moved = np.sum([step.executed for step in steps], axis=0) > 0
-        over = np.flatnonzero((steps[-1].terminated | steps[-1].truncated) & moved)
-        if len(over):
-            first = self._ended - heard
-            self._ended += len(over)
-            begun = env.reset(list(seeds[first : first + len(over)]), over.tolist())
-            found |= {f"{BEGUN}/{name}": array for name, array in begun.items()}
-        return found, len(over)
+        ended = np.flatnonzero((steps[-1].terminated | steps[-1].truncated) & moved)
+        if len(ended):
+            first = self._ended - received
+            self._ended += len(ended)
+            observation = env.reset(list(seeds[first : first + len(ended)]), ended.tolist())
+            arrays |= {f"{RESET_OBSERVATION}/{name}": array for name, array in observation.items()}
+        return arrays, len(ended)
 
 
-def flattened(steps: Sequence[Step]) -> dict[str, np.ndarray]:
-    """The arrays of several steps by one name each; `unflattened` turns them back."""
-    found: dict[str, np.ndarray] = {}
+def flatten_steps(steps: Sequence[Step]) -> dict[str, np.ndarray]:
+    """The arrays of several steps under unique names; inverse of `unflatten_steps`."""
+    arrays: dict[str, np.ndarray] = {}
     for number, step in enumerate(steps):
-        for name, part in step._asdict().items():
-            if isinstance(part, dict):
-                found |= {f"{number}/{name}/{key}": array for key, array in part.items()}
+        for name, value in step._asdict().items():
+            if isinstance(value, dict):
+                arrays |= {f"{number}/{name}/{key}": array for key, array in value.items()}
             else:
-                found[f"{number}/{name}"] = part
-    return found
+                arrays[f"{number}/{name}"] = value
+    return arrays
 
 
-def unflattened(arrays: Mapping[str, np.ndarray]) -> SplitSteps:
-    """The steps whose arrays these are, and the observation of environments that have started anew
-    after them."""
-    found: dict[int, dict[str, Any]] = {}
-    begun: Observation = {}
+def unflatten_steps(arrays: Mapping[str, np.ndarray]) -> SplitSteps:
+    """The steps of flattened arrays, and the observation of environments that were reset after
+    them."""
+    fields: dict[int, dict[str, Any]] = {}
+    reset_observation: Observation = {}
     for name, array in arrays.items():
         head, field, *key = name.split("/", 2)
-        if head == BEGUN:
-            begun["/".join([field, *key])] = array
+        if head == RESET_OBSERVATION:
+            reset_observation["/".join([field, *key])] = array
         elif key:
-            found.setdefault(int(head), {}).setdefault(field, {})[key[0]] = array
+            fields.setdefault(int(head), {}).setdefault(field, {})[key[0]] = array
         else:
-            found.setdefault(int(head), {})[field] = array
-    return SplitSteps([Step(**found[number]) for number in sorted(found)], begun or None)
+            fields.setdefault(int(head), {})[field] = array
+    steps = [Step(**fields[number]) for number in sorted(fields)]
+    return SplitSteps(steps, reset_observation or None)

@@ -1,9 +1,9 @@
-"""A simulator that is a process of this machine: it holds several groups of environments and
-answers in the order in which they are asked.
+"""Runs a simulator process on this machine, which holds several groups of environments and
+processes requests in order.
 
-Arrays travel through shared memory, two blocks for each group: one for what is asked and one for
-the answer. A pipe wakes the other side and says what lies where. The first answer of a new form
-does not fit, goes through the pipe, and makes its block wide enough for those that follow.
+Arrays are transferred through shared memory with two blocks per group, one for requests and one for
+responses. A pipe carries notifications and the layout of the arrays. The first response of a new
+layout does not fit into its block, is sent through the pipe, and determines the block's new size.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ import numpy as np
 
 from robots.errors import HandoffError
 from robots.interfaces import Observation, VecEnv
-from robots.processes import END_SECONDS, GONE, Child, ChildEndedError, end
+from robots.processes import CLOSED_PIPE_ERRORS, END_SECONDS, Child, ChildEndedError, end
 from sim.processes.env_server import EnvServer
-from sim.processes.shared_memory import Form, SharedBlock, form_of, size_of
+from sim.processes.shared_memory import BlockLayout, SharedBlock, layout_of, size_of
 
-ASKED = "asked"
-TOLD = "told"
+REQUEST = "request"
+"""Key of the shared memory block that holds a group's requests."""
+RESPONSE = "response"
+"""Key of the shared memory block that holds a group's responses."""
 
 
 class Simulator:
-    """Implements `EnvClient` for a process of this machine; it ends with this one, however that
-    ends."""
+    """Implements `EnvClient` for a process on this machine, which ends when this process ends for
+    any reason."""
 
     def __init__(
         self,
@@ -39,101 +41,103 @@ class Simulator:
         """Starts the process.
 
         Args:
-            name: for messages, such as `simulator 1`.
+            name: name in messages, such as `simulator 1`.
             make: makes n environments; called for every group in the new process, so it must be
                 picklable.
-            sizes: environments of every group.
-            first: number, among all, of the first environment of the only group; None where there
-                are several groups.
+            sizes: number of environments of every group.
+            first: global index of the only group's first environment; None if there are several
+                groups.
         """
         self.name = name
-        self.under_way: set[int] = set()
-        self.observed: dict[int, Observation] = {}
+        self.pending: set[int] = set()
+        self.observations: dict[int, Observation] = {}
         self.ended = 0
         self._first = first
         self._sizes = tuple(sizes)
         self._child = Child(name, _serve, (make, self._sizes), daemon=True)
         self._blocks: dict[tuple[int, str], SharedBlock] = {}
-        self._new: dict[tuple[int, str], str] = {}
-        self._waiting: dict[int, tuple[str, Any, int]] = {}
-        self._forms: list[Form] = []
-        self._dead: HandoffError | None = None
-        """How it has died."""
+        self._new_blocks: dict[tuple[int, str], str] = {}
+        self._responses: dict[int, tuple[str, Any, int]] = {}
+        self._layouts: list[BlockLayout] = []
+        self._death: HandoffError | None = None
+        """Error that describes how the process died."""
 
     @property
     def process(self) -> BaseProcess:
-        """The process that simulates."""
+        """The simulator process."""
         return self._child.process
 
     def ready(self) -> dict[str, Any]:
         """See `EnvClient.ready`."""
-        kind, answer = self._receive()
+        kind, payload = self._receive()
         if kind == "error":
-            raise HandoffError(f"{self.name}: {answer}")
-        return answer
+            raise HandoffError(f"{self.name}: {payload}")
+        return payload
 
-    def ask(
+    def request(
         self, group: int, method: str, arguments: tuple[Any, ...], arrays: Mapping[str, np.ndarray]
     ) -> None:
-        """See `EnvClient.ask`; arrays go through shared memory."""
+        """See `EnvClient.request`; arrays go through shared memory."""
         self._check_open()
-        if group in self.under_way:
-            raise HandoffError(f"{self.name}: group {group} was asked twice and not heard between.")
-        form = form_of(arrays)
-        if form:
-            self._block(group, ASKED, size_of(form)).write(form, arrays)
-        new = {key: name for key, name in self._new.items() if key[0] == group}
+        if group in self.pending:
+            raise HandoffError(
+                f"{self.name}: group {group} already has a pending request. Receive its response first."
+            )
+        layout = layout_of(arrays)
+        if layout:
+            self._block(group, REQUEST, size_of(layout)).write(layout, arrays)
+        new = {key: name for key, name in self._new_blocks.items() if key[0] == group}
         try:
-            self._child.pipe.send((group, method, arguments, form, new))
-        except GONE:
-            # Its last words are still in the pipe.
+            self._child.pipe.send((group, method, arguments, layout, new))
+        except CLOSED_PIPE_ERRORS:
+            # The process has died; its last messages are still in the pipe.
             while True:
                 self._receive()
-        self.under_way.add(group)
+        self.pending.add(group)
 
-    def hear(self, group: int) -> Any:
-        """See `EnvClient.hear`."""
-        if group not in self.under_way:
-            raise HandoffError(f"{self.name}: group {group} was heard before it was asked.")
-        while group not in self._waiting:
-            about, kind, answer, width, ended = self._receive()
-            # The simulator has opened the blocks that it was told of with the question.
-            for key in [key for key in self._new if key[0] == about]:
+    def receive(self, group: int) -> Any:
+        """See `EnvClient.receive`."""
+        if group not in self.pending:
+            raise HandoffError(f"{self.name}: group {group} has no pending request to receive.")
+        while group not in self._responses:
+            responding, kind, payload, width, ended = self._receive()
+            # The simulator has opened the blocks that were named in the request.
+            for key in [key for key in self._new_blocks if key[0] == responding]:
                 self._blocks[key].unlink()
-                del self._new[key]
-            self._waiting[about] = (kind, answer, ended)
-            if kind == "form":
-                self._forms.append(answer)
+                del self._new_blocks[key]
+            self._responses[responding] = (kind, payload, ended)
+            if kind == "layout":
+                self._layouts.append(payload)
             if width:
-                self._block(about, TOLD, width)
-        self.under_way.discard(group)
-        kind, answer, ended = self._waiting.pop(group)
+                self._block(responding, RESPONSE, width)
+        self.pending.discard(group)
+        kind, payload, ended = self._responses.pop(group)
         self.ended += ended
         if kind == "error":
-            raise HandoffError(f"{self._named()}: {answer}")
-        if kind in ("form", "known"):
-            form = answer if kind == "form" else self._forms[answer]
-            return self._blocks[group, TOLD].read(form)
-        return answer
+            raise HandoffError(f"{self._label()}: {payload}")
+        if kind in ("layout", "known"):
+            layout = payload if kind == "layout" else self._layouts[payload]
+            return self._blocks[group, RESPONSE].read(layout)
+        return payload
 
-    def gone(self) -> bool:
-        """See `EnvClient.gone`."""
+    def is_dead(self) -> bool:
+        """See `EnvClient.is_dead`."""
         return not self.process.is_alive()
 
-    def leave(self) -> None:
-        """See `EnvClient.leave`."""
-        # A closed pipe is what it takes for the end, also in the middle of an answer.
+    def request_exit(self) -> None:
+        """See `EnvClient.request_exit`."""
+        # The simulator exits when the pipe is closed, even while it sends a response.
         self._child.pipe.close()
 
     def close(self) -> None:
         """See `EnvClient.close`."""
-        self.leave()
+        self.request_exit()
         self.process.join(END_SECONDS)
         end([self.process])
         for block in self._blocks.values():
             block.close()
         self._blocks = {}
-        self._new = {}
+        self._new_blocks = {}
 
     def _block(self, group: int, side: str, size: int) -> SharedBlock:
         block = self._blocks.get((group, side))
@@ -141,14 +145,14 @@ class Simulator:
             if block is not None:
                 block.close()
             block = self._blocks[group, side] = SharedBlock.make(size)
-            self._new[group, side] = block.name
+            self._new_blocks[group, side] = block.name
         return block
 
     def _check_open(self) -> None:
-        if self._dead is not None:
-            raise self._dead
+        if self._death is not None:
+            raise self._death
         if self._child.pipe.closed:
-            raise HandoffError(f"{self.name}: its worlds are closed. Make new ones.")
+            raise HandoffError(f"{self.name}: its environments are closed. Make new ones.")
 
     def _receive(self) -> Any:
         self._check_open()
@@ -158,25 +162,26 @@ class Simulator:
             cause = str(error)
             notes: list[str] = []
         except HandoffError as error:
-            # Not one that its environments may raise: the process has ended with it.
+            # An unexpected exception that has ended the process.
             cause = f"{self._child.cause_of_death()} {error}"
             notes = error.__notes__
         where = f"process {self.process.pid}"
         if self._first is not None:
-            where = f"worlds {self._first}..{self._first + sum(self._sizes) - 1}"
-        self._dead = HandoffError(f"{self.name} ({where}) {cause}")
+            where = f"environments {self._first}..{self._first + sum(self._sizes) - 1}"
+        self._death = HandoffError(f"{self.name} ({where}) {cause}")
         for note in notes:
-            self._dead.add_note(note)
-        raise self._dead
+            self._death.add_note(note)
+        raise self._death
 
-    def _named(self) -> str:
+    def _label(self) -> str:
         if self._first is None:
             return self.name
-        return f"{self.name} (its world 0 is world {self._first} of all)"
+        return f"{self.name} (its environment 0 is environment {self._first} of all)"
 
 
 def _serve(make: Callable[[int], VecEnv], sizes: tuple[int, ...], pipe: Connection) -> None:
-    """The process: makes its environments, then answers until the pipe is closed."""
+    """Entry point of the process: makes the environments, then responds until the pipe is
+    closed."""
     blocks: dict[tuple[int, str], SharedBlock] = {}
     try:
         server = EnvServer(make, sizes)
@@ -185,9 +190,9 @@ def _serve(make: Callable[[int], VecEnv], sizes: tuple[int, ...], pipe: Connecti
         return
     try:
         pipe.send(("ready", server.describe()))
-        _answer(server, blocks, pipe)
-    except GONE:
-        # Nobody is left to ask.
+        _respond(server, blocks, pipe)
+    except CLOSED_PIPE_ERRORS:
+        # The client has closed the pipe.
         return
     finally:
         server.close()
@@ -195,40 +200,40 @@ def _serve(make: Callable[[int], VecEnv], sizes: tuple[int, ...], pipe: Connecti
             block.close()
 
 
-def _answer(
+def _respond(
     server: EnvServer, blocks: dict[tuple[int, str], SharedBlock], pipe: Connection
 ) -> None:
-    forms: dict[Form, int] = {}
+    layouts: dict[BlockLayout, int] = {}
     while True:
-        group, method, arguments, form, new = pipe.recv()
+        group, method, arguments, layout, new = pipe.recv()
         for key, name in new.items():
             if key in blocks:
                 blocks[key].close()
             blocks[key] = SharedBlock.open(name)
         try:
-            asked = blocks[group, ASKED].read(form) if form else {}
-            made, ended = server.answer(group, method, arguments, list(asked.values()))
+            actions = blocks[group, REQUEST].read(layout) if layout else {}
+            arrays, ended = server.respond(group, method, arguments, list(actions.values()))
         except HandoffError as error:
             pipe.send((group, "error", str(error), 0, 0))
             continue
         if method == "save":
-            # Rare, and of a size that may differ each time.
-            pipe.send((group, "arrays", made, 0, 0))
+            # Saving is rare, and the size may differ each time, so the pipe is used.
+            pipe.send((group, "arrays", arrays, 0, 0))
         else:
-            pipe.send((group, *_packed(made, blocks.get((group, TOLD)), forms), ended))
+            pipe.send((group, *_pack(arrays, blocks.get((group, RESPONSE)), layouts), ended))
 
 
-def _packed(
-    made: Mapping[str, np.ndarray], block: SharedBlock | None, forms: dict[Form, int]
+def _pack(
+    arrays: Mapping[str, np.ndarray], block: SharedBlock | None, layouts: dict[BlockLayout, int]
 ) -> tuple[str, Any, int]:
-    """Kind of the answer, the part of it that the pipe carries, and the bytes that the block should
-    have had."""
-    form = form_of(made)
-    size = size_of(form)
+    """Writes the response to the block if it fits. Returns the kind of the response, the payload
+    for the pipe, and the number of bytes that a larger block needs."""
+    layout = layout_of(arrays)
+    size = size_of(layout)
     if block is None or block.size < size:
-        return "arrays", dict(made), size
-    block.write(form, made)
-    if form in forms:
-        return "known", forms[form], 0
-    forms[form] = len(forms)
-    return "form", form, 0
+        return "arrays", dict(arrays), size
+    block.write(layout, arrays)
+    if layout in layouts:
+        return "known", layouts[layout], 0
+    layouts[layout] = len(layouts)
+    return "layout", layout, 0

@@ -1,8 +1,8 @@
-"""A simulator as an actor of a Ray cluster, whose worlds outlive it.
+"""Runs a simulator as an actor in a Ray cluster and recovers its environments if the actor is lost.
 
-Who asks keeps its questions since the worlds were saved last. Where an actor or its machine is
-lost, another one is given the saved worlds and asked the same questions again: a world's trajectory
-depends on its seed and actions only, so the answers are those that the lost one would have given.
+The client keeps all requests since the environments were last saved. If an actor or its machine is
+lost, a new actor restores the saved environments and processes the same requests again: an
+environment's trajectory depends only on its seed and actions, so the responses are identical.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ from robots.code_version import code_version
 from robots.errors import HandoffError
 from robots.interfaces import Observation, VecEnv
 from sim.processes.cluster import Cluster
-from sim.processes.env_server import EnvServer, Saved
+from sim.processes.env_server import EnvServer, SavedEnvs
 
 SAVE_EVERY = 64
-"""Questions, of all groups together, after which the worlds are saved: about as many are asked
-again at most."""
-MOST_DEATHS = 3
-"""Of its actors without an answer between them, before it is given up: then it is no machine's
-fault."""
+"""Number of requests of all groups after which the environments are saved; about as many are
+repeated at most."""
+MAX_DEATHS = 3
+"""Maximum number of consecutive deaths without a response; more are not caused by lost machines."""
 RETRY_S = 0.5
 PACKAGES = ("numpy", "mujoco")
-"""Whose versions the worlds' numbers depend on, besides Handoff's own code."""
+"""Packages whose versions affect the environments' results, besides Handoff's own code."""
 
 _log = logging.getLogger(__name__)
 
 
-class _Question(NamedTuple):
+class _Request(NamedTuple):
     group: int
     method: str
     arguments: tuple[Any, ...]
@@ -45,43 +44,46 @@ class _Question(NamedTuple):
 
 
 class RaySimulator:
-    """Implements `EnvClient` for an actor of a cluster.
+    """Implements `EnvClient` for an actor in a cluster.
 
     Args:
-        number: its own, and that of its bundle.
-        cluster: where.
-        make: makes n worlds; called for every group there, so it must be picklable.
-        sizes: worlds of every group.
+        number: index of the simulator and of its bundle.
+        cluster: resources of the simulators.
+        make: makes n environments; called for every group in the actor, so it must be picklable.
+        sizes: number of environments of every group.
     """
 
     def __init__(
         self, number: int, cluster: Cluster, make: Callable[[int], VecEnv], sizes: Sequence[int]
     ) -> None:
         self.number = number
-        self.under_way: set[int] = set()
-        self.observed: dict[int, Observation] = {}
+        self.pending: set[int] = set()
+        self.observations: dict[int, Observation] = {}
         self.ended = 0
         self.where: dict[str, str] = {}
-        """Node and process that simulate now."""
+        """Node, host and process of the current actor."""
         self.deaths = 0
-        """Actors that were lost."""
-        self._cluster, self._make, self._sizes = cluster, make, tuple(sizes)
+        """Number of lost actors."""
+        self._cluster = cluster
+        self._make = make
+        self._sizes = tuple(sizes)
         self._code = _code_of(make)
         self._actor: Any = cluster.start(number, _Actor, make, sizes)
         self._in_a_row = 0
         self._error: HandoffError | None = None
-        self._answers: dict[int, Any] = {}
-        self._saved: Saved | None = None
+        self._responses: dict[int, Any] = {}
+        self._saved: SavedEnvs | None = None
         self._saving: tuple[Any, int] | None = None
-        """The answer, and how many of the questions it holds the outcome of."""
-        self._since: list[_Question] = []
-        """Questions since `_saved`."""
+        """Reference to the saved environments, and the number of requests that precede them."""
+        self._since: list[_Request] = []
+        """Requests since `_saved`."""
 
     def ready(self) -> dict[str, Any]:
         """See `EnvClient.ready`.
 
         Raises:
-            HandoffError: also where another Handoff, Python or engine is installed than here.
+            HandoffError: the environments could not be made, or another version of Handoff, Python
+                or the engine is installed on the actor's machine.
         """
         import ray.exceptions
 
@@ -90,56 +92,56 @@ class RaySimulator:
             try:
                 return self._described(max(1.0, deadline - time.monotonic()))
             except ray.exceptions.RayActorError as error:
-                # As long as Ray has not noticed that a node is gone, new actors are sent there.
+                # Until Ray has detected the loss of a node, it starts new actors there.
                 if time.monotonic() > deadline:
                     raise self._failed(
-                        f"simulator {self.number}: its actor does not come up: {error}"
+                        f"simulator {self.number}: its actor does not start: {error}"
                     ) from None
                 time.sleep(RETRY_S)
                 self._start()
 
-    def ask(
+    def request(
         self, group: int, method: str, arguments: tuple[Any, ...], arrays: Mapping[str, np.ndarray]
     ) -> None:
-        """See `EnvClient.ask`."""
-        if group in self.under_way:
+        """See `EnvClient.request`."""
+        if group in self.pending:
             raise HandoffError(
-                f"simulator {self.number}: group {group} was asked twice and not heard between."
+                f"simulator {self.number}: group {group} already has a pending request. Receive its response first."
             )
         self._check_open()
-        question = _Question(group, method, arguments, [array.copy() for array in arrays.values()])
-        self._since.append(question)
-        self._answers[group] = self._actor.answer.remote(*question)
-        self.under_way.add(group)
+        request = _Request(group, method, arguments, [array.copy() for array in arrays.values()])
+        self._since.append(request)
+        self._responses[group] = self._actor.respond.remote(*request)
+        self.pending.add(group)
         if (
             self._saving is None
             and len(self._since) >= SAVE_EVERY
-            and len(self.observed) == len(self._sizes)
+            and len(self.observations) == len(self._sizes)
         ):
             self._saving = (self._actor.save.remote(), len(self._since))
 
-    def hear(self, group: int) -> Any:
-        """See `EnvClient.hear`."""
-        if group not in self.under_way:
+    def receive(self, group: int) -> Any:
+        """See `EnvClient.receive`."""
+        if group not in self.pending:
             raise HandoffError(
-                f"simulator {self.number}: group {group} was heard before it was asked."
+                f"simulator {self.number}: group {group} has no pending request to receive."
             )
         self._check_open()
-        kind, made, ended = self._answer(group)
-        self.under_way.discard(group)
-        del self._answers[group]
+        kind, payload, ended = self._wait_for_response(group)
+        self.pending.discard(group)
+        del self._responses[group]
         self._keep_saved()
         self.ended += ended
         if kind == "error":
-            raise HandoffError(f"simulator {self.number}: {made}")
-        return _writable(made)
+            raise HandoffError(f"simulator {self.number}: {payload}")
+        return _writable(payload)
 
-    def gone(self) -> bool:
-        """See `EnvClient.gone`."""
+    def is_dead(self) -> bool:
+        """See `EnvClient.is_dead`."""
         return self._error is not None
 
-    def leave(self) -> None:
-        """See `EnvClient.leave`; an actor is not waited for in any case."""
+    def request_exit(self) -> None:
+        """See `EnvClient.request_exit`; ending an actor never waits."""
         self.close()
 
     def close(self) -> None:
@@ -149,20 +151,21 @@ class RaySimulator:
         if self._actor is not None and ray.is_initialized():
             ray.kill(self._actor)
         self._actor = None
-        self._answers = {}
+        self._responses = {}
         self._saving = None
 
     def _described(self, timeout_s: float) -> dict[str, Any]:
-        """What its worlds say of themselves, of an actor that has been started."""
+        """Specifications of the environments from an actor that has been started."""
         import ray.exceptions
 
         try:
-            kind, told = ray.get(self._actor.describe.remote(self._code[0]), timeout=timeout_s)
+            kind, reply = ray.get(self._actor.describe.remote(self._code[0]), timeout=timeout_s)
         except ray.exceptions.GetTimeoutError:
             raise self._failed(str(self._cluster.no_room(f"simulator {self.number}"))) from None
         if kind == "error":
-            raise self._failed(f"simulator {self.number}: {told}")
-        here, there = _installed(self._code), told["installed"]
+            raise self._failed(f"simulator {self.number}: {reply}")
+        here = _installed(self._code)
+        there = reply["installed"]
         differ = [
             f"{name} {there[name][:12]}, here {here[name][:12]}"
             for name in here
@@ -170,81 +173,81 @@ class RaySimulator:
         ]
         if differ:
             raise self._failed(
-                f"simulator {self.number}: {told['where']['host']} has {'; '.join(differ)}. Install the same on all "
-                "nodes: numbers would depend on the machine."
+                f"simulator {self.number}: {reply['where']['host']} has {'; '.join(differ)}. Install the same "
+                "versions on all nodes, otherwise results would depend on the machine."
             )
-        self.where = told["where"]
-        return told["worlds"]
+        self.where = reply["where"]
+        return reply["env"]
 
-    def _answer(self, group: int) -> tuple[str, Any, int]:
-        """The answer to its last question, of whichever actor lives to give it."""
+    def _wait_for_response(self, group: int) -> tuple[str, Any, int]:
+        """The response to the group's pending request, from the first actor that survives."""
         import ray.exceptions
 
         while True:
             try:
-                answer: tuple[str, Any, int] = ray.get(self._answers[group])  # type: ignore[assignment]
+                response: tuple[str, Any, int] = ray.get(self._responses[group])  # type: ignore[assignment]
             except ray.exceptions.RayTaskError as error:
                 raise self._failed(f"simulator {self.number}: {error}") from None
             except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
-                self._make_up_for(error)
+                self._replace_actor(error)
             else:
                 self._in_a_row = 0
-                return answer
+                return response
 
-    def _make_up_for(self, error: Exception) -> None:
-        """Another actor for one that was lost, led to where that one was.
+    def _replace_actor(self, error: Exception) -> None:
+        """Starts another actor for a lost one and restores its state.
 
         Raises:
-            HandoffError: the worlds have ended too many of them at the same question, or there is
-                no room.
+            HandoffError: too many actors have died at the same request, or there are no free
+                resources.
         """
         self.deaths += 1
         self._in_a_row += 1
-        if self._in_a_row > MOST_DEATHS:
+        if self._in_a_row > MAX_DEATHS:
             raise self._failed(
-                f"simulator {self.number}: its actor died {self._in_a_row} times at the same question: {error}"
+                f"simulator {self.number}: its actor died {self._in_a_row} times at the same request: {error}"
             )
         _log.warning(
-            "simulator %d was lost (%s); its worlds go on in another actor.",
+            "simulator %d was lost (%s); its environments continue in another actor.",
             self.number,
             self.where,
         )
         self._start()
         self.ready()
-        self._lead_on()
+        self._replay()
 
     def _start(self) -> None:
         import ray
 
-        # Where only an answer was lost, the last one still takes up the room.
+        # If only a response was lost, the old actor still occupies the resources.
         ray.kill(self._actor)
         self._actor = self._cluster.start(self.number, _Actor, self._make, self._sizes)
         self._saving = None
 
-    def _lead_on(self) -> None:
-        """Leads a new actor to where the lost one was."""
+    def _replay(self) -> None:
+        """Restores the saved environments in a new actor and repeats the requests since then."""
         if self._saved is not None:
             self._actor.restore.remote(self._saved)
-        for question in self._since:
-            answer = self._actor.answer.remote(*question)
-            if question.group in self.under_way:
-                self._answers[question.group] = answer
+        for request in self._since:
+            response = self._actor.respond.remote(*request)
+            if request.group in self.pending:
+                self._responses[request.group] = response
 
     def _keep_saved(self) -> None:
-        """Takes over the worlds that were saved, if they have arrived; questions before that are
-        not asked again."""
+        """Adopts the saved environments if they have arrived, and drops the requests before
+        them."""
         import ray.exceptions
 
         if self._saving is None:
             return
-        saving, questions = self._saving
-        last = {question.group: number for number, question in enumerate(self._since)}
+        saving, num_requests = self._saving
+        last = {request.group: number for number, request in enumerate(self._since)}
         if (
-            any(last.get(group, 0) < questions for group in self.under_way)
+            any(last.get(group, 0) < num_requests for group in self.pending)
             or not ray.wait([saving], timeout=0)[0]
         ):
-            # An answer that was not heard yet may still be lost, and then its question must be
-            # asked again.
+            # A response that has not been received may still be lost, and its request must then be
+            # repeated.
             return
         self._saving = None
         try:
@@ -252,16 +255,17 @@ class RaySimulator:
         except ray.exceptions.RayTaskError as error:
             raise self._failed(f"simulator {self.number}: {error}") from None
         except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError):
-            # Lost with its node: the questions are all still there, and the next answer tells of
-            # the death.
+            # Lost with its node: all requests are kept, and the next response reveals the death.
             return
-        del self._since[:questions]
+        del self._since[:num_requests]
 
     def _check_open(self) -> None:
         if self._error is not None:
             raise self._error
         if self._actor is None:
-            raise HandoffError(f"simulator {self.number}: its worlds are closed. Make new ones.")
+            raise HandoffError(
+                f"simulator {self.number}: its environments are closed. Make new ones."
+            )
 
     def _failed(self, reason: str) -> HandoffError:
         self._error = HandoffError(reason)
@@ -269,22 +273,24 @@ class RaySimulator:
 
 
 class _Actor:
-    """That side; lives in a process that Ray starts."""
+    """Server of the environments in a process that Ray starts."""
 
     def __init__(self, make: Callable[[int], VecEnv], sizes: Sequence[int]) -> None:
-        self._error, self._groups = "", None
+        self._error = ""
+        self._server = None
         try:
-            self._groups = EnvServer(make, sizes)
+            self._server = EnvServer(make, sizes)
         except HandoffError as error:
             self._error = str(error)
-        except Exception:  # noqa: BLE001  whatever it is, a new actor would fail of it, too
+        except Exception:  # noqa: BLE001  a new actor would fail with any error, too
             self._error = traceback.format_exc()
 
     def describe(self, module: str) -> tuple[str, Any]:
-        """What it is asked first; "error" and the reason where its worlds could not be made."""
+        """First request: "ready" with the specifications, or "error" with the reason if the
+        environments could not be made."""
         import ray
 
-        if self._groups is None:
+        if self._server is None:
             return "error", self._error
         where = {
             "node": ray.get_runtime_context().get_node_id(),
@@ -292,34 +298,33 @@ class _Actor:
             "pid": str(os.getpid()),
         }
         installed = _installed((module, code_version(module)))
-        return "ready", {"worlds": self._groups.describe(), "where": where, "installed": installed}
+        return "ready", {"env": self._server.describe(), "where": where, "installed": installed}
 
-    def answer(
+    def respond(
         self, group: int, method: str, arguments: tuple[Any, ...], actions: list[np.ndarray]
     ) -> tuple[str, Any, int]:
-        """Kind of the answer, the answer, and the worlds that began anew by themselves."""
-        assert self._groups is not None
+        """Kind of the response, the response, and the number of environments that were reset."""
+        assert self._server is not None
         try:
-            return "arrays", *self._groups.answer(
+            return "arrays", *self._server.respond(
                 group, method, _writable(arguments), _writable(actions)
             )
         except HandoffError as error:
             return "error", str(error), 0
 
-    def save(self) -> Saved:
+    def save(self) -> SavedEnvs:
         """See `EnvServer.save`."""
-        assert self._groups is not None
-        return self._groups.save()
+        assert self._server is not None
+        return self._server.save()
 
-    def restore(self, saved: Saved) -> None:
+    def restore(self, saved: SavedEnvs) -> None:
         """See `EnvServer.restore`."""
-        assert self._groups is not None
-        self._groups.restore(Saved(saved.ended, _writable(saved.states)))
+        assert self._server is not None
+        self._server.restore(SavedEnvs(saved.ended, _writable(saved.states)))
 
 
 def _writable(value: Any) -> Any:
-    """Copies of the arrays in it: those that Ray hands out lie in shared memory, and may not be
-    written to."""
+    """Copies all arrays in `value`, because arrays from Ray are in shared memory and read-only."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, dict):
@@ -330,17 +335,17 @@ def _writable(value: Any) -> Any:
 
 
 def _code_of(make: Callable[[int], VecEnv]) -> tuple[str, str]:
-    """The module that makes the worlds, and the version of its code."""
-    made = getattr(make, "func", make)
-    return made.__module__, code_version(made.__module__)
+    """The module of `make`, and the version of its code."""
+    function = getattr(make, "func", make)
+    return function.__module__, code_version(function.__module__)
 
 
 def _installed(code: tuple[str, str]) -> dict[str, str]:
-    """What the worlds' numbers depend on."""
-    found = {"Python": platform.python_version(), f"the code of {code[0]}": code[1]}
+    """Versions that affect the environments' results."""
+    versions = {"Python": platform.python_version(), f"the code of {code[0]}": code[1]}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "none"
-    return found
+            versions[package] = "none"
+    return versions

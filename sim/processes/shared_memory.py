@@ -1,9 +1,9 @@
-"""Arrays that two processes share: one writes them, the other reads them, and they are never
-pickled.
+"""Provides arrays in shared memory: one process writes them, the other reads them, without
+pickling.
 
-A block has a name in the system only until both sides have it open: the first side unlinks it then,
-and the memory goes with the last process, whatever ends it. What is killed before that is left to
-`multiprocessing`'s resource tracker, which all processes of one tree share.
+A block has a name in the system only until both processes have opened it: the first one then
+unlinks it, and the memory is freed with the last process, even if that is killed. If a process is
+killed earlier, `multiprocessing`'s resource tracker, which a process tree shares, cleans up.
 """
 
 from __future__ import annotations
@@ -19,53 +19,52 @@ import numpy as np
 from robots.errors import HandoffError
 
 _FILES = Path("/dev/shm")
-"""Where Linux keeps blocks."""
+"""Folder of shared memory on Linux."""
 _ALIGN = 64
-"""Bytes; where an array may begin."""
+"""Alignment of arrays in a block [bytes]."""
 
 
-class Place(NamedTuple):
-    """Where in a block an array lies."""
+class ArrayLayout(NamedTuple):
+    """Position of an array in a block."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
-    """Bytes from the beginning of the block."""
+    """Offset from the beginning of the block [bytes]."""
     size: int
-    """Bytes of the array."""
+    """Size of the array [bytes]."""
 
 
-Form = tuple[Place, ...]
-"""Where several arrays lie."""
+BlockLayout = tuple[ArrayLayout, ...]
+"""Positions of several arrays in a block."""
 
 
-def form_of(arrays: Mapping[str, np.ndarray]) -> Form:
-    """Places for all of them, one behind another; an array that stands under two names gets one
-    place."""
-    places: list[Place] = []
-    taken: dict[int, int] = {}
+def layout_of(arrays: Mapping[str, np.ndarray]) -> BlockLayout:
+    """Computes consecutive positions of the arrays; an array with two names is stored once."""
+    entries: list[ArrayLayout] = []
+    offsets: dict[int, int] = {}
     end = 0
     for name, array in arrays.items():
-        if id(array) not in taken:
-            taken[id(array)] = end
-            # An empty array, too, has a place of its own.
+        if id(array) not in offsets:
+            offsets[id(array)] = end
+            # An empty array also has a unique offset.
             end += max(1, -(-array.nbytes // _ALIGN)) * _ALIGN
-        offset = taken[id(array)]
-        places.append(Place(name, array.dtype.str, array.shape, offset, array.nbytes))
-    return tuple(places)
+        offset = offsets[id(array)]
+        entries.append(ArrayLayout(name, array.dtype.str, array.shape, offset, array.nbytes))
+    return tuple(entries)
 
 
-def size_of(form: Form) -> int:
-    """Bytes of a block in which the form has room."""
-    return max((place.offset + place.size for place in form), default=0)
+def size_of(layout: BlockLayout) -> int:
+    """Size of a block with this layout [bytes]."""
+    return max((entry.offset + entry.size for entry in layout), default=0)
 
 
 class SharedBlock:
-    """Memory that two processes have open.
+    """Shared memory that two processes have opened.
 
     Args:
-        memory: a new one, or one attached by its name.
+        memory: newly created memory, or memory attached by its name.
     """
 
     def __init__(self, memory: SharedMemory) -> None:
@@ -73,15 +72,16 @@ class SharedBlock:
         self.size = memory.size
         self.name = memory.name
         self._linked = False
-        self._arrays: dict[Form, list[tuple[Place, np.ndarray]]] = {}
-        """Arrays in this memory, one for each offset of a form."""
+        self._arrays: dict[BlockLayout, list[tuple[ArrayLayout, np.ndarray]]] = {}
+        """Arrays in this memory, one per offset of a layout."""
 
     @classmethod
     def make(cls, size: int) -> SharedBlock:
-        """A new one of at least so many bytes; `unlink` it as soon as the other side has it.
+        """Creates a block of at least `size` bytes; `unlink` it as soon as the other process has
+        opened it.
 
         Raises:
-            HandoffError: the system has no room for it.
+            HandoffError: the system has too little shared memory.
         """
         block = cls(SharedMemory(create=True, size=max(1, size)))
         block._linked = True
@@ -90,59 +90,59 @@ class SharedBlock:
         except OSError as error:
             block.close()
             raise HandoffError(
-                f"shared memory: no room for {size} bytes in {_FILES} ({error.strerror}). Is it a container with "
+                f"shared memory: no room for {size} bytes in {_FILES} ({error.strerror}). Is it a container with too "
                 "little of it (docker run --shm-size=1g)?"
             ) from None
         return block
 
     @classmethod
     def open(cls, name: str) -> SharedBlock:
-        """One that another process has made."""
+        """Opens a block that another process has created."""
         return cls(SharedMemory(name=name))
 
-    def write(self, form: Form, arrays: Mapping[str, np.ndarray]) -> None:
-        """Puts arrays where the form says."""
-        for place, array in self._places(form):
-            array[...] = arrays[place.name]
+    def write(self, layout: BlockLayout, arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes arrays at the positions of the layout."""
+        for entry, array in self._views(layout):
+            array[...] = arrays[entry.name]
 
-    def read(self, form: Form) -> dict[str, np.ndarray]:
-        """Copies; the next write does not change them."""
-        copies = {place.offset: array.copy() for place, array in self._places(form)}
-        return {place.name: copies[place.offset] for place in form}
+    def read(self, layout: BlockLayout) -> dict[str, np.ndarray]:
+        """Copies of the arrays, which the next write does not change."""
+        copies = {entry.offset: array.copy() for entry, array in self._views(layout)}
+        return {entry.name: copies[entry.offset] for entry in layout}
 
     def unlink(self) -> None:
-        """Takes the name away; who has it open keeps it."""
+        """Removes the name; processes that have opened the block keep it."""
         if self._linked and self._memory is not None:
             self._linked = False
             self._memory.unlink()
 
     def close(self) -> None:
-        """Lets go of the memory; a second call does nothing."""
+        """Closes the memory; a second call does nothing."""
         self.unlink()
-        # Memory cannot be closed as long as there are arrays in it.
+        # Memory cannot be closed while arrays refer to it.
         self._arrays = {}
         if self._memory is not None:
             self._memory.close()
             self._memory = None
 
-    def _places(self, form: Form) -> list[tuple[Place, np.ndarray]]:
-        if form not in self._arrays:
+    def _views(self, layout: BlockLayout) -> list[tuple[ArrayLayout, np.ndarray]]:
+        if layout not in self._arrays:
             assert self._memory is not None
             buffer = self._memory.buf
-            first = {place.offset: place for place in reversed(form)}
-            self._arrays[form] = [
-                (place, np.ndarray(place.shape, place.dtype, buffer, place.offset))
-                for place in first.values()
+            unique = {entry.offset: entry for entry in reversed(layout)}
+            self._arrays[layout] = [
+                (entry, np.ndarray(entry.shape, entry.dtype, buffer, entry.offset))
+                for entry in unique.values()
             ]
-        return self._arrays[form]
+        return self._arrays[layout]
 
 
 def _reserve(name: str, size: int) -> None:
-    """Takes the memory at once; else the first write that finds none left would end the process by
-    SIGBUS."""
+    """Allocates the memory immediately; otherwise a write without free memory would kill the
+    process by SIGBUS."""
     file = _FILES / name
     if not file.exists():
-        # Not Linux.
+        # Other systems than Linux have no such file.
         return
     descriptor = os.open(file, os.O_RDWR)
     try:

@@ -1,7 +1,10 @@
 """Records episodes in simulation.
 
 - `rollouts`: successful rollouts of a policy.
-- `play`: play for a world model.
+- `config`: options.
+- `batches`: batches of episodes, and the store they are written to.
+- `demonstrations`: demonstrations of scripted experts.
+- `play`: play data for a world model.
 - `simulated_operator`: an operator with delays and errors.
-- `hard_negatives`: episodes that almost succeed.
+- `hard_negatives`: episodes close to success.
 """

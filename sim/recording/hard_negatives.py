@@ -1,8 +1,8 @@
-"""Acts so that a success classifier sees states beside success: on random ways, and as the scripted
-expert, who leaves success, waits beside it and returns.
+"""Generates actions for hard negatives of a success classifier: random walks, and a scripted expert
+that leaves success, waits close to it and returns.
 
-Without the last the learned policy finds the sides from which hardly a state beside success was
-seen, and stops there; without the waiting whatever stands still is taken for a success.
+Without leaving, a policy learns to stop close to success where the classifier has few negatives;
+without waiting, the classifier takes every state at rest for a success.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ if TYPE_CHECKING:
     from sim.engines.arm_engine import ArmEngine
 
 LEAVES = 4
-"""Control periods of leaving, as many of standing still there, and as many of returning."""
+"""Control periods of leaving, of waiting and of returning, each."""
 ROUNDS = 10
-"""Times that there is time to leave, stand still and return in an episode."""
-WAY_PERIODS = 8
-"""Control periods for which a random way is kept."""
+"""Number of times in an episode that the expert leaves, waits and returns."""
+DIRECTION_PERIODS = 8
+"""Control periods for which a random direction is kept."""
 
 Propose = Callable[[Observation], np.ndarray]
-"""From an observation to the actions (1, A)."""
+"""Maps an observation to actions (1, A)."""
 
 
-def random_ways(spec: ActionSpec, seed: int) -> Propose:
-    """Goes one random way after another, each for a while: white noise goes nowhere.
+def random_walk(spec: ActionSpec, seed: int) -> Propose:
+    """Moves in random directions, each for `DIRECTION_PERIODS`, because white noise stays in place.
 
     Args:
-        spec: the actions.
-        seed: of the episode.
+        spec: specification of the actions.
+        seed: seed of the episode.
     """
     low, high = np.array(spec.low), np.array(spec.high)
     rng = np.random.default_rng([seed, EpisodeStream.RANDOM_WALK])
     step = 0
-    way = low
+    direction = low
 
     def propose(observation: Observation) -> np.ndarray:
-        nonlocal step, way
-        way = rng.uniform(low, high) if step % WAY_PERIODS == 0 else way
+        nonlocal step, direction
+        direction = rng.uniform(low, high) if step % DIRECTION_PERIODS == 0 else direction
         step += 1
-        return way[None]
+        return direction[None]
 
     return propose
 
 
 def leaving_expert(engine: ArmEngine, seed: int) -> Propose:
-    """Solves the task as the scripted expert; after the first success it goes some random way,
-    waits there and returns, again and again.
+    """Solves the task with the scripted expert; after the first success it repeatedly moves away in
+    a random direction, waits there and returns.
 
     Args:
-        engine: of one environment, in which success does not end an episode.
-        seed: of the episode.
+        engine: engine with one environment, in which success does not end an episode.
+        seed: seed of the episode.
     """
     spec = engine.action_spec
     half = 0.5 * (np.array(spec.high) - np.array(spec.low))
@@ -65,18 +65,18 @@ def leaving_expert(engine: ArmEngine, seed: int) -> Propose:
     rng = np.random.default_rng([seed, EpisodeStream.LEAVING])
     solved = False
     step = 0
-    way = half
+    direction = half
 
     def propose(observation: Observation) -> np.ndarray:
-        nonlocal solved, step, way
+        nonlocal solved, step, direction
         action = engine.expert_action()
         solved = solved or bool(engine.task.success(engine.view)[0])
         if not solved:
             return action
         phase, within = divmod(step % (3 * LEAVES), LEAVES)
         if phase == within == 0:
-            way = half * rng.uniform(-1.0, 1.0, spec.size) * rng.uniform(0.05, 0.5)
+            direction = half * rng.uniform(-1.0, 1.0, spec.size) * rng.uniform(0.05, 0.5)
         step += 1
-        return np.where(arm & (phase < 2), way if phase == 0 else 0.0, action)
+        return np.where(arm & (phase < 2), direction if phase == 0 else 0.0, action)
 
     return propose

@@ -1,5 +1,5 @@
-"""Records successful rollouts of a trained policy: the small set for machines that cannot reach the
-demonstrations."""
+"""Records successful rollouts of a trained policy, as a small dataset for machines that cannot
+download the demonstrations."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from robots.episodes.formats.pusht import STREAM, pusht_schema
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 from robots.seed_ranges import EVALUATION, RECORDING
-from sim.evaluation.agent import AgentFor
+from sim.evaluation.agent import MakeAgent
 from sim.evaluation.evaluate import make_env, run_episodes
-from sim.evaluation.protocol import Protocol, ScoreRule, digest, stated
+from sim.evaluation.protocol import Protocol, ScoreRule, digest, protocol_statement
 from sim.evaluation.rollout import EpisodeResult
 from sim.tasks.push_t.geometry import SUCCESS_COVERAGE
 
 FIELDS = pusht_schema(images=False).streams[STREAM].fields
-"""What of the published demonstrations the set holds too."""
+"""Fields of the published demonstrations that the dataset contains."""
 
 
 @config
 class RecordConfig:
-    """Which rollouts are run and which are kept."""
+    """Number and selection of the recorded rollouts."""
 
     first_seed: int = RECORDING.start
-    """Attempt i starts from seed `first_seed + i`, far from the seeds of evaluation."""
+    """Seed of the first attempt; attempt i uses `first_seed + i`, far from the evaluation seeds."""
     attempts: int = 600
-    """Episodes run."""
+    """Number of episodes to run."""
     keep: int = 200
-    """Successful episodes kept, the first ones in the order of seeds."""
+    """Number of successful episodes to store, the first ones in the order of seeds."""
     max_steps: int = 300
     """Time limit of an attempt [control periods of 0.1 s]."""
     batch: int = 50
     """Attempts stepped together."""
     workers: int = 1
-    """Processes; the result does not depend on their number."""
+    """Number of processes, which does not affect the result."""
     quantum: float = 1e-4
-    """Grid that every stored number is rounded to [m, rad]; it makes the packed set small. 0 keeps
-    full float32."""
+    """Grid to which every stored number is rounded [m, rad], which makes the compressed dataset
+    small; 0 keeps full float32."""
     policy: str
     """Digest of the policy artifact that acts."""
     code_version: str
-    """Version of the code that records."""
+    """Version of the recording code."""
     date: str
     """Day of the recording, ISO 8601."""
 
 
 def record_rollouts(
     config: RecordConfig,
-    load: Callable[[], AgentFor],
+    load: Callable[[], MakeAgent],
     out: Path,
     progress: Progress,
     execution: Mapping[str, Any],
@@ -65,21 +65,21 @@ def record_rollouts(
     to `out`.
 
     An episode's frames are observation and action of each control period until success, so frame t
-    holds the action taken on seeing observation t. Its metadata tell `seed`, `coverage` and
+    holds the action taken after observation t. Its metadata contain `seed`, `coverage` and
     `success`.
 
     Args:
-        config: which rollouts.
-        load: loads the policy; called once in each process, picklable when `workers` > 1.
+        config: number and selection of the rollouts.
+        load: loads the policy; called once in each process, picklable if `workers` > 1.
         out: existing folder; files of an earlier attempt are replaced.
         progress: counts control periods of all attempts.
-        execution: how the policy acts, plain; told in the provenance.
+        execution: settings of the policy, JSON-serialisable, stored in the provenance.
 
     Returns:
         The provenance.
 
     Raises:
-        HandoffError: seeds that belong to evaluation, or fewer successes than are to be kept.
+        HandoffError: seeds that belong to evaluation, or fewer successes than `config.keep`.
     """
     _check_seeds(config)
     protocol = Protocol(
@@ -92,19 +92,19 @@ def record_rollouts(
         max_steps=config.max_steps,
         score=ScoreRule(of="reward", over="max"),
     )
-    worlds = partial(make_env, protocol)
+    env = partial(make_env, protocol)
     episodes = run_episodes(
-        protocol, load, worlds, config.batch, config.workers, progress, record=True
+        protocol, load, env, config.batch, config.workers, progress, record=True
     )
     solved = [episode for episode in episodes if episode.success]
     if len(solved) < config.keep:
         raise HandoffError(
-            f"record: {len(solved)} of {config.attempts} attempts succeeded, {config.keep} are to be kept. "
+            f"record: {len(solved)} of {config.attempts} attempts succeeded, keep requires {config.keep}. "
             "Raise `attempts`, or train the policy longer."
         )
-    kept = solved[: config.keep]
-    _store(kept, config.quantum, out / "store.zarr")
-    provenance = _provenance(config, protocol, execution, episodes, kept)
+    selected = solved[: config.keep]
+    _store(selected, config.quantum, out / "store.zarr")
+    provenance = _provenance(config, protocol, execution, episodes, selected)
     (out / "provenance.json").write_text(json.dumps(provenance, indent=1) + "\n")
     return provenance
 
@@ -113,8 +113,8 @@ def _check_seeds(config: RecordConfig) -> None:
     last = config.first_seed + config.attempts - 1
     if config.first_seed < EVALUATION.stop and last >= EVALUATION.start:
         raise HandoffError(
-            f"record: seeds {config.first_seed}..{last} meet the test seeds "
-            f"{EVALUATION.start}..{EVALUATION.stop - 1}. Training data from them would spoil every evaluation."
+            f"record: seeds {config.first_seed}..{last} overlap the evaluation seeds "
+            f"{EVALUATION.start}..{EVALUATION.stop - 1}. Training data must not contain them."
         )
 
 
@@ -145,9 +145,9 @@ def _provenance(
     protocol: Protocol,
     execution: Mapping[str, Any],
     episodes: list[EpisodeResult],
-    kept: list[EpisodeResult],
+    selected: list[EpisodeResult],
 ) -> dict[str, Any]:
-    statement = stated(protocol)
+    statement = protocol_statement(protocol)
     return {
         "about": "Rollouts of a policy that Handoff trained on the published push-T demonstrations, in gym-pusht.",
         "filter": f"the first {config.keep} attempts, by seed, whose coverage exceeded {SUCCESS_COVERAGE}",
@@ -158,7 +158,7 @@ def _provenance(
         "attempts": len(episodes),
         "successes": sum(episode.success for episode in episodes),
         "score_of_attempts": float(np.mean([episode.score for episode in episodes])),
-        "episodes": len(kept),
-        "frames": sum(episode.steps for episode in kept),
-        "seeds": [episode.seed for episode in kept],
+        "episodes": len(selected),
+        "frames": sum(episode.steps for episode in selected),
+        "seeds": [episode.seed for episode in selected],
     }

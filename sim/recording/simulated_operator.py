@@ -1,22 +1,22 @@
-"""A simulated person who watches N worlds and takes over: for human-in-the-loop learning without a
-human.
+"""Simulates an operator who watches N environments and intervenes, for human-in-the-loop learning
+without a human.
 
-When the person steps in, as the literature simulates it:
+Rules for interventions, as simulated in the literature:
 - `value_gap` is RLIF's reference-based rule (Luo et al., arXiv 2311.12996): with a reference Q,
-  step in with probability 0.95 where Q(s, policy's action) < 0.97 Q(s, expert's action), else with
-  0.05. Stated here as a gap of 3 % of |Q(s, expert's action)|, which is the same for Q > 0 and
-  keeps its meaning for Q < 0.
-- `random` is RLIF's other rule: with a fixed probability at every step.
-- `failure` is what a person under HIL-SERL (arXiv 2410.21845) or HG-DAgger does, made computable:
-  the task stalls (its dense reward has not risen for a while) and the policy on average does
-  something else than the expert, or the policy keeps doing something quite different at every step.
-- `always` and `never` are the ends.
-Ours: a reaction time between cause and takeover, and a hand that is biased, noisy, slow and slips.
-The person acts through the task's scripted expert; errors of the hand are added to the intended
-pose [m, rad], so they mean the same in every action space.
+  intervene with probability 0.95 where Q(s, policy's action) < 0.97 Q(s, expert's action),
+  otherwise with 0.05. Implemented as a gap of 3 % of |Q(s, expert's action)|, which is equivalent
+  for Q > 0 and remains meaningful for Q < 0.
+- `random` is RLIF's other rule: intervene with a fixed probability at every step.
+- `failure` models an operator in HIL-SERL (arXiv 2410.21845) or HG-DAgger: intervene if the task
+  stalls (its dense reward has not risen for a while) and the policy's mean action differs from the
+  expert's, or if the policy's actions differ strongly from the expert's at every step for a while.
+- `always` and `never` are the limiting cases.
+Our additions: a reaction time between cause and takeover, and actions that are biased, noisy, slow
+and sometimes wrong. The operator acts through the task's scripted expert; errors are added to the
+expert's target pose [m, rad], so they are independent of the action space.
 
-Every world has its own random stream, keyed by its episode's seed, so interventions do not depend
-on N.
+Every environment has its own random stream, keyed by its episode's seed, so interventions do not
+depend on N.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from robots.interfaces import Intervention, Observation, Reason, Requests
 from robots.spec import ActionSpec
 from sim.episode_streams import EpisodeStream
 from sim.scene.view import View
-from sim.tasks.task import CLOSED, Intent, Task
+from sim.tasks.task import CLOSED, ExpertTarget, Task
 
 Vector6 = tuple[float, float, float, float, float, float]
 
@@ -40,8 +40,8 @@ Value = Callable[[Observation, np.ndarray], np.ndarray]
 """Reference Q: observation (N, ...) and action (N, A) -> (N,)."""
 
 
-class Demonstrated(Protocol):
-    """Worlds with a scripted expert; `sim.engines.arm_engine.ArmEngine` is one."""
+class OperatedEngine(Protocol):
+    """An engine with a scripted expert, such as `sim.engines.arm_engine.ArmEngine`."""
 
     task: Task
     num_envs: int
@@ -50,85 +50,88 @@ class Demonstrated(Protocol):
 
     @property
     def view(self) -> View:
-        """The present."""
+        """The current state."""
         ...
 
-    def to_action(self, intent: Intent) -> np.ndarray:
-        """(N, A) the action that comes nearest to an intent."""
+    def to_action(self, target: ExpertTarget) -> np.ndarray:
+        """(N, A) the action closest to an expert's target."""
         ...
 
 
 @config
 class OperatorConfig:
-    """One person."""
+    """Behaviour of one operator."""
 
     name: str = "simulated"
-    """Name that is recorded as the person."""
+    """Name of the operator in recordings."""
     policy: Literal["never", "always", "random", "value_gap", "failure"] = "failure"
-    """When they step in, see the module's text."""
+    """Rule for interventions, see the module's docstring."""
     reaction_time: tuple[float, float] = (0.2, 0.5)
-    """Shortest and longest time from cause to takeover [s], drawn per event, rounded to control
+    """Minimum and maximum time from cause to takeover [s], drawn per event, rounded to control
     periods."""
     hold_time: tuple[float, float] = (0.5, 1.0)
-    """Shortest and longest least duration of a takeover [s], drawn per event, at least one control
-    period."""
+    """Bounds of an intervention's minimum duration [s], which is drawn per event and at least one
+    control period."""
     hand_back: Literal["after_hold", "when_recovered"] = "after_hold"
-    """Gives control back when the hold time is over (RLIF, HIL-SERL), or not before the cause is
-    gone as well (HG-DAgger)."""
+    """Condition for returning control: the hold time is over (RLIF, HIL-SERL), or the hold time is
+    over and the cause is gone (HG-DAgger)."""
     skill: float = 1.0
-    """1 acts as the scripted expert does; 0 has all of `noise`, `slip` and slowness below; linear
-    in between."""
+    """Skill of the operator: 1 acts like the scripted expert, 0 with the full `noise`, `slip` and
+    `slowest`; linear in between."""
     noise: Vector6 = (0.03, 0.03, 0.03, 0.2, 0.2, 0.2)
-    """Standard deviation of the intended pose at skill 0 [m, rad], new at every step."""
+    """Standard deviation of the target pose at skill 0 [m, rad], drawn at every step."""
     slip: float = 0.3
-    """Probability per step at skill 0 of a wrong action: a pose `slip_size` away and the opposite
-    of the grip."""
+    """Probability per step at skill 0 of a wrong action: a pose at distance `slip_size` and the
+    opposite opening of the gripper."""
     slip_size: float = 0.15
-    """[m]."""
+    """Distance of a wrong action's pose [m]."""
     slowest: float = 0.3
-    """Speed at skill 0, as a share of the expert's."""
+    """Speed at skill 0, as a fraction of the expert's."""
     bias: Vector6 = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    """Constant offset of the intended pose [m, rad], whatever the skill."""
+    """Constant offset of the target pose [m, rad] at any skill."""
     rate: float = 0.3
-    """`random`: probability per step of deciding to step in."""
+    """Probability per step of deciding to intervene, for `random`."""
     gap: float = 0.03
-    """`value_gap`: share of the expert's value by which the policy's action must be worse; RLIF:
-    0.01 to 0.03."""
+    """Fraction of the expert's value by which the policy's action must be worse, for `value_gap`;
+    RLIF: 0.01 to 0.03."""
     gap_probability: float = 0.95
-    """`value_gap`: probability per step of deciding to step in when it is."""
+    """Probability per step of deciding to intervene if the action is worse, for `value_gap`."""
     idle_probability: float = 0.05
-    """`value_gap`: probability per step when it is not."""
+    """Probability per step of deciding to intervene otherwise, for `value_gap`."""
     patience: float = 0.5
-    """`failure`: time without progress, or of disagreement, from which on the task counts as
-    failing [s]."""
+    """Time without progress, or with disagreement, after which the task counts as failing [s], for
+    `failure`."""
     progress: float = 0.005
-    """`failure`: rise of the dense reward that counts as progress."""
+    """Increase of the dense reward that counts as progress, for `failure`."""
     disagreement: float = 0.4
-    """`failure`: root mean square difference between the actions of policy and expert that counts
-    as disagreement, in halves of each entry's range, or in rad for joint positions."""
+    """Root mean square difference between the actions of policy and expert that counts as
+    disagreement, in halves of each entry's range, or in rad for joint positions, for `failure`."""
     agreement: float = 0.05
-    """`failure`: difference, likewise, of both's mean actions in the time of patience, up to which
-    a stall is nobody's
-    fault: the expert waits too, as while a hand closes. A mean, because a person sees a motion and
-    not its noise. 0 blames every stall but that of one who acts exactly alike."""
+    """Difference between the mean actions of policy and expert over the patience, in the unit of
+    `disagreement`, up to which a stall is ignored because the expert waits, too, for example while
+    the gripper closes, for `failure`. The mean is used because an operator perceives the motion,
+    not its noise; 0 ignores a stall only if both act identically."""
 
 
 class SimulatedOperator:
-    """The state of one person in front of N worlds."""
+    """One operator who watches N environments. A `robots.interfaces.Operator`."""
 
     def __init__(
-        self, engine: Demonstrated, config: OperatorConfig | None = None, value: Value | None = None
+        self,
+        engine: OperatedEngine,
+        config: OperatorConfig | None = None,
+        value: Value | None = None,
     ) -> None:
-        """Watches `engine`.
+        """Starts to watch `engine`.
 
         Args:
-            engine: the worlds; read when `intervene` is called, never stepped.
-            config: the person.
-            value: reference Q; needed by the policy `value_gap`.
+            engine: the environments, which are read by `intervene` but never stepped.
+            config: behaviour of the operator.
+            value: reference Q, required by the policy `value_gap`.
 
         Raises:
-            HandoffError: probabilities or skill outside 0..1, intervals that are not, or a value
-                gap without a value.
+            HandoffError: probabilities or skill outside 0..1, invalid intervals, or `value_gap`
+                without a reference Q.
         """
         self.config = config or OperatorConfig()
         self._check(value)
@@ -136,8 +139,8 @@ class SimulatedOperator:
         self._value = value
         n = engine.num_envs
         self.attention = 1.0
-        """Probability that a cause is noticed at a step; lower it as training goes on for a person
-        who trusts the policy more and more."""
+        """Probability per step of noticing a cause; decrease it during training to simulate growing
+        trust in the policy."""
         self._rng = [np.random.default_rng([0, EpisodeStream.OPERATOR]) for _ in range(n)]
         self._ready = np.zeros(n, dtype=bool)
         self._countdown = np.full(n, -1)
@@ -147,76 +150,83 @@ class SimulatedOperator:
         self._reason = np.zeros(n, dtype=np.int64)
         self._best = np.full(n, -np.inf)
         self._stalled = np.zeros(n, dtype=np.int64)
-        self._apart = np.zeros(n, dtype=np.int64)
+        self._disagreeing = np.zeros(n, dtype=np.int64)
         self._limit = max(1, round(self.config.patience * engine.rate_hz))
-        self._seen = np.zeros((2, self._limit, n, engine.action_spec.size))
-        """Actions of policy and expert in the last steps, as many as patience lasts."""
+        self._recent = np.zeros((2, self._limit, n, engine.action_spec.size))
+        """Actions of policy and expert in the last steps, for the time of `patience`."""
 
     def reset(
-        self, seeds: Sequence[int] | np.ndarray, worlds: Sequence[int] | np.ndarray | None = None
+        self, seeds: Sequence[int] | np.ndarray, env_ids: Sequence[int] | np.ndarray | None = None
     ) -> None:
-        """A new episode begins in `worlds` (all by default), from `seeds`; call it after every
-        reset, automatic or not.
+        """Starts a new episode in `env_ids` (all by default) from `seeds`; must be called after
+        every reset, including automatic ones.
 
         Raises:
-            HandoffError: not one seed >= 0 per world.
+            HandoffError: the number of seeds differs from that of the environments, or a seed is
+                negative.
         """
         rows = (
             np.arange(self._engine.num_envs)
-            if worlds is None
-            else np.asarray(worlds, dtype=np.int64)
+            if env_ids is None
+            else np.asarray(env_ids, dtype=np.int64)
         )
         keys = np.asarray(seeds, dtype=np.int64)
         if keys.shape != rows.shape or (keys < 0).any():
             raise HandoffError(
-                f"operator: seeds {keys.tolist()[:8]} for {len(rows)} worlds, expected one seed >= 0 per world."
+                f"operator: seeds {keys.tolist()[:8]} for {len(rows)} environments, expected one seed >= 0 "
+                "per environment."
             )
         for row, seed in zip(rows.tolist(), keys.tolist(), strict=True):
             self._rng[row] = np.random.default_rng([seed, EpisodeStream.OPERATOR])
         self._ready[rows] = True
         self._countdown[rows], self._segment[rows] = -1, -1
-        self._hold[rows] = self._reason[rows] = self._stalled[rows] = self._apart[rows] = 0
+        self._hold[rows] = 0
+        self._reason[rows] = 0
+        self._stalled[rows] = 0
+        self._disagreeing[rows] = 0
         self._holding[rows] = False
         self._best[rows] = -np.inf
 
     def intervene(
         self, proposed: np.ndarray, observation: Observation | None = None
     ) -> Intervention:
-        """Decides for every world who acts at this step; call it once per step.
+        """Decides for every environment whether policy or operator acts; must be called once per
+        step.
 
         Args:
             proposed: (N, A) the policy's actions.
-            observation: of all worlds; only handed to the reference Q.
+            observation: observation of all environments, only used by the reference Q.
 
         Returns:
-            `executed` is what the worlds should be stepped with.
+            The intervention, whose `executed` are the actions for the environments.
 
         Raises:
-            HandoffError: before the first reset, another shape than (N, A), or no observation for
+            HandoffError: before the first reset, actions of another shape, or no observation for
                 the reference Q.
         """
         proposed = np.asarray(proposed, dtype=np.float64)
         n, size = self._engine.num_envs, self._engine.action_spec.size
         if not self._ready.all():
             raise HandoffError(
-                "operator: asked before its first reset. Call reset(seeds) when the worlds are reset."
+                "operator: intervene was called before the first reset. Call reset(seeds) when the environments are "
+                "reset."
             )
         if proposed.shape != (n, size):
             raise HandoffError(
                 f"operator: proposed actions of shape {proposed.shape}, expected ({n}, {size})."
             )
-        # As many numbers per step whatever happens, or a stream would depend on what was decided
-        # before.
+        # The same number of draws in every step keeps a stream independent of earlier decisions.
         uniform = np.stack([rng.random(6) for rng in self._rng])
         normal = np.stack([rng.standard_normal(9) for rng in self._rng])
+        # Cause of an intervention, decision, and the operator's action.
         view, task = self._engine.view, self._engine.task
-        intent = task.expert(view)
-        cause = self._cause(proposed, self._engine.to_action(intent), view, observation, uniform)
+        target = task.expert(view)
+        cause = self._cause(proposed, self._engine.to_action(target), view, observation, uniform)
         self._decide(cause, uniform)
-        own = self._engine.to_action(self._hand(intent, uniform, normal))
+        action = self._engine.to_action(self._with_errors(target, uniform, normal))
         return Intervention(
             proposed=proposed,
-            executed=np.where(self._holding[:, None], own, proposed),
+            executed=np.where(self._holding[:, None], action, proposed),
             intervening=self._holding.copy(),
             segment=np.where(self._holding, self._segment, -1),
             reason=np.where(self._holding, self._reason, int(Reason.NONE)),
@@ -225,8 +235,8 @@ class SimulatedOperator:
         )
 
     def requests(self) -> Requests:
-        """See `robots.interfaces.Operator`: nothing; whether an episode succeeded the worlds tell
-        by themselves."""
+        """See `robots.interfaces.Operator`: no requests, because the environments report success
+        themselves."""
         return Requests()
 
     def status(self) -> str:
@@ -237,21 +247,23 @@ class SimulatedOperator:
         """See `robots.interfaces.Operator`; there is no device."""
 
     def _decide(self, cause: np.ndarray, uniform: np.ndarray) -> None:
-        """Moves every world's state by one step: watching, reacting, holding."""
+        """Advances every environment's state by one step: watching, reacting or intervening."""
         config, rate = self.config, self._engine.rate_hz
         held = self._holding.copy()
         self._hold -= held
-        over = held & (self._hold <= 0)
+        # Interventions that end in this step.
+        released = held & (self._hold <= 0)
         if config.policy == "always":
-            over[:] = False
+            released[:] = False
         elif config.hand_back == "when_recovered":
-            over &= cause == Reason.NONE
-        self._holding &= ~over
-        # Who has just given the arm back watches what the policy does with it before judging it
-        # anew.
-        self._best[over] = -np.inf
-        self._stalled[over] = self._apart[over] = 0
-        cause = np.where(over, int(Reason.NONE), cause)
+            released &= cause == Reason.NONE
+        self._holding &= ~released
+        # After returning control the operator observes the policy before judging it again.
+        self._best[released] = -np.inf
+        self._stalled[released] = 0
+        self._disagreeing[released] = 0
+        cause = np.where(released, int(Reason.NONE), cause)
+        # Causes that are noticed start the reaction time.
         waiting = self._countdown > 0
         self._countdown -= waiting
         noticed = (
@@ -262,6 +274,7 @@ class SimulatedOperator:
         )
         self._reason[noticed] = cause[noticed]
         self._countdown[noticed] = _periods(config.reaction_time, uniform[noticed, 2], rate)
+        # Interventions that begin in this step.
         begins = ~held & (self._countdown == 0)
         self._countdown[begins] = -1
         self._holding |= begins
@@ -276,7 +289,7 @@ class SimulatedOperator:
         observation: Observation | None,
         uniform: np.ndarray,
     ) -> np.ndarray:
-        """(N,) int `Reason` to step in that there is now."""
+        """(N,) int `Reason` to intervene in the current state."""
         config, n = self.config, len(proposed)
         none = np.zeros(n, dtype=np.int64)
         match config.policy:
@@ -303,62 +316,67 @@ class SimulatedOperator:
         reward = np.sum(
             [term.weight * term.read(view) for term in self._engine.task.rewards.values()], axis=0
         )
+        # Steps since the last progress.
         better = reward > self._best + config.progress
         self._best[better] = reward[better]
         self._stalled = np.where(better, 0, self._stalled + 1)
+        # Consecutive steps of disagreement, and the recent actions.
         spec, limit = self._engine.action_spec, self._limit
-        apart = disagreement(spec, proposed, expert) > config.disagreement
-        self._apart = np.where(apart, self._apart + 1, 0)
-        self._seen = np.roll(self._seen, -1, axis=1)
-        self._seen[:, -1] = proposed, expert
+        disagrees = disagreement(spec, proposed, expert) > config.disagreement
+        self._disagreeing = np.where(disagrees, self._disagreeing + 1, 0)
+        self._recent = np.roll(self._recent, -1, axis=1)
+        self._recent[:, -1] = proposed, expert
         fails = (self._stalled >= limit) & (
-            disagreement(spec, *self._seen.mean(axis=1)) > config.agreement
+            disagreement(spec, *self._recent.mean(axis=1)) > config.agreement
         )
         stalled = np.where(fails, int(Reason.STALLED), int(Reason.NONE))
-        cause = np.where(self._apart >= limit, int(Reason.DISAGREES), stalled)
-        # A solved task needs nobody.
+        cause = np.where(self._disagreeing >= limit, int(Reason.DISAGREES), stalled)
+        # A solved task needs no intervention.
         return np.where(self._engine.task.success(view), int(Reason.NONE), cause)
 
-    def _hand(self, intent: Intent, uniform: np.ndarray, normal: np.ndarray) -> Intent:
-        """The expert's intent as this person's hand carries it out."""
+    def _with_errors(
+        self, target: ExpertTarget, uniform: np.ndarray, normal: np.ndarray
+    ) -> ExpertTarget:
+        """Adds the operator's bias, noise, wrong actions and slowness to the expert's target."""
         config = self.config
         lack = 1.0 - config.skill
-        pose = intent.pose + np.array(config.bias) + lack * np.array(config.noise) * normal[:, :6]
+        pose = target.pose + np.array(config.bias) + lack * np.array(config.noise) * normal[:, :6]
         slips = uniform[:, 4] < lack * config.slip
-        way = normal[:, 6:] / np.linalg.norm(normal[:, 6:], axis=1, keepdims=True)
-        pose[:, :3] += np.where(slips[:, None], config.slip_size * way, 0.0)
+        direction = normal[:, 6:] / np.linalg.norm(normal[:, 6:], axis=1, keepdims=True)
+        pose[:, :3] += np.where(slips[:, None], config.slip_size * direction, 0.0)
         opened = self._engine.task.robot.gripper.width_max
-        opposite = np.where(intent.width > 0.5 * (opened + CLOSED), CLOSED, opened)
-        speed = np.asarray(intent.speed) * (config.slowest + (1.0 - config.slowest) * config.skill)
-        return Intent(pose=pose, width=np.where(slips, opposite, intent.width), speed=speed)
+        opposite = np.where(target.width > 0.5 * (opened + CLOSED), CLOSED, opened)
+        speed = np.asarray(target.speed) * (config.slowest + (1.0 - config.slowest) * config.skill)
+        return ExpertTarget(pose=pose, width=np.where(slips, opposite, target.width), speed=speed)
 
     def _check(self, value: Value | None) -> None:
         config = self.config
-        shares = ("skill", "slip", "slowest", "rate", "gap_probability", "idle_probability")
-        for name in shares:
+        fractions = ("skill", "slip", "slowest", "rate", "gap_probability", "idle_probability")
+        for name in fractions:
             if not 0.0 <= getattr(config, name) <= 1.0:
                 raise HandoffError(f"operator: {name} is {getattr(config, name)}, expected 0 to 1.")
         for name in ("reaction_time", "hold_time"):
             low, high = getattr(config, name)
             if not 0.0 <= low <= high < float("inf"):
                 raise HandoffError(
-                    f"operator: {name} is [{low}, {high}] s, expected 0 <= shortest <= longest."
+                    f"operator: {name} is [{low}, {high}] s, expected 0 <= minimum <= maximum."
                 )
         if not 0.0 <= config.patience < float("inf"):
             raise HandoffError(
-                f"operator: patience is {config.patience} s, expected a time >= 0; never to step in is policy=never."
+                f"operator: patience is {config.patience} s, expected a finite time >= 0. Use policy=never to never "
+                "intervene."
             )
         if config.policy == "value_gap" and value is None:
             raise HandoffError(
-                "operator: the policy 'value_gap' needs a reference Q, given as `value`."
+                "operator: the policy 'value_gap' needs a reference Q, passed as `value`."
             )
 
 
 def disagreement(spec: ActionSpec, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """(N,) root mean square difference of actions (N, A).
 
-    In halves of an entry's range, so 2 is the most. Joint positions, whose range says nothing about
-    a task, and entries without bounds count as they are.
+    Entries are in halves of their range, so the maximum is 2. Joint positions, whose range does not
+    reflect the task, and entries without bounds keep their unit.
     """
     low, high = np.array(spec.low), np.array(spec.high)
     if spec.unit != "rad" and np.isfinite(high - low).all():
@@ -367,7 +385,7 @@ def disagreement(spec: ActionSpec, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.sqrt(np.mean((a - b) ** 2, axis=1))
 
 
-def _periods(interval: tuple[float, float], share: np.ndarray, rate_hz: float) -> np.ndarray:
-    """Control periods, each a draw between the ends of `interval` [s]."""
+def _periods(interval: tuple[float, float], fraction: np.ndarray, rate_hz: float) -> np.ndarray:
+    """Control periods at `fraction` (0..1) between the ends of `interval` [s]."""
     low, high = interval
-    return np.round((low + (high - low) * share) * rate_hz).astype(np.int64)
+    return np.round((low + (high - low) * fraction) * rate_hz).astype(np.int64)

@@ -1,6 +1,6 @@
-"""Draws episodes.
+"""Renders episodes.
 
-- `push_t`: push-T in plan view.
-- `replay`: recorded episodes in 3-D.
-- `video`: videos.
+- `push_t`: push-T in 3-D or plan view.
+- `replay`: recorded or imagined states in 3-D.
+- `video`: video files.
 """

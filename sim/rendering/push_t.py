@@ -1,9 +1,9 @@
-"""Pictures of a recorded push-T episode: the table scene by OpenGL, or a plan view where no OpenGL
-is at hand.
+"""Renders a recorded push-T episode: the table scene with OpenGL, or a plan view if OpenGL is not
+available.
 
 Headless OpenGL needs system packages, on Debian `libegl1 libgl1-mesa-dri` (EGL) or `libosmesa6`
-(OSMesa). mujoco chooses between them once per process, at its import; so each is tried, and the
-scene drawn, in a process of its own.
+(OSMesa). mujoco chooses between them once per process, at its import, so each is probed, and the
+scene rendered, in a separate process.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -39,7 +39,7 @@ from sim.tasks.push_t.geometry import (
 
 Renderer = Literal["egl", "osmesa", "plan"]
 PROBE_SECONDS = 60.0
-"""Time after which a graphics driver that does not answer counts as absent."""
+"""Time after which a graphics driver that does not respond counts as absent [s]."""
 
 
 def render_episode(
@@ -55,24 +55,24 @@ def render_episode(
     """Writes the video of one episode.
 
     Args:
-        path: the MP4 to write.
+        path: MP4 file to write.
         q: (T, J) joint positions [rad], one per frame.
-        tee_pose: (T, 3) block x, y [m], angle [rad], board, one per frame.
+        tee_pose: (T, 3) block x, y [m], angle [rad], board frame, one per frame.
         fps: frames per second.
         robot: the arm.
         size: height and width [px], at most 960 by 1280.
-        renderer: how to draw; by default the first of EGL, OSMesa and plan view that works here.
+        renderer: renderer to use; None takes the first of EGL, OSMesa and plan view that works.
 
     Returns:
         The renderer used.
 
     Raises:
-        HandoffError: arrays of other shapes, or what `write_video` finds.
+        HandoffError: arrays of other shapes, or an error of `write_video`.
     """
     q, tee_pose = np.asarray(q, dtype=float), np.asarray(tee_pose, dtype=float)
     if q.ndim != 2 or q.shape[1] != robot.num_joints or tee_pose.shape != (len(q), 3):
         raise HandoffError(
-            f"render: q {q.shape} and tee_pose {tee_pose.shape}, expected (T, {robot.num_joints}) and (T, 3) of one "
+            f"render: q {q.shape} and tee_pose {tee_pose.shape}, expected (T, {robot.num_joints}) and (T, 3) of equal "
             "length. Were the streams recorded at different rates?"
         )
     renderer = renderer or available_renderer()
@@ -87,8 +87,8 @@ def render_episode(
 
 
 def available_renderer() -> Renderer:
-    """The first of EGL and OSMesa that makes an OpenGL context on this machine, else the plan
-    view."""
+    """The first of EGL and OSMesa that can create an OpenGL context on this machine, otherwise the
+    plan view."""
     for backend in ("egl", "osmesa"):
         try:
             probe = subprocess.run(
@@ -106,7 +106,7 @@ def available_renderer() -> Renderer:
 
 
 def _gl_environment(backend: str) -> dict[str, str]:
-    # PyOpenGL's own variable, when set for another backend, would make mujoco refuse this one.
+    # If PyOpenGL's own variable named another backend, mujoco would refuse this one.
     return {**os.environ, "MUJOCO_GL": backend, "PYOPENGL_PLATFORM": backend}
 
 
@@ -126,7 +126,8 @@ def _write_scene_video(
 def scene_frames(
     q: np.ndarray, tee_pose: np.ndarray, size: tuple[int, int], robot: Robot
 ) -> Iterator[np.ndarray]:
-    """Frames (H, W, 3) uint8 of the table scene; needs a process in which mujoco found OpenGL."""
+    """Renders frames (H, W, 3) uint8 of the table scene; requires a process in which mujoco has
+    OpenGL."""
     import mujoco
 
     model = build_scene(robot)
@@ -147,30 +148,28 @@ def scene_frames(
 PLAN_TOP = -0.06
 """Board y at the plan view's upper edge [m]."""
 PLAN_HEIGHT = 0.92
-"""Board length that fills the plan view's height [m]; the arm's base lies just inside its lower
+"""Board length that fills the plan view's height [m]; the arm's base is just inside its lower
 edge."""
 SMOOTHING = 3
-"""Drawn pixels along an edge of one of the picture."""
-PAPER, TABLE, GOAL, BLOCK, PUSHER, ARM, JOINT = (
-    (250, 250, 247),
-    (222, 205, 184),
-    (144, 222, 144),
-    (107, 122, 148),
-    (65, 105, 225),
-    (160, 165, 172),
-    (56, 61, 69),
-)
+"""Supersampling factor per axis."""
+PAPER = (250, 250, 247)
+TABLE = (222, 205, 184)
+GOAL = (144, 222, 144)
+BLOCK = (107, 122, 148)
+PUSHER = (65, 105, 225)
+ARM = (160, 165, 172)
+JOINT = (56, 61, 69)
 
 
 def plan_frames(
     q: np.ndarray, tee_pose: np.ndarray, size: tuple[int, int], robot: Robot
 ) -> Iterator[np.ndarray]:
-    """Frames (H, W, 3) uint8 seen from above, board axes as in gym-pusht, the arm reaching in from
-    below."""
+    """Renders frames (H, W, 3) uint8 from above, with board axes as in gym-pusht and the arm at the
+    bottom."""
     from PIL import Image, ImageDraw
 
     height, width = size
-    # Pillow draws edges in whole pixels; small ones that are averaged make them smooth.
+    # Pillow does not anti-alias, so frames are drawn larger and averaged.
     scale = SMOOTHING * height / PLAN_HEIGHT
     corner = np.array([(BOARD_SIZE - SMOOTHING * width / scale) / 2, PLAN_TOP])
 

@@ -1,5 +1,4 @@
-"""Pictures of what was recorded, or imagined: a task's scene put where observations say that
-everything is."""
+"""Renders recorded or imagined states: a task's scene is posed according to observations."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -17,35 +16,35 @@ from sim.scene.cameras import Cameras, CamerasConfig
 from sim.tasks.task import Task
 
 
-def redraw(
+def render_observations(
     task: Task, observation: Observation, *, camera: str = "front", size: int = 240
 ) -> np.ndarray:
-    """Draws N observations of one task.
+    """Renders N observations of one task.
 
     Args:
-        task: which scene; it must be able to tell all joints from observations.
-        observation: per field (N, ...); `q`, `width` where there is a hand, and what `Task.joints`
-            reads.
-        camera: of the scene.
-        size: edge of a picture [px].
+        task: a task whose observations determine all joints (`Task.joints`).
+        observation: per field (N, ...): `q`, `width` if there is a gripper, and the fields that
+            `Task.joints` reads.
+        camera: camera of the scene.
+        size: edge length of an image [px].
 
     Returns:
         (N, size, size, 3) uint8 RGB.
 
     Raises:
-        HandoffError: a task whose observations do not tell everything, fields that are missing, or
-            no OpenGL.
+        HandoffError: a task whose observations do not determine all joints, missing fields, or no
+            OpenGL.
     """
     if task.joints is None:
         raise HandoffError(
-            f"{task.name}: observations do not tell where everything is, so they cannot be drawn."
+            f"{task.name}: its observations do not determine all joints, so they cannot be rendered."
         )
     try:
         joints = dict(task.joints(observation))
         q, width = observation["q"], observation["width"] if task.use_gripper else None
     except KeyError as error:
         raise HandoffError(
-            f"{task.name}: field {error} is not observed, so no picture can be drawn."
+            f"{task.name}: field {error} is not observed, so the state cannot be rendered."
         ) from None
     model = build_model(task, task.actions)
     layout = task.layout(model, task.robot)
@@ -55,7 +54,7 @@ def redraw(
         joints |= {f"finger_{side}": 0.5 * width[:, 0] for side in ("left", "right")}
     for name, value in joints.items():
         qpos[:, layout.qpos[name]] = value
-    return draw(
+    return render_states(
         task,
         qpos,
         np.zeros((len(qpos), 3)),
@@ -63,13 +62,15 @@ def redraw(
     )
 
 
-def draw(task: Task, qpos: np.ndarray, goal: np.ndarray, config: CamerasConfig) -> np.ndarray:
-    """Draws N states of one task.
+def render_states(
+    task: Task, qpos: np.ndarray, goal: np.ndarray, config: CamerasConfig
+) -> np.ndarray:
+    """Renders N states of one task.
 
     Args:
-        task: which scene.
+        task: the task whose scene is rendered.
         qpos: (N, nq) generalised positions.
-        goal: (N, G) of the task.
+        goal: (N, G) goals of the task.
         config: one camera of the scene.
 
     Returns:

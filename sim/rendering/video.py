@@ -1,4 +1,4 @@
-"""Frames to an H.264 video file."""
+"""Writes frames to an H.264 video file."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def write_video(path: Path, frames: Iterable[np.ndarray], fps: float) -> None:
 
     Args:
         path: the file to write; an older one is replaced.
-        frames: images (H, W, 3) uint8 RGB, all of one size. An odd last row or column is cut, as
-            yuv420p needs.
+        frames: images (H, W, 3) uint8 RGB of equal size. An odd last row or column is cut, because
+            yuv420p needs even sizes.
         fps: frames per second.
 
     Raises:
@@ -38,14 +38,15 @@ def write_video(path: Path, frames: Iterable[np.ndarray], fps: float) -> None:
         ) as container:
             stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
             stream.pix_fmt = "yuv420p"
-            # One encoder thread: the machine's cores belong to the worlds that make the frames.
+            # One encoder thread leaves the cores to the environments that render the frames.
             stream.options = {"crf": "23", "preset": "veryfast", "threads": "1"}
             shape: tuple[int, ...] | None = None
             for index, frame in enumerate(frames):
                 if shape is None:
                     _check_frame(index, frame, None)
                     shape = frame.shape
-                    stream.height, stream.width = shape[0] // 2 * 2, shape[1] // 2 * 2
+                    stream.height = shape[0] // 2 * 2
+                    stream.width = shape[1] // 2 * 2
                 _check_frame(index, frame, shape)
                 even = np.ascontiguousarray(frame[: stream.height, : stream.width])
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(even, format="rgb24")))

@@ -1,7 +1,7 @@
 """Builds scenes of the arm and observes them.
 
-- `scene`: bodies, sensors and starts.
-- `view`: positions, velocities and contacts as arrays.
+- `scene`: arm, gripper, table, lights and controllers.
+- `view`: named positions and velocities as arrays.
 - `cameras`: cameras and images.
 - `randomize`: domain randomisation.
 """

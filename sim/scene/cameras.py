@@ -1,7 +1,8 @@
-"""Pictures of N worlds as observations, drawn by software OpenGL (EGL or OSMesa) or a GPU's EGL.
+"""Renders camera images of N environments as observations, with software OpenGL (EGL or OSMesa) or
+a GPU's EGL.
 
-Not `mujoco.Renderer`: that chooses its OpenGL when mujoco is imported, for the whole process, and
-allocates per call.
+It does not use `mujoco.Renderer`, which chooses the OpenGL of the whole process when mujoco is
+imported, and allocates memory in every call.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -24,30 +25,30 @@ from robots.spec import FieldSpec
 
 @config
 class CamerasConfig:
-    """Which cameras, how large."""
+    """Names and resolution of the cameras."""
 
     names: tuple[str, ...] = ("front", "wrist")
-    """Cameras of the scene; each becomes the observation `image_<name>`."""
+    """Cameras of the scene, each observed as `image_<name>`."""
     height: int = 128
-    """[px]."""
+    """Height of an image [px]."""
     width: int = 128
-    """[px]."""
+    """Width of an image [px]."""
 
 
 class Cameras:
-    """One OpenGL context, one picture at a time."""
+    """One OpenGL context, which renders one image at a time."""
 
     def __init__(self, model: Any, config: CamerasConfig) -> None:
-        """Makes the context.
+        """Creates the context.
 
         Args:
-            model: mujoco.MjModel whose cameras are used; worlds may be drawn from copies with other
-                values.
-            config: which cameras.
+            model: mujoco.MjModel whose cameras are used; environments may be rendered from copies
+                with other values.
+            config: names and resolution of the cameras.
 
         Raises:
-            HandoffError: an unknown camera, a size that the model's buffer does not hold, or no
-                OpenGL on this machine.
+            HandoffError: an unknown camera, a size that exceeds the model's buffer, or no OpenGL on
+                this machine.
         """
         import mujoco
 
@@ -57,10 +58,10 @@ class Cameras:
             raise HandoffError(
                 f"cameras: no camera {unknown or '(none named)'}; the scene has {known}."
             )
-        most = (int(model.vis.global_.offheight), int(model.vis.global_.offwidth))
-        if not (1 <= config.height <= most[0] and 1 <= config.width <= most[1]):
+        buffer = (int(model.vis.global_.offheight), int(model.vis.global_.offwidth))
+        if not (1 <= config.height <= buffer[0] and 1 <= config.width <= buffer[1]):
             raise HandoffError(
-                f"cameras: pictures of {config.height}x{config.width}, expected 1x1 to {most[0]}x{most[1]} "
+                f"cameras: images of {config.height}x{config.width}, expected 1x1 to {buffer[0]}x{buffer[1]} "
                 "(height x width), the scene's buffer."
             )
         self.config = config
@@ -85,7 +86,7 @@ class Cameras:
         shape = (self.config.height, self.config.width, 3)
         return {
             f"image_{name}": FieldSpec(
-                shape=shape, dtype="uint8", unit="u8", about=f"RGB picture of camera {name}"
+                shape=shape, dtype="uint8", unit="u8", about=f"RGB image of camera {name}"
             )
             for name in self.config.names
         }
@@ -93,36 +94,39 @@ class Cameras:
     def render(
         self, models: Sequence[Any], qpos: np.ndarray, goal: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Draws every world from every camera.
+        """Renders every environment from every camera.
 
         Args:
-            models: (N) mujoco.MjModel of each world.
-            qpos: (N, nq).
-            goal: (N, G); every mocap body in turn is placed by the next three entries.
+            models: (N) mujoco.MjModel of each environment.
+            qpos: (N, nq) generalised positions.
+            goal: (N, G); mocap bodies are placed at consecutive groups of three entries.
 
         Returns:
             `image_<name>`: (N, height, width, 3) uint8.
 
         Raises:
-            HandoffError: called in another thread than the one that made them, where OpenGL's
-                context is bound.
+            HandoffError: called in another thread than the constructor, to which the OpenGL context
+                is bound.
         """
         import mujoco
 
         if threading.get_ident() != self._thread:
             raise HandoffError(
-                "cameras: asked to draw in another thread than the one that made these worlds."
+                "cameras: render was called in another thread than the one that created the cameras, to which the "
+                "OpenGL context is bound."
             )
-        n, height, width = len(qpos), self.config.height, self.config.width
+        n = len(qpos)
+        height = self.config.height
+        width = self.config.width
         images = {
             f"image_{name}": np.empty((n, height, width, 3), np.uint8) for name in self.config.names
         }
         pixels = np.empty((height, width, 3), np.uint8)
-        # Another context may have been made current in this thread since.
+        # Another context may have become current in this thread.
         self._gl.make_current()
-        for world, model in enumerate(models):
-            self._data.qpos[:] = qpos[world]
-            self._data.mocap_pos[:] = goal[world, : 3 * model.nmocap].reshape(-1, 3)
+        for env_id, model in enumerate(models):
+            self._data.qpos[:] = qpos[env_id]
+            self._data.mocap_pos[:] = goal[env_id, : 3 * model.nmocap].reshape(-1, 3)
             mujoco.mj_kinematics(model, self._data)
             mujoco.mj_camlight(model, self._data)
             for name, camera in zip(self.config.names, self._ids, strict=True):
@@ -138,37 +142,37 @@ class Cameras:
                 )
                 mujoco.mjr_render(self._viewport, self._scene, self._gl_scene)
                 mujoco.mjr_readPixels(pixels, None, self._viewport, self._gl_scene)
-                images[f"image_{name}"][world] = pixels[::-1]
+                images[f"image_{name}"][env_id] = pixels[::-1]
         return images
 
     def close(self) -> None:
-        """Frees the context; twice does no harm."""
+        """Frees the context; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
-        # What is freed is looked up in the current context, which may be another one's.
+        # Resources are freed in the current context, so it must be this one.
         self._gl.make_current()
         self._gl_scene.free()
         self._gl.free()
 
     def __del__(self) -> None:
-        # While the interpreter shuts down OpenGL may be gone already, and the driver frees
-        # everything anyway.
+        # During interpreter shutdown OpenGL may already be unloaded, and the driver frees
+        # everything.
         if not getattr(self, "_closed", True) and not sys.is_finalizing():
             self.close()
 
 
 def _context(width: int, height: int) -> Any:
-    """The first of EGL and OSMesa that works here.
+    """Creates a context with the first of EGL and OSMesa that works on this machine.
 
     Raises:
-        HandoffError: none does; says why each failed.
+        HandoffError: neither works; the message has both reasons.
     """
     problems: dict[str, str] = {}
-    asked = os.environ.get("MUJOCO_GL", "").lower()
-    for backend in [asked] if asked in ("egl", "osmesa") else ["egl", "osmesa"]:
-        # PyOpenGL reads this once, when it is first imported; so the first context decides for the
-        # process.
+    requested = os.environ.get("MUJOCO_GL", "").lower()
+    for backend in [requested] if requested in ("egl", "osmesa") else ["egl", "osmesa"]:
+        # PyOpenGL reads this at its first import, so the first context determines the backend of
+        # the process.
         os.environ.setdefault("PYOPENGL_PLATFORM", backend)
         try:
             if backend == "egl":

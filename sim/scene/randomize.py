@@ -1,5 +1,5 @@
-"""Domain randomisation: declared ranges, drawn once per episode from its seed and written into a
-world's own model."""
+"""Applies domain randomisation: values are drawn from declared ranges once per episode, from its
+seed, and written into the environment's own model."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -22,19 +22,21 @@ Quantity = Literal["mass", "friction", "gain", "damping", "delay", "camera", "li
 
 @config
 class Range:
-    """One quantity and the interval it is drawn from, uniformly."""
+    """One randomised quantity and the interval of its uniform distribution."""
 
     what: Quantity
-    """mass: of a body, with its inertia. friction: sliding friction of a geom and of the pairs it
-    is in. gain: stiffness of an actuator. damping: of an actuator or joint. delay: of all actions
-    [s]. camera: offset of a camera, per axis [m]. light: brightness of a light."""
+    """Randomised quantity. mass: a body's mass and inertia. friction: sliding friction of a geom
+    and of its contact pairs. gain: stiffness of an actuator. damping: damping of an actuator or
+    joint.
+    delay: delay of all actions [s]. camera: offset of a camera per axis [m]. light: brightness of a
+    light."""
     names: tuple[str, ...] = ()
-    """Which bodies, geoms, actuators, joints, cameras or lights; a trailing * matches any ending.
-    One draw is shared by all of them. Empty for `delay`."""
+    """Names of the bodies, geoms, actuators, joints, cameras or lights, which share one draw; a
+    trailing * matches any ending. Empty for `delay`."""
     low: float = 1.0
-    """Lower bound."""
+    """Lower bound, in the same unit as `high`."""
     high: float = 1.0
-    """Bounds: factors of the model's own value; for `delay` seconds and for `camera` metres."""
+    """Upper bound: a factor of the model's own value, except for `delay` [s] and `camera` [m]."""
 
 
 ARM_AND_CAMERAS = (
@@ -43,14 +45,15 @@ ARM_AND_CAMERAS = (
     Range(what="camera", names=("front", "wrist"), low=-0.02, high=0.02),
     Range(what="light", names=("key", "fill"), low=0.6, high=1.4),
 )
-"""What is uncertain about the arm and its pictures, whatever the task."""
+"""Randomisation of the arm, cameras and lights that all tasks share."""
 
 
 def draw(ranges: Sequence[Range], rng: np.random.Generator) -> np.ndarray:
-    """(len(ranges), 3) one draw per range; all but `camera` use the first column only.
+    """Draws (len(ranges), 3) values, one row per range; all quantities except `camera` use only the
+    first column.
 
     Raises:
-        HandoffError: bounds that are not low <= high.
+        HandoffError: a lower bound above the upper bound.
     """
     for item in ranges:
         if not item.low <= item.high:
@@ -65,11 +68,11 @@ def draw(ranges: Sequence[Range], rng: np.random.Generator) -> np.ndarray:
 def apply(
     ranges: Sequence[Range], values: np.ndarray, base: mujoco.MjModel, model: mujoco.MjModel
 ) -> None:
-    """Writes the drawn `values` into `model`, a copy of `base`; quantities that the model does not
-    hold are left.
+    """Writes the drawn `values` into `model`, a copy of `base`; quantities that are not part of the
+    model are skipped.
 
     Raises:
-        HandoffError: a name that the model does not have.
+        HandoffError: the model has no element of a given name.
     """
     for item, value in zip(ranges, values, strict=True):
         factor = value[0]
@@ -100,7 +103,7 @@ def apply(
 
 
 def delay_of(ranges: Sequence[Range], values: np.ndarray) -> float:
-    """The drawn delay of actions [s]; 0 when no range asks for one."""
+    """The drawn delay of actions [s]; 0 without a range for it."""
     return float(
         sum(value[0] for item, value in zip(ranges, values, strict=True) if item.what == "delay")
     )
@@ -129,15 +132,16 @@ def _ids(
         "light": model.nlight,
     }
     names = [getattr(model, kind)(i).name for i in range(count[kind])]
-    found = [i for i, name in enumerate(names) if _matches(name, item)]
-    if not found:
+    ids = [i for i, name in enumerate(names) if _matches(name, item)]
+    if not ids:
         raise _unknown(kind, item, names)
-    return found
+    return ids
 
 
 def _matches(name: str, item: Range) -> bool:
     return any(
-        name.startswith(want[:-1]) if want.endswith("*") else name == want for want in item.names
+        name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+        for pattern in item.names
     )
 
 

@@ -1,11 +1,11 @@
-"""The scene that all tasks share: arm, hand, table, light and two cameras, and the impedance law as
-actuators.
+"""Builds the scene that all tasks share: arm, gripper, table, lights, two cameras, and the
+impedance law as actuators.
 
 The law of `robots.control.impedance` is built from the engine's own actuators: a site transmission
-measured against a fixed reference site is a Cartesian spring and damper, computed in C at every
-physics step. So N worlds run at the speed of the bare engine. Frame "grasp" (see
-`robots.franka.robot.Gripper`) is the controlled frame; its axes are the base's when the hand points
-down.
+relative to a fixed reference site is a Cartesian spring and damper, computed in C at every physics
+step, so N environments run at the full speed of the engine. Frame "grasp" (see
+`robots.franka.robot.Gripper`) is the controlled frame; its axes equal the base's when the gripper
+points down.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -26,26 +26,27 @@ if TYPE_CHECKING:
 GRASP_SITE = "grasp"
 FINGER_JOINTS = ("finger_left", "finger_right")
 FINGER_HALF = np.array([0.010, 0.004, 0.020])
-"""(3,) half sizes of a finger's pad [m]: 20 mm wide along the hand's x, 8 mm thick, 40 mm long."""
+"""(3,) half sizes of a finger's pad [m]: 20 mm wide along the gripper's x, 8 mm thick, 40 mm
+long."""
 FINGER_FRICTION = 1.0
-"""Rubber-coated fingertips on wood or plastic, handbooks: 0.7 to 1.2."""
+"""Sliding friction of rubber-coated fingertips on wood or plastic, handbooks: 0.7 to 1.2."""
 GRIP_FORCE = 15.0
-"""Most that one finger presses with [N]; the data sheet allows 70, grasps of light parts are
-commanded 10 to 40."""
+"""Maximum force of one finger [N]; the data sheet allows 70, and 10 to 40 are common for light
+parts."""
 GRIPPER_STIFFNESS = 2000.0
-"""Of each finger's servo [N/m]; beyond 7.5 mm of error it presses with `GRIP_FORCE`."""
+"""Stiffness of each finger's servo [N/m]; above 7.5 mm of error it presses with `GRIP_FORCE`."""
 GRIPPER_DAMPING = 60.0
-"""[Ns/m]."""
+"""Damping of each finger's servo [Ns/m]."""
 
 FRONT_CAMERA = (np.array([1.15, 0.0, 0.55]), np.array([0.42, 0.0, 0.08]))
-"""Position and target [m] of the camera opposite the arm."""
+"""Position and look-at point [m] of the camera opposite the arm."""
 
 
 def arm_scene(name: str, robot: Robot, *, timestep: float) -> mujoco.MjSpec:
-    """The arm with its hand at a table, without objects and without a controller.
+    """Builds the arm with its gripper at a table, without objects and without a controller.
 
     Args:
-        name: of the model.
+        name: name of the model.
         robot: the arm.
         timestep: physics step [s].
     """
@@ -60,17 +61,17 @@ def arm_scene(name: str, robot: Robot, *, timestep: float) -> mujoco.MjSpec:
         spec.delete(actuator)
     add_table(spec)
     draw_fast(spec)
-    _add_hand(spec, robot)
+    _mount_gripper(spec, robot)
     add_front_camera(spec)
     return spec
 
 
 def add_table(spec: mujoco.MjSpec) -> None:
-    """Table top at z = 0, two lights and a plain backdrop."""
+    """Adds a table with its top at z = 0, two lights and a plain backdrop."""
     import mujoco
 
-    world, box = spec.worldbody, mujoco.mjtGeom.mjGEOM_BOX
-    world.add_geom(
+    env, box = spec.worldbody, mujoco.mjtGeom.mjGEOM_BOX
+    env.add_geom(
         name="table",
         type=mujoco.mjtGeom.mjGEOM_PLANE,
         size=[1.0, 1.0, 0.1],
@@ -78,23 +79,23 @@ def add_table(spec: mujoco.MjSpec) -> None:
         conaffinity=1,
         group=3,
     )
-    painted = {"type": box, "contype": 0, "conaffinity": 0}
-    world.add_geom(
+    visual = {"type": box, "contype": 0, "conaffinity": 0}
+    env.add_geom(
         name="table_top",
         pos=[0.38, 0, -0.021],
         size=[0.56, 0.46, 0.02],
         rgba=[0.72, 0.60, 0.47, 1],
-        **painted,
+        **visual,
     )
     for x in (-0.12, 0.88):
         for y in (-0.40, 0.40):
-            world.add_geom(
-                pos=[x, y, -0.4], size=[0.025, 0.025, 0.36], rgba=[0.3, 0.31, 0.33, 1], **painted
+            env.add_geom(
+                pos=[x, y, -0.4], size=[0.025, 0.025, 0.36], rgba=[0.3, 0.31, 0.33, 1], **visual
             )
-    world.add_light(
+    env.add_light(
         name="key", pos=[0.2, 0.9, 2.0], dir=[0.1, -0.4, -1], diffuse=[0.55] * 3, castshadow=False
     )
-    world.add_light(
+    env.add_light(
         name="fill", pos=[1.6, -0.8, 1.8], dir=[-0.6, 0.4, -1], diffuse=[0.3] * 3, castshadow=False
     )
     spec.visual.headlight.ambient = [0.38] * 3
@@ -110,25 +111,27 @@ def add_table(spec: mujoco.MjSpec) -> None:
         height=384,
     )
     position = np.array([1.42, -0.70, 1.02])
-    world.add_camera(
+    env.add_camera(
         name="overview",
         pos=position,
         quat=looking_at(position, np.array([0.33, 0.0, 0.20])),
         fovy=36,
     )
-    spec.visual.global_.offwidth, spec.visual.global_.offheight = 1280, 960
+    spec.visual.global_.offwidth = 1280
+    spec.visual.global_.offheight = 960
 
 
 def draw_fast(spec: mujoco.MjSpec) -> None:
-    """Gives up multisampling and fine round shapes: software OpenGL then draws over three times as
-    fast."""
+    """Disables multisampling and finely tessellated shapes, which makes software OpenGL more than
+    three times as fast."""
     spec.visual.quality.offsamples = 0
-    spec.visual.quality.numslices, spec.visual.quality.numstacks = 20, 10
+    spec.visual.quality.numslices = 20
+    spec.visual.quality.numstacks = 10
 
 
 def looking_at(position: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """(4,) quaternion (wxyz) of an upright camera at `position` (3,) [m] that looks, along its own
-    -z, at `target`."""
+    """(4,) quaternion (wxyz) of an upright camera at `position` (3,) [m] that looks at `target`
+    along its own -z."""
     import mujoco
 
     back = (position - target) / np.linalg.norm(position - target)
@@ -140,15 +143,15 @@ def looking_at(position: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def add_front_camera(spec: mujoco.MjSpec) -> None:
-    """The camera `front`, opposite the arm."""
+    """Adds the camera `front` opposite the arm."""
     position, target = FRONT_CAMERA
     spec.worldbody.add_camera(
         name="front", pos=position, quat=looking_at(position, target), fovy=45
     )
 
 
-def _add_hand(spec: mujoco.MjSpec, robot: Robot) -> None:
-    """Palm, two coupled fingers, the frame "grasp" and the wrist camera."""
+def _mount_gripper(spec: mujoco.MjSpec, robot: Robot) -> None:
+    """Adds the palm, two coupled fingers, the frame "grasp" and the wrist camera."""
     import mujoco
 
     gripper = robot.gripper
@@ -225,12 +228,12 @@ def _add_finger(
 
 
 def wrist_view() -> np.ndarray:
-    """(4,) quaternion (wxyz): looks along the hand's z, 25 degrees inwards, the base's far side up
-    in the picture."""
+    """(4,) quaternion (wxyz) of the wrist camera: it looks along the gripper's z, tilted by 25
+    degrees inwards, with the side away from the base at the top of the image."""
     import mujoco
 
     tilt = np.deg2rad(25.0)
-    # A camera looks along -z with y up; columns are the camera's axes in the hand's.
+    # A camera looks along -z with y up; columns are the camera's axes in the gripper's frame.
     forward = np.array([-np.sin(tilt), 0.0, np.cos(tilt)])
     up = np.array([np.cos(tilt), 0.0, np.sin(tilt)])
     right = np.cross(forward, up)
@@ -240,10 +243,10 @@ def wrist_view() -> np.ndarray:
 
 
 def add_cartesian_impedance(spec: mujoco.MjSpec, gains: ImpedanceGains, robot: Robot) -> None:
-    """Six actuators on the frame "grasp": targets are position [m] and rotation vector [rad] in
-    base axes.
+    """Adds six actuators on the frame "grasp", whose targets are position [m] and rotation vector
+    [rad] in base axes.
 
-    One more on each joint holds the posture; their targets are chosen anew each control period
+    Another actuator on each joint holds the posture; its target is computed in each control period
     (`robots.control.impedance`).
     """
     import mujoco
@@ -259,10 +262,8 @@ def add_cartesian_impedance(spec: mujoco.MjSpec, gains: ImpedanceGains, robot: R
         )
         _spring(actuator, gains.stiffness[i], gains.damping[i])
         limit = gains.force_limit if i < 3 else gains.torque_limit
-        actuator.forcerange, actuator.forcelimited = (
-            [-limit, limit],
-            mujoco.mjtLimited.mjLIMITED_TRUE,
-        )
+        actuator.forcerange = [-limit, limit]
+        actuator.forcelimited = mujoco.mjtLimited.mjLIMITED_TRUE
     for joint in robot.joint_names:
         actuator = spec.add_actuator(
             name=f"posture_{joint}", trntype=mujoco.mjtTrn.mjTRN_JOINT, target=joint
@@ -271,10 +272,10 @@ def add_cartesian_impedance(spec: mujoco.MjSpec, gains: ImpedanceGains, robot: R
 
 
 def add_joint_impedance(spec: mujoco.MjSpec, gains: ImpedanceGains, robot: Robot) -> None:
-    """One actuator per joint, whose target is its position [rad].
+    """Adds one actuator per joint, whose target is the joint's position [rad].
 
     Raises:
-        HandoffError: the gains are those of another number of joints.
+        HandoffError: the number of gains differs from the number of joints.
     """
     import mujoco
 
@@ -288,7 +289,7 @@ def add_joint_impedance(spec: mujoco.MjSpec, gains: ImpedanceGains, robot: Robot
 
 
 def add_gripper(spec: mujoco.MjSpec) -> None:
-    """Two actuators, one per finger, with one and the same target: half the opening [m]."""
+    """Adds one actuator per finger; both have the same target, half the opening [m]."""
     import mujoco
 
     for joint in FINGER_JOINTS:
@@ -305,6 +306,7 @@ def add_gripper(spec: mujoco.MjSpec) -> None:
 def _spring(actuator: mujoco.MjsActuator, stiffness: float, damping: float) -> None:
     import mujoco
 
-    actuator.gaintype, actuator.biastype = mujoco.mjtGain.mjGAIN_FIXED, mujoco.mjtBias.mjBIAS_AFFINE
+    actuator.gaintype = mujoco.mjtGain.mjGAIN_FIXED
+    actuator.biastype = mujoco.mjtBias.mjBIAS_AFFINE
     actuator.gainprm[0] = stiffness
     actuator.biasprm[:3] = [0.0, -stiffness, -damping]

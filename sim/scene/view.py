@@ -1,8 +1,8 @@
-"""N worlds of one MuJoCo model as arrays with names: what a task's terms read, whatever engine
-stepped them.
+"""Provides the state of N environments of one MuJoCo model as named arrays, which a task's terms
+read, independent of the engine.
 
-Everything is computed from generalised positions and velocities, so it belongs to the present state
-exactly (a sensor of the engine is one physics step old).
+Everything is computed from generalised positions and velocities, so it belongs exactly to the
+current state (the engine's sensors are one physics step old).
 """
 
 # The compiled mujoco module has no type stubs.
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     import mujoco
 
 FREE_JOINT = 7
-"""Generalised positions of a free joint: position (3) and quaternion (4)."""
+"""Number of generalised positions of a free joint: position (3) and quaternion (4)."""
 
 Read = TypeVar("Read")
 
 
-class once(Generic[Read]):  # noqa: N801 - a decorator
-    """A property that is worked out when it is first read, as `functools.cached_property`, whose
-    lock torch.compile cannot trace (`sim.device.arm` does)."""
+class lazy_property(Generic[Read]):  # noqa: N801 - a decorator
+    """A property that is computed when it is first read, like `functools.cached_property`, whose
+    lock torch.compile cannot trace (needed in `sim.device.arm`)."""
 
     def __init__(self, read: Callable[[Any], Read]) -> None:
         self._read = read
@@ -38,35 +38,35 @@ class once(Generic[Read]):  # noqa: N801 - a decorator
         self.__doc__ = read.__doc__
 
     def __get__(self, view: Any, kind: type | None = None) -> Read:
-        found = view.found
-        if self._name not in found:
-            found[self._name] = self._read(view)
-        return found[self._name]
+        cache = view.cache
+        if self._name not in cache:
+            cache[self._name] = self._read(view)
+        return cache[self._name]
 
 
-Asked = ParamSpec("Asked")
+Params = ParamSpec("Params")
 
 
-def once_each(
-    read: Callable[Concatenate[View, Asked], Read],
-) -> Callable[Concatenate[View, Asked], Read]:
-    """A reading of a view that is worked out when it is first asked for with these arguments, which
-    can be hashed: several of a task's terms ask for the same."""
+def memoized(
+    read: Callable[Concatenate[View, Params], Read],
+) -> Callable[Concatenate[View, Params], Read]:
+    """Caches a function of a view per (hashable) arguments, because several terms of a task use the
+    same values."""
 
     name = f"{read.__module__}.{read.__qualname__}"
 
     @wraps(read)
-    def told(view: View, *asked: Asked.args, **named: Asked.kwargs) -> Read:
-        key = (name, asked, tuple(named.items()))
-        if key not in view.found:
-            view.found[key] = read(view, *asked, **named)
-        return view.found[key]
+    def cached(view: View, *args: Params.args, **kwargs: Params.kwargs) -> Read:
+        key = (name, args, tuple(kwargs.items()))
+        if key not in view.cache:
+            view.cache[key] = read(view, *args, **kwargs)
+        return view.cache[key]
 
-    return told
+    return cached
 
 
 class Layout:
-    """Where the joints of a model stand in its vectors. The arm's joints come first in all of
+    """Indices of a model's joints in its state vectors. The arm's joints come first in all of
     them."""
 
     def __init__(
@@ -79,18 +79,20 @@ class Layout:
         """Reads the names of `model`.
 
         Args:
-            model: its first joints are the arm's.
+            model: a model whose first joints are the arm's.
             robot: the arm.
-            tool_offset: (3,) origin of the frame "grasp" from the flange [m], flange axes; None
-                takes that of the robot's gripper.
-            tool_rotation: (3, 3) its axes in the flange's; None takes those of the robot's gripper.
+            tool_offset: (3,) origin of the frame "grasp" relative to the flange [m], flange axes;
+                None takes that of the robot's gripper.
+            tool_rotation: (3, 3) axes of the frame "grasp" in the flange frame; None takes those of
+                the robot's gripper.
         """
         self.robot = robot
-        self.nq, self.nv = model.nq, model.nv
+        self.nq = model.nq
+        self.nv = model.nv
         names = [model.joint(i).name for i in range(model.njnt)]
         self.qpos = {name: int(model.jnt_qposadr[i]) for i, name in enumerate(names)}
         self.qvel = {name: int(model.jnt_dofadr[i]) for i, name in enumerate(names)}
-        self.has_hand = "finger_left" in self.qpos
+        self.has_gripper = "finger_left" in self.qpos
         gripper = robot.gripper
         self.tool_offset = (
             np.array([0.0, 0.0, gripper.tcp_offset]) if tool_offset is None else tool_offset
@@ -99,8 +101,8 @@ class Layout:
 
 
 class View:
-    """The present of N worlds. Arrays are in base axes unless said otherwise, and must not be
-    written to."""
+    """The current state of N environments. Arrays are in base axes unless stated otherwise, and
+    must not be modified."""
 
     def __init__(
         self,
@@ -115,11 +117,11 @@ class View:
         """Wraps arrays without copying them.
 
         Args:
-            layout: of the model.
-            qpos: (N, nq).
-            qvel: (N, nv).
+            layout: indices of the model's joints.
+            qpos: (N, nq) generalised positions.
+            qvel: (N, nv) generalised velocities.
             target: (N, C) the controller's targets: the arm's (6 of a pose or J of joints), the
-                agent's velocity (2) where actions are `PdTarget`, then the hand's opening [m].
+                agent's velocity (2) if actions are `PdTarget`, then the gripper's opening [m].
             goal: (N, G) the task's own variables, as its `reset` wrote them.
             joint_targets: whether the arm's targets are joint positions [rad].
         """
@@ -129,12 +131,12 @@ class View:
         self.target = target
         self.goal = goal
         self.joint_targets = joint_targets
-        self.found: dict[Any, Any] = {}
-        """What has been worked out so far, by name, and by arguments where there are any."""
+        self.cache: dict[Any, Any] = {}
+        """Values computed so far, by name and arguments."""
 
     @property
     def n(self) -> int:
-        """N."""
+        """N, the number of environments."""
         return len(self.qpos)
 
     @property
@@ -147,37 +149,38 @@ class View:
         """(N, J) joint velocities [rad/s]."""
         return self.qvel[:, : self.layout.robot.num_joints]
 
-    @once
+    @lazy_property
     def _frames(self) -> tuple[np.ndarray, np.ndarray]:
         return self.layout.robot.chain.batched_joint_frames(self.q)
 
-    @once
+    @lazy_property
     def grasp_position(self) -> np.ndarray:
         """(N, 3) origin of the frame "grasp" [m]: the point between the fingertips, or the tool's
         tip."""
         positions, rotations = self._frames
         return positions[:, -1] + rotations[:, -1] @ self.layout.tool_offset
 
-    @once
+    @lazy_property
     def grasp_rotation(self) -> np.ndarray:
-        """(N, 3, 3) axes of the frame "grasp"; the identity when the hand points straight down."""
+        """(N, 3, 3) axes of the frame "grasp"; the identity when the gripper points straight
+        down."""
         return self._frames[1][:, -1] @ self.layout.tool_rotation
 
-    @once
+    @lazy_property
     def grasp_pose(self) -> np.ndarray:
         """(N, 6) position [m] and rotation vector [rad] of the frame "grasp"."""
         return np.concatenate(
             [self.grasp_position, batched_rotation_vector(self.grasp_rotation)], axis=1
         )
 
-    @once
+    @lazy_property
     def jacobian(self) -> np.ndarray:
-        """(N, 6, J) of the frame "grasp"."""
+        """(N, 6, J) Jacobian of the frame "grasp"."""
         return batched_jacobian(*self._frames, self.grasp_position)
 
-    @once
+    @lazy_property
     def grasp_velocity(self) -> np.ndarray:
-        """(N, 6) linear [m/s] and angular [rad/s]."""
+        """(N, 6) linear [m/s] and angular [rad/s] velocity of the frame "grasp"."""
         return (self.jacobian @ self.dq[..., None])[..., 0]
 
     @property
@@ -185,27 +188,27 @@ class View:
         """(N, 6) the Cartesian controller's target: position [m], rotation vector [rad]."""
         return self.target[:, :6]
 
-    @once
+    @lazy_property
     def target_offset(self) -> np.ndarray:
-        """(N, 6) the controller's target less `grasp_pose` [m, rad]; of joint targets the pose that
-        they would make."""
+        """(N, 6) the controller's target minus `grasp_pose` [m, rad]; joint targets are converted
+        to a pose by forward kinematics."""
         if not self.joint_targets:
             return self.target_pose - self.grasp_pose
         robot = self.layout.robot
         frames = robot.chain.batched_joint_frames(self.target[:, : robot.num_joints])
-        position, rotation = (part[:, -1] for part in frames)
-        place = position + rotation @ self.layout.tool_offset
-        turned = batched_rotation_vector(rotation @ self.layout.tool_rotation)
-        return np.concatenate([place, turned], axis=1) - self.grasp_pose
+        flange_position, flange_rotation = (array[:, -1] for array in frames)
+        position = flange_position + flange_rotation @ self.layout.tool_offset
+        rotation = batched_rotation_vector(flange_rotation @ self.layout.tool_rotation)
+        return np.concatenate([position, rotation], axis=1) - self.grasp_pose
 
     @property
     def width_max(self) -> float:
-        """Largest opening of the hand [m]."""
+        """Maximum opening of the gripper [m]."""
         return self.layout.robot.gripper.width_max
 
     @property
     def width(self) -> np.ndarray:
-        """(N,) opening of the hand [m]."""
+        """(N,) opening of the gripper [m]."""
         a, b = self.layout.qpos["finger_left"], self.layout.qpos["finger_right"]
         return self.qpos[:, a] + self.qpos[:, b]
 
@@ -218,7 +221,7 @@ class View:
         return self.qvel[:, self.layout.qvel[name]]
 
     def position(self, name: str) -> np.ndarray:
-        """(N, 3) of the body with the free joint `name` [m]."""
+        """(N, 3) position of the body with the free joint `name` [m]."""
         a = self.layout.qpos[name]
         return self.qpos[:, a : a + 3]
 
@@ -232,8 +235,8 @@ class View:
         return rotation_of(self.quaternion(name))
 
     def velocity(self, name: str) -> np.ndarray:
-        """(N, 6) linear [m/s], angular [rad/s, the body's own axes] of the body with the free joint
-        `name`."""
+        """(N, 6) linear [m/s] and angular [rad/s, body axes] velocity of the body with the free
+        joint `name`."""
         a = self.layout.qvel[name]
         return self.qvel[:, a : a + 6]
 
@@ -250,5 +253,5 @@ def rotation_of(quaternion: np.ndarray) -> np.ndarray:
 
 
 def yaw_quaternion(yaw: float) -> np.ndarray:
-    """(4,) quaternion (wxyz) of a turn by `yaw` [rad] about the base's z."""
+    """(4,) quaternion (wxyz) of a rotation by `yaw` [rad] about the base's z."""
     return np.array([np.cos(yaw / 2), 0.0, 0.0, np.sin(yaw / 2)])

@@ -1,7 +1,7 @@
-"""States the tasks, a module each.
+"""Defines the tasks, one module each.
 
-- `task`: what a task consists of.
-- `terms`: named terms of observation and reward.
+- `task`: the parts of a task.
+- `terms`: evaluation of observation and reward terms.
 - `fixture`: articulated fixtures.
 - `grasping`: terms of grasping.
 - `reach`: a point in the air.

@@ -1,10 +1,10 @@
-"""Cable route: snap the cable, one end fixed and the other in the hand, into a clip.
+"""Defines cable route: snap a cable, fixed at one end and grasped at the other, into a clip.
 
-The kind of routing in SERL and HIL-SERL (Luo et al. 2024), on our own numbers: the clip's pose, the
-cable's shape and the arm's start are drawn anew, and the cable's plug is held by friction alone.
-The clip is two springy posts with balls on top, between which the cable has to be forced. The cable
-is a chain of stiff pieces with springs between them, as flexible as a 6 mm cable with a soft
-sheath.
+The task resembles the routing of SERL and HIL-SERL (Luo et al. 2024) with our own dimensions: the
+clip's pose, the cable's shape and the arm's initial pose are random, and the cable's plug is held
+only by friction. The clip consists of two elastic posts with balls on top, between which the cable
+has to be pushed. The cable is a chain of rigid segments with springs, as flexible as a 6 mm cable
+with a soft sheath.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -31,81 +31,90 @@ from sim.tasks.fixture import (
     place_fixture,
     upright_posture,
 )
-from sim.tasks.task import Intent, ObservationTerm, Reward, Start, Task, near, proprioception
+from sim.tasks.task import (
+    ExpertTarget,
+    InitialState,
+    ObservationTerm,
+    Reward,
+    Task,
+    near,
+    proprioception,
+)
 
 if TYPE_CHECKING:
     import mujoco
 
 SEGMENTS = 8
-"""Pieces of the cable."""
+"""Number of segments of the cable."""
 PIECE = 0.035
-"""Length of one [m]."""
+"""Length of a segment [m]."""
 CABLE_RADIUS = 0.003
-"""[m]."""
+"""Radius of the cable [m]."""
 CABLE_DENSITY = 1400.0
-"""Copper strands in a soft sheath, averaged [kg/m^3]: about 40 g per metre."""
+"""Mean density of copper strands in a soft sheath [kg/m^3]: about 40 g per metre."""
 BENDING_STIFFNESS = 1.5e-3
-"""Of the cable [N m^2]: a free end of 0.1 m sags by 2 mm per gram of load. Our choice for a soft
-lead."""
+"""Bending stiffness of the cable [N m^2]: a free end of 0.1 m sags by 2 mm per gram of load. Our
+choice for a soft lead."""
 BENDING_TIME = 0.05
-"""Damping over stiffness of the cable's bending [s]: it does not ring."""
+"""Ratio of damping to stiffness of the cable's bending [s], which suppresses oscillations."""
 BENDING_ARMATURE = 1e-5
-"""Inertia added to every joint of the cable [kg m^2]: its springs' own time is then long against
-the physics step."""
+"""Inertia added to every joint of the cable [kg m^2], so that the springs' time constant is long
+compared with the physics step."""
 CABLE_FRICTION = 0.3
 """Sliding friction of sheath on plastic, handbooks: 0.2 to 0.5."""
 ANCHOR = np.array([0.66, 0.0, 0.020])
-"""(3,) where the cable leaves its connector [m], base; it may leave in any direction."""
+"""(3,) fixed end of the cable at its connector [m], base frame; it can leave in any direction."""
 PLUG_HALF = np.array([0.012, 0.006, 0.008])
 """(3,) half sizes of the plug at the cable's end [m]."""
 PLUG_X = 0.010
-"""From the end of the last piece to the plug's centre [m]."""
+"""Distance from the end of the last segment to the plug's centre [m]."""
 GRIP_Z = -0.004
-"""Height of the grip over the plug's centre [m]."""
+"""Height of the grasp point above the plug's centre [m]."""
 
 POST_RADIUS, POST_HEIGHT = 0.004, 0.040
-"""Of the two posts that form the clip [m]."""
+"""Radius and height of the clip's two posts [m]."""
 SLOT = 0.008
 """Distance between the posts' surfaces [m]: 2 mm more than the cable."""
 LIP_RADIUS = 0.006
-"""Of the balls on top of the posts [m]."""
+"""Radius of the balls on top of the posts [m]."""
 THROAT = 0.005
 """Distance between the balls' surfaces [m]: 1 mm less than the cable, which has to be snapped
 in."""
 LIP_Y = THROAT / 2 + LIP_RADIUS
-"""From the slot's middle to a ball's centre [m]."""
+"""Distance from the slot's middle to a ball's centre [m]."""
 POST_STIFFNESS = 4000.0
-"""Of each post against being pushed aside, at the throat [N/m]: half a millimetre takes 2 N."""
+"""Lateral stiffness of each post at the throat [N/m]: half a millimetre takes 2 N."""
 POST_TOP = POST_HEIGHT + LIP_RADIUS
 """Height of the clip [m]."""
 POST_ARMATURE = 0.05
-"""Inertia added to it [kg]: the spring's own time is then long against the physics step."""
+"""Inertia added to a post [kg], so that the spring's time constant is long compared with the
+physics step."""
 SEATED = 0.028
 """Height of the cable's middle between the posts below which it counts as routed [m]."""
 
 CLIP_LOW, CLIP_HIGH = np.array([0.48, -0.06, -0.2]), np.array([0.54, 0.06, 0.2])
-"""(3,) bounds of the clip's x, y [m], base, and of its slot's angle to the line to the anchor
+"""(3,) bounds of the clip's x, y [m], base frame, and of its slot's angle to the line to the anchor
 [rad]."""
 START_LOW, START_HIGH = np.array([-0.35, 0.40, 0.02]), np.array([0.35, 0.60, 0.06])
-"""(3,) bounds of the start: cable's heading at the anchor (0 is towards the arm) and its rise, bend
-per joint [rad]."""
+"""(3,) bounds of the initial shape: the cable's heading at the anchor (0 is towards the arm), its
+rise, and its bend per joint [rad]."""
 WAVE = 0.03
-"""Largest sideways bend per joint at the start [rad]."""
+"""Maximum initial sideways bend per joint [rad]."""
 LOST = 0.03
-"""Distance between grip and plug that counts as dropped [m]."""
+"""Distance between grasp point and plug above which the plug counts as dropped [m]."""
 
 LENGTH = SEGMENTS * PIECE + PLUG_X
-"""From the anchor to the plug's centre [m]."""
+"""Distance along the cable from the anchor to the plug's centre [m]."""
 PULLED = 1.006
-"""Share of its length to which the expert's target stretches the cable: a pull of about 3 N."""
+"""Ratio of the expert's target distance to the cable's length: a pull of about 3 N."""
 OVER = POST_TOP + 0.012
-"""Height at which it brings the cable over the slot [m]."""
+"""Height at which the expert moves the cable over the slot [m]."""
 LOW = 0.015
-"""Height to which it lowers the plug [m]."""
+"""Height to which the expert lowers the plug [m]."""
 LOWER = 0.010
-"""How far below the plug it sets its target on the way [m]."""
+"""Distance of the expert's target below the plug while lowering it [m]."""
 LINED_UP = 0.0025
-"""Distance of cable and slot within which it goes down [m]."""
+"""Distance between cable and slot within which the expert moves down [m]."""
 
 
 def _scene(robot: Robot) -> mujoco.MjSpec:
@@ -153,7 +162,7 @@ def _scene(robot: Robot) -> mujoco.MjSpec:
 
 
 def _add_post(clip: mujoco.MjsBody, name: str, side: float, solref: list[float]) -> None:
-    """One of the clip's posts with its ball; it gives way sideways, and springs back."""
+    """Adds one of the clip's posts with its ball; it deflects sideways like a spring."""
     import mujoco
 
     post = clip.add_body(name=name, pos=[0, side * LIP_Y, 0], gravcomp=1.0)
@@ -189,8 +198,8 @@ def _add_post(clip: mujoco.MjsBody, name: str, side: float, solref: list[float])
 
 
 def _add_cable(spec: mujoco.MjSpec) -> mujoco.MjsBody:
-    """The chain from the anchor, each piece along its own x; returns the last one. Hand and cable
-    do not collide."""
+    """Adds the chain from the anchor, each segment along its own x, and returns the last one.
+    Gripper and cable do not collide."""
     import mujoco
 
     stiffness = BENDING_STIFFNESS / PIECE
@@ -202,7 +211,7 @@ def _add_cable(spec: mujoco.MjSpec) -> mujoco.MjsBody:
             quat=[1, 0, 0, 0] if i else [0, 0, 0, 1],
         )
         joints = [("turn", [0, 0, 1]), ("bend", [0, 1, 0])]
-        # The plug's swivel: without it a hand that stays upright would twist the cable.
+        # The plug's swivel: without it an upright gripper would twist the cable.
         joints += [("twist", [1, 0, 0])] if i == SEGMENTS - 1 else []
         for name, axis in joints:
             body.add_joint(
@@ -229,25 +238,32 @@ def _add_cable(spec: mujoco.MjSpec) -> mujoco.MjsBody:
 
 
 def _shape(turn: np.ndarray, bend: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where the cable lies.
+    """Computes the cable's shape by forward kinematics.
 
     Args:
-        turn: (N, SEGMENTS) sideways bend at the start of each piece [rad].
-        bend: (N, SEGMENTS) downward bend, likewise.
+        turn: (N, SEGMENTS) sideways bend at the start of each segment [rad].
+        bend: (N, SEGMENTS) downward bend at the start of each segment [rad].
 
     Returns:
-        Points (N, SEGMENTS + 2, 3) from the anchor over the pieces' ends to the plug's centre [m],
-        base; and the last piece's axes (N, 3, 3) without its twist.
+        Points (N, SEGMENTS + 2, 3) from the anchor over the segments' ends to the plug's centre
+        [m], base frame; and the last segment's axes (N, 3, 3) without its twist.
     """
     n = len(turn)
     points = np.empty((n, SEGMENTS + 2, 3))
     points[:, 0] = ANCHOR
     axes = np.broadcast_to(np.diag([-1.0, -1.0, 1.0]), (n, 3, 3))
-    cz, sz, cy, sy = np.cos(turn), np.sin(turn), np.cos(bend), np.sin(bend)
+    cz = np.cos(turn)
+    sz = np.sin(turn)
+    cy = np.cos(bend)
+    sy = np.sin(bend)
     step = np.zeros((n, SEGMENTS, 3, 3))
-    # A turn about z, then about the new y.
-    step[..., 0, 0], step[..., 0, 1], step[..., 0, 2] = cz * cy, -sz, cz * sy
-    step[..., 1, 0], step[..., 1, 1], step[..., 1, 2] = sz * cy, cz, sz * sy
+    # A rotation about z, then about the new y.
+    step[..., 0, 0] = cz * cy
+    step[..., 0, 1] = -sz
+    step[..., 0, 2] = cz * sy
+    step[..., 1, 0] = sz * cy
+    step[..., 1, 1] = cz
+    step[..., 1, 2] = sz * sy
     step[..., 2, 0], step[..., 2, 2] = -sy, cy
     for i in range(SEGMENTS):
         axes = axes @ step[:, i]
@@ -256,7 +272,7 @@ def _shape(turn: np.ndarray, bend: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return points, axes
 
 
-def _reset(rng: np.random.Generator, start: Start) -> None:
+def _reset(rng: np.random.Generator, start: InitialState) -> None:
     x, y, skew = rng.uniform(CLIP_LOW, CLIP_HIGH)
     place_fixture(start, "clip", np.array([x, y, np.arctan2(ANCHOR[1] - y, ANCHOR[0] - x) + skew]))
     heading, rise, sag = rng.uniform(START_LOW, START_HIGH)
@@ -266,7 +282,7 @@ def _reset(rng: np.random.Generator, start: Start) -> None:
     for i in range(SEGMENTS):
         start.joint(f"cable{i}_turn", turn[i])
         start.joint(f"cable{i}_bend", bend[i])
-    # The plug's sides stand upright, as the pads do.
+    # The plug's sides are vertical, like the pads.
     start.joint(f"cable{SEGMENTS - 1}_twist", np.arctan2(-axes[0, 2, 1], axes[0, 2, 2]))
     yaw = np.arctan2(-axes[0, 1, 0], -axes[0, 0, 0])
     start.arm(upright_posture(start.layout.robot, points[0, -1] + [0.0, 0.0, GRIP_Z], float(yaw)))
@@ -275,7 +291,8 @@ def _reset(rng: np.random.Generator, start: Start) -> None:
 
 
 def _points(view: View) -> np.ndarray:
-    """(N, SEGMENTS + 2, 3) along the cable from the anchor to the plug's centre [m], base."""
+    """(N, SEGMENTS + 2, 3) points along the cable from the anchor to the plug's centre [m], base
+    frame."""
     turn, bend = (
         np.stack([view.joint(f"cable{i}_{kind}") for i in range(SEGMENTS)], axis=1)
         for kind in ("turn", "bend")
@@ -284,11 +301,11 @@ def _points(view: View) -> np.ndarray:
 
 
 def _crossing(view: View) -> np.ndarray:
-    """(N, 2) where the cable crosses the plane of the posts [m]: sideways from the slot's middle,
-    and height.
+    """(N, 2) point at which the cable crosses the plane of the posts [m]: sideways from the slot's
+    middle, and height.
 
-    Of several crossings the one nearest to the anchor; the plug, where the cable does not reach the
-    plane.
+    If it crosses several times, the crossing closest to the anchor; if it does not reach the plane,
+    the plug.
     """
     points = in_fixture(view, "clip", _points(view))
     x = points[..., 0]
@@ -302,17 +319,17 @@ def _crossing(view: View) -> np.ndarray:
 
 
 def _crosses(view: View) -> np.ndarray:
-    """(N,) bool: the plug is beyond the clip, as seen from the anchor."""
+    """(N,) bool: the plug is on the far side of the clip, seen from the anchor."""
     return in_fixture(view, "clip", _points(view)[:, -1])[:, 0] < 0.0
 
 
 def _beside(view: View) -> np.ndarray:
-    """(N,) horizontal distance from cable to slot [m]."""
+    """(N,) horizontal distance between cable and slot [m]."""
     return np.abs(_crossing(view)[:, 0])
 
 
 def _too_high(view: View) -> np.ndarray:
-    """(N,) height of the cable above that of a routed one [m]."""
+    """(N,) height of the cable above that of a routed cable [m]."""
     return np.maximum(_crossing(view)[:, 1] - SEATED, 0.0)
 
 
@@ -326,8 +343,8 @@ def _dropped(view: View) -> np.ndarray:
     return np.linalg.norm(grip - view.grasp_position, axis=1) > LOST
 
 
-def _expert(view: View) -> Intent:
-    """Stretches the cable over the slot, then lowers the plug; lifts it again where the cable lies
+def _expert(view: View) -> ExpertTarget:
+    """Stretches the cable over the slot, then lowers the plug; lifts it again if the cable lies
     beside the posts."""
     side, height = _crossing(view).T
     plug = _points(view)[:, -1]
@@ -336,23 +353,23 @@ def _expert(view: View) -> Intent:
     direction = to_clip / distance[:, None]
     between = (np.abs(side) < SLOT / 2) & (height < POST_HEIGHT)
     down = between | ((np.abs(side) < LINED_UP) & _crosses(view))
-    # The plug's height at which the stretched cable passes over the posts.
+    # Height of the plug at which the stretched cable passes over the posts.
     lifted = ANCHOR[2] + (OVER - ANCHOR[2]) * LENGTH / distance
     blocked = ~down & (height < POST_TOP + CABLE_RADIUS) & (plug[:, 2] < lifted - 0.01)
-    # Lowered step by step, for the cable has to be stretched all the way.
+    # The plug is lowered in steps, so that the cable stays stretched.
     z = np.where(down, np.maximum(LOW, plug[:, 2] - LOWER), lifted)
     reach = np.sqrt(np.maximum((PULLED * LENGTH) ** 2 - (z - ANCHOR[2]) ** 2, 0.0))
     pose = np.zeros((view.n, 6))
-    # Beside the posts the plug goes straight up first.
+    # Beside the posts the plug first moves straight up.
     pose[:, :2] = np.where(blocked[:, None], plug[:, :2], ANCHOR[:2] + direction * reach[:, None])
     pose[:, 2] = z
     pose[:, :3] += view.grasp_position - plug
     pose[:, 5] = np.arctan2(-direction[:, 1], -direction[:, 0])
-    return Intent(pose=pose, width=np.zeros(view.n))
+    return ExpertTarget(pose=pose, width=np.zeros(view.n))
 
 
 def task(robot: Robot) -> Task:
-    """States the task for `robot`."""
+    """Returns the task for `robot`."""
     return Task(
         name="cable_route",
         robot=robot,

@@ -1,9 +1,8 @@
-"""A fixture clamped to the table, and an arm that starts upright: what tasks with a part held in
-the hand share.
+"""Provides fixtures clamped to the table, and initial postures with an upright gripper.
 
-Worlds share one compiled model, so a fixture whose place differs between worlds needs joints of its
-own. It slides and turns on the table against dry friction far above what the impedance law may
-press with, as if held by clamps.
+Environments share one compiled model, so a fixture whose position differs between environments
+needs joints. It can slide and turn on the table only against dry friction far above the maximum
+force of the impedance law, as if it were clamped.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -21,29 +20,29 @@ from robots.franka.robot import Robot
 from robots.interfaces import Observation
 from robots.spec import FieldSpec
 from sim.scene.view import View
-from sim.tasks.task import ObservationTerm, Start
+from sim.tasks.task import InitialState, ObservationTerm
 
 if TYPE_CHECKING:
     import mujoco
 
 GENTLE = CartesianDelta(translation=0.01, rotation=0.05, leash_translation=0.01, leash_rotation=0.1)
-"""Short steps for a part held by friction: 10 mm of leash press with 20 N, and the fingers hold
-against 30 N."""
+"""Action space with short steps for a part held by friction: a leash of 10 mm limits the force to
+20 N, and the fingers hold against 30 N."""
 MASS = 2.0
-"""Of a fixture with the steel plate under it [kg]."""
+"""Mass of a fixture with its steel plate [kg]."""
 INERTIA = (0.004, 0.004, 0.006)
-"""(3,) of the same, a plate of 0.12 by 0.12 m [kg m^2]."""
+"""(3,) inertia of a fixture with its plate of 0.12 by 0.12 m [kg m^2]."""
 HOLD_FORCE = 300.0
-"""Force that makes the clamps slip [N]; the leash of the impedance law allows less."""
+"""Force at which the clamps slip [N], above the maximum force of the impedance law."""
 HOLD_TORQUE = 30.0
-"""Torque that makes the clamps slip [Nm]."""
+"""Torque at which the clamps slip [Nm]."""
 
 
 def add_fixture(spec: mujoco.MjSpec, name: str) -> mujoco.MjsBody:
-    """A body on the table, origin at the table top, with the joints `name`_x, `name`_y [m] and
+    """Adds a body with its origin at the table top and the joints `name`_x, `name`_y [m] and
     `name`_yaw [rad].
 
-    Its geoms are the task's to add, with mass 0.
+    The task adds its geoms, with mass 0.
     """
     import mujoco
 
@@ -62,7 +61,7 @@ def add_fixture(spec: mujoco.MjSpec, name: str) -> mujoco.MjsBody:
             axis=axis,
             frictionloss=hold,
             damping=hold,
-            # Dry friction is a soft constraint; at the engine's defaults a pushed fixture would
+            # Dry friction is a soft constraint: with the engine's defaults a pushed fixture would
             # creep by mm/s.
             solimp_friction=[0.99, 0.9999, 0.001, 0.5, 2.0],
             solref_friction=[2.0 * spec.option.timestep, 1.0],
@@ -70,25 +69,26 @@ def add_fixture(spec: mujoco.MjSpec, name: str) -> mujoco.MjsBody:
     return body
 
 
-def place_fixture(start: Start, name: str, pose: np.ndarray) -> None:
-    """Puts the fixture `name` at `pose` (3,): x, y [m], yaw [rad]."""
+def place_fixture(start: InitialState, name: str, pose: np.ndarray) -> None:
+    """Places the fixture `name` at `pose` (3,): x, y [m], yaw [rad]."""
     for suffix, value in zip(("x", "y", "yaw"), pose, strict=True):
         start.joint(f"{name}_{suffix}", float(value))
 
 
 def fixture_pose(view: View, name: str) -> np.ndarray:
-    """(N, 3) x, y [m], yaw [rad] of the fixture `name`, base."""
+    """(N, 3) x, y [m], yaw [rad] of the fixture `name`, base frame."""
     return np.stack([view.joint(f"{name}_{suffix}") for suffix in ("x", "y", "yaw")], axis=1)
 
 
 def fixture(name: str) -> dict[str, ObservationTerm]:
-    """The pose of the fixture `name` as an observation."""
+    """Observation term of the fixture `name`: its pose."""
     spec = FieldSpec(shape=(3,), unit="m, m, rad", frame="base", about=f"x, y, yaw of the {name}")
     return {f"{name}_pose": ObservationTerm(spec, lambda v: fixture_pose(v, name))}
 
 
 def fixture_joints(observation: Observation, name: str) -> dict[str, np.ndarray]:
-    """Joint positions (N,) of the fixture `name` out of its observed pose; see `Task.joints`."""
+    """Joint positions (N,) of the fixture `name`, computed from its observed pose; see
+    `Task.joints`."""
     return {
         f"{name}_{suffix}": observation[f"{name}_pose"][:, i]
         for i, suffix in enumerate(("x", "y", "yaw"))
@@ -96,7 +96,7 @@ def fixture_joints(observation: Observation, name: str) -> dict[str, np.ndarray]
 
 
 def in_fixture(view: View, name: str, point: np.ndarray) -> np.ndarray:
-    """(N, ..., 3) points given in base axes (N, ..., 3) [m], expressed in the fixture's frame."""
+    """Transforms points (N, ..., 3) [m] from the base frame to the fixture's frame."""
     pose = fixture_pose(view, name).reshape(view.n, *[1] * (point.ndim - 2), 3)
     c, s = np.cos(pose[..., 2]), np.sin(pose[..., 2])
     x, y = point[..., 0] - pose[..., 0], point[..., 1] - pose[..., 1]
@@ -104,7 +104,7 @@ def in_fixture(view: View, name: str, point: np.ndarray) -> np.ndarray:
 
 
 def from_fixture(view: View, name: str, point: np.ndarray) -> np.ndarray:
-    """(N, ..., 3) points given in the fixture's frame (N, ..., 3) [m], expressed in base axes."""
+    """Transforms points (N, ..., 3) [m] from the fixture's frame to the base frame."""
     pose = fixture_pose(view, name).reshape(view.n, *[1] * (point.ndim - 2), 3)
     c, s = np.cos(pose[..., 2]), np.sin(pose[..., 2])
     x, y = c * point[..., 0] - s * point[..., 1], s * point[..., 0] + c * point[..., 1]
@@ -112,11 +112,11 @@ def from_fixture(view: View, name: str, point: np.ndarray) -> np.ndarray:
 
 
 def upright_posture(robot: Robot, position: np.ndarray, yaw: float) -> np.ndarray:
-    """(J,) joint positions [rad] near the ready posture: frame "grasp" at `position` (3,) [m],
-    turned by `yaw` [rad].
+    """(J,) joint positions [rad] near the home posture with the frame "grasp" at `position` (3,)
+    [m], pointing down, with yaw `yaw` [rad].
 
     Raises:
-        HandoffError: out of reach.
+        HandoffError: the position is out of reach.
     """
     c, s = np.cos(yaw), np.sin(yaw)
     pose = np.eye(4)

@@ -1,10 +1,9 @@
-"""Flip switch: push the lever of a toggle switch over to its other side.
+"""Defines flip switch: push the lever of a toggle switch over to its other side.
 
-The task is of the kind that CALVIN's play table (Mees et al. 2022) has in its switch. The switch is
-a fixture on the
-table (`sim.tasks.fixture`): its place and turn differ between worlds. As in a real toggle, a spring
-stretched between lever and box is longest when the lever stands upright, so the lever is driven to
-one stop or the other.
+The task resembles the switch of CALVIN's play table (Mees et al. 2022). The switch is a fixture on
+the table (`sim.tasks.fixture`) whose position and yaw differ between environments. As in a real
+toggle switch, a spring between lever and box is longest when the lever is upright, which drives the
+lever to either stop.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -36,10 +35,10 @@ from sim.tasks.fixture import (
 from sim.tasks.grasping import MIDDLE
 from sim.tasks.task import (
     CLOSED,
-    Intent,
+    ExpertTarget,
+    InitialState,
     ObservationTerm,
     Reward,
-    Start,
     Task,
     near,
     proprioception,
@@ -52,43 +51,44 @@ if TYPE_CHECKING:
 BOX = np.array([0.050, 0.035, 0.018])
 """(3,) half sizes of the box [m]; the lever swings along its x."""
 SWITCH_LOW, SWITCH_HIGH = np.array([0.43, -0.15, -0.60]), np.array([0.57, 0.15, 0.60])
-"""(3,) bounds of the switch's place x, y [m] and turn [rad], base."""
+"""(3,) bounds of the switch's position x, y [m] and yaw [rad], base frame."""
 PIVOT = 0.042
 """Height of the lever's axis over the table [m]."""
 LENGTH = 0.090
-"""Of the lever, axis to the middle of its knob [m]."""
+"""Length of the lever from its axis to the middle of its knob [m]."""
 KNOB = 0.010
 """Radius of the knob [m]."""
 LEVER_MASS = 0.040
-"""[kg], all of it counted at the knob."""
+"""Mass of the lever [kg], concentrated at the knob."""
 SWING = 0.50
 """Angle of the stops from upright [rad]; on is positive, away from the switch's own -x."""
 ARM = 0.020
-"""From the axis to either end of the spring: on the lever above it, on the box below it [m]."""
+"""Distance from the axis to either end of the spring: on the lever above it, on the box below it
+[m]."""
 SPRING_REST, SPRING_STIFFNESS = 0.020, 2100.0
-"""Length of the slack spring [m] and its stiffness [N/m]: the knob is held at its stop by about 2
+"""Rest length [m] and stiffness [N/m] of the spring, which holds the knob at its stop with about 2
 N."""
 DAMPING = 0.03
-"""Of the lever's axis [Nms/rad]: it snaps over within two tenths of a second."""
+"""Damping of the lever's axis [Nms/rad]: the lever snaps over within 0.2 s."""
 
 WORKSPACE_LOW, WORKSPACE_HIGH = (0.32, -0.28, 0.06), (0.68, 0.28, 0.40)
-"""Where the hand may go [m]: not below the box's lid."""
+"""Workspace of the gripper [m], above the box's lid."""
 FLIPPED = 0.35
-"""Angle on the wanted side that counts as flipped [rad]."""
+"""Angle on the goal side above which the lever counts as flipped [rad]."""
 STILL = 0.50
 """Speed below which the lever is at rest [rad/s]."""
 
 PUSH_HEIGHT = 0.118
-"""Height of the fingertips' point while it pushes [m]: fingers beside the knob, palm over it."""
+"""Height of the fingertips while the expert pushes [m]: fingers beside the knob, palm over it."""
 CLEAR_HEIGHT = 0.185
-"""Height at which the hand moves over the switch [m]."""
+"""Height at which the gripper moves over the switch [m]."""
 ASIDE = 0.085
-"""From the axis, along the swing, to where the hand goes down [m]."""
+"""Distance from the axis, along the swing, at which the gripper moves down [m]."""
 LEAD = 0.02
-"""How far before the hand the expert pushes [m]: so short that an error to the side counts as
-much."""
+"""Distance of the expert's target ahead of the gripper while pushing [m], short enough that
+sideways errors are corrected equally."""
 BEYOND = 0.005
-"""How far past the axis the fingertips push [m]; the spring does the rest."""
+"""Distance past the axis to which the fingertips push [m]; the spring completes the motion."""
 
 
 def _scene(robot: Robot) -> mujoco.MjSpec:
@@ -96,7 +96,7 @@ def _scene(robot: Robot) -> mujoco.MjSpec:
 
     spec = arm_scene("flip_switch", robot, timestep=0.005)
     switch = add_fixture(spec, "switch")
-    touched = {
+    contact = {
         "solref": [2.0 * spec.option.timestep, 1.0],
         "mass": 0,
         "contype": 0,
@@ -109,7 +109,7 @@ def _scene(robot: Robot) -> mujoco.MjSpec:
         pos=[0, 0, BOX[2]],
         size=BOX,
         rgba=[0.86, 0.86, 0.84, 1],
-        **touched,
+        **contact,
     )
     switch.add_site(name="spring_low", pos=[0, 0, PIVOT - ARM], size=[0.002] * 3, rgba=[0] * 4)
     inertia = [LEVER_MASS * KNOB**2] * 3
@@ -135,7 +135,7 @@ def _scene(robot: Robot) -> mujoco.MjSpec:
         fromto=[0, 0, 0, 0, 0, LENGTH],
         size=[0.006, 0, 0],
         rgba=[0.3] * 3 + [1],
-        **touched,
+        **contact,
     )
     lever.add_geom(
         name="lever_knob",
@@ -143,7 +143,7 @@ def _scene(robot: Robot) -> mujoco.MjSpec:
         pos=[0, 0, LENGTH],
         size=[KNOB, 0, 0],
         rgba=[0.85, 0.45, 0.15, 1],
-        **touched,
+        **contact,
     )
     lever.add_site(name="spring_high", pos=[0, 0, ARM], size=[0.002] * 3, rgba=[0] * 4)
     spring = spec.add_tendon(
@@ -158,7 +158,7 @@ def _scene(robot: Robot) -> mujoco.MjSpec:
     return spec
 
 
-def _reset(q_start: np.ndarray, rng: np.random.Generator, start: Start) -> None:
+def _reset(q_start: np.ndarray, rng: np.random.Generator, start: InitialState) -> None:
     start_posture(rng, start, q_start)
     place_fixture(start, "switch", rng.uniform(SWITCH_LOW, SWITCH_HIGH))
     side = rng.choice([-1.0, 1.0])
@@ -166,14 +166,14 @@ def _reset(q_start: np.ndarray, rng: np.random.Generator, start: Start) -> None:
     start.goal[0] = -side
 
 
-def _side(view: View) -> np.ndarray:
-    """(N,) the wanted side: 1 is on, -1 is off."""
+def _goal_side(view: View) -> np.ndarray:
+    """(N,) goal side: 1 is on, -1 is off."""
     return view.goal[:, 0]
 
 
 def _turned(view: View) -> np.ndarray:
-    """(N,) the lever's angle towards the wanted side [rad]."""
-    return _side(view) * view.joint("lever")
+    """(N,) angle of the lever towards the goal side [rad]."""
+    return _goal_side(view) * view.joint("lever")
 
 
 def _flipped(view: View) -> np.ndarray:
@@ -184,8 +184,8 @@ def _success(view: View) -> np.ndarray:
     return _flipped(view) & (np.abs(view.joint_velocity("lever")) < STILL)
 
 
-def _in_switch(view: View) -> np.ndarray:
-    """(N, 3) middle of the knob in the switch's axes [m]."""
+def _knob_in_switch(view: View) -> np.ndarray:
+    """(N, 3) middle of the knob in the switch's frame [m]."""
     angle = view.joint("lever")
     return np.stack(
         [LENGTH * np.sin(angle), np.zeros(view.n), PIVOT + LENGTH * np.cos(angle)], axis=1
@@ -193,47 +193,49 @@ def _in_switch(view: View) -> np.ndarray:
 
 
 def _knob(view: View) -> np.ndarray:
-    """(N, 3) middle of the knob [m], base."""
-    return from_fixture(view, "switch", _in_switch(view))
+    """(N, 3) middle of the knob [m], base frame."""
+    return from_fixture(view, "switch", _knob_in_switch(view))
 
 
 def _reach(view: View) -> np.ndarray:
-    # The hand may leave a flipped switch without a loss.
+    # The gripper may leave a flipped switch without losing reward.
     distance = np.linalg.norm(view.grasp_position - _knob(view), axis=1)
     return np.where(_flipped(view), 1.0, near(distance, 0.1))
 
 
-def _expert(view: View) -> Intent:
-    tip, side = in_fixture(view, "switch", view.grasp_position), _side(view)
+def _expert(view: View) -> ExpertTarget:
+    tip, side = in_fixture(view, "switch", view.grasp_position), _goal_side(view)
     pose, turn = np.zeros((view.n, 6)), fixture_pose(view, "switch")[:, 2]
     away = np.stack([tip[:, 0] + side * ASIDE, tip[:, 1]], axis=1)
-    # A funnel: having gone down a little, small deviations must not make the hand rise again.
-    sunk = np.clip((CLEAR_HEIGHT - tip[:, 2]) / (CLEAR_HEIGHT - PUSH_HEIGHT), 0.0, 1.0)
-    above = (np.linalg.norm(away, axis=1) < 0.010 + 0.015 * sunk) & (
-        view.width < 0.01 + 0.01 * sunk
+    # The tolerance grows on the way down, so that small deviations do not make the gripper rise
+    # again.
+    lowered = np.clip((CLEAR_HEIGHT - tip[:, 2]) / (CLEAR_HEIGHT - PUSH_HEIGHT), 0.0, 1.0)
+    above = (np.linalg.norm(away, axis=1) < 0.010 + 0.015 * lowered) & (
+        view.width < 0.01 + 0.01 * lowered
     )
-    above &= np.abs(turn - view.grasp_pose[:, 5]) < 0.10 + 0.10 * sunk
-    # Fingers low and before the knob, seen along the way it has to go.
-    gap = side * (_in_switch(view)[:, 0] - tip[:, 0])
+    above &= np.abs(turn - view.grasp_pose[:, 5]) < 0.10 + 0.10 * lowered
+    # Fingers low and behind the knob, along the direction of the push.
+    gap = side * (_knob_in_switch(view)[:, 0] - tip[:, 0])
     behind = (gap > 0.5 * (KNOB + FINGER_HALF[0])) & (tip[:, 2] < PUSH_HEIGHT + 0.010)
-    # Sidewards it has time to settle before it touches.
+    # The sideways tolerance is tighter before contact, where it can still settle.
     pushing = behind & (np.abs(tip[:, 1]) < np.where(gap > 0.035, 0.008, 0.017))
-    wanted = np.zeros((view.n, 3))
-    wanted[:, 0] = np.where(
+    target = np.zeros((view.n, 3))
+    target[:, 0] = np.where(
         pushing, side * np.minimum(side * tip[:, 0] + LEAD, BEYOND), -side * ASIDE
     )
-    wanted[:, 2] = np.where(pushing | above, PUSH_HEIGHT, CLEAR_HEIGHT)
-    # Straight up from anywhere else, and when the lever has gone over.
+    target[:, 2] = np.where(pushing | above, PUSH_HEIGHT, CLEAR_HEIGHT)
+    # Straight up from anywhere else, and after the lever has flipped.
     low = ~pushing & ~above & (tip[:, 2] < CLEAR_HEIGHT - 0.02)
     done = _flipped(view)
-    wanted[low | done, :2] = tip[low | done, :2]
-    wanted[done, 2] = CLEAR_HEIGHT
-    pose[:, :3], pose[:, 5] = from_fixture(view, "switch", wanted), turn
-    return Intent(pose=pose, width=np.full(view.n, CLOSED), speed=np.where(behind, 0.6, 1.0))
+    target[low | done, :2] = tip[low | done, :2]
+    target[done, 2] = CLEAR_HEIGHT
+    pose[:, :3], pose[:, 5] = from_fixture(view, "switch", target), turn
+    return ExpertTarget(pose=pose, width=np.full(view.n, CLOSED), speed=np.where(behind, 0.6, 1.0))
 
 
 def task(robot: Robot) -> Task:
-    """States the task for `robot`; the hand begins over the table's middle, pointing down."""
+    """Returns the task for `robot`; the gripper starts above the middle of the table, pointing
+    down."""
     q_start = upright_posture(robot, MIDDLE, 0.0)
     return Task(
         name="flip_switch",
@@ -254,7 +256,7 @@ def task(robot: Robot) -> Task:
                     frame="switch",
                     about="from the fingertips' point to the knob",
                 ),
-                lambda v: _in_switch(v) - in_fixture(v, "switch", v.grasp_position),
+                lambda v: _knob_in_switch(v) - in_fixture(v, "switch", v.grasp_position),
             ),
             "lever": ObservationTerm(
                 FieldSpec(
@@ -265,7 +267,7 @@ def task(robot: Robot) -> Task:
                 lambda v: np.stack([v.joint("lever"), v.joint_velocity("lever")], axis=1),
             ),
             "goal": ObservationTerm(
-                FieldSpec(shape=(1,), about="wanted side: 1 on, -1 off"), lambda v: v.goal
+                FieldSpec(shape=(1,), about="goal side: 1 on, -1 off"), lambda v: v.goal
             ),
         },
         rewards={
@@ -278,7 +280,7 @@ def task(robot: Robot) -> Task:
         actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
         goal_size=1,
         max_steps=100,
-        thing=_knob,
+        interaction_point=_knob,
         joints=lambda o: {**fixture_joints(o, "switch"), "lever": o["lever"][:, 0]},
         ranges=(
             Range(what="mass", names=("lever",), low=0.5, high=2.0),

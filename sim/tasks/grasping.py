@@ -1,5 +1,5 @@
-"""Grasping a box from above: the object, when it counts as held, and the part of a scripted expert
-that picks it up."""
+"""Provides terms for grasping a box from above: the object, the criterion of a grasp, and the
+scripted expert's pick."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.scene.scene import FINGER_HALF
-from sim.scene.view import View, once_each, rotation_of
-from sim.tasks.task import CLOSED, Intent
+from sim.scene.view import View, memoized, rotation_of
+from sim.tasks.task import CLOSED, ExpertTarget
 
 if TYPE_CHECKING:
     import mujoco
 
 DENSITY = 500.0
-"""Of grasped objects [kg/m^3]: soft wood."""
+"""Density of grasped objects [kg/m^3]: softwood."""
 HOVER = 0.07
-"""Height above an object from which the hand goes straight down [m]."""
+"""Height above an object from which the gripper moves straight down [m]."""
 ALIGNED = 0.008
-"""Horizontal distance within which it may go down [m]."""
+"""Horizontal distance within which the gripper may move down [m]."""
 
 MIDDLE = np.array([0.44, 0.0, 0.32])
-"""(3,) a place over the table's middle, far from the arm's limits [m], base."""
+"""(3,) point above the middle of the table, far from the arm's limits [m], base frame."""
 
 
 def add_cube(
@@ -36,7 +36,7 @@ def add_cube(
     rgba: tuple[float, float, float, float],
     position: tuple[float, float, float] = (0.5, 0.0, 0.02),
 ) -> None:
-    """A free cube with half edge `half` [m]; body, joint and geom are all called `name`."""
+    """Adds a free cube with half edge `half` [m]; body, joint and geom are called `name`."""
     import mujoco
 
     cube = spec.worldbody.add_body(name=name, pos=position)
@@ -48,14 +48,14 @@ def add_cube(
         density=DENSITY,
         rgba=rgba,
         condim=4,
-        # As stiff as the engine can integrate: at its default the fingers would sink in by
+        # As stiff as the engine can integrate: with the default the fingers would penetrate by
         # millimetres.
         solref=[2.0 * spec.option.timestep, 1.0],
-        # A hand that leans on a light cube with 60 N presses it into the table by 12 mm at the
-        # default of 0.95, by 4 mm at 0.98; at 0.99 a cube wedged under the fingers throws the arm
-        # off.
+        # A gripper that presses on a light cube with 60 N pushes it into the table by 12 mm with
+        # the default of 0.95 and by 4 mm with 0.98; with 0.99 a cube wedged under the fingers makes
+        # the arm jump.
         solimp=[0.9, 0.98, 0.001, 0.5, 2.0],
-        # Against all else the cube's softness counts, not the mean of two.
+        # The cube's contact parameters are used in all its contacts, not the mean of two bodies'.
         priority=1,
         friction=[1.0, 0.005, 0.0001],
         contype=1,
@@ -63,11 +63,11 @@ def add_cube(
     )
 
 
-@once_each
+@memoized
 def held(view: View, name: str, half: float) -> np.ndarray:
-    """(N,) bool: the body `name`, `half` [m] thick to each side, is between closed fingers.
+    """(N,) bool: the body `name` with half thickness `half` [m] is between the closed fingers.
 
-    Judged by geometry: its centre lies between the pads and the opening is that of the object.
+    The criterion is geometric: its centre lies between the pads and the opening equals its width.
     """
     offset = (
         np.swapaxes(view.grasp_rotation, 1, 2)
@@ -75,13 +75,13 @@ def held(view: View, name: str, half: float) -> np.ndarray:
     )
     inside = (np.abs(offset[:, 0, 0]) < half) & (np.abs(offset[:, 1, 0]) < half)
     inside &= np.abs(offset[:, 2, 0]) < FINGER_HALF[2] + 0.5 * half
-    # A cube held across its corner is wider than its edge.
+    # A cube grasped across its corners is wider than its edge.
     return inside & (view.width < 2.0 * half + 0.006) & (view.width > 2.0 * half - 0.006)
 
 
 def beyond_reach(view: View, name: str, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """(N,) bool: the body `name` is outside the area with corners `low`, `high` (2,) [m], base, or
-    below the table."""
+    """(N,) bool: the body `name` is outside the area with corners `low`, `high` (2,) [m], base
+    frame, or below the table."""
     position = view.position(name)
     return ((position[:, :2] < low) | (position[:, :2] > high)).any(axis=1) | (
         position[:, 2] < -0.05
@@ -89,23 +89,24 @@ def beyond_reach(view: View, name: str, low: np.ndarray, high: np.ndarray) -> np
 
 
 def quarter_turn_yaw(quaternion: np.ndarray, view: View) -> np.ndarray:
-    """(N,) yaw [rad] of a grasp square to a box's sides: of the four, that next to the hand's
-    present yaw."""
+    """(N,) yaw [rad] of a grasp parallel to a box's sides: of the four, the one closest to the
+    gripper's current yaw."""
     axes = rotation_of(quaternion)
-    # Whichever side the box lies on, its most level axis says how it is turned.
+    # The box's most horizontal axis determines its yaw, whichever face it lies on.
     level = np.argmin(np.abs(axes[:, 2]), axis=1)
     axis = axes[np.arange(view.n), :, level]
-    yaw, present = np.arctan2(axis[:, 1], axis[:, 0]), view.grasp_pose[:, 5]
-    turned = yaw - np.round((yaw - present) / (np.pi / 2)) * (np.pi / 2)
-    # Beyond the action space's limit the next side of the box is as good.
-    return np.where(np.abs(turned) > 1.2, turned - np.sign(turned) * (np.pi / 2), turned)
+    yaw = np.arctan2(axis[:, 1], axis[:, 0])
+    current = view.grasp_pose[:, 5]
+    nearest = yaw - np.round((yaw - current) / (np.pi / 2)) * (np.pi / 2)
+    # Beyond the action space's limit the next side of the box is equivalent.
+    return np.where(np.abs(nearest) > 1.2, nearest - np.sign(nearest) * (np.pi / 2), nearest)
 
 
 def free_yaw(view: View, name: str, others: Sequence[str], half: float) -> np.ndarray:
-    """(N,) yaw [rad] of a grasp square to the sides of the cube `name`, the fingers not where one
-    of `others` is.
+    """(N,) yaw [rad] of a grasp parallel to the sides of the cube `name` whose fingers do not
+    collide with one of `others`.
 
-    Where both ways are blocked, the one next to the hand's present yaw.
+    If both orientations are blocked, the one closest to the gripper's current yaw.
     """
     yaw = quarter_turn_yaw(view.quaternion(name), view)
     other = yaw - np.where(yaw < 0.0, -1.0, 1.0) * np.pi / 2
@@ -119,9 +120,10 @@ def free_yaw(view: View, name: str, others: Sequence[str], half: float) -> np.nd
 def _blocked(
     view: View, name: str, others: Sequence[str], half: float, yaw: np.ndarray
 ) -> np.ndarray:
-    """(N,) bool: one of `others`, cubes as large, is where a finger of the open hand would go
-    down."""
-    here, found, diagonal = view.position(name), np.zeros(view.n, bool), np.sqrt(2.0) * half
+    """(N,) bool: one of `others`, cubes of the same size, is below a finger of the open gripper."""
+    here = view.position(name)
+    blocked = np.zeros(view.n, bool)
+    diagonal = np.sqrt(2.0) * half
     for other in others:
         apart = view.position(other) - here
         along = -np.sin(yaw) * apart[:, 0] + np.cos(yaw) * apart[:, 1]
@@ -129,39 +131,40 @@ def _blocked(
         near = (np.abs(along) < view.width_max / 2 + 2 * FINGER_HALF[1] + diagonal) & (
             np.abs(across) < FINGER_HALF[0] + diagonal
         )
-        found |= near & (np.abs(apart[:, 2]) < half)
-    return found
+        blocked |= near & (np.abs(apart[:, 2]) < half)
+    return blocked
 
 
 def quarter_turns(view: View, name: str) -> np.ndarray:
-    """(N, 2) cosine and sine of four times the yaw of the box `name` less the hand's, alike for all
-    sides."""
+    """(N, 2) cosine and sine of four times the yaw of the box `name` relative to the gripper, equal
+    for all four sides."""
     turn = quarter_turn_yaw(view.quaternion(name), view) - view.grasp_pose[:, 5]
     return np.stack([np.cos(4.0 * turn), np.sin(4.0 * turn)], axis=1)
 
 
-def pick_up(view: View, position: np.ndarray, yaw: np.ndarray, half: float) -> Intent:
-    """Opens, goes above `position`, down, and closes; decided anew from each state.
+def pick_up(view: View, position: np.ndarray, yaw: np.ndarray, half: float) -> ExpertTarget:
+    """Expert's target that opens the gripper, moves above `position`, down, and closes; it depends
+    only on the current state.
 
     Args:
-        view: the present.
-        position: (N, 3) of the object's centre [m].
-        yaw: (N,) of the grasp [rad].
+        view: the current state.
+        position: (N, 3) object's centre [m].
+        yaw: (N,) yaw of the grasp [rad].
         half: half of the object's thickness between the fingers [m].
     """
     offset = position - view.grasp_position
     level = np.linalg.norm(offset[:, :2], axis=1)
-    turned = np.abs(yaw - view.grasp_pose[:, 5])
+    yaw_error = np.abs(yaw - view.grasp_pose[:, 5])
     low = -offset[:, 2] < 0.6 * FINGER_HALF[2] + 0.5 * half
-    aligned = (level < ALIGNED) & (turned < 0.08)
-    # Once low, small pushes must not make the hand rise again.
-    aligned |= low & (level < 2.0 * ALIGNED) & (turned < 0.2)
-    # Closed too early, the hand opens before it goes down.
+    aligned = (level < ALIGNED) & (yaw_error < 0.08)
+    # Once it is low, small disturbances must not make the gripper rise again.
+    aligned |= low & (level < 2.0 * ALIGNED) & (yaw_error < 0.2)
+    # A gripper that closed too early opens before it moves down.
     ready = aligned & ((view.width > 2.0 * half + 0.012) | low)
     pose = np.zeros((view.n, 6))
     pose[:, :3], pose[:, 5] = position, yaw
     pose[:, 2] += np.where(ready, 0.0, HOVER)
     arrived = ready & (np.abs(offset[:, 2]) < 0.006)
-    # Having begun to close, go on, though the object moves a little in the fingers.
+    # Once closing has begun it continues, even if the object moves slightly between the fingers.
     closing = ready & low & (view.target[:, -1] < view.width_max - 0.01)
-    return Intent(pose=pose, width=np.where(arrived | closing, CLOSED, view.width_max))
+    return ExpertTarget(pose=pose, width=np.where(arrived | closing, CLOSED, view.width_max))

@@ -1,9 +1,9 @@
-"""Open drawer: pull the drawer of a small cabinet open by its bar handle.
+"""Defines open drawer: pull the drawer of a small cabinet open by its bar handle.
 
-The cabinet is a fixture on the table (`sim.tasks.fixture`): its place and turn differ between
-worlds. The drawer slides with dry friction and damping, as one on plain metal runners does (a push
-of a few newtons moves it). The handle's free depth of 39 mm is that of common furniture handles (35
-to 40 mm).
+The cabinet is a fixture on the table (`sim.tasks.fixture`) whose position and yaw differ between
+environments. The drawer slides with dry friction and damping, like a drawer on plain metal runners
+(a few newtons move it). The handle's free depth of 39 mm is common for furniture handles (35 to 40
+mm).
 """
 
 # The compiled mujoco module has no type stubs.
@@ -35,10 +35,10 @@ from sim.tasks.fixture import (
 from sim.tasks.grasping import MIDDLE
 from sim.tasks.task import (
     CLOSED,
-    Intent,
+    ExpertTarget,
+    InitialState,
     ObservationTerm,
     Reward,
-    Start,
     Task,
     near,
     proprioception,
@@ -51,40 +51,38 @@ if TYPE_CHECKING:
 CABINET = np.array([0.12, 0.13, 0.07])
 """(3,) half sizes of the cabinet [m]; it opens towards its own -x."""
 CABINET_LOW, CABINET_HIGH = np.array([0.64, -0.10, -0.30]), np.array([0.72, 0.10, 0.30])
-"""(3,) bounds of the cabinet's place x, y [m] and turn [rad], base."""
+"""(3,) bounds of the cabinet's position x, y [m] and yaw [rad], base frame."""
 WALL = 0.006
 """Half thickness of all boards [m]."""
 TRAVEL = 0.20
-"""How far the drawer opens [m]."""
+"""Maximum opening of the drawer [m]."""
 AJAR = 0.03
-"""Largest opening at the start [m]."""
+"""Maximum initial opening [m]."""
 DRAWER_MASS = 1.0
-"""[kg]."""
+"""Mass of the drawer [kg]."""
 DRY_FRICTION, DAMPING = 3.0, 8.0
-"""Of the drawer's runners [N], [Ns/m]."""
+"""Dry friction [N] and damping [Ns/m] of the drawer's runners."""
 BAR = np.array([0.006, 0.060])
 """Radius and half length of the handle's bar [m]."""
 BAR_AWAY, BAR_HEIGHT = 0.045, 0.120
-"""The bar's axis from the drawer's front, and over the table [m]."""
+"""Distance of the bar's axis from the drawer's front, and its height over the table [m]."""
 WORKSPACE_LOW, WORKSPACE_HIGH = (0.30, -0.28, 0.06), (0.66, 0.28, 0.40)
-"""Where the hand may go [m]: not under the handle, and no farther than the drawer's front when it
-is shut."""
+"""Workspace of the gripper [m]: not below the handle, and not beyond the closed drawer's front."""
 OPENED = 0.15
-"""Opening that counts as open [m]."""
+"""Opening for success [m]."""
 STILL = 0.10
-"""Speed below which the drawer counts as standing [m/s]."""
+"""Maximum speed of the drawer for success [m/s]."""
 
 HOOKED_HEIGHT = 0.110
-"""Height of the fingertips' point when they stand behind the bar [m]: the palm stays over the
-cabinet's top."""
+"""Height of the fingertips behind the bar [m]: the palm stays above the cabinet's top."""
 CLEAR_HEIGHT = 0.190
-"""Height at which the hand moves over the cabinet [m]."""
+"""Height at which the gripper moves over the cabinet [m]."""
 PULLED = 0.175
 """Opening at which the expert stops pulling [m]."""
 LOOSER = 0.01
-"""By how much the hand opens to come free [m]."""
+"""Distance by which the gripper opens to release the bar [m]."""
 LEAD = 0.03
-"""How far before the hand the expert pulls [m]."""
+"""Distance of the expert's target ahead of the gripper while pulling [m]."""
 
 
 def _scene(robot: Robot) -> mujoco.MjSpec:
@@ -128,7 +126,7 @@ def _add_drawer(spec: mujoco.MjSpec, cabinet: mujoco.MjsBody) -> None:
     ):
         _board(spec, drawer, f"drawer_{name}", position, size, (0.62, 0.70, 0.74, 1.0))
     out, (radius, half) = -x - BAR_AWAY, BAR
-    # Bar, and the two posts that carry it.
+    # The bar and its two posts.
     ends = [([out, -half, BAR_HEIGHT], [out, half, BAR_HEIGHT])]
     ends += [([out, side, BAR_HEIGHT], [-x, side, BAR_HEIGHT]) for side in (-half, half)]
     for name, (start, end) in zip(("bar", "post_right", "post_left"), ends, strict=True):
@@ -155,7 +153,7 @@ def _board(
 ) -> None:
     import mujoco
 
-    # Touched by the arm alone: the drawer must not rub on its own cabinet.
+    # Collides only with the arm: the drawer must not touch its own cabinet.
     body.add_geom(
         name=name,
         type=mujoco.mjtGeom.mjGEOM_BOX,
@@ -169,7 +167,7 @@ def _board(
     )
 
 
-def _reset(q_start: np.ndarray, rng: np.random.Generator, start: Start) -> None:
+def _reset(q_start: np.ndarray, rng: np.random.Generator, start: InitialState) -> None:
     start_posture(rng, start, q_start)
     place_fixture(start, "cabinet", rng.uniform(CABINET_LOW, CABINET_HIGH))
     start.joint("drawer", rng.uniform(0.0, AJAR))
@@ -180,8 +178,7 @@ def _opening(view: View) -> np.ndarray:
 
 
 def _slot(view: View) -> np.ndarray:
-    """(N, 3) where the fingertips belong, in the cabinet's axes [m]: midway between bar and
-    drawer."""
+    """(N, 3) target of the fingertips midway between bar and drawer [m], cabinet frame."""
     slot = np.zeros((view.n, 3))
     slot[:, 0] = -CABINET[0] - _opening(view) - 0.5 * (BAR_AWAY - BAR[0])
     slot[:, 2] = HOOKED_HEIGHT
@@ -189,12 +186,12 @@ def _slot(view: View) -> np.ndarray:
 
 
 def _offset(view: View) -> np.ndarray:
-    """(N, 3) where the fingertips belong, seen from them, in the cabinet's axes [m]."""
+    """(N, 3) target of the fingertips relative to them [m], cabinet axes."""
     return _slot(view) - _tip(view)
 
 
 def _handle(view: View) -> np.ndarray:
-    """(N, 3) middle of the bar [m], base."""
+    """(N, 3) middle of the bar [m], base frame."""
     handle = np.zeros((view.n, 3))
     handle[:, 0] = -CABINET[0] - _opening(view) - BAR_AWAY
     handle[:, 2] = BAR_HEIGHT
@@ -202,12 +199,12 @@ def _handle(view: View) -> np.ndarray:
 
 
 def _tip(view: View) -> np.ndarray:
-    """(N, 3) the point between the fingertips in the cabinet's axes [m]."""
+    """(N, 3) point between the fingertips [m], cabinet frame."""
     return in_fixture(view, "cabinet", view.grasp_position)
 
 
 def _hooked(view: View) -> np.ndarray:
-    """(N,) bool: the fingers stand between bar and drawer."""
+    """(N,) bool: the fingers are between bar and drawer."""
     away = np.abs(_tip(view) - _slot(view))
     between = (away[:, 0] < 0.5 * BAR_AWAY) & (away[:, 1] < BAR[1])
     return between & (_tip(view)[:, 2] < BAR_HEIGHT)
@@ -217,26 +214,26 @@ def _success(view: View) -> np.ndarray:
     return (_opening(view) > OPENED) & (np.abs(view.joint_velocity("drawer")) < STILL)
 
 
-def _expert(view: View) -> Intent:
-    tip, slot, hooked = _tip(view), _slot(view), _hooked(view)
+def _expert(view: View) -> ExpertTarget:
+    tip = _tip(view)
+    slot = _slot(view)
+    hooked = _hooked(view)
     pose, turn = np.zeros((view.n, 6)), fixture_pose(view, "cabinet")[:, 2]
     above = np.linalg.norm((tip - slot)[:, :2], axis=1) < 0.008
     above &= (np.abs(turn - view.grasp_pose[:, 5]) < 0.08) & (view.width < 0.02)
-    wanted = slot.copy()
-    # Across the cabinet only at a height that clears it, and down only when in line with the slot.
-    wanted[:, 2] = np.where(above, HOOKED_HEIGHT, CLEAR_HEIGHT)
+    target = slot.copy()
+    # Across the cabinet only at a height that clears it, and down only above the slot.
+    target[:, 2] = np.where(above, HOOKED_HEIGHT, CLEAR_HEIGHT)
     low = ~above & ~hooked & (tip[:, 2] < CLEAR_HEIGHT - 0.02)
-    wanted[low, :2] = tip[low, :2]
+    target[low, :2] = tip[low, :2]
     pull = np.where(_opening(view) < PULLED, LEAD, 0.0)
-    wanted[hooked] = slot[hooked]
-    wanted[hooked, 0] = (tip[:, 0] - pull)[hooked]
-    # On the way up the hand neither turns nor closes: its fingers may stand on both sides of the
+    target[hooked] = slot[hooked]
+    target[hooked, 0] = (tip[:, 0] - pull)[hooked]
+    # On the way up the gripper neither turns nor closes: its fingers may be on both sides of the
     # bar.
-    pose[:, :3], pose[:, 5] = (
-        from_fixture(view, "cabinet", wanted),
-        np.where(low, view.grasp_pose[:, 5], turn),
-    )
-    return Intent(
+    pose[:, :3] = from_fixture(view, "cabinet", target)
+    pose[:, 5] = np.where(low, view.grasp_pose[:, 5], turn)
+    return ExpertTarget(
         pose=pose,
         width=np.where(low, view.width + LOOSER, CLOSED),
         speed=np.where(hooked, 0.6, 1.0),
@@ -244,7 +241,8 @@ def _expert(view: View) -> Intent:
 
 
 def task(robot: Robot) -> Task:
-    """States the task for `robot`; the hand begins over the table's middle, pointing down."""
+    """Returns the task for `robot`; the gripper starts above the middle of the table, pointing
+    down."""
     q_start = upright_posture(robot, MIDDLE, 0.0)
     return Task(
         name="open_drawer",
@@ -268,7 +266,7 @@ def task(robot: Robot) -> Task:
                 _offset,
             ),
             "opening": ObservationTerm(
-                FieldSpec(shape=(1,), unit="m", about="of the drawer"),
+                FieldSpec(shape=(1,), unit="m", about="opening of the drawer"),
                 lambda v: _opening(v)[:, None],
             ),
         },
@@ -281,7 +279,7 @@ def task(robot: Robot) -> Task:
         expert=_expert,
         actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
         max_steps=120,
-        thing=lambda v: from_fixture(v, "cabinet", _slot(v)),
+        interaction_point=lambda v: from_fixture(v, "cabinet", _slot(v)),
         joints=lambda o: {**fixture_joints(o, "cabinet"), "drawer": o["opening"][:, 0]},
         ranges=(
             Range(what="mass", names=("drawer",), low=0.5, high=2.0),

@@ -1,9 +1,9 @@
-"""Peg insert: put the square peg in the hand into a square hole that is 1 mm wider.
+"""Defines peg insert: put the grasped square peg into a square hole that is 1 mm wider.
 
-The kind of insertion in SERL and HIL-SERL (Luo et al. 2024), on our own numbers: the hole's pose
-and the arm's start are drawn anew, the peg is held by friction alone and sits a little differently
-in the fingers each time. "Clearance 1 mm" is the hole's width minus the peg's, in x as in y: 0.5 mm
-to either side of a centred peg.
+The task resembles the insertion of SERL and HIL-SERL (Luo et al. 2024) with our own dimensions: the
+hole's pose and the arm's initial pose are random, and the peg is held only by friction, at a random
+offset in the fingers. "Clearance 1 mm" is the hole's width minus the peg's in both x and y: 0.5 mm
+on either side of a centred peg.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -30,7 +30,16 @@ from sim.tasks.fixture import (
     place_fixture,
     upright_posture,
 )
-from sim.tasks.task import Intent, ObservationTerm, Reward, Start, Task, body, near, proprioception
+from sim.tasks.task import (
+    ExpertTarget,
+    InitialState,
+    ObservationTerm,
+    Reward,
+    Task,
+    body,
+    near,
+    proprioception,
+)
 
 if TYPE_CHECKING:
     import mujoco
@@ -40,49 +49,51 @@ PEG_WIDTH = 0.016
 CLEARANCE = 0.001
 """Width of the hole minus width of the peg [m]."""
 PEG_LENGTH = 0.090
-"""[m]."""
+"""Length of the peg [m]."""
 PEG_DENSITY = 1200.0
-"""Solid plastic [kg/m^3]; the peg weighs 28 g."""
+"""Density of solid plastic [kg/m^3]; the peg weighs 28 g."""
 PEG_FRICTION = 0.3
-"""Sliding friction of plastic on plastic, handbooks: 0.2 to 0.4. Between peg and pads that of the
-pads holds."""
+"""Sliding friction of plastic on plastic, handbooks: 0.2 to 0.4. Between peg and pads the pads'
+friction applies."""
 HOLE_DEPTH = 0.030
-"""Of the hole, which ends at the table top; also the socket's height [m]."""
+"""Depth of the hole, which ends at the table top, and height of the socket [m]."""
 WALL = 0.012
 """Thickness of the socket's walls [m]."""
 GRIP_ABOVE_CENTRE = 0.015
-"""From the peg's middle to where the fingertips hold it [m]; 55 mm then stick out below the
+"""Distance from the peg's middle to the fingertips [m]; the peg protrudes 55 mm below the
 fingers."""
 
 SOCKET_LOW, SOCKET_HIGH = np.array([0.42, -0.12, -0.4]), np.array([0.58, 0.12, 0.4])
-"""(3,) bounds of the socket's x, y [m], yaw [rad], base."""
+"""(3,) bounds of the socket's x, y [m], yaw [rad], base frame."""
 START_LOW, START_HIGH = np.array([0.42, -0.12, 0.15, -0.4]), np.array([0.58, 0.12, 0.22, 0.4])
-"""(4,) bounds of the hand's start: x, y, z [m], yaw [rad], base."""
+"""(4,) bounds of the gripper's initial x, y, z [m], yaw [rad], base frame."""
 OFFSET = np.array([0.002, 0.003])
-"""(2,) largest offset of the peg in the hand: sideways between the pads, and along the peg [m]."""
+"""(2,) maximum offset of the peg in the gripper: sideways between the pads, and along the peg
+[m]."""
 TILT = np.deg2rad(2.0)
-"""Largest tilt of the peg in the hand, in the pads' plane [rad]."""
+"""Maximum tilt of the peg in the gripper, in the pads' plane [rad]."""
 
 DEEP = 0.8 * HOLE_DEPTH
-"""Depth of the tip that counts as inserted [m]."""
+"""Depth of the tip for success [m]."""
 UPRIGHT = np.deg2rad(3.0)
-"""Angle between the peg's axis and the vertical that counts as upright [rad]."""
+"""Maximum angle between the peg's axis and the vertical for success [rad]."""
 LOST = 0.03
-"""Distance between the grip and the place on the peg where it was meant to be that counts as
-dropped [m]."""
+"""Distance between the fingertips and their initial position on the peg above which the peg counts
+as dropped [m]."""
 
 SAFE = 0.008
 """Height of the tip above the rim at which the expert aligns the peg [m]."""
 ALIGNED, TURNED = 0.0005, 0.02
-"""Offset [m] and turn [rad] within which it goes down."""
+"""Offset [m] and yaw error [rad] within which the expert moves down."""
 LOWER = 0.0025
-"""How far below the measured position it sets its target until the tip is in the hole [m]: slow,
-for going down fast moves the peg aside where the joints are controlled one by one; on the rim 5 N,
-so that the peg can still slide."""
+"""Distance of the expert's target below the measured position until the tip is in the hole [m]:
+slow, because fast motion moves the peg aside with independent joint control; on the rim it presses
+with 5 N, so that the peg can still slide."""
 PRESS = 0.006
-"""Likewise in the hole [m]: 12 N at the law's stiffness."""
+"""Distance of the expert's target below the measured position in the hole [m]: 12 N at the
+impedance law's stiffness."""
 PULL = 1.5
-"""Lateral target per lateral error: overcomes friction on the rim."""
+"""Ratio of lateral target to lateral error, which overcomes friction on the rim."""
 
 
 def _scene(robot: Robot) -> mujoco.MjSpec:
@@ -94,8 +105,8 @@ def _scene(robot: Robot) -> mujoco.MjSpec:
         "type": box,
         "friction": [PEG_FRICTION, 0.005, 0.0001],
         "condim": 4,
-        # As stiff as the engine can integrate: at its default the parts would sink into one another
-        # by the clearance.
+        # As stiff as the engine can integrate: with the default the parts would penetrate by as
+        # much as the clearance.
         "solref": [2.0 * spec.option.timestep, 1.0],
     }
     peg = spec.worldbody.add_body(name="peg", pos=[0.5, 0, 0.2])
@@ -132,7 +143,7 @@ def _scene(robot: Robot) -> mujoco.MjSpec:
     return spec
 
 
-def _reset(rng: np.random.Generator, start: Start) -> None:
+def _reset(rng: np.random.Generator, start: InitialState) -> None:
     place_fixture(start, "socket", rng.uniform(SOCKET_LOW, SOCKET_HIGH))
     x, y, z, yaw = rng.uniform(START_LOW, START_HIGH)
     sideways, along = rng.uniform(-OFFSET, OFFSET)
@@ -140,7 +151,7 @@ def _reset(rng: np.random.Generator, start: Start) -> None:
     start.arm(upright_posture(start.layout.robot, np.array([x, y, z]), yaw))
     start.fingers(PEG_WIDTH)
     start.grip = PEG_WIDTH
-    # The peg is turned about the grip, then moved.
+    # The peg is rotated about the grasp point, then moved.
     depth = GRIP_ABOVE_CENTRE + along
     forward = sideways - depth * np.sin(tilt)
     centre = [x + forward * np.cos(yaw), y + forward * np.sin(yaw), z - depth * np.cos(tilt)]
@@ -152,18 +163,18 @@ def _reset(rng: np.random.Generator, start: Start) -> None:
 
 
 def _axis(view: View) -> np.ndarray:
-    """(N, 3) from the tip to the peg's upper end, length 1."""
+    """(N, 3) unit vector from the tip to the peg's upper end."""
     return view.rotation("peg")[:, :, 2]
 
 
 def _tip(view: View) -> np.ndarray:
-    """(N, 3) middle of the peg's lower face [m], socket frame: the hole is around the z axis and
-    ends at 0."""
+    """(N, 3) middle of the peg's lower face [m], socket frame: the hole is around the z axis with
+    its bottom at 0."""
     return in_fixture(view, "socket", view.position("peg") - _axis(view) * PEG_LENGTH / 2)
 
 
 def _depth(view: View) -> np.ndarray:
-    """(N,) how deep the tip is in the hole [m]; 0 above or beside it."""
+    """(N,) depth of the tip in the hole [m]; 0 above or beside it."""
     tip = _tip(view)
     inside = np.abs(tip[:, :2]).max(axis=1) < (PEG_WIDTH + CLEARANCE) / 2
     return np.where(inside, np.clip(HOLE_DEPTH - tip[:, 2], 0.0, HOLE_DEPTH), 0.0)
@@ -179,14 +190,14 @@ def _to_axis(view: View) -> np.ndarray:
 
 
 def _turn(view: View) -> np.ndarray:
-    """(N,) turn [rad] in [-pi/4, pi/4] that squares the peg to the hole."""
+    """(N,) rotation [rad] in [-pi/4, pi/4] that aligns the peg with the hole."""
     rotation = view.rotation("peg")
     turn = fixture_pose(view, "socket")[:, 2] - np.arctan2(rotation[:, 1, 0], rotation[:, 0, 0])
     return turn - np.round(turn / (np.pi / 2)) * (np.pi / 2)
 
 
 def _tip_offset(view: View) -> np.ndarray:
-    """(N, 3) from the middle of the hole's rim to the tip [m], base axes."""
+    """(N, 3) vector from the middle of the hole's rim to the tip [m], base axes."""
     tip, yaw = _tip(view), fixture_pose(view, "socket")[:, 2]
     x = np.cos(yaw) * tip[:, 0] - np.sin(yaw) * tip[:, 1]
     y = np.sin(yaw) * tip[:, 0] + np.cos(yaw) * tip[:, 1]
@@ -202,16 +213,16 @@ def _dropped(view: View) -> np.ndarray:
     return np.linalg.norm(grip - view.grasp_position, axis=1) > LOST
 
 
-def _expert(view: View) -> Intent:
-    """Aligns above the hole, goes down slowly, slides on the rim where it must, and pushes the peg
+def _expert(view: View) -> ExpertTarget:
+    """Aligns above the hole, moves down slowly, slides on the rim if necessary, and pushes the peg
     in."""
     tip, turn = _tip(view), _turn(view)
     level, above = np.linalg.norm(tip[:, :2], axis=1), tip[:, 2] - HOLE_DEPTH
     inside = (above < -0.001) & (level < 0.002)
     aligned = (level < ALIGNED) & (np.abs(turn) < TURNED)
-    # On its way down a small error is corrected by sliding; rising again would repeat it.
+    # On the way down small errors are corrected by sliding; rising again would repeat them.
     aligned |= (above < 0.75 * SAFE) & (level < 3.0 * ALIGNED) & (np.abs(turn) < 2.0 * TURNED)
-    # Low and beside the hole it first goes straight up.
+    # Low and beside the hole, the peg first moves straight up.
     blocked = (above < 0.25 * SAFE) & ~inside & ~aligned
     error = np.where(blocked[:, None], 0.0, -PULL * tip[:, :2])
     yaw = fixture_pose(view, "socket")[:, 2]
@@ -221,11 +232,11 @@ def _expert(view: View) -> Intent:
     pose[:, 2] += np.where(inside, -PRESS, np.where(aligned, -LOWER, SAFE - above))
     pose[:, 3:5] = 0.0
     pose[:, 5] += turn
-    return Intent(pose=pose, width=np.zeros(view.n))
+    return ExpertTarget(pose=pose, width=np.zeros(view.n))
 
 
 def task(robot: Robot) -> Task:
-    """States the task for `robot`."""
+    """Returns the task for `robot`."""
     return Task(
         name="peg_insert",
         robot=robot,
@@ -246,7 +257,9 @@ def task(robot: Robot) -> Task:
                 _tip_offset,
             ),
             "turn": ObservationTerm(
-                FieldSpec(shape=(1,), unit="rad", about="turn that squares the peg to the hole"),
+                FieldSpec(
+                    shape=(1,), unit="rad", about="rotation that aligns the peg with the hole"
+                ),
                 lambda v: _turn(v)[:, None],
             ),
             "lean": ObservationTerm(
@@ -254,7 +267,7 @@ def task(robot: Robot) -> Task:
                     shape=(2,),
                     unit="1",
                     frame="base",
-                    about="x and y of the peg's axis: sines of how far it leans",
+                    about="x and y of the peg's axis: sines of its tilt",
                 ),
                 lambda v: _axis(v)[:, :2],
             ),

@@ -1,8 +1,8 @@
-"""Pick by name: of four cubes grasp the one that the instruction names, and lift it.
+"""Defines pick by name: grasp the one of four cubes that the instruction names, and lift it.
 
-One scene asks for four things, and nothing but the words tells which: the smallest problem of a
-policy that reads. As the PutOn tasks of ManiSkill by which RLinf measures (arXiv 2510.06710), with
-one arm, one table and our own cubes.
+The same scene has four goals, and only the instruction determines which one is meant, as in the
+PutOn tasks of ManiSkill with which RLinf evaluates (arXiv 2510.06710); here with one arm, one table
+and our own cubes.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -44,10 +44,10 @@ from sim.tasks.stack_cube import (
     YAW,
 )
 from sim.tasks.task import (
-    Intent,
+    ExpertTarget,
+    InitialState,
     ObservationTerm,
     Reward,
-    Start,
     Task,
     near,
     proprioception,
@@ -63,12 +63,12 @@ COLOURS = {
     "blue": (0.24, 0.42, 0.76, 1.0),
     "yellow": (0.90, 0.76, 0.26, 1.0),
 }
-"""The cubes by their names, in the order in which a world's goal counts them."""
+"""Colours of the cubes by name, in the order of the goal's index."""
 NAMES = tuple(COLOURS)
 INSTRUCTIONS = tuple(f"pick up the {name} cube" for name in NAMES)
-"""What is asked for, by the number of the cube."""
+"""Instruction by the index of the target cube."""
 LIFT = 0.08
-"""How far above where it lay the named cube counts as picked up [m]."""
+"""Height above the table at which the target cube counts as picked up [m]."""
 _TEXT = text_field(about="which cube to pick up, in words")
 _WORDS = encode(INSTRUCTIONS, _TEXT.shape[0])
 
@@ -80,7 +80,7 @@ def _scene(robot: Robot) -> mujoco.MjSpec:
     return spec
 
 
-def _reset(q_start: np.ndarray, rng: np.random.Generator, start: Start) -> None:
+def _reset(q_start: np.ndarray, rng: np.random.Generator, start: InitialState) -> None:
     start_posture(rng, start, q_start)
     start.goal[0] = rng.integers(len(NAMES))
     places: list[np.ndarray] = []
@@ -92,18 +92,18 @@ def _reset(q_start: np.ndarray, rng: np.random.Generator, start: Start) -> None:
         start.place(name, [*place, HALF], yaw_quaternion(rng.uniform(-YAW, YAW)))
 
 
-def _named(view: View) -> np.ndarray:
-    """(N,) number of the cube that is asked for."""
+def _target_index(view: View) -> np.ndarray:
+    """(N,) index of the target cube."""
     return view.goal[:, 0].astype(np.int64)
 
 
-def _of_named(view: View, read: Callable[[str], np.ndarray]) -> np.ndarray:
-    """(N, ...) what `read` tells of the cube that each world asks for."""
-    return np.stack([read(name) for name in NAMES])[_named(view), np.arange(view.n)]
+def _of_target(view: View, read: Callable[[str], np.ndarray]) -> np.ndarray:
+    """(N, ...) value of `read` for each environment's target cube."""
+    return np.stack([read(name) for name in NAMES])[_target_index(view), np.arange(view.n)]
 
 
 def _held(view: View) -> np.ndarray:
-    return _of_named(view, lambda name: held(view, name, HALF))
+    return _of_target(view, lambda name: held(view, name, HALF))
 
 
 def _lifted(view: View, name: str) -> np.ndarray:
@@ -111,41 +111,41 @@ def _lifted(view: View, name: str) -> np.ndarray:
 
 
 def _success(view: View) -> np.ndarray:
-    return _of_named(view, lambda name: _lifted(view, name))
+    return _of_target(view, lambda name: _lifted(view, name))
 
 
-def _mistaken(view: View) -> np.ndarray:
-    """(N,) 1 where another cube than the one asked for is lifted."""
+def _wrong_cube(view: View) -> np.ndarray:
+    """(N,) 1 where another cube than the target is lifted."""
     lifted = np.stack([_lifted(view, name) for name in NAMES])
     return (lifted.any(axis=0) & ~_success(view)).astype(float)
 
 
 def _failure(view: View) -> np.ndarray:
-    """(N,) bool: the cube that is asked for lies where the hand cannot grasp it."""
+    """(N,) bool: the target cube lies where the gripper cannot grasp it."""
     low, high = np.array(WORKSPACE_LOW[:2]) - ALIGNED, np.array(WORKSPACE_HIGH[:2]) + ALIGNED
-    return _of_named(view, lambda name: beyond_reach(view, name, low, high)) & ~_held(view)
+    return _of_target(view, lambda name: beyond_reach(view, name, low, high)) & ~_held(view)
 
 
 def _reach(view: View) -> np.ndarray:
-    position = _of_named(view, view.position)
+    position = _of_target(view, view.position)
     return near(np.linalg.norm(view.grasp_position - position, axis=1), 0.1)
 
 
 def _raised(view: View) -> np.ndarray:
-    """(N,) share of the way up, 0..1, where it is held."""
-    height = _of_named(view, view.position)[:, 2] - HALF
+    """(N,) fraction of the lift height, 0..1, while the target cube is held."""
+    height = _of_target(view, view.position)[:, 2] - HALF
     return np.clip(height / LIFT, 0.0, 1.0) * _held(view)
 
 
-def _expert(view: View) -> Intent:
-    position = _of_named(view, view.position)
-    yaw = _of_named(view, lambda name: free_yaw(view, name, _others(name), HALF))
+def _expert(view: View) -> ExpertTarget:
+    position = _of_target(view, view.position)
+    yaw = _of_target(view, lambda name: free_yaw(view, name, _others(name), HALF))
     grasp = pick_up(view, position, yaw, HALF)
     holding = _held(view)
     up = grasp.pose.copy()
     up[:, :3] = view.grasp_position
     up[:, 2] += HALF + LIFT + 0.03 - position[:, 2]
-    return Intent(
+    return ExpertTarget(
         pose=np.where(holding[:, None], up, grasp.pose), width=np.where(holding, 0.0, grasp.width)
     )
 
@@ -154,13 +154,16 @@ def _others(name: str) -> Sequence[str]:
     return [other for other in NAMES if other != name]
 
 
-def _seen(name: str) -> ObservationTerm:
-    """A cube as it looks from the hand, wherever on the table it is."""
+def _relative_pose(name: str) -> ObservationTerm:
+    """Observation term: pose of a cube relative to the gripper."""
     spec = FieldSpec(
         shape=(5,),
         unit="m, 1",
         frame="base",
-        about=f"from the grasp point to the {name} cube's centre; cosine, sine of four times its yaw less the hand's",
+        about=(
+            f"from the grasp point to the {name} cube's centre; cosine, sine of four times its yaw "
+            "relative to the gripper"
+        ),
     )
     return ObservationTerm(
         spec,
@@ -171,7 +174,8 @@ def _seen(name: str) -> ObservationTerm:
 
 
 def task(robot: Robot) -> Task:
-    """States the task for `robot`; the hand begins over the table's middle, pointing down."""
+    """Returns the task for `robot`; the gripper starts above the middle of the table, pointing
+    down."""
     q_start = upright_posture(robot, MIDDLE, 0.0)
     return Task(
         name="pick_by_name",
@@ -181,8 +185,8 @@ def task(robot: Robot) -> Task:
         q_posture=q_start,
         observations={
             **proprioception(robot),
-            **{f"{name}_cube": _seen(name) for name in NAMES},
-            "instruction": ObservationTerm(_TEXT, lambda v: _WORDS[_named(v)]),
+            **{f"{name}_cube": _relative_pose(name) for name in NAMES},
+            "instruction": ObservationTerm(_TEXT, lambda v: _WORDS[_target_index(v)]),
         },
         rewards={
             "reach": Reward(0.25, _reach),
@@ -193,7 +197,7 @@ def task(robot: Robot) -> Task:
         success=_success,
         failure=_failure,
         expert=_expert,
-        info={"mistaken": _mistaken},
+        info={"mistaken": _wrong_cube},
         goal_size=1,
         actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
         max_steps=100,

@@ -1,4 +1,4 @@
-"""Pick cube: grasp a cube that lies on the table, lift it to a goal in the air and hold it
+"""Defines pick cube: grasp a cube that lies on the table, lift it to a goal in the air and hold it
 there."""
 
 # The compiled mujoco module has no type stubs.
@@ -18,10 +18,10 @@ from sim.scene.scene import arm_scene
 from sim.scene.view import View, yaw_quaternion
 from sim.tasks.grasping import add_cube, held, pick_up, quarter_turn_yaw, quarter_turns
 from sim.tasks.task import (
-    Intent,
+    ExpertTarget,
+    InitialState,
     ObservationTerm,
     Reward,
-    Start,
     Task,
     body,
     near,
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 HALF = 0.02
 """Half the cube's edge [m]."""
 CUBE_LOW, CUBE_HIGH = np.array([0.38, -0.18]), np.array([0.62, 0.18])
-"""(2,) corners of the area where cubes lie [m], base."""
+"""(2,) corners of the area where cubes lie [m], base frame."""
 GOAL_LOW, GOAL_HIGH = np.array([0.38, -0.18, 0.10]), np.array([0.62, 0.18, 0.30])
-"""(3,) corners of the box of goals [m], base."""
+"""(3,) corners of the box of goals [m], base frame."""
 TOLERANCE = 0.02
-"""Distance from cube to goal that counts as there [m]."""
+"""Maximum distance from cube to goal for success [m]."""
 STILL = 0.1
-"""Cube speed that counts as standing [m/s]."""
+"""Maximum speed of the cube for success [m/s]."""
 
 
 def _scene(robot: Robot) -> mujoco.MjSpec:
@@ -60,7 +60,7 @@ def _scene(robot: Robot) -> mujoco.MjSpec:
     return spec
 
 
-def _reset(rng: np.random.Generator, start: Start) -> None:
+def _reset(rng: np.random.Generator, start: InitialState) -> None:
     start_posture(rng, start, start.layout.robot.q_home)
     start.place(
         "cube",
@@ -92,15 +92,15 @@ def _fallen(view: View) -> np.ndarray:
     return view.position("cube")[:, 2] < -0.05
 
 
-def _expert(view: View) -> Intent:
+def _expert(view: View) -> ExpertTarget:
     grasp = pick_up(
         view, view.position("cube"), quarter_turn_yaw(view.quaternion("cube"), view), HALF
     )
     carry = grasp.pose.copy()
-    # What the fingers hold is brought to the goal, wherever they hold it.
+    # The cube is moved to the goal, wherever the fingers hold it.
     carry[:, :3] = view.goal + view.grasp_position - view.position("cube")
     holding = _held(view)
-    return Intent(
+    return ExpertTarget(
         pose=np.where(holding[:, None], carry, grasp.pose),
         width=np.where(holding, 0.0, grasp.width),
     )
@@ -113,17 +113,17 @@ def _observations(robot: Robot) -> dict[str, ObservationTerm]:
         "cube_turn": ObservationTerm(
             FieldSpec(
                 shape=(2,),
-                about="cosine, sine of four times the cube's yaw less the hand's: alike for all sides",
+                about="cosine, sine of four times the cube's yaw relative to the gripper: equal for all sides",
             ),
             lambda v: quarter_turns(v, "cube"),
         ),
         "goal": ObservationTerm(
-            FieldSpec(shape=(3,), unit="m", frame="base", about="where to hold it"),
+            FieldSpec(shape=(3,), unit="m", frame="base", about="goal position of the cube"),
             lambda v: v.goal,
         ),
-        # What the task looks like from the hand, wherever on the table it is.
+        # Positions relative to the gripper, which do not depend on the place on the table.
         "hand_turn": ObservationTerm(
-            FieldSpec(shape=(3,), unit="rad", frame="base", about="rotation vector of the hand"),
+            FieldSpec(shape=(3,), unit="rad", frame="base", about="rotation vector of the gripper"),
             lambda v: v.grasp_pose[:, 3:],
         ),
         "hand_velocity": ObservationTerm(
@@ -151,7 +151,7 @@ def _observations(robot: Robot) -> dict[str, ObservationTerm]:
 
 
 def task(robot: Robot) -> Task:
-    """States the task for `robot`."""
+    """Returns the task for `robot`."""
     return Task(
         name="pick_cube",
         robot=robot,

@@ -1,4 +1,4 @@
-"""Reach: bring the point between the fingertips to a point in the air and stay there."""
+"""Defines reach: move the point between the fingertips to a point in the air and stop there."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -17,10 +17,10 @@ from sim.scene.randomize import Range
 from sim.scene.scene import arm_scene
 from sim.scene.view import View
 from sim.tasks.task import (
-    Intent,
+    ExpertTarget,
+    InitialState,
     ObservationTerm,
     Reward,
-    Start,
     Task,
     near,
     proprioception,
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     import mujoco
 
 GOAL_LOW, GOAL_HIGH = np.array([0.32, -0.25, 0.05]), np.array([0.66, 0.25, 0.45])
-"""(3,) corners of the box of goals [m], base."""
+"""(3,) corners of the box of goals [m], base frame."""
 TOLERANCE = 0.015
-"""Distance that counts as there [m]."""
+"""Maximum distance from the goal for success [m]."""
 STILL = 0.05
-"""Speed that counts as standing [m/s]."""
+"""Maximum speed for success [m/s]."""
 RANGES = (
     Range(what="gain", names=("impedance_*",), low=0.7, high=1.3),
     Range(what="delay", low=0.0, high=0.03),
@@ -60,7 +60,7 @@ def _scene(robot: Robot) -> mujoco.MjSpec:
     return spec
 
 
-def _reset(rng: np.random.Generator, start: Start) -> None:
+def _reset(rng: np.random.Generator, start: InitialState) -> None:
     start_posture(rng, start, start.layout.robot.q_home, spread=0.1)
     start.goal[:] = rng.uniform(GOAL_LOW, GOAL_HIGH)
 
@@ -75,14 +75,14 @@ def _success(view: View) -> np.ndarray:
     )
 
 
-def _expert(view: View) -> Intent:
+def _expert(view: View) -> ExpertTarget:
     pose = np.zeros((view.n, 6))
     pose[:, :3] = view.goal
-    return Intent(pose=pose, width=np.full(view.n, view.width_max))
+    return ExpertTarget(pose=pose, width=np.full(view.n, view.width_max))
 
 
 def task(robot: Robot) -> Task:
-    """States the task for `robot`."""
+    """Returns the task for `robot`."""
     return Task(
         name="reach",
         robot=robot,
@@ -92,7 +92,8 @@ def task(robot: Robot) -> Task:
         observations={
             **proprioception(robot, use_gripper=False),
             "goal": ObservationTerm(
-                FieldSpec(shape=(3,), unit="m", frame="base", about="where to go"), lambda v: v.goal
+                FieldSpec(shape=(3,), unit="m", frame="base", about="goal position"),
+                lambda v: v.goal,
             ),
         },
         rewards={

@@ -1,9 +1,9 @@
-"""Reach by name: of four markers in the air bring the fingertips to the one that the instruction
-names, and stop there.
+"""Defines reach by name: move the fingertips to the one of four markers in the air that the
+instruction names, and stop there.
 
-The smallest problem of a policy that reads and acts on the arm: no contact, three entries of an
-action, and nothing but the words tells which of four ways is meant. To stop at another marker ends
-the episode.
+This is the smallest problem for a language-conditioned policy on the arm: no contact, three entries
+of an action, and only the instruction determines which of four goals is meant. Stopping at another
+marker ends the episode.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -25,10 +25,10 @@ from sim.scene.view import View
 from sim.tasks.pick_by_name import COLOURS, NAMES
 from sim.tasks.reach import GOAL_HIGH, GOAL_LOW, RANGES, STILL, TOLERANCE
 from sim.tasks.task import (
-    Intent,
+    ExpertTarget,
+    InitialState,
     ObservationTerm,
     Reward,
-    Start,
     Task,
     near,
     proprioception,
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     import mujoco
 
 INSTRUCTIONS = tuple(f"reach the {name} marker" for name in NAMES)
-"""What is asked for, by the number of the marker."""
+"""Instruction by the index of the target marker."""
 APART = 0.1
-"""Least distance between two markers [m]."""
+"""Minimum distance between two markers [m]."""
 _PLACES = 3 * len(NAMES)
-"""Entries of the goal before the number of the marker that is asked for: where each of them is."""
+"""Number of goal entries that hold the markers' positions; the target marker's index follows."""
 _TEXT = text_field(about="which marker to reach, in words")
 _WORDS = encode(INSTRUCTIONS, _TEXT.shape[0])
 
@@ -64,7 +64,7 @@ def _scene(robot: Robot) -> mujoco.MjSpec:
     return spec
 
 
-def _reset(rng: np.random.Generator, start: Start) -> None:
+def _reset(rng: np.random.Generator, start: InitialState) -> None:
     start_posture(rng, start, start.layout.robot.q_home, spread=0.1)
     places: list[np.ndarray] = []
     while len(places) < len(NAMES):
@@ -75,56 +75,56 @@ def _reset(rng: np.random.Generator, start: Start) -> None:
     start.goal[_PLACES] = rng.integers(len(NAMES))
 
 
-def _named(view: View) -> np.ndarray:
-    """(N,) number of the marker that is asked for."""
+def _target_index(view: View) -> np.ndarray:
+    """(N,) index of the target marker."""
     return view.goal[:, _PLACES].astype(np.int64)
 
 
 def _markers(view: View) -> np.ndarray:
-    """(N, 4, 3) where the markers are [m], base."""
+    """(N, 4, 3) positions of the markers [m], base frame."""
     return view.goal[:, :_PLACES].reshape(view.n, len(NAMES), 3)
 
 
-def _place(view: View) -> np.ndarray:
-    """(N, 3) where the marker is that is asked for [m], base."""
-    return _markers(view)[np.arange(view.n), _named(view)]
+def _target_position(view: View) -> np.ndarray:
+    """(N, 3) position of the target marker [m], base frame."""
+    return _markers(view)[np.arange(view.n), _target_index(view)]
 
 
 def _reached(view: View) -> np.ndarray:
-    """(N, 4) bool: the fingertips stand at this marker."""
+    """(N, 4) bool: the fingertips have stopped at this marker."""
     distance = np.linalg.norm(_markers(view) - view.grasp_position[:, None], axis=2)
     still = np.linalg.norm(view.grasp_velocity[:, :3], axis=1) < STILL
     return (distance < TOLERANCE) & still[:, None]
 
 
 def _success(view: View) -> np.ndarray:
-    return _reached(view)[np.arange(view.n), _named(view)]
+    return _reached(view)[np.arange(view.n), _target_index(view)]
 
 
-def _mistaken(view: View) -> np.ndarray:
-    """(N,) bool: they stand at another marker than the one asked for."""
+def _wrong_marker(view: View) -> np.ndarray:
+    """(N,) bool: the fingertips have stopped at another marker."""
     return _reached(view).any(axis=1) & ~_success(view)
 
 
 def _distance(view: View) -> np.ndarray:
-    return np.linalg.norm(view.grasp_position - _place(view), axis=1)
+    return np.linalg.norm(view.grasp_position - _target_position(view), axis=1)
 
 
-def _expert(view: View) -> Intent:
+def _expert(view: View) -> ExpertTarget:
     pose = np.zeros((view.n, 6))
-    pose[:, :3] = _place(view)
-    return Intent(pose=pose, width=np.full(view.n, view.width_max))
+    pose[:, :3] = _target_position(view)
+    return ExpertTarget(pose=pose, width=np.full(view.n, view.width_max))
 
 
-def _seen(number: int) -> ObservationTerm:
-    """A marker as it looks from the fingertips."""
+def _marker_offset(number: int) -> ObservationTerm:
+    """Observation term: position of a marker relative to the fingertips."""
     about = f"from the grasp point to the {NAMES[number]} marker"
     spec = FieldSpec(shape=(3,), unit="m", frame="base", about=about)
     return ObservationTerm(spec, lambda v: _markers(v)[:, number] - v.grasp_position)
 
 
 def task(robot: Robot) -> Task:
-    """States the task for `robot`."""
+    """Returns the task for `robot`."""
     return Task(
         name="reach_by_name",
         robot=robot,
@@ -133,17 +133,17 @@ def task(robot: Robot) -> Task:
         q_posture=robot.q_home,
         observations={
             **proprioception(robot, use_gripper=False),
-            **{f"{name}_marker": _seen(number) for number, name in enumerate(NAMES)},
-            "instruction": ObservationTerm(_TEXT, lambda v: _WORDS[_named(v)]),
+            **{f"{name}_marker": _marker_offset(number) for number, name in enumerate(NAMES)},
+            "instruction": ObservationTerm(_TEXT, lambda v: _WORDS[_target_index(v)]),
         },
         rewards={
             "near": Reward(0.5, lambda v: near(_distance(v), 0.1)),
             "there": Reward(0.5, lambda v: _success(v).astype(float)),
         },
         success=_success,
-        failure=_mistaken,
+        failure=_wrong_marker,
         expert=_expert,
-        info={"mistaken": lambda v: _mistaken(v).astype(float)},
+        info={"mistaken": lambda v: _wrong_marker(v).astype(float)},
         goal_size=_PLACES + 1,
         actions=CartesianDelta(axes=("x", "y", "z")),
         use_gripper=False,

@@ -1,7 +1,7 @@
-"""Stack cube: put the red cube on the green one, let go of it, and leave both standing.
+"""Defines stack cube: put the red cube on the green one and release it, with both at rest.
 
-The problem is that of ManiSkill's StackCube-v1: cubes of 4 cm and 5 mm of tolerance in height as
-there; across it is 15 mm instead of 33. The starting area is that of `pick_cube`.
+The task is that of ManiSkill's StackCube-v1, with the same cubes of 4 cm and tolerance of 5 mm in
+height; the horizontal tolerance is 15 mm instead of 33 mm. The initial area is that of `pick_cube`.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -23,9 +23,9 @@ from sim.tasks.fixture import upright_posture
 from sim.tasks.grasping import ALIGNED, MIDDLE, add_cube, beyond_reach, free_yaw, held, pick_up
 from sim.tasks.task import (
     CLOSED,
-    Intent,
+    ExpertTarget,
+    InitialState,
     Reward,
-    Start,
     Task,
     body,
     near,
@@ -39,28 +39,26 @@ if TYPE_CHECKING:
 HALF = 0.02
 """Half a cube's edge [m]."""
 CUBE_LOW, CUBE_HIGH = np.array([0.38, -0.18]), np.array([0.62, 0.18])
-"""(2,) corners of the area where the cubes' centres lie at the start [m], base."""
+"""(2,) corners of the area where the cubes' centres lie initially [m], base frame."""
 WORKSPACE_LOW, WORKSPACE_HIGH = (0.32, -0.28, 0.005), (0.66, 0.28, 0.40)
-"""Where the hand may go [m]. Nearer to the base the arm is folded up, and farther away stretched
-out."""
+"""Workspace of the gripper [m]. Closer to the base the arm is folded up, farther away it is
+stretched out."""
 APART = 0.09
-"""Least distance between the cubes' centres at the start [m]: the open hand fits between them
-whatever its turn."""
+"""Minimum initial distance between the cubes' centres [m]: the open gripper fits between them at
+any yaw."""
 YAW = np.pi / 4
-"""Largest turn of a cube at the start [rad], to either side: more would repeat, a cube having four
-equal sides."""
+"""Maximum initial yaw of a cube to either side [rad]; larger ones are equivalent by symmetry."""
 LEVEL = 0.015
-"""Largest horizontal distance of the cubes' centres in a stack [m]: the upper one's weight is well
-inside the edge."""
+"""Maximum horizontal distance of the cubes' centres in a stack [m]: the upper one's centre of mass
+is well inside the edge."""
 HEIGHT = 0.005
-"""Largest difference between the height of red over green and a cube's edge [m]; likewise of green
-from the table."""
+"""Tolerance of the height of red above green, and of green above the table [m]."""
 STILL, STILL_TURN = 0.05, 0.5
-"""Speeds below which a cube stands [m/s, rad/s]."""
+"""Speeds below which a cube is at rest [m/s, rad/s]."""
 TILT = 0.25
-"""Tilt of a held cube beyond which the expert drops it and grasps anew [rad]."""
+"""Tilt of a held cube above which the expert drops and regrasps it [rad]."""
 CLEARANCE = 0.05
-"""Free height under what is carried across the other cube [m]."""
+"""Height at which the carried cube passes over the other one [m]."""
 
 
 def _scene(robot: Robot) -> mujoco.MjSpec:
@@ -70,7 +68,7 @@ def _scene(robot: Robot) -> mujoco.MjSpec:
     return spec
 
 
-def _reset(q_start: np.ndarray, rng: np.random.Generator, start: Start) -> None:
+def _reset(q_start: np.ndarray, rng: np.random.Generator, start: InitialState) -> None:
     start_posture(rng, start, q_start)
     red = green = rng.uniform(CUBE_LOW, CUBE_HIGH)
     while np.linalg.norm(red - green) < APART:
@@ -80,7 +78,7 @@ def _reset(q_start: np.ndarray, rng: np.random.Generator, start: Start) -> None:
 
 
 def _above_green(view: View) -> np.ndarray:
-    """(N, 3) where red belongs [m]."""
+    """(N, 3) target position of red [m]."""
     return view.position("green") + np.array([0.0, 0.0, 2.0 * HALF])
 
 
@@ -112,7 +110,7 @@ def _success(view: View) -> np.ndarray:
 
 
 def _failure(view: View) -> np.ndarray:
-    """(N,) bool: a cube lies where the hand cannot grasp it."""
+    """(N,) bool: a cube lies where the gripper cannot grasp it."""
     low, high = np.array(WORKSPACE_LOW[:2]) - ALIGNED, np.array(WORKSPACE_HIGH[:2]) + ALIGNED
     return (beyond_reach(view, "red", low, high) & ~_held(view)) | beyond_reach(
         view, "green", low, high
@@ -120,13 +118,13 @@ def _failure(view: View) -> np.ndarray:
 
 
 def _tilted(view: View) -> np.ndarray:
-    """(N,) bool: no side of red is level."""
+    """(N,) bool: no side of red is horizontal."""
     return np.abs(view.rotation("red")[:, 2]).max(axis=1) < np.cos(TILT)
 
 
 def _reach(view: View) -> np.ndarray:
     distance = np.linalg.norm(view.grasp_position - view.position("red"), axis=1)
-    # The hand may leave a stack without a loss.
+    # The gripper may leave a stack without losing reward.
     return np.where(_stacked(view), 1.0, near(distance, 0.1))
 
 
@@ -135,34 +133,37 @@ def _bring(view: View) -> np.ndarray:
 
 
 def _place(view: View) -> np.ndarray:
-    """(N, 3) where the hand that holds red goes [m]: up, across, down."""
-    red, aim = view.position("red"), _above_green(view)
-    across, high = _level(view) > ALIGNED, red[:, 2] - aim[:, 2] > 0.6 * CLEARANCE
-    wanted = aim.copy()
-    # Just below the stack's height, so that the cubes touch before the hand opens.
-    wanted[:, 2] += np.where(across, CLEARANCE, -0.002)
-    # Not across before it is high: it would run into green.
+    """(N, 3) target of the gripper that holds red [m]: up, across, down."""
+    red = view.position("red")
+    stacked = _above_green(view)
+    across = _level(view) > ALIGNED
+    high = red[:, 2] - stacked[:, 2] > 0.6 * CLEARANCE
+    target = stacked.copy()
+    # Slightly below the stack's height, so that the cubes touch before the gripper opens.
+    target[:, 2] += np.where(across, CLEARANCE, -0.002)
+    # Upwards before across, so that red does not hit green.
     beside = across & ~high & (_level(view) < 4.0 * HALF)
-    wanted[:, :2] = np.where(beside[:, None], red[:, :2], wanted[:, :2])
-    # What the fingers hold is brought there, wherever they hold it.
-    return wanted + view.grasp_position - red
+    target[:, :2] = np.where(beside[:, None], red[:, :2], target[:, :2])
+    # The cube is moved to the target, wherever the fingers hold it.
+    return target + view.grasp_position - red
 
 
-def _expert(view: View) -> Intent:
+def _expert(view: View) -> ExpertTarget:
     grasp = pick_up(view, view.position("red"), free_yaw(view, "red", ["green"], HALF), HALF)
     holding, stacked = _held(view), _stacked(view)
     pose, width = grasp.pose.copy(), grasp.width.copy()
     pose[holding, :3] = _place(view)[holding]
     width[holding] = np.where(_tilted(view), view.width_max, CLOSED)[holding]
-    # Once stacked: let go where the hand is, then rise.
+    # Once stacked: release at the current position, then move up.
     pose[stacked, :3], width[stacked] = view.grasp_position[stacked], view.width_max
     pose[stacked & ~holding, 2] += CLEARANCE
     down = holding & (_level(view) < ALIGNED) & (_offset(view)[:, 2] < 0.03)
-    return Intent(pose=pose, width=width, speed=np.where(down, 0.25, 1.0))
+    return ExpertTarget(pose=pose, width=width, speed=np.where(down, 0.25, 1.0))
 
 
 def task(robot: Robot) -> Task:
-    """States the task for `robot`; the hand begins over the table's middle, pointing down."""
+    """Returns the task for `robot`; the gripper starts above the middle of the table, pointing
+    down."""
     q_start = upright_posture(robot, MIDDLE, 0.0)
     return Task(
         name="stack_cube",

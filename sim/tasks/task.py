@@ -1,7 +1,7 @@
-"""States a task for a robot: a scene, a start, and small terms that read the state of N
+"""Defines a task for a robot: a scene, initial states, and small terms that read the state of N
 environments.
 
-Every module of a task has a function `task(robot)` that states it.
+Every task module has a function `task(robot)` that returns it.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import mujoco
 
 CLOSED = 0.0
-"""Opening of a closed hand [m]; that of an open one is `robot.gripper.width_max`."""
+"""Opening of a closed gripper [m]; that of an open one is `robot.gripper.width_max`."""
 
 
 class ObservationTerm(NamedTuple):
@@ -36,7 +36,7 @@ class ObservationTerm(NamedTuple):
 
     spec: FieldSpec
     read: Callable[[View], np.ndarray]
-    """(N, *spec.shape) of N worlds."""
+    """(N, *spec.shape) values in N environments."""
 
 
 class Reward(NamedTuple):
@@ -44,45 +44,47 @@ class Reward(NamedTuple):
 
     weight: float
     read: Callable[[View], np.ndarray]
-    """(N,)."""
+    """(N,) unweighted values in N environments."""
 
 
-class Intent(NamedTuple):
-    """Where a scripted expert wants the hand, whatever the action space."""
+class ExpertTarget(NamedTuple):
+    """Target of a scripted expert for the gripper, independent of the action space."""
 
     pose: np.ndarray
     """(N, 6) target of the frame "grasp": position [m], rotation vector [rad], base axes."""
     width: np.ndarray
-    """(N,) opening of the hand [m]."""
+    """(N,) target opening of the gripper [m]."""
     speed: np.ndarray | float = 1.0
-    """(N,) share of the action space's largest step, 0..1."""
+    """(N,) fraction of the action space's maximum step, 0..1."""
 
 
-class Start:
-    """What a task's `reset` writes: the start of one world. Everything begins at rest."""
+class InitialState:
+    """Initial state of one environment, which a task's `reset` writes. Everything is at rest."""
 
     def __init__(self, layout: Layout, qpos: np.ndarray, goal: np.ndarray) -> None:
-        """Writes into `qpos` (nq,), which holds the model's own start, and `goal` (G,), which holds
+        """Writes into `qpos` (nq,), which holds the model's default, and `goal` (G,), which holds
         zeros."""
-        self.layout, self.qpos, self.goal = layout, qpos, goal
+        self.layout = layout
+        self.qpos = qpos
+        self.goal = goal
         self.grip = 0.0
-        """How much further than the fingers stand the hand is told to close [m]: it then holds what
-        lies between."""
+        """Distance by which the gripper's target is closed beyond the opening [m], to hold an
+        object between the fingers."""
 
     def arm(self, q: np.ndarray) -> None:
-        """Joint positions (J,) [rad]."""
+        """Sets the joint positions (J,) [rad]."""
         self.qpos[: self.layout.robot.num_joints] = q
 
     def fingers(self, width: float) -> None:
-        """Opening of the hand [m]."""
+        """Sets the opening of the gripper [m]."""
         for name in ("finger_left", "finger_right"):
             self.qpos[self.layout.qpos[name]] = width / 2
 
     def place(
         self, name: str, position: np.ndarray | list[float], quaternion: np.ndarray | None = None
     ) -> None:
-        """Puts the body with the free joint `name` at `position` (3,) [m], base, turned by
-        `quaternion` (wxyz)."""
+        """Places the body with the free joint `name` at `position` (3,) [m], base frame, with
+        orientation `quaternion` (wxyz)."""
         a = self.layout.qpos[name]
         self.qpos[a : a + 3] = position
         self.qpos[a + 3 : a + FREE_JOINT] = (
@@ -90,97 +92,98 @@ class Start:
         )
 
     def joint(self, name: str, value: float) -> None:
-        """Position of a hinge or slide joint [rad or m]."""
+        """Sets the position of a hinge or slide joint [rad or m]."""
         self.qpos[self.layout.qpos[name]] = value
 
 
 def never(view: View) -> np.ndarray:
-    """(N,) False."""
+    """Returns False for every environment, (N,)."""
     return np.zeros(view.n, dtype=bool)
 
 
 @dataclass(frozen=True)
 class Task:
-    """One problem, stated apart from any engine. All callables are pure functions of their
-    arguments."""
+    """One task, independent of the engine. All callables are pure functions of their arguments."""
 
     name: str
     robot: Robot
-    """The arm; it carries its own gripper unless the scene mounts another tool."""
+    """The arm, with its own gripper unless the scene mounts another tool."""
     scene: Callable[[], mujoco.MjSpec]
-    """The scene without a controller; bodies with free joints are found by the joint's name. Mocap
-    bodies are drawn where the first entries of the world's goal say, three for each of them."""
-    reset: Callable[[np.random.Generator, Start], None]
-    """Draws one start."""
+    """Scene without a controller; bodies with free joints are referred to by the joint's name.
+    Mocap bodies are placed at the first entries of the environment's goal, three for each body."""
+    reset: Callable[[np.random.Generator, InitialState], None]
+    """Draws one initial state."""
     q_posture: np.ndarray
-    """(J,) posture to which the redundant arm tends [rad]."""
+    """(J,) preferred posture of the redundant arm [rad]."""
     observations: Mapping[str, ObservationTerm]
     rewards: Mapping[str, Reward]
-    """Dense reward: the weighted sum of these."""
+    """Terms whose weighted sum is the dense reward."""
     success: Callable[[View], np.ndarray]
-    """(N,) bool: solved; the episode ends."""
-    expert: Callable[[View], Intent]
-    """Scripted expert: a function of the present alone, so it can take over anywhere."""
+    """(N,) bool: the task is solved, which ends the episode."""
+    expert: Callable[[View], ExpertTarget]
+    """Scripted expert, a function of the current state only, so it can take over at any time."""
     failure: Callable[[View], np.ndarray] = never
-    """(N,) bool: beyond repair; the episode ends."""
+    """(N,) bool: the task can no longer be solved, which ends the episode."""
     info: Mapping[str, Callable[[View], np.ndarray]] = field(default_factory=dict)
-    """Other figures of a world worth telling, (N,) each."""
+    """Other diagnostics of an environment, (N,) each."""
     goal_size: int = 0
-    """G, entries of a world's goal."""
+    """G, number of entries of an environment's goal."""
     actions: CartesianDelta | PdTarget = field(default_factory=CartesianDelta)
-    """The Cartesian action space that suits the task."""
+    """Default Cartesian action space of the task."""
     use_gripper: bool = True
-    """Whether an action has an entry for the hand."""
+    """Whether an action has an entry for the gripper."""
     gains: ImpedanceGains = field(default_factory=ImpedanceGains)
     rate_hz: float = 20.0
     """Control periods per second."""
     timestep: float = 0.005
-    """Physics step [s]; it divides the control period."""
+    """Physics step [s], of which the control period is a multiple."""
     max_steps: int = 100
     """Time limit [control periods]."""
     ranges: tuple[Range, ...] = ()
-    """Domain randomisation, when asked for."""
+    """Domain randomisation, used only if enabled."""
     layout: Callable[[mujoco.MjModel, Robot], Layout] = Layout
-    thing: Callable[[View], np.ndarray] | None = None
-    """(N, 3) where a hand would go to handle a part that does not lie free [m], base: play is drawn
-    there. None: to where the expert is going."""
+    interaction_point: Callable[[View], np.ndarray] | None = None
+    """(N, 3) point at which the gripper handles an articulated part [m], base frame; play is drawn
+    towards it. None uses the expert's target."""
     joints: Callable[[Observation], Mapping[str, np.ndarray]] | None = None
-    """Joint positions (N,) [rad or m] by name, beside those of arm and hand, out of what is
-    observed: with them a picture can be drawn of what was only recorded or imagined. None where the
-    observation does not tell."""
+    """Joint positions (N,) [rad or m] by name, without those of arm and gripper, computed from an
+    observation, so that recorded or imagined states can be rendered. None if the observation does
+    not determine them."""
 
 
 def at_rate(task: Task, rate_hz: float) -> Task:
-    """The task with another number of control periods per second: as much time, and steps as much
-    longer.
+    """Returns the task at another control rate, with the same duration and proportionally longer
+    steps.
 
-    A policy that decides half as often has half as many decisions to learn, as HIL-SERL at 10 Hz.
-    The leash, which bounds the force in contact, grows with the root of a step only.
+    A policy at half the rate has half as many decisions to learn, as in HIL-SERL at 10 Hz. The
+    leash, which limits the contact force, grows only with the square root of the step.
 
     Raises:
-        HandoffError: a rate that is not positive, or an action space whose steps are not lengths.
+        HandoffError: a rate that is not positive, or an action space without Cartesian steps.
     """
     if not rate_hz > 0.0:
-        raise HandoffError(f"{task.name}: rate_hz is {rate_hz}, expected more than 0.")
+        raise HandoffError(f"{task.name}: rate_hz is {rate_hz}, expected a positive rate.")
     if rate_hz == task.rate_hz:
         return task
     if not isinstance(task.actions, CartesianDelta):
         raise HandoffError(
-            f"{task.name}: its actions are not steps, so it has no other rate than {task.rate_hz} Hz."
+            f"{task.name}: rate_hz is {rate_hz}, but its actions are not Cartesian steps, so only "
+            f"{task.rate_hz} Hz is supported."
         )
-    longer, actions = task.rate_hz / rate_hz, task.actions
-    slowed = replace(
+    scale = task.rate_hz / rate_hz
+    actions = task.actions
+    scaled = replace(
         actions,
-        translation=actions.translation * longer,
-        rotation=actions.rotation * longer,
-        leash_translation=actions.leash_translation * longer**0.5,
-        leash_rotation=actions.leash_rotation * longer**0.5,
+        translation=actions.translation * scale,
+        rotation=actions.rotation * scale,
+        leash_translation=actions.leash_translation * scale**0.5,
+        leash_rotation=actions.leash_rotation * scale**0.5,
     )
-    return replace(task, rate_hz=rate_hz, max_steps=round(task.max_steps / longer), actions=slowed)
+    return replace(task, rate_hz=rate_hz, max_steps=round(task.max_steps / scale), actions=scaled)
 
 
 def proprioception(robot: Robot, use_gripper: bool = True) -> dict[str, ObservationTerm]:
-    """What the arm knows of itself: joints, the frame "grasp", its target and the hand."""
+    """Observation terms of the robot: joints, the frame "grasp", its target and the gripper."""
     joints = (robot.num_joints,)
     fields = {
         "q": ObservationTerm(
@@ -199,29 +202,29 @@ def proprioception(robot: Robot, use_gripper: bool = True) -> dict[str, Observat
             lambda v: v.grasp_pose,
         ),
     }
-    ahead = FieldSpec(
+    target_offset = FieldSpec(
         shape=(6,),
         unit="m, rad",
         frame="base",
-        about="the controller's target, seen from grasp_pose",
+        about="the controller's target relative to grasp_pose",
     )
-    # Without it the same picture of the arm has different futures: an action moves the target, not
-    # the arm.
-    fields["target_offset"] = ObservationTerm(ahead, lambda v: v.target_offset)
+    # Actions move the target, not the arm: without this field the same arm state would have
+    # different successors.
+    fields["target_offset"] = ObservationTerm(target_offset, lambda v: v.target_offset)
     if use_gripper:
-        width = FieldSpec(shape=(1,), unit="m", about="opening of the hand")
+        width = FieldSpec(shape=(1,), unit="m", about="opening of the gripper")
         fields["width"] = ObservationTerm(width, lambda v: v.width[:, None])
-        told = FieldSpec(
+        width_target = FieldSpec(
             shape=(1,),
             unit="m",
-            about="opening that the hand was last told, less than `width` while closing",
+            about="last commanded opening of the gripper, less than `width` while closing",
         )
-        fields["width_target"] = ObservationTerm(told, lambda v: v.target[:, -1:])
+        fields["width_target"] = ObservationTerm(width_target, lambda v: v.target[:, -1:])
     return fields
 
 
 def body(name: str) -> dict[str, ObservationTerm]:
-    """Position and orientation of the body with the free joint `name`."""
+    """Observation terms of the body with the free joint `name`: position and orientation."""
     position = FieldSpec(shape=(3,), unit="m", frame="base", about=f"position of {name}")
     quaternion = FieldSpec(shape=(4,), frame="base", about=f"orientation of {name}, wxyz, w >= 0")
     return {
@@ -235,13 +238,15 @@ def _same_half(quaternion: np.ndarray) -> np.ndarray:
 
 
 def near(distance: np.ndarray, scale: float) -> np.ndarray:
-    """1 at distance 0, 0.24 at `scale`, falling to 0: the usual shaping `1 - tanh(d / scale)`."""
+    """Distance shaping `1 - tanh(d / scale)`: 1 at distance 0, 0.24 at `scale`, then falling to
+    0."""
     return 1.0 - np.tanh(distance / scale)
 
 
 def start_posture(
-    rng: np.random.Generator, start: Start, q: np.ndarray, spread: float = 0.02
+    rng: np.random.Generator, start: InitialState, q: np.ndarray, spread: float = 0.02
 ) -> None:
-    """Arm at `q` (J,) with uniform noise of `spread` [rad] per joint, hand open."""
+    """Sets the arm to `q` (J,) plus uniform noise of `spread` [rad] per joint, and opens the
+    gripper."""
     start.arm(q + rng.uniform(-spread, spread, len(q)))
     start.fingers(start.layout.robot.gripper.width_max)

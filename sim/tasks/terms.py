@@ -1,8 +1,9 @@
-"""Computes rewards, observations and references of tasks by pure functions of arrays of N rows.
+"""Computes rewards, observations and controller targets of tasks with pure functions of arrays of N
+rows.
 
-On the host NumPy runs them. Where worlds stay on a device, torch.compile traces the same functions
-into that device's (`sim.device.arm`). Hence here, in `View` and in a task's terms: no branch on a
-value, no loop over rows, no array whose size depends on a value.
+On the host NumPy executes them. For environments on a device, torch.compile traces the same
+functions (`sim.device.arm`). Code here, in `View` and in a task's terms must therefore not branch
+on values, loop over rows or create arrays whose size depends on values.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from sim.scene.view import View
 from sim.tasks.task import Task
 
 SPEED_LIMIT = 1000.0
-"""Generalised speed [rad/s or m/s] beyond which the physics has exploded: under random joint
-targets, the roughest there are, no joint or body of any task was seen at a tenth of it."""
+"""Generalised speed [rad/s or m/s] above which the physics has diverged: under random joint
+targets, the roughest actions, no joint or body of any task reached a tenth of it."""
 
 
 class TaskOutput(NamedTuple):
-    """What N worlds show and are worth at present; each array has N rows."""
+    """Values of all terms in N environments; each array has N rows."""
 
     observation: dict[str, np.ndarray]
     reward: np.ndarray
-    """NaN where the physics broke down."""
+    """NaN where the physics has diverged."""
     success: np.ndarray
     failure: np.ndarray
     info: dict[str, np.ndarray]
 
 
-def told(task: Task, view: View, sparse: bool) -> TaskOutput:
-    """Reads all terms of `task`; the reward is 1 where solved if `sparse`, else the weighted sum of
-    its terms."""
+def read_terms(task: Task, view: View, sparse: bool) -> TaskOutput:
+    """Evaluates all terms of `task`; the reward is 1 on success if `sparse`, otherwise the weighted
+    sum of the reward terms."""
     success = task.success(view)
     observation = {
         name: term.read(view).astype(term.spec.dtype) for name, term in task.observations.items()
@@ -45,12 +46,13 @@ def told(task: Task, view: View, sparse: bool) -> TaskOutput:
     if sparse:
         reward = success.astype(np.float64)
     else:
-        parts = {
+        terms = {
             f"reward_{name}": term.weight * term.read(view) for name, term in task.rewards.items()
         }
-        reward = np.sum(np.stack([*parts.values()]), axis=0)
-        info |= parts
-    # Numbers can explode and be finite for long: such a world has no reward, which a guard sees.
+        reward = np.sum(np.stack([*terms.values()]), axis=0)
+        info |= terms
+    # Diverging values can stay finite for a long time; NaN as the reward makes the guard detect
+    # them.
     reward = np.where(np.abs(view.qvel).max(axis=1) <= SPEED_LIMIT, reward, np.nan)
     return TaskOutput(observation, reward, success, task.failure(view), info)
 
@@ -64,19 +66,19 @@ def next_target(
     period: float,
     robot: Robot,
 ) -> np.ndarray:
-    """The controller's targets after an action.
+    """Computes the controller's targets after an action.
 
     Args:
-        space: of the arm's part of the action.
-        target: (M, K + 1) the present ones, the arm's K and last the hand's.
-        measured: (M, K) where the arm is, a pose or joints as `space` has it.
-        width: (M,) opening of the hand [m]; None where actions have no entry for it.
+        space: action space of the arm's part of the action.
+        target: (M, K + 1) current targets: K of the arm, then the gripper's opening.
+        measured: (M, K) measured pose or joints of the arm, depending on `space`.
+        width: (M,) opening of the gripper [m]; None if actions have no entry for it.
         action: (M, A).
-        period: until the next action [s].
-        robot: its limits bound the targets.
+        period: time until the next action [s].
+        robot: robot whose limits bound the targets.
 
     Raises:
-        HandoffError: an action space of another kind.
+        HandoffError: an unsupported action space.
     """
     arm = action if width is None else action[:, :-1]
     if isinstance(space, CartesianDelta):
@@ -86,30 +88,37 @@ def next_target(
     elif isinstance(space, JointTarget):
         moved = space.target(target[:, :-1], measured, arm, period, robot.limits)
     else:
-        raise HandoffError(f"actions: {type(space).__name__} moves an agent, not the arm's target.")
-    hand = (
+        raise HandoffError(
+            f"actions: {type(space).__name__} does not move the arm's target, expected CartesianDelta, "
+            "JointDelta or JointTarget."
+        )
+    opening = (
         target[:, -1]
         if width is None
         else gripper_target(target[:, -1], width, action[:, -1], period, robot.gripper)
     )
-    return np.concatenate([moved, hand[:, None]], axis=1)
+    return np.concatenate([moved, opening[:, None]], axis=1)
 
 
 def control(
-    target: np.ndarray, jacobian: np.ndarray | None, q: np.ndarray, posture: np.ndarray, hand: bool
+    target: np.ndarray,
+    jacobian: np.ndarray | None,
+    q: np.ndarray,
+    posture: np.ndarray,
+    gripper: bool,
 ) -> np.ndarray:
-    """(M, nu) what the actuators are told for the controller's targets.
+    """Computes the actuator controls (M, nu) for the controller's targets.
 
     Args:
-        target: (M, K + 1), the arm's K and last the hand's.
-        jacobian: (M, 6, J) where targets are poses, for the posture; None where they are joints.
+        target: (M, K + 1) targets: K of the arm, then the gripper's opening.
+        jacobian: (M, 6, J) for pose targets, to control the posture; None for joint targets.
         q: (M, J) joint positions [rad].
-        posture: (J,) to which the redundant arm tends [rad].
-        hand: whether there is one.
+        posture: (J,) preferred posture of the redundant arm [rad].
+        gripper: whether the robot has a gripper.
     """
-    parts = [target[:, :-1]]
+    columns = [target[:, :-1]]
     if jacobian is not None:
-        parts.append(posture_target(jacobian, q, posture))
-    if hand:
-        parts.append(np.repeat(target[:, -1:] / 2, 2, axis=1))
-    return np.concatenate(parts, axis=1)
+        columns.append(posture_target(jacobian, q, posture))
+    if gripper:
+        columns.append(np.repeat(target[:, -1:] / 2, 2, axis=1))
+    return np.concatenate(columns, axis=1)

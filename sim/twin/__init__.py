@@ -1,18 +1,18 @@
-"""Simulates a robot that speaks its own network protocol.
+"""Simulates a robot behind the robot's own network protocol.
 
-- `twin`: the process.
+- `twin`: the twin's process.
 - `server`: the command and state connections.
 - `protocol`: the messages.
-- `commands`: requests and their answers.
+- `commands`: requests and their replies.
 - `control_unit`: modes, errors and limits of the robot.
-- `checks`: the checks of a reference.
-- `link`: loss and delay of the network.
+- `checks`: the robot's limit checks.
+- `link`: sockets of the connections.
 - `state`: the robot's state message.
-- `gripper`: the gripper's own server.
-- `arm_model`: kinematics and dynamics for clients.
+- `gripper`: the gripper's server.
+- `arm_model`: dynamics model of the controller.
 - `urdf`: the robot's URDF.
-- `world`: what the twin simulates.
-- `arm_world`: an arm alone.
+- `world`: the interface of the simulated physics.
+- `arm_world`: an arm without a gripper.
 - `push_t_world`: an arm at the push-T table.
 - `task_world`: an arm at a task's table.
 """

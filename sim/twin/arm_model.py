@@ -1,5 +1,4 @@
-"""The controller's own model of the arm: what the robot knows about itself, apart from the world it
-moves in."""
+"""Implements the controller's own dynamics model of the arm, separate from the simulated world."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -12,15 +11,15 @@ from robots.franka.robot import Robot
 from sim.twin.urdf import urdf_of_arm
 
 STIFFNESS = 900.0
-"""[1/s^2] per joint, of the error dynamics of joint tracking."""
+"""Stiffness of the joint tracking's error dynamics, per joint [1/s^2]."""
 DAMPING = 60.0
-"""[1/s] per joint, critical."""
+"""Damping of the joint tracking's error dynamics, per joint [1/s]; critical."""
 
 
 class ArmModel:
-    """Inverse dynamics and Jacobian of the bare arm, which has J joints.
+    """Inverse dynamics and Jacobian of the arm, which has J joints, without its end effector.
 
-    The end effector is not part of it: it shows up as a small tracking error in joint motions.
+    The missing end effector causes a small tracking error in joint motions.
     """
 
     def __init__(self, robot: Robot) -> None:
@@ -29,7 +28,7 @@ class ArmModel:
         self._mujoco = mujoco
         self._model = mujoco.MjModel.from_xml_path(str(robot.model_xml))
         self.urdf = urdf_of_arm(self._model, robot).encode()
-        """What `GetRobotModel` answers."""
+        """Payload of the reply to `GetRobotModel`."""
         # Commanded torques exclude gravity, so the inverse dynamics must not contain it.
         self._model.opt.gravity[:] = 0.0
         self._model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_CONSTRAINT
@@ -43,8 +42,8 @@ class ArmModel:
         """Computed-torque tracking with critically damped error dynamics (natural frequency 30
         rad/s).
 
-        Stands in for the robot's unpublished joint impedance; the stiffness that a client sets does
-        not change it.
+        Replaces the robot's unpublished joint impedance law; the stiffness that a client sets has
+        no effect.
 
         Args:
             q: (J,) measured [rad].
@@ -63,7 +62,7 @@ class ArmModel:
     def external_wrench(
         self, q: np.ndarray, tau_ext: np.ndarray, flange_p_k: np.ndarray
     ) -> np.ndarray:
-        """The wrench at a point that best explains external joint torques: least squares of
+        """Estimates the wrench at a point from external joint torques: least squares of
         `J^T F = tau`.
 
         Args:
@@ -82,5 +81,5 @@ class ArmModel:
             data.site_xpos[self._flange] + data.site_xmat[self._flange].reshape(3, 3) @ flange_p_k
         )
         self._mujoco.mj_jac(self._model, data, J[:3], J[3:], point, self._last_body)
-        # The small ridge keeps the estimate finite in singular postures.
+        # The small regularisation keeps the estimate finite in singular configurations.
         return np.linalg.solve(J @ J.T + 1e-6 * np.eye(6), J @ tau_ext)

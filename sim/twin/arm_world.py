@@ -1,5 +1,5 @@
-"""A robot with a tool in a MuJoCo scene, as a world for the FCI twin: joint torques in, 1 ms at a
-time."""
+"""Simulates a robot with a tool in a MuJoCo scene as a world for the FCI twin, driven by joint
+torques in steps of 1 ms."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -13,16 +13,17 @@ import numpy as np
 
 from robots.errors import HandoffError
 from robots.franka.robot import Robot
-from sim.twin.world import Hand
+from sim.twin.world import TwinGripper
 
 if TYPE_CHECKING:
     import mujoco
 
 
 class ArmWorld:
-    """Implements `sim.twin.world.World` but for placing things; deterministic in its calls.
+    """Implements `sim.twin.world.World`, without methods to place objects. The same calls give the
+    same states.
 
-    The model's first joints and actuators are the arm's, and its physics step is 1 ms. J is the
+    The model's first joints and actuators must be the arm's, and its physics step 1 ms. J is the
     number of the arm's joints.
     """
 
@@ -30,22 +31,29 @@ class ArmWorld:
         """Wraps a scene.
 
         Args:
-            name: said in errors.
-            model: of the scene.
+            name: name in error messages.
+            model: compiled model of the scene.
             robot: the arm.
-            tool: the body at the flange that, with all that it carries, is the end effector.
-            tip: the site that is the end effector's frame, with the flange's axes.
+            tool: name of the body at the flange that, with its children, is the end effector.
+            tip: name of the site at the end effector's frame, with the flange's axes.
         """
         import mujoco
 
-        self.name, self.model, self.robot = name, model, robot
+        self.name = name
+        self.model = model
+        self.robot = robot
         self.data = data = mujoco.MjData(model)
-        self._step1, self._step2 = mujoco.mj_step1, mujoco.mj_step2
+        self._step1 = mujoco.mj_step1
+        self._step2 = mujoco.mj_step2
         joints = slice(robot.num_joints)
-        self._q, self._dq, self._ctrl = data.qpos[joints], data.qvel[joints], data.ctrl[joints]
+        self._q = data.qpos[joints]
+        self._dq = data.qvel[joints]
+        self._ctrl = data.ctrl[joints]
         self._qvel = data.qvel
-        self._tau_J, self._tau_ext = data.qfrc_actuator[joints], data.qfrc_constraint[joints]
-        self._tip_position, self._tip_axes = data.site(tip).xpos, data.site(tip).xmat
+        self._tau_J = data.qfrc_actuator[joints]
+        self._tau_ext = data.qfrc_constraint[joints]
+        self._tip_position = data.site(tip).xpos
+        self._tip_axes = data.site(tip).xmat
         self.flange_T_ee = np.eye(4)
         mujoco.mj_kinematics(model, data)
         flange = data.site(robot.flange_name)
@@ -55,8 +63,8 @@ class ArmWorld:
         self.ee_mass, self.ee_com, self.ee_inertia = _inertials(model, data, robot, tool)
 
     @property
-    def hand(self) -> Hand | None:
-        """See `World`; this arm carries none."""
+    def gripper(self) -> TwinGripper | None:
+        """See `World`; None."""
         return None
 
     @property
@@ -83,8 +91,8 @@ class ArmWorld:
     def tau_ext(self) -> np.ndarray:
         """(J,) J^T F of the contact forces on the arm in the last step [Nm]; a view.
 
-        MuJoCo's constraint force, exact rather than estimated. At a joint limit it includes the
-        stop's torque.
+        It is MuJoCo's exact constraint force, not an estimate. At a joint limit it includes the
+        limit's torque.
         """
         return self._tau_ext
 
@@ -109,8 +117,8 @@ class ArmWorld:
                 "Did the controller divide by zero?"
             )
         self._ctrl[:] = tau
-        # The position and velocity stages come last: poses and contacts belong to the new state at
-        # no extra cost.
+        # The position and velocity stages come last, so that poses and contacts belong to the new
+        # state at no extra cost.
         self._step2(self.model, self.data)
         self._step1(self.model, self.data)
         if not isfinite(self._qvel.sum()):
@@ -124,20 +132,23 @@ def _inertials(
     model: mujoco.MjModel, data: mujoco.MjData, robot: Robot, tool: str
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """Mass [kg], centre of mass (3,) [m] and inertia about it (3, 3) [kg m^2] of the body `tool`
-    with all that it carries, where `data` has it, in flange axes from the flange."""
+    and its children, in the flange frame at the configuration in `data`."""
     carried = {model.body(tool).id}
-    # A body's number is larger than its parent's.
+    # A body's id is larger than its parent's.
     for body in range(min(carried) + 1, model.nbody):
         if int(model.body_parentid[body]) in carried:
             carried.add(body)
     site = data.site(robot.flange_name)
     axes, origin = site.xmat.reshape(3, 3), site.xpos
-    mass, moment, about_flange = 0.0, np.zeros(3), np.zeros((3, 3))
+    mass = 0.0
+    moment = np.zeros(3)
+    about_flange = np.zeros((3, 3))
     for body in sorted(carried):
-        m, turned = float(model.body_mass[body]), axes.T @ data.ximat[body].reshape(3, 3)
+        m = float(model.body_mass[body])
+        R = axes.T @ data.ximat[body].reshape(3, 3)
         p = axes.T @ (data.xipos[body] - origin)
         mass, moment = mass + m, moment + m * p
-        about_flange += turned @ np.diag(model.body_inertia[body]) @ turned.T + m * (
+        about_flange += R @ np.diag(model.body_inertia[body]) @ R.T + m * (
             p @ p * np.eye(3) - np.outer(p, p)
         )
     com = moment / mass

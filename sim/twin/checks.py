@@ -1,8 +1,8 @@
-"""Refuses what the robot's controller refuses: each check answers with the error bit it would
-raise, or None.
+"""Checks commands and states against the robot's limits: each check returns the error bit that the
+robot's controller would raise, or None.
 
-The limits are those of the robot's specification; J is its number of joints. How far the real
-controller lets a command exceed them before it reacts is not published; `TOLERANCE` is ours.
+The limits are those of the robot's specification; J is its number of joints. The margin that the
+real controller allows before it reacts is not published; `TOLERANCE` is our choice.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from sim.twin.protocol import ErrorBit
 PERIOD = 0.001
 """Control cycle [s]."""
 LOST_PACKETS_MAX = 20
-"""Commands missing in a row that end a motion, FCI documentation."""
+"""Consecutive missing commands that abort a motion (FCI documentation)."""
 TOLERANCE = 1.02
-"""Factor on rates: states carry single precision, so a client at the limit is seen slightly above
-it."""
+"""Factor on rate limits: states have single precision, so a client at the limit may appear slightly
+above it."""
 START_DEVIATION = 1e-3
-"""Largest distance of a motion's first commanded position from the robot's desired one [rad]."""
+"""Maximum distance between a motion's first commanded position and the robot's desired one
+[rad]."""
 
 
 def check_torque(limits: JointLimits, tau: np.ndarray, previous: np.ndarray) -> ErrorBit | None:
-    """Range and rate of commanded torques (J,) [Nm]; a NaN fails the range."""
-    # Written as `not <=` so that NaN is refused.
+    """Checks range and rate of commanded torques (J,) [Nm]; NaN is out of range."""
+    # `not <=` also refuses NaN.
     if not (np.abs(tau) <= limits.tau_max).all():
         return ErrorBit.TORQUE_RANGE
     if not (np.abs(tau - previous) <= TOLERANCE * PERIOD * limits.dtau_max).all():
@@ -36,18 +37,18 @@ def check_torque(limits: JointLimits, tau: np.ndarray, previous: np.ndarray) -> 
 def check_joint_reference(
     limits: JointLimits, reference: np.ndarray, previous: np.ndarray
 ) -> ErrorBit | None:
-    """Limits and smoothness of a commanded joint trajectory.
+    """Checks limits and smoothness of a commanded joint trajectory.
 
     Args:
-        limits: of the robot.
+        limits: limits of the robot.
         reference: (3, J) position [rad], velocity [rad/s], acceleration [rad/s^2] of this cycle.
-        previous: (3, J) of the cycle before.
+        previous: (3, J) the same of the previous cycle.
     """
     q, dq, ddq = reference
     if not ((q >= limits.q_min) & (q <= limits.q_max)).all():
         return ErrorBit.COMMANDED_POSITION_LIMITS
     lower, upper = limits.velocity_limits(q)
-    # Leaving a limit starts at rest, so a motion away from it is judged by the far side only.
+    # A motion away from a position limit starts at rest, so only the far limit constrains it.
     if not ((dq <= TOLERANCE * upper + 1e-3) & (dq >= TOLERANCE * lower - 1e-3)).all():
         return ErrorBit.COMMANDED_VELOCITY_LIMITS
     if not (np.abs(ddq) <= TOLERANCE * limits.ddq_max).all():
@@ -58,13 +59,13 @@ def check_joint_reference(
 
 
 def check_start(q_c: np.ndarray, q_d: np.ndarray) -> ErrorBit | None:
-    """A position motion must begin where the robot is: commanded and desired positions (J,)
-    [rad]."""
+    """Checks that a position motion begins at the robot's position: commanded and desired positions
+    (J,) [rad]."""
     return None if (np.abs(q_c - q_d) <= START_DEVIATION).all() else ErrorBit.START_POSITION_INVALID
 
 
 def check_measured(limits: JointLimits, q: np.ndarray, dq: np.ndarray) -> ErrorBit | None:
-    """Joint position (J,) [rad] and velocity (J,) [rad/s] limits of the arm itself."""
+    """Checks measured joint positions (J,) [rad] and velocities (J,) [rad/s]."""
     if not ((q >= limits.q_min) & (q <= limits.q_max)).all():
         return ErrorBit.JOINT_POSITION_LIMITS
     if not (np.abs(dq) <= limits.dq_max).all():
@@ -75,8 +76,8 @@ def check_measured(limits: JointLimits, q: np.ndarray, dq: np.ndarray) -> ErrorB
 def check_contact(
     tau_ext: np.ndarray, F_ext: np.ndarray, tau_max: np.ndarray, F_max: np.ndarray
 ) -> ErrorBit | None:
-    """Collision thresholds set by the client: joint torques (J,) [Nm] and the wrench at K (6,) [N,
-    Nm]."""
+    """Checks external joint torques (J,) [Nm] and the wrench at K (6,) [N, Nm] against the client's
+    collision thresholds."""
     if not (np.abs(tau_ext) <= tau_max).all():
         return ErrorBit.JOINT_REFLEX
     if not (np.abs(F_ext) <= F_max).all():

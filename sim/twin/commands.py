@@ -1,4 +1,4 @@
-"""Answers the client's TCP requests, with the validation the robot applies."""
+"""Handles the client's TCP requests, with the robot's validation."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from sim.twin.link import Link, Request
 from sim.twin.protocol import Command, Controller, Generator, MoveStatus, RobotMode, SetterStatus
 
 RECOVERY_EMERGENCY = 5
-"""Status of a recovery that is refused while the user stop is pressed."""
+"""Status of a recovery request while the user stop is pressed."""
 
 LARGEST_SETTING = 1e6
-"""No setting of the robot comes near this magnitude in SI units; NaN fails the comparison."""
+"""Maximum magnitude of any setting in SI units, far above valid ones; NaN fails the comparison."""
 
 
-def handle(request: Request, unit: ControlUnit, link: Link, show: Callable[[], None]) -> None:
-    """Answers one request; one that no client would send ends the connection.
+def handle(request: Request, unit: ControlUnit, link: Link, send_state: Callable[[], None]) -> None:
+    """Handles one request; a malformed one closes the connection.
 
     Args:
-        request: what the client asks.
-        unit: what it asks it of.
-        link: where the answer goes.
-        show: sends the state as it is now. What a request has set is shown before the request is
-            answered, so that a client which reads the state after the answer reads what it set.
+        request: the client's request.
+        unit: the control unit that executes it.
+        link: connection for the reply.
+        send_state: sends the current state. It is called before the reply, so that a client that
+            reads the state after the reply sees the new setting.
     """
     try:
         command = Command(request.command)
@@ -41,9 +41,9 @@ def handle(request: Request, unit: ControlUnit, link: Link, show: Callable[[], N
     match command:
         case Command.CONNECT:
             version, udp_port = values
-            same = version == protocol.VERSION and udp_port > 0
-            reply(0 if same else 1, protocol.VERSION.to_bytes(2, "little"))
-            if same:
+            compatible = version == protocol.VERSION and udp_port > 0
+            reply(0 if compatible else 1, protocol.VERSION.to_bytes(2, "little"))
+            if compatible:
                 link.open_udp(udp_port)
         case Command.GET_ROBOT_MODEL:
             reply(0, unit.arm.urdf)
@@ -54,16 +54,16 @@ def handle(request: Request, unit: ControlUnit, link: Link, show: Callable[[], N
             reply(0)
         case Command.AUTOMATIC_ERROR_RECOVERY:
             status = _recover(unit)
-            show()
+            send_state()
             reply(status)
         case _:
             status = _set(command, values, unit)
-            show()
+            send_state()
             reply(status)
 
 
 def reply_to_move(link: Link, command_id: int, status: MoveStatus) -> None:
-    """The second answer to a Move request, when its motion has ended."""
+    """Sends the second reply to a Move request, after its motion has ended."""
     link.reply(protocol.response(Command.MOVE, command_id, status))
 
 
@@ -76,7 +76,7 @@ def _begin_move(command_id: int, values: tuple, unit: ControlUnit) -> MoveStatus
     if unit.robot_mode is not RobotMode.IDLE:
         return MoveStatus.NOT_POSSIBLE
     controller, generator = Controller(controller_mode), Generator(generator_mode + 1)
-    # The twin has no Cartesian motion generator: Cartesian work is done with torques.
+    # The twin has no Cartesian motion generator; clients control Cartesian motions with torques.
     if generator in (Generator.CARTESIAN_POSITION, Generator.CARTESIAN_VELOCITY):
         return MoveStatus.NOT_POSSIBLE
     if generator is Generator.NONE and controller is not Controller.EXTERNAL:
@@ -105,7 +105,8 @@ def _set(command: Command, values: tuple, unit: ControlUnit) -> SetterStatus:
         case Command.SET_COLLISION_BEHAVIOR:
             valid = bool((numbers > 0.0).all())
             if valid:
-                unit.tau_ext_max, unit.F_ext_max = numbers[21:28], numbers[46:52]
+                unit.tau_ext_max = numbers[21:28]
+                unit.F_ext_max = numbers[46:52]
         case Command.SET_JOINT_IMPEDANCE:
             valid = bool(((numbers >= 0.0) & (numbers <= 14250.0)).all())
         case Command.SET_CARTESIAN_IMPEDANCE:
@@ -122,7 +123,9 @@ def _set(command: Command, values: tuple, unit: ControlUnit) -> SetterStatus:
             inertia = numbers[4:].reshape(3, 3)
             valid = bool(numbers[0] >= 0.0 and np.allclose(inertia, inertia.T, atol=1e-6))
             if valid:
-                unit.m_load, unit.F_x_Cload, unit.I_load = float(numbers[0]), numbers[1:4], inertia
+                unit.m_load = float(numbers[0])
+                unit.F_x_Cload = numbers[1:4]
+                unit.I_load = inertia
     return SetterStatus.SUCCESS if valid else SetterStatus.INVALID_ARGUMENT
 
 

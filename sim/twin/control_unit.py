@@ -1,5 +1,5 @@
-"""The robot's control unit without its network: modes, motions, limits and reflexes, one cycle of 1
-ms at a time."""
+"""Implements the robot's control unit without its network: modes, motions, limits and reflexes, in
+cycles of 1 ms."""
 
 from __future__ import annotations
 
@@ -20,30 +20,31 @@ from sim.twin.protocol import (
 from sim.twin.world import World
 
 SUCCESS_WINDOW = 100
-"""Control commands that `control_command_success_rate` looks back on, FCI documentation."""
+"""Window of `control_command_success_rate` [commands] (FCI documentation)."""
 
 
 class ControlUnit:
-    """Turns commands into torques and watches them as the robot would.
+    """Converts commands to torques and enforces the robot's limits.
 
-    At rest it holds the arm where it is. While a motion runs, `cycle` takes one command per call;
-    what it refuses becomes a reflex with the error bit of the real robot. Final answers to Move
-    requests collect in `replies`.
+    Without a motion it holds the arm's position. During a motion, `cycle` takes one command per
+    call; an invalid one triggers a reflex with the real robot's error bit. Final replies to Move
+    requests are collected in `replies`.
     """
 
     def __init__(self, world: World) -> None:
         """Takes control of the world's robot.
 
         Raises:
-            HandoffError: it has another number of joints than the network protocol speaks of.
+            HandoffError: the robot's number of joints differs from the network protocol's.
         """
         joints = world.robot.num_joints
         if joints != JOINTS:
             raise HandoffError(
-                f"twin: {world.robot.name} has {joints} joints, the FCI protocol speaks of {JOINTS}. Is it another "
-                "maker's arm?"
+                f"twin: {world.robot.name} has {joints} joints, the FCI protocol expects {JOINTS}. Is it another "
+                "manufacturer's arm?"
             )
-        self.world, self._limits = world, world.robot.limits
+        self.world = world
+        self._limits = world.robot.limits
         self.arm = ArmModel(world.robot)
         self.robot_mode = RobotMode.IDLE
         self.controller = Controller.OTHER
@@ -52,23 +53,26 @@ class ControlUnit:
         self.reflex_reason = np.zeros(N_ERRORS, bool)
         self.replies: list[tuple[int, MoveStatus]] = []
         """(command id, status) of Move requests, to be sent after the next state."""
-        self.answered = False
-        """Whether the running motion has had its first command."""
+        self.command_received = False
+        """Whether the current motion has received its first command."""
         self.reference = np.zeros((3, joints))
         """Desired joint position [rad], velocity [rad/s], acceleration [rad/s^2]."""
         self.tau_d = np.zeros(joints)
         """Commanded joint torque without gravity [Nm]."""
-        self.tau_J_before = world.tau_J.copy()
+        self.previous_tau_J = world.tau_J.copy()
         """Joint torque with gravity one cycle ago [Nm]."""
         self.F_ext = np.zeros(6)
         """Estimated external wrench at K in base axes [N, Nm]."""
         self.tau_ext_max = np.full(joints, 20.0)
         self.F_ext_max = np.full(6, 30.0)
-        self.m_load, self.F_x_Cload, self.I_load = 0.0, np.zeros(3), np.zeros((3, 3))
-        self.NE_T_EE, self.EE_T_K = np.eye(4), np.eye(4)
+        self.m_load = 0.0
+        self.F_x_Cload = np.zeros(3)
+        self.I_load = np.zeros((3, 3))
+        self.NE_T_EE = np.eye(4)
+        self.EE_T_K = np.eye(4)
         self.lost_packets = 0
-        # Positions, velocities and external torques of the joints, then the wrench.
-        self._watched, self._highest, self._lowest = np.zeros((3, 3 * joints + 6))
+        # Positions, velocities and external torques of the joints, then the wrench at K.
+        self._measured, self._highest, self._lowest = np.zeros((3, 3 * joints + 6))
         self._motion_id = -1
         self._lost_in_row = 0
         self._received = bytearray(b"\x01") * SUCCESS_WINDOW
@@ -77,85 +81,91 @@ class ControlUnit:
 
     @property
     def moving(self) -> bool:
-        """Whether a motion is open."""
+        """Whether a motion is active."""
         return self.robot_mode is RobotMode.MOVE
 
     @property
     def success_rate(self) -> float:
-        """Share of the last 100 expected commands that arrived."""
+        """Fraction of the last 100 expected commands that were received."""
         return self._received.count(1) / SUCCESS_WINDOW
 
     def rest(self) -> None:
-        """Holds the arm where it is; to be called also when the world has placed the arm
+        """Holds the arm's current position; must also be called after the world has placed the arm
         elsewhere."""
         self.reference[:] = 0.0
         self.reference[0] = self.world.q
 
     def begin(self, motion_id: int, controller: Controller, generator: Generator) -> None:
-        """Opens a motion; the caller has checked that the unit is idle."""
-        self.robot_mode, self.controller, self.generator = RobotMode.MOVE, controller, generator
+        """Starts a motion; the caller has checked that the unit is idle."""
+        self.robot_mode = RobotMode.MOVE
+        self.controller = controller
+        self.generator = generator
         self.reflex_reason[:] = False
-        self.answered = False
-        self._motion_id, self._lost_in_row = motion_id, 0
+        self.command_received = False
+        self._motion_id = motion_id
+        self._lost_in_row = 0
         self._received[:] = b"\x01" * SUCCESS_WINDOW
-        limits, outer = self._limits, (self.tau_ext_max, self.F_ext_max)
-        self._highest = np.concatenate([limits.q_max, limits.dq_max, *outer])
-        self._lowest = np.concatenate([limits.q_min, -limits.dq_max, *(-part for part in outer)])
+        limits = self._limits
+        contact_limits = (self.tau_ext_max, self.F_ext_max)
+        self._highest = np.concatenate([limits.q_max, limits.dq_max, *contact_limits])
+        self._lowest = np.concatenate(
+            [limits.q_min, -limits.dq_max, *(-limit for limit in contact_limits)]
+        )
 
     def end(self, status: MoveStatus, robot_mode: RobotMode = RobotMode.IDLE) -> None:
-        """Closes the motion, if one is open, with the final answer to its request."""
+        """Ends the current motion, if any, with the final reply to its request."""
         if self.moving:
             self.replies.append((self._motion_id, status))
             self.rest()
-        self.robot_mode, self.controller, self.generator = (
-            robot_mode,
-            Controller.OTHER,
-            Generator.IDLE,
-        )
+        self.robot_mode = robot_mode
+        self.controller = Controller.OTHER
+        self.generator = Generator.IDLE
 
     def trip(self, error: ErrorBit) -> None:
-        """Reflex: the motion is aborted and the error stands until recovery."""
+        """Triggers a reflex: aborts the motion and keeps the error until recovery."""
         self.errors[error] = self.reflex_reason[error] = True
         self.end(MoveStatus.REFLEX_ABORTED, RobotMode.REFLEX)
 
     def press_user_stop(self, pressed: bool) -> None:
-        """The user stop button; released, the robot is idle again unless errors stand."""
+        """Presses or releases the user stop; after the release the robot is idle unless there are
+        errors."""
         if pressed:
             self.end(MoveStatus.EMERGENCY_ABORTED, RobotMode.USER_STOPPED)
         elif self.robot_mode is RobotMode.USER_STOPPED:
             self.robot_mode = RobotMode.REFLEX if self.errors.any() else RobotMode.IDLE
 
     def recover(self) -> None:
-        """Clears errors and leaves the reflex."""
+        """Clears errors and leaves the reflex mode."""
         self.errors[:] = False
         self.robot_mode = RobotMode.IDLE
 
     def cycle(self, command: np.ndarray | None) -> None:
-        """One control cycle: obeys the command, advances the world by 1 ms, watches the limits.
+        """Runs one control cycle: applies the command, advances the world by 1 ms, checks limits.
 
         Args:
-            command: (1,) of `protocol.COMMAND`; None when none arrived in time or no motion runs.
+            command: (1,) of `protocol.COMMAND`; None if none arrived in time or there is no motion.
         """
         world = self.world
         if self.moving:
-            self._obey(command)
-        external = self.controller is Controller.EXTERNAL and self.answered
+            self._apply(command)
+        external = self.controller is Controller.EXTERNAL and self.command_received
         if not external:
             self.tau_d = self.arm.tracking_torque(world.q, world.dq, self.reference)
-        self.tau_J_before[:] = world.tau_J
+        self.previous_tau_J[:] = world.tau_J
         world.step(self.tau_d)
         self._estimate_contact()
         if self.moving:
             if self.generator is Generator.NONE:
                 self.rest()
-            self._watch()
+            self._check_limits()
 
-    def _obey(self, command: np.ndarray | None) -> None:
+    def _apply(self, command: np.ndarray | None) -> None:
         if command is None:
-            self._miss()
+            self._handle_lost_command()
             return
-        self._note(received=True)
-        first, self.answered = not self.answered, True
+        self._count_command(received=True)
+        first = not self.command_received
+        self.command_received = True
         error = None
         if self.generator in (Generator.JOINT_POSITION, Generator.JOINT_VELOCITY):
             error = self._follow(command, first)
@@ -196,12 +206,11 @@ class ControlUnit:
         if follows:
             self.reference[0] = position
 
-    def _miss(self) -> None:
-        """A lost command: torques are held, joint references extrapolated with constant
-        acceleration."""
-        if not self.answered:
+    def _handle_lost_command(self) -> None:
+        """Holds torques and extrapolates joint references with constant acceleration."""
+        if not self.command_received:
             return
-        self._note(received=False)
+        self._count_command(received=False)
         self.lost_packets += 1
         if self._lost_in_row >= checks.LOST_PACKETS_MAX:
             self.trip(ErrorBit.COMMUNICATION_CONSTRAINTS)
@@ -212,7 +221,7 @@ class ControlUnit:
                 dq + checks.PERIOD * ddq,
             )
 
-    def _note(self, received: bool) -> None:
+    def _count_command(self, received: bool) -> None:
         self._lost_in_row = 0 if received else self._lost_in_row + 1
         self._received[self._received_at] = received
         self._received_at = (self._received_at + 1) % SUCCESS_WINDOW
@@ -225,16 +234,17 @@ class ControlUnit:
         elif self.F_ext.any():
             self.F_ext = np.zeros(6)
 
-    def _watch(self) -> None:
-        world, watched = self.world, self._watched
+    def _check_limits(self) -> None:
+        world = self.world
+        measured = self._measured
         joints = len(world.q)
-        watched[:joints] = world.q
-        watched[joints : 2 * joints] = world.dq
-        watched[2 * joints : 3 * joints] = world.tau_ext
-        watched[3 * joints :] = self.F_ext
-        # One comparison for all limits: this runs every millisecond, finding out which one gave way
-        # does not.
-        if ((watched <= self._highest) & (watched >= self._lowest)).all():
+        measured[:joints] = world.q
+        measured[joints : 2 * joints] = world.dq
+        measured[2 * joints : 3 * joints] = world.tau_ext
+        measured[3 * joints :] = self.F_ext
+        # This runs every millisecond, so all limits are compared at once; which one is exceeded is
+        # determined only after a violation.
+        if ((measured <= self._highest) & (measured >= self._lowest)).all():
             return
         error = checks.check_measured(self._limits, world.q, world.dq)
         if error is None:

@@ -1,10 +1,10 @@
-"""The twin's Franka Hand: `HandUnit` moves the fingers, 1 ms at a time, and `HandServer` serves it
-to one client.
+"""Simulates the twin's Franka Hand: `GripperUnit` moves the fingers in steps of 1 ms, and
+`GripperServer` serves it to one client.
 
-What the real hand answers is documented by libfranka (`franka::Gripper`). How it moves is not
-published; here the target of the fingers' servo runs at the commanded speed, and an action has
-ended when the servo pulls as it is meant to and the fingers rest. The hand commands nothing until
-its first action: a world may begin with a thing in hand.
+The replies follow libfranka's documentation (`franka::Gripper`). The real gripper's motion is not
+published; here the target of the fingers' servo moves at the commanded speed, and an action ends
+when the servo has reached its target and the fingers are at rest. The gripper sends no command
+before its first action, so that a world may begin with a grasped object.
 """
 
 from __future__ import annotations
@@ -18,81 +18,84 @@ from sim.scene.scene import GRIPPER_STIFFNESS
 from sim.twin.checks import PERIOD
 from sim.twin.link import Request, Service
 from sim.twin.protocol import (
-    HAND_HEADER,
-    HAND_PAYLOAD,
-    HAND_PORT,
-    HAND_STATE,
-    HAND_VERSION,
-    HandCommand,
-    HandStatus,
-    hand_response,
+    GRIPPER_HEADER,
+    GRIPPER_PAYLOAD,
+    GRIPPER_PORT,
+    GRIPPER_STATE,
+    GRIPPER_VERSION,
+    GripperCommand,
+    GripperStatus,
+    gripper_response,
 )
-from sim.twin.world import Hand
+from sim.twin.world import TwinGripper
 
 REACHED = 0.001
-"""Largest distance from the commanded opening at which a move has succeeded [m]; ours."""
+"""Tolerance of the opening for a successful move [m]; our choice."""
 LEAD_MARGIN = 0.001
-"""By so much more than the force needs the servo's target may lie ahead of the fingers [m];
-ours."""
+"""Margin by which the servo's target may lead the fingers beyond what the force requires [m]; our
+choice."""
 HOMING_SHARE = 0.5
-"""Share of the gripper's highest speed at which it is homed; ours."""
+"""Homing speed as a fraction of the gripper's maximum speed; our choice."""
 STILL_TICKS = 50
-"""The fingers rest when for so many ticks they have moved less than a tenth of what they would at
-their speed; ours."""
+"""Number of ticks after which the fingers count as at rest, if they have moved less than a tenth of
+the distance at the commanded speed; our choice."""
 STILL_SPEED = 0.02
-"""They must rest as well as after a motion at this speed, however fast theirs was [m/s]; ours."""
+"""Maximum speed for which the rest criterion is computed [m/s], even if the commanded one is
+higher; our choice."""
 STATE_PERIOD = 0.01
-"""Wall time between two states [s]. The real hand's rate is not published; clients have seen 10 to
-50 Hz."""
+"""Wall time between two states [s]. The real gripper's rate is not published; clients have measured
+10 to 50 Hz."""
 TEMPERATURE = 25
-"""[degrees C]; the twin stays cool."""
+"""Constant temperature in the state [degrees C]."""
 
 
 @dataclass(frozen=True)
-class Course:
-    """Where the target of the fingers' servo runs."""
+class GripperMotion:
+    """Motion of the servo target of the fingers."""
 
     end: float
-    """Opening [m]; infinite: on and on, as far as `force` needs."""
+    """Final opening [m]; infinite: as far as needed to reach `force`."""
     speed: float
-    """[m/s]."""
+    """Speed of the opening [m/s]."""
     force: float
-    """Most that a finger presses with [N]."""
+    """Maximum force per finger [N]."""
 
 
-class HandUnit:
-    """What the hand does, without its network. One action runs at a time; its answers collect in
-    `replies`.
+class GripperUnit:
+    """Behaviour of the gripper without its network. One action runs at a time; replies are
+    collected in `replies`.
 
-    Fingers that rest before their course is done press against something: then the target runs on
-    at the hand's full speed until they press with the whole force, so that a slow grasp does not
-    last for seconds.
+    If the fingers come to rest before the motion is finished, they are in contact: then the target
+    moves at the gripper's maximum speed until the full force is reached, so that a slow grasp does
+    not take seconds.
     """
 
-    def __init__(self, hand: Hand, gripper: Gripper) -> None:
-        """Begins where the fingers of `hand` are; `gripper` has its limits."""
-        self.hand, self._limits = hand, gripper
+    def __init__(self, gripper: TwinGripper, limits: Gripper) -> None:
+        """Starts at the current opening of `gripper`; `limits` are those of the robot's gripper."""
+        self.gripper = gripper
+        self._limits = limits
         self.is_grasped = False
-        """Whether the last action was a grasp that succeeded and the thing is still there."""
+        """Whether the last action was a successful grasp and the object is still held."""
         self.actions = 0
-        """How many the hand was asked for, refused ones too."""
-        self.replies: list[tuple[HandCommand, int, HandStatus]] = []
-        """(command, its id, status) of actions that have ended, to be sent."""
-        self._action: tuple[HandCommand, int] | None = None
-        self._courses: list[Course] = []
+        """Number of actions received, including refused ones."""
+        self.replies: list[tuple[GripperCommand, int, GripperStatus]] = []
+        """(command, command id, status) of completed actions, to be sent."""
+        self._action: tuple[GripperCommand, int] | None = None
+        self._motions: list[GripperMotion] = []
         self._window = (-inf, inf)
-        self._target = hand.width
+        self._target = gripper.width
         self._arrived = False
-        self._mark, self._still_ticks = self._target, 0
+        self._mark = self._target
+        self._still_ticks = 0
 
     @property
     def running(self) -> bool:
         """Whether an action runs."""
         return self._action is not None
 
-    def act(self, command: HandCommand, command_id: int, values: tuple[float, ...]) -> None:
-        """Begins an action, or answers FAIL: another one runs, or a value is outside what
-        the gripper's limits allow.
+    def act(self, command: GripperCommand, command_id: int, values: tuple[float, ...]) -> None:
+        """Begins an action, or replies FAIL if another one runs or a value is outside the gripper's
+        limits.
 
         Args:
             command: HOMING, GRASP or MOVE.
@@ -101,50 +104,58 @@ class HandUnit:
         """
         self.actions += 1
         if self.running or not _valid(command, values, self._limits):
-            self.replies.append((command, command_id, HandStatus.FAIL))
+            self.replies.append((command, command_id, GripperStatus.FAIL))
             return
-        opening = target = self.hand.width
+        opening = target = self.gripper.width
         match command:
-            case HandCommand.MOVE:
+            case GripperCommand.MOVE:
                 width, speed = values
-                courses = [Course(width, speed, self._limits.force_max)]
+                motions = [GripperMotion(width, speed, self._limits.force_max)]
                 window = width - REACHED, width + REACHED
-            case HandCommand.GRASP:
+            case GripperCommand.GRASP:
                 width, inner, outer, speed, force = values
-                # What is wider than the fingers are open is grasped from within. From where they
-                # press already they go on pressing: a firmer grip does not let go first.
+                # An object wider than the opening is grasped from inside. A target that already
+                # presses is kept, so that a firmer grasp does not release the object first.
                 if width > opening:
                     end, target = inf, max(self._target, opening)
                 else:
                     end, target = -inf, min(self._target, opening)
-                courses, window = [Course(end, speed, force)], (width - inner, width + outer)
+                motions = [GripperMotion(end, speed, force)]
+                window = width - inner, width + outer
             case _:
                 speed, force = HOMING_SHARE * self._limits.speed_max, self._limits.force_max
-                courses = [Course(end, speed, force) for end in (0.0, self._limits.width_max)]
+                motions = [
+                    GripperMotion(end, speed, force) for end in (0.0, self._limits.width_max)
+                ]
                 window = -inf, inf
-        self._action, self._courses, self._window = (command, command_id), courses, window
-        self._target, self.is_grasped = target, False
-        self._begin_course(opening)
+        self._action = (command, command_id)
+        self._motions = motions
+        self._window = window
+        self._target = target
+        self.is_grasped = False
+        self._begin_motion(opening)
 
     def stop(self) -> None:
-        """Ends the running action, if there is one, as ABORTED. The fingers press no more: they
-        stay where they are."""
-        self._end(HandStatus.ABORTED)
+        """Ends the running action, if any, as ABORTED. The fingers hold their position without
+        pressing."""
+        self._end(GripperStatus.ABORTED)
         self.is_grasped = False
-        self._hold(self.hand.width)
+        self._hold(self.gripper.width)
 
     def rest(self) -> None:
-        """As `stop`, but the world has placed the fingers: until the next action its own word to
-        the servo holds."""
-        self._end(HandStatus.ABORTED)
+        """Ends the running action like `stop` after the world has placed the fingers: until the
+        next action, the world's own servo command remains in effect."""
+        self._end(GripperStatus.ABORTED)
         self.is_grasped = False
-        self._courses, self._target = [], self.hand.width
+        self._motions = []
+        self._target = self.gripper.width
 
     def tick(self) -> None:
-        """1 ms: looks at the fingers, sends the servo's target on, ends the action that is done."""
-        if not self._courses:
+        """Advances by 1 ms: reads the opening, moves the servo's target, and ends a completed
+        action."""
+        if not self._motions:
             return
-        opening = self.hand.width
+        opening = self.gripper.width
         self._follow(opening)
         if not self.running:
             self.is_grasped = self.is_grasped and self._within(opening)
@@ -152,107 +163,112 @@ class HandUnit:
             self._conclude(opening)
 
     def _follow(self, opening: float) -> None:
-        course = self._courses[0]
-        allowed = 0.1 * min(course.speed, STILL_SPEED) * STILL_TICKS * PERIOD
-        if abs(opening - self._mark) > allowed:
-            self._mark, self._still_ticks = opening, 0
+        motion = self._motions[0]
+        # The fingers are at rest if they have not left a small interval for long enough.
+        tolerance = 0.1 * min(motion.speed, STILL_SPEED) * STILL_TICKS * PERIOD
+        if abs(opening - self._mark) > tolerance:
+            self._mark = opening
+            self._still_ticks = 0
         else:
             self._still_ticks += 1
-        rests = self._still_ticks >= STILL_TICKS
-        step = PERIOD * (self._limits.speed_max if rests else course.speed)
-        # A finger's servo is off by half of what the opening is. A target further ahead would press
-        # no harder, and the release would wait for its return.
-        leash = 2.0 * course.force / GRIPPER_STIFFNESS + LEAD_MARGIN
-        lowest, highest = opening - leash, opening + leash
+        at_rest = self._still_ticks >= STILL_TICKS
+        step = PERIOD * (self._limits.speed_max if at_rest else motion.speed)
+        # A finger's position error is half of the opening's. A target further ahead would not
+        # increase the force, and would delay the release.
+        max_lead = 2.0 * motion.force / GRIPPER_STIFFNESS + LEAD_MARGIN
+        lowest, highest = opening - max_lead, opening + max_lead
         self._target = _clip(
-            _clip(course.end, self._target - step, self._target + step), lowest, highest
+            _clip(motion.end, self._target - step, self._target + step), lowest, highest
         )
-        self._arrived = self._target == _clip(course.end, lowest, highest)
-        self.hand.press(self._target, course.force)
+        self._arrived = self._target == _clip(motion.end, lowest, highest)
+        self.gripper.press(self._target, motion.force)
 
     def _conclude(self, opening: float) -> None:
-        if len(self._courses) > 1:
-            del self._courses[0]
-            self._begin_course(opening)
+        if len(self._motions) > 1:
+            del self._motions[0]
+            self._begin_motion(opening)
             return
         assert self._action is not None
-        command, good = self._action[0], self._within(opening)
-        self.is_grasped = command is HandCommand.GRASP and good
-        if command is HandCommand.MOVE and not good:
+        command, success = self._action[0], self._within(opening)
+        self.is_grasped = command is GripperCommand.GRASP and success
+        if command is GripperCommand.MOVE and not success:
             self._hold(opening)
-        self._end(HandStatus.SUCCESS if good else HandStatus.UNSUCCESSFUL)
+        self._end(GripperStatus.SUCCESS if success else GripperStatus.UNSUCCESSFUL)
 
-    def _end(self, status: HandStatus) -> None:
+    def _end(self, status: GripperStatus) -> None:
         if self._action is not None:
             self.replies.append((*self._action, status))
         self._action = None
 
     def _hold(self, opening: float) -> None:
-        self._courses = [Course(opening, self._limits.speed_max, self._limits.force_max)]
+        self._motions = [GripperMotion(opening, self._limits.speed_max, self._limits.force_max)]
         self._target = opening
-        self.hand.press(opening, self._limits.force_max)
+        self.gripper.press(opening, self._limits.force_max)
 
-    def _begin_course(self, opening: float) -> None:
-        self._mark, self._still_ticks, self._arrived = opening, 0, False
+    def _begin_motion(self, opening: float) -> None:
+        self._mark = opening
+        self._still_ticks = 0
+        self._arrived = False
 
     def _within(self, opening: float) -> bool:
         return self._window[0] < opening < self._window[1]
 
 
-class HandServer:
-    """Serves one hand on TCP port 1338 to one client at a time, with states at 100 Hz of wall
+class GripperServer:
+    """Serves one gripper on TCP port 1338 to one client at a time, with states at 100 Hz of wall
     time."""
 
-    def __init__(self, host: str, hand: Hand, gripper: Gripper) -> None:
-        """Binds the hand's ports on `host`.
+    def __init__(self, host: str, gripper: TwinGripper, limits: Gripper) -> None:
+        """Binds the gripper's ports on `host`.
 
         Args:
             host: address.
-            hand: of the world.
-            gripper: its limits.
+            gripper: the world's gripper.
+            limits: limits of the robot's gripper.
 
         Raises:
             HandoffError: the port is in use, or `host` is no address of this computer.
         """
-        self.hand, self.unit = hand, HandUnit(hand, gripper)
-        self._width_max = gripper.width_max
-        self.link = Service(host, HAND_PORT, HAND_HEADER)
+        self.gripper = gripper
+        self.unit = GripperUnit(gripper, limits)
+        self._width_max = limits.width_max
+        self.link = Service(host, GRIPPER_PORT, GRIPPER_HEADER)
         self.due = 0.0
-        """When the next state goes out, on the clock of `time.perf_counter` [s]."""
+        """Time of the next state on the clock of `time.perf_counter` [s]."""
         self._message_id = 0
 
     def serve_requests(self) -> None:
-        """Answers what the client asks; when it has gone, the action that it began ends."""
+        """Handles the client's requests; when the client has disconnected, its action ends."""
         for request in self.link.requests():
             self._handle(request)
         if self.link.lost_client:
             self.link.lost_client = False
             if self.unit.running:
                 self.unit.stop()
-            # Nobody is left to hear it: the next client, who may be there by now, has not asked.
+            # Drop the replies: the next client may have connected already but sent no request.
             self.unit.replies.clear()
 
     def tick(self) -> None:
-        """1 ms of world time has passed."""
+        """Advances the gripper by 1 ms of world time."""
         self.unit.tick()
         if self.unit.replies:
-            self._answer_actions()
+            self._send_replies()
 
     def rest(self) -> None:
-        """The world has placed the fingers elsewhere."""
+        """Ends the running action after the world has placed the fingers elsewhere."""
         self.unit.rest()
-        self._answer_actions()
+        self._send_replies()
 
     def stream(self, now: float) -> None:
-        """Sends the state as it is, if the time for it has come."""
+        """Sends the current state if it is due."""
         if now < self.due:
             return
         self.due = max(self.due + STATE_PERIOD, now)
-        # The client takes this number for a time that only grows.
+        # The client interprets the message id as a monotonic time.
         self._message_id = (self._message_id + 1) % 2**32
-        state = HAND_STATE.pack(
+        state = GRIPPER_STATE.pack(
             self._message_id,
-            self.hand.width,
+            self.gripper.width,
             self._width_max,
             self.unit.is_grasped,
             TEMPERATURE,
@@ -264,56 +280,58 @@ class HandServer:
         self.link.close()
 
     def _handle(self, request: Request) -> None:
-        """Answers one request; one that no client would send ends the connection."""
+        """Handles one request; a malformed one closes the connection."""
         try:
-            command = HandCommand(request.command)
-            values = HAND_PAYLOAD[command].unpack(request.payload)
+            command = GripperCommand(request.command)
+            values = GRIPPER_PAYLOAD[command].unpack(request.payload)
         except (ValueError, struct.error):
             self.link.close_client()
             return
         match command:
-            case HandCommand.CONNECT:
+            case GripperCommand.CONNECT:
                 version, udp_port = values
-                same = version == HAND_VERSION and udp_port > 0
-                status = HandStatus.SUCCESS if same else HandStatus.FAIL
-                self._reply(command, request.command_id, status, HAND_VERSION.to_bytes(2, "little"))
-                if same:
+                compatible = version == GRIPPER_VERSION and udp_port > 0
+                status = GripperStatus.SUCCESS if compatible else GripperStatus.FAIL
+                self._reply(
+                    command, request.command_id, status, GRIPPER_VERSION.to_bytes(2, "little")
+                )
+                if compatible:
                     self.link.open_udp(udp_port)
-            case HandCommand.STOP:
+            case GripperCommand.STOP:
                 self.unit.stop()
-                self._answer_actions()
-                self._reply(command, request.command_id, HandStatus.SUCCESS)
+                self._send_replies()
+                self._reply(command, request.command_id, GripperStatus.SUCCESS)
             case _:
                 self.unit.act(command, request.command_id, values)
-                self._answer_actions()
+                self._send_replies()
 
-    def _answer_actions(self) -> None:
+    def _send_replies(self) -> None:
         for command, command_id, status in self.unit.replies:
             self._reply(command, command_id, status)
         self.unit.replies.clear()
 
     def _reply(
-        self, command: HandCommand, command_id: int, status: HandStatus, payload: bytes = b""
+        self, command: GripperCommand, command_id: int, status: GripperStatus, payload: bytes = b""
     ) -> None:
-        self.link.reply(hand_response(command, command_id, status, payload))
+        self.link.reply(gripper_response(command, command_id, status, payload))
 
 
-def _valid(command: HandCommand, values: tuple[float, ...], gripper: Gripper) -> bool:
-    """Whether the hand would begin this action."""
+def _valid(command: GripperCommand, values: tuple[float, ...], limits: Gripper) -> bool:
+    """Whether an action's values are finite and within the gripper's limits."""
     if not all(isfinite(value) for value in values):
         return False
     match command:
-        case HandCommand.MOVE:
+        case GripperCommand.MOVE:
             width, speed = values
-            force = gripper.force_max
-        case HandCommand.GRASP:
+            force = limits.force_max
+        case GripperCommand.GRASP:
             width, _, _, speed, force = values
         case _:
             return True
     return (
-        0.0 <= width <= gripper.width_max
-        and 0.0 < speed <= gripper.speed_max
-        and 0.0 < force <= gripper.force_max
+        0.0 <= width <= limits.width_max
+        and 0.0 < speed <= limits.speed_max
+        and 0.0 < force <= limits.force_max
     )
 
 

@@ -1,4 +1,4 @@
-"""The sockets of the twin: one TCP connection for requests, one UDP pair for states and motion
+"""Provides the twin's sockets: one TCP connection for requests, one UDP pair for states and motion
 commands."""
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from robots.errors import HandoffError
 from sim.twin.protocol import COMMAND, HEADER, MAX_REQUEST_SIZE, PORT
 
 SPIN = 1e-4
-"""Time for which an awaited command is polled before this process sleeps [s]: waking up costs about
-as much."""
+"""Time for which an expected command is polled before this process sleeps [s]; waking up takes
+about as long."""
 REPLY_TIMEOUT = 1.0
-"""Longest time that a client may take to accept an answer before it is dropped [s]."""
+"""Maximum time for a client to accept a reply before it is disconnected [s]."""
 
 
 class Request(NamedTuple):
@@ -33,7 +33,7 @@ class Request(NamedTuple):
 
 
 class Service:
-    """Listens on one port, serves one client at a time and survives whatever that client sends."""
+    """Listens on one port, serves one client at a time and tolerates malformed messages."""
 
     def __init__(self, host: str, port: int, header: struct.Struct) -> None:
         """Binds the service's TCP port and a UDP port on `host`.
@@ -41,8 +41,7 @@ class Service:
         Args:
             host: address.
             port: TCP port.
-            header: what every message begins with: command, command id, size of the whole message
-                [bytes].
+            header: header of every message: command, command id, size of the whole message [bytes].
 
         Raises:
             HandoffError: the port is in use, or `host` is no address of this computer.
@@ -56,15 +55,15 @@ class Service:
         self._peer = ""
         self._received = bytearray()
         self.lost_client = False
-        """Set when a client has gone; for the reader to clear."""
+        """Set when a client has disconnected; the reader clears it."""
         self._udp_ready = False
 
     def sockets(self) -> list[socket.socket]:
-        """What to wait on for TCP events."""
+        """Sockets that become readable on TCP events."""
         return [self._listener] if self._tcp is None else [self._listener, self._tcp]
 
     def requests(self) -> Iterator[Request]:
-        """Takes new connections and yields every complete request; call when one of `sockets` is
+        """Accepts connections and yields every complete request; call it when one of `sockets` is
         readable."""
         self._read()
         self._accept()
@@ -81,7 +80,7 @@ class Service:
             yield Request(command, command_id, payload)
 
     def reply(self, message: bytes) -> None:
-        """Sends one TCP answer; a client that has gone is forgotten."""
+        """Sends one TCP reply; a client that has disconnected is dropped."""
         if self._tcp is None:
             return
         try:
@@ -92,13 +91,13 @@ class Service:
             self.close_client()
 
     def open_udp(self, port: int) -> None:
-        """Directs states at the client's UDP `port`."""
+        """Sends states to the client's UDP `port` from now on."""
         self._udp.connect((self._peer, port))
         self._udp_ready = True
 
     def send_state(self, state: memoryview | bytes) -> None:
-        """Sends one state datagram; a full buffer or a closed port loses it, as on a real
-        network."""
+        """Sends one state datagram; it is lost if the buffer is full or the port closed, as on a
+        real network."""
         if not self._udp_ready:
             return
         try:
@@ -140,19 +139,21 @@ class Service:
             tcp, (peer, _) = self._listener.accept()
         except BlockingIOError:
             return
-        # The last client may have closed since its data were read; its end precedes the next one's
-        # beginning.
+        # The previous client may have disconnected since its data were read; that is handled before
+        # the new connection.
         self._read()
         if self._tcp is not None:
             tcp.close()
             return
         tcp.setblocking(False)
         tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._tcp, self._peer = tcp, peer
+        self._tcp = tcp
+        self._peer = peer
 
 
 class Link(Service):
-    """The arm's service: its client also sends a motion command for every state it gets."""
+    """The arm's service, whose client also sends a motion command for every state that it
+    receives."""
 
     def __init__(self, host: str) -> None:
         """Binds the robot's TCP port and a UDP port on `host`.
@@ -167,20 +168,20 @@ class Link(Service):
         self._command_bytes = self.command.view(np.uint8)
 
     def udp_socket(self) -> socket.socket:
-        """What to wait on for motion commands."""
+        """Socket that becomes readable on motion commands."""
         return self._udp
 
     def open_udp(self, port: int) -> None:
-        """Directs states at the client's UDP `port` and takes commands from nowhere else."""
+        """Sends states to the client's UDP `port` and accepts commands only from there."""
         super().open_udp(port)
-        # What another client sent before is still in the buffer, and would be taken for an answer
-        # of this one.
+        # Discard buffered commands of an earlier client, which would be taken for this one's.
         with suppress(BlockingIOError, ConnectionRefusedError):
             while True:
                 self._udp.recv_into(self._command_buffer)
 
     def receive(self, timeout: float) -> int | None:
-        """Waits up to `timeout` [s] for a well-formed command datagram; its message id, or None."""
+        """Waits up to `timeout` [s] for a well-formed command datagram and returns its message id,
+        or None."""
         spin_until = time.perf_counter() + min(SPIN, timeout)
         while True:
             try:

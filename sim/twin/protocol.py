@@ -1,11 +1,11 @@
-"""The Franka control interface on the wire, protocol 10: message layouts, ids, status codes, modes
-and error bits.
+"""Defines the wire format of the Franka control interface, protocol 10: message layouts, ids,
+status codes, modes and error bits.
 
-Everything is little-endian and packed. The robot listens on TCP port 1337 for commands; states and
-motion commands travel as UDP datagrams between the robot and the port that the client names when it
-connects. The hand is a service of its own, on TCP port 1338 with states by UDP. The layouts were
-written from the documented behaviour of libfranka 0.18+ and confirmed by running its clients
-unmodified (franky 2.0.0, the arm's also with pylibfranka 0.21).
+All fields are little-endian and packed. The robot listens on TCP port 1337 for requests; states and
+motion commands are UDP datagrams between the robot and the port that the client names when it
+connects. The gripper (Franka Hand) is a separate service on TCP port 1338 with states by UDP. The
+layouts were written from the documented behaviour of libfranka 0.18+ and confirmed by running its
+clients unmodified (franky 2.0.0, the arm's also with pylibfranka 0.21).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from enum import IntEnum
 import numpy as np
 
 VERSION = 10
-"""The only protocol version the twin speaks: libfranka >= 0.18, FR3 system >= 5.9.0."""
+"""The only supported protocol version: libfranka >= 0.18, FR3 system >= 5.9.0."""
 
 PORT = 1337
-"""TCP port of the robot; the clients have it built in."""
+"""TCP port of the robot, which clients cannot change."""
 
 
 class Command(IntEnum):
@@ -40,7 +40,7 @@ class Command(IntEnum):
 
 
 class MoveStatus(IntEnum):
-    """Answers to `Command.MOVE`: first MOTION_STARTED or a refusal, then one of the others when the
+    """Status of `Command.MOVE`: first MOTION_STARTED or a refusal, then one of the others when the
     motion ends."""
 
     SUCCESS = 0
@@ -58,7 +58,7 @@ class MoveStatus(IntEnum):
 
 
 class SetterStatus(IntEnum):
-    """Answers to the `SET_*` commands; 0 and 1 mean the same for `CONNECT`, `STOP_MOVE` and
+    """Status of the `SET_*` commands; 0 and 1 mean the same for `CONNECT`, `STOP_MOVE` and
     recovery."""
 
     SUCCESS = 0
@@ -67,7 +67,7 @@ class SetterStatus(IntEnum):
 
 
 class Controller(IntEnum):
-    """Which law makes the torques: the robot's own impedance, or the client."""
+    """Source of the torques: the robot's own impedance law, or the client."""
 
     JOINT_IMPEDANCE = 0
     CARTESIAN_IMPEDANCE = 1
@@ -76,7 +76,8 @@ class Controller(IntEnum):
 
 
 class Generator(IntEnum):
-    """What the client commands, as shown in the state; in a Move request the value is one less."""
+    """Quantity that the client commands, as reported in the state; in a Move request the value is
+    one less."""
 
     IDLE = 0
     JOINT_POSITION = 1
@@ -87,7 +88,7 @@ class Generator(IntEnum):
 
 
 class RobotMode(IntEnum):
-    """What the robot does, as shown in the state."""
+    """Mode of the robot, as reported in the state."""
 
     OTHER = 0
     IDLE = 1
@@ -99,8 +100,8 @@ class RobotMode(IntEnum):
 
 
 class ErrorBit(IntEnum):
-    """Indices into the state's `errors` and `reflex_reason`; only those the twin can raise have a
-    name here."""
+    """Indices into the state's `errors` and `reflex_reason`; only those that the twin can raise are
+    named."""
 
     JOINT_POSITION_LIMITS = 0
     JOINT_VELOCITY = 3
@@ -120,12 +121,11 @@ N_ERRORS = 41
 """Error bits in the state."""
 
 HEADER = struct.Struct("<III")
-"""Every TCP message: command, command id (the client's counter), size of the whole message
-[bytes]."""
+"""Header of every TCP message: command, command id (the client's counter), size of the whole
+message [bytes]."""
 
 MAX_REQUEST_SIZE = 1024
-"""A longer request is a broken stream: the longest valid one is SET_COLLISION_BEHAVIOR with 428
-bytes."""
+"""Maximum size of a request [bytes]; the longest valid one is SET_COLLISION_BEHAVIOR with 428."""
 
 PAYLOAD: dict[Command, struct.Struct] = {
     Command.CONNECT: struct.Struct("<HH"),
@@ -141,11 +141,11 @@ PAYLOAD: dict[Command, struct.Struct] = {
     Command.AUTOMATIC_ERROR_RECOVERY: struct.Struct("<"),
     Command.GET_ROBOT_MODEL: struct.Struct("<"),
 }
-"""What follows the header of each request."""
+"""Payload after the header of each request."""
 
 
 JOINTS = 7
-"""Joints of a robot that speaks this protocol: the messages have room for so many numbers."""
+"""Number of joints in the protocol's messages."""
 
 STATE = np.dtype(
     [
@@ -216,25 +216,26 @@ COMMAND = np.dtype(
         ("torque_command_finished", "u1"),
     ]
 )
-"""The command datagram, 371 bytes; `message_id` echoes the state it answers."""
+"""The command datagram, 371 bytes; `message_id` echoes the state to which it replies."""
 
 
 def response(command: int, command_id: int, status: int, payload: bytes = b"") -> bytes:
-    """Frames the answer to one request: header, status byte, payload."""
+    """Builds the reply to one request: header, status byte, payload."""
     return (
         HEADER.pack(command, command_id, HEADER.size + 1 + len(payload)) + bytes([status]) + payload
     )
 
 
-HAND_VERSION = 3
-"""The version of the hand's service: libfranka >= 0.7.1."""
+GRIPPER_VERSION = 3
+"""Protocol version of the gripper's service: libfranka >= 0.7.1."""
 
-HAND_PORT = 1338
-"""TCP port of the hand; the clients have it built in."""
+GRIPPER_PORT = 1338
+"""TCP port of the gripper, which clients cannot change."""
 
 
-class HandCommand(IntEnum):
-    """TCP requests to the hand; an action (`HOMING`, `GRASP`, `MOVE`) is answered when it ends."""
+class GripperCommand(IntEnum):
+    """TCP requests to the gripper; the reply to an action (`HOMING`, `GRASP`, `MOVE`) is sent when
+    it ends."""
 
     CONNECT = 0
     HOMING = 1
@@ -243,8 +244,9 @@ class HandCommand(IntEnum):
     STOP = 4
 
 
-class HandStatus(IntEnum):
-    """Answers of the hand; to `CONNECT`, 0 is the version the client named and 1 another one."""
+class GripperStatus(IntEnum):
+    """Status in the gripper's replies; for `CONNECT`, 0 confirms the client's version and 1 refuses
+    it."""
 
     SUCCESS = 0
     FAIL = 1
@@ -252,27 +254,26 @@ class HandStatus(IntEnum):
     ABORTED = 3
 
 
-HAND_HEADER = struct.Struct("<HII")
-"""Every TCP message of the hand's: command, command id (the client's counter), size of the whole
-message [bytes]."""
+GRIPPER_HEADER = struct.Struct("<HII")
+"""Header of the gripper's TCP messages: command, command id (the client's counter), size of the
+whole message [bytes]."""
 
-HAND_PAYLOAD: dict[HandCommand, struct.Struct] = {
-    HandCommand.CONNECT: struct.Struct("<HH"),
-    HandCommand.HOMING: struct.Struct("<"),
-    HandCommand.GRASP: struct.Struct("<5d"),
-    HandCommand.MOVE: struct.Struct("<2d"),
-    HandCommand.STOP: struct.Struct("<"),
+GRIPPER_PAYLOAD: dict[GripperCommand, struct.Struct] = {
+    GripperCommand.CONNECT: struct.Struct("<HH"),
+    GripperCommand.HOMING: struct.Struct("<"),
+    GripperCommand.GRASP: struct.Struct("<5d"),
+    GripperCommand.MOVE: struct.Struct("<2d"),
+    GripperCommand.STOP: struct.Struct("<"),
 }
-"""What follows the header: version, UDP port | nothing | opening, deviations allowed below and
-above it, speed, force
-| opening, speed | nothing; SI units."""
+"""Payload after the header of each request, in SI units: version and UDP port for CONNECT; opening,
+allowed deviations below and above it, speed and force for GRASP; opening and speed for MOVE."""
 
-HAND_STATE = struct.Struct("<Idd?H")
-"""The hand's state datagram, 23 bytes: message id, opening [m], largest opening [m], whether it has
-grasped, temperature [degrees C]."""
+GRIPPER_STATE = struct.Struct("<Idd?H")
+"""The gripper's state datagram, 23 bytes: message id, opening [m], maximum opening [m], whether it
+has grasped an object, temperature [degrees C]."""
 
 
-def hand_response(command: int, command_id: int, status: int, payload: bytes = b"") -> bytes:
-    """Frames the hand's answer to one request: header, status in two bytes, payload."""
+def gripper_response(command: int, command_id: int, status: int, payload: bytes = b"") -> bytes:
+    """Builds the gripper's reply to one request: header, status in two bytes, payload."""
     body = status.to_bytes(2, "little") + payload
-    return HAND_HEADER.pack(command, command_id, HAND_HEADER.size + len(body)) + body
+    return GRIPPER_HEADER.pack(command, command_id, GRIPPER_HEADER.size + len(body)) + body

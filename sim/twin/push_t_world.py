@@ -1,4 +1,5 @@
-"""The push-T table as a world for the FCI twin: torques in, block and pusher positions out."""
+"""Simulates the push-T table as a world for the FCI twin, driven by torques, with the positions of
+block and pusher."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -22,19 +23,20 @@ from sim.tasks.push_t.geometry import (
 from sim.twin.arm_world import ArmWorld
 
 SETTLE_STEPS = 100
-"""Physics steps of 1 ms in which a freshly placed block comes to rest on the table."""
+"""Physics steps of 1 ms after which a newly placed block is at rest on the table."""
 
 
 class PushTWorld(ArmWorld):
-    """The arm with a pusher instead of a hand, and the block."""
+    """The arm with a pusher instead of a gripper, and the block."""
 
     def __init__(self, robot: str = "fr3") -> None:
-        """Builds the scene; `robot` names the arm, since a `Robot` would be another object in the
-        twin's process."""
+        """Builds the scene; `robot` is the arm's name, because a pickled `Robot` would be a
+        different object in the twin's process."""
         arm = find_robot(robot)
         super().__init__("push-T world", build_scene(arm), arm, "pusher", "pusher_tip")
         data = self.data
-        self._tee_position, self._tee_axes = data.body("tee").xpos, data.body("tee").xmat
+        self._tee_position = data.body("tee").xpos
+        self._tee_axes = data.body("tee").xmat
         tee = int(self.model.joint("tee_free").qposadr[0])
         self._tee_qpos = slice(tee, tee + FREE_JOINT)
         self.reset(np.array([0.256, 0.400]), np.array([0.256, 0.300, 0.0]))
@@ -42,17 +44,17 @@ class PushTWorld(ArmWorld):
     def reset(
         self, agent: np.ndarray, block_pose: np.ndarray, q: np.ndarray | None = None
     ) -> np.ndarray:
-        """Places the block on the table, at rest, and the arm with its pusher upright at the
-        agent's position.
+        """Places the block at rest on the table, and the arm with its pusher upright at the agent's
+        position.
 
         Args:
-            agent: (2,) [m], board. Where the pusher would stand in the block it is moved out by the
-                shortest way.
-            block_pose: (3,) x, y [m], angle [rad], board.
-            q: (J,) joint positions [rad] instead of those found by inverse kinematics.
+            agent: (2,) [m], board frame. A pusher that would overlap the block is moved to the
+                nearest free position.
+            block_pose: (3,) x, y [m], angle [rad], board frame.
+            q: (J,) joint positions [rad]; None computes them by inverse kinematics.
 
         Returns:
-            (2,) the agent's position as placed [m], board.
+            (2,) the agent's actual position [m], board frame.
 
         Raises:
             HandoffError: the agent's position is out of reach.
@@ -66,9 +68,10 @@ class PushTWorld(ArmWorld):
         self.data.qpos[self._tee_qpos] = base_pose_of_tee(block_pose)
         self._q[:] = q
         self._step1(self.model, self.data)
-        still = np.zeros(self.robot.num_joints)
+        # Let the block settle, then undo the arm's motion.
+        zero_torque = np.zeros(self.robot.num_joints)
         for _ in range(SETTLE_STEPS):
-            self.step(still)
+            self.step(zero_torque)
         self._q[:] = q
         self._qvel[:] = 0.0
         self.data.time = 0.0
@@ -76,10 +79,10 @@ class PushTWorld(ArmWorld):
         return self.agent_position()
 
     def tee_pose(self) -> np.ndarray:
-        """(3,) block x, y [m], angle [rad] in (-pi, pi], board."""
+        """(3,) block x, y [m], angle [rad] in (-pi, pi], board frame."""
         x_axis = BASE_R_BOARD.T @ self._tee_axes.reshape(3, 3)[:, 0]
         return np.array([*board_from_base(self._tee_position), np.arctan2(x_axis[1], x_axis[0])])
 
     def agent_position(self) -> np.ndarray:
-        """(2,) position of the pusher's tip [m], board."""
+        """(2,) position of the pusher's tip [m], board frame."""
         return board_from_base(self._tip_position)

@@ -1,17 +1,17 @@
-"""The twin's main loop: when time passes, and who hears of it.
+"""Runs the twin's main loop, which advances time and serves the connections.
 
-Lockstep clock. The world advances only while ticks are granted. Two things need wall time but no
-world time, so that a client can connect, read states and begin motions although nothing is granted:
-at rest the robot streams states at 1 kHz with the world frozen, and when a motion begins it sends
-states until the first command arrives. The robot's clock (`message_id`) counts both these states
-and the ticks; the twin's own clock counts ticks.
+Lockstep clock. The world advances only while ticks are granted. Two activities use wall time but no
+world time, so that a client can connect, read states and begin motions without granted ticks: at
+rest the robot streams states at 1 kHz while the world is frozen, and when a motion begins it sends
+states until the first command arrives. The robot's clock (`message_id`) counts these states and the
+ticks; the twin's own clock counts only ticks.
 
-Real clock. One tick per millisecond of wall time; after a stall the clock slips instead of sending
-a burst.
+Real clock. One tick per millisecond of wall time; after a stall the clock skips time instead of
+sending a burst.
 
-A world with a hand has a second service beside the arm's (`sim.twin.gripper`). Its fingers move in
-the same ticks; its states go out by the wall clock in either clock and show the fingers as they
-are.
+A world with a gripper has a second service in addition to the arm's (`sim.twin.gripper`). Its
+fingers move in the same ticks; its states are sent by the wall clock with either clock and report
+the current opening.
 """
 
 from __future__ import annotations
@@ -28,50 +28,50 @@ from robots.errors import HandoffError
 from sim.twin import commands
 from sim.twin.checks import PERIOD
 from sim.twin.control_unit import ControlUnit
-from sim.twin.gripper import HandServer
+from sim.twin.gripper import GripperServer
 from sim.twin.link import Link
 from sim.twin.protocol import STATE, ErrorBit, MoveStatus
 from sim.twin.state import StateWriter
 from sim.twin.world import World
 
 KEEP_ALIVE = 0.3
-"""Interval at which a paused motion repeats its last state [s]; libfranka gives up after 1 s of
-silence."""
+"""Interval at which a paused motion repeats its last state [s]; libfranka times out after 1 s
+without one."""
 FIRST_COMMAND_PAUSES = (0.002, 0.05, 0.1, 0.2, 0.5)
-"""Waits between the states of a beginning motion [s]. The client answers the second one it reads,
-so the first wait only lets it read the first; a client held up by its computer needs one of the
-longer ones."""
+"""Pauses between the states at the beginning of a motion [s]. The client replies to the second one
+that it reads, so the first pause only lets it read the first; the longer ones are for a client that
+its computer delays."""
 
 
 class Server:
-    """Serves one world over the FCI, driven through a pipe by the process that owns it."""
+    """Serves one world over the FCI, controlled through a pipe by the owner's process."""
 
     def __init__(
         self,
         link: Link,
         world: World,
-        hand: HandServer | None,
+        gripper_server: GripperServer | None,
         pipe: Connection,
         *,
         lockstep: bool,
         patience: float,
         log: int,
     ) -> None:
-        """Prepares to serve; `run` does it.
+        """Prepares the server; `run` starts it.
 
         Args:
-            link: where the client will call.
-            world: what is served.
-            hand: serves the world's hand; None when the world has none.
-            pipe: receives (number, request, arguments...) and returns (number, whether it
+            link: the arm's connections.
+            world: the simulated robot.
+            gripper_server: serves the world's gripper; None without one.
+            pipe: receives (request id, request, arguments...) and returns (request id, whether it
                 succeeded, result or reason).
-            lockstep: the clock.
+            lockstep: whether the clock is lockstep or real.
             patience: wall time until a command counts as lost, lockstep only [s].
-            log: ticks of motion that `recorded` keeps.
+            log: number of motion ticks that `recorded` keeps.
         """
         self.link = link
         self.world = world
-        self.hand = hand
+        self.gripper_server = gripper_server
         self.pipe = pipe
         self.unit = ControlUnit(world)
         self.state = StateWriter(self.unit)
@@ -88,11 +88,14 @@ class Server:
         self._pending: np.ndarray | None = None
         self._beginning_sent = 0
         self._next_send = 0.0
-        self._stale = True
-        self._question = self._grant_question = self._await_question = 0
-        self._awaiting_until = 0.0
-        self._hand_question = self._hand_count = 0
-        self._hand_awaited_until = 0.0
+        self._state_outdated = True
+        self._request_id = 0
+        self._grant_request = 0
+        self._motion_request = 0
+        self._motion_deadline = 0.0
+        self._gripper_request = 0
+        self._gripper_count = 0
+        self._gripper_deadline = 0.0
         self._motion_began = 0.0
         self._closed = False
 
@@ -102,30 +105,31 @@ class Server:
         poll.register(self.pipe, select.POLLIN)
         registered: set[int] = set()
         while not self._closed:
-            wanted = {sock.fileno() for sock in self._sockets()}
-            if wanted != registered:
-                for number in registered - wanted:
+            # Poll exactly the sockets that are open now.
+            current = {sock.fileno() for sock in self._sockets()}
+            if current != registered:
+                for number in registered - current:
                     poll.unregister(number)
-                for number in wanted - registered:
+                for number in current - registered:
                     poll.register(number, select.POLLIN)
-                registered = wanted
+                registered = current
             if not self._pass_time():
                 self._wait()
             if poll.poll(0):
                 self._serve_events()
-            if self.hand is not None:
-                self._serve_hand(self.hand)
+            if self.gripper_server is not None:
+                self._serve_gripper(self.gripper_server)
 
     def _sockets(self) -> list[socket.socket]:
-        """What to wait on for TCP events."""
-        if self.hand is None:
+        """Sockets that become readable on TCP events."""
+        if self.gripper_server is None:
             return self.link.sockets()
-        return [*self.link.sockets(), *self.hand.link.sockets()]
+        return [*self.link.sockets(), *self.gripper_server.link.sockets()]
 
     # Time.
 
     def _pass_time(self) -> bool:
-        """Does what the clock allows now; False when there is nothing to do but wait."""
+        """Does what the clock allows now; returns False if the loop should wait."""
         now = time.perf_counter()
         unit = self.unit
         if not self.lockstep:
@@ -134,8 +138,8 @@ class Server:
             self._next_send = max(self._next_send + PERIOD, now + 0.9 * PERIOD)
             self._tick()
             return True
-        if self._inviting():
-            return self._invite_first_command(now)
+        if self._awaiting_first_command():
+            return self._request_first_command(now)
         if unit.moving:
             if self.granted:
                 self._tick()
@@ -152,38 +156,43 @@ class Server:
             return True
         return False
 
-    def _inviting(self) -> bool:
-        """Whether a motion has begun whose first command is still to come."""
+    def _awaiting_first_command(self) -> bool:
+        """Whether a motion has begun but its first command has not arrived."""
         return (
-            self.lockstep and self.unit.moving and not self.unit.answered and self._pending is None
+            self.lockstep
+            and self.unit.moving
+            and not self.unit.command_received
+            and self._pending is None
         )
 
-    def _answer_await(self) -> None:
-        """Tells an owner that waits for a motion whether it runs."""
-        runs = self.unit.moving and (self.unit.answered or self._pending is not None)
-        if self._awaiting_until and (runs or time.perf_counter() > self._awaiting_until):
-            self._awaiting_until = 0.0
-            self._reply(runs, self._await_question)
+    def _reply_to_await_motion(self) -> None:
+        """Replies to `await_motion` once the motion runs or the time is up."""
+        runs = self.unit.moving and (self.unit.command_received or self._pending is not None)
+        if self._motion_deadline and (runs or time.perf_counter() > self._motion_deadline):
+            self._motion_deadline = 0.0
+            self._reply(runs, self._motion_request)
 
     def _wait(self) -> None:
-        self._answer_await()
-        if self._stale and self.lockstep:
+        self._reply_to_await_motion()
+        if self._state_outdated and self.lockstep:
             self._refresh()
         waiting_on = [self.pipe, *self._sockets()]
-        if self._inviting():
+        if self._awaiting_first_command():
             waiting_on.append(self.link.udp_socket())
-        until = self._next_send if self.hand is None else min(self._next_send, self.hand.due)
+        until = self._next_send
+        if self.gripper_server is not None:
+            until = min(until, self.gripper_server.due)
         select.select(waiting_on, [], [], max(0.0, until - time.perf_counter()))
 
-    def _invite_first_command(self, now: float) -> bool:
-        """Sends states until the client, busy switching to the new mode, has answered one. The
+    def _request_first_command(self, now: float) -> bool:
+        """Sends states until the client, which is switching to the new mode, replies to one. The
         world waits."""
         received = self.link.receive(0.0)
         if received is not None and received > self._message_id - self._beginning_sent:
             self._pending = self.link.command
             self._motion_began = now
             self._next_send = now + KEEP_ALIVE
-            self._answer_await()
+            self._reply_to_await_motion()
             return True
         if now < self._next_send:
             return False
@@ -197,51 +206,54 @@ class Server:
         return False
 
     def _tick(self) -> None:
-        """One millisecond of world time; in a motion, one exchange with the client."""
-        unit, clock = self.unit, time.perf_counter
-        began = sent = answered = clock()
-        moving, command = unit.moving, self._pending
+        """Advances the world by one millisecond; in a motion this is one exchange with the
+        client."""
+        unit = self.unit
+        clock = time.perf_counter
+        began = sent = received = clock()
+        moving = unit.moving
+        command = self._pending
         self._pending = None
         if command is None and (moving or not self.lockstep):
             self._send_next_state()
             sent = clock()
             command = self._await_command() if moving else None
-            answered = clock()
+            received = clock()
         elif not moving:
-            # At rest states go out by the wall clock; the robot's clock counts the silent ticks
-            # too.
+            # At rest states are sent by the wall clock; the robot's clock also counts the ticks
+            # without a state.
             self._message_id += 1
         if moving and len(self._log):
             self._log[self._logged % len(self._log)] = self.state.record[0]
             self._logged += 1
         unit.cycle(command)
-        if self.hand is not None:
-            self.hand.tick()
+        if self.gripper_server is not None:
+            self.gripper_server.tick()
         self.ticks += 1
-        self._stale = True
+        self._state_outdated = True
         if moving:
-            self._account(began, sent, answered, clock())
+            self._add_times(began, sent, received, clock())
         if unit.replies:
             self._after_change()
         if self.granted:
             self.granted -= 1
             if not self.granted:
-                self._reply(self.ticks, self._grant_question)
+                self._reply(self.ticks, self._grant_request)
 
     def _await_command(self) -> np.ndarray | None:
-        """The command that echoes the state just sent; None when it is lost."""
-        beginning = not self.unit.answered
+        """The command that echoes the state just sent; None if it is lost."""
+        beginning = not self.unit.command_received
         deadline = (
             time.perf_counter() + self.patience if self.lockstep else self._next_send - 0.1 * PERIOD
         )
         while (left := deadline - time.perf_counter()) > 0.0:
-            # Waiting in slices notices a client that has died.
+            # Waiting in slices detects a client that has died.
             received = self.link.receive(min(left, 0.05))
             if received == self._message_id or (beginning and received is not None):
                 return self.link.command
             if received is None and self.lockstep:
-                if self.hand is not None:
-                    self._serve_hand(self.hand)
+                if self.gripper_server is not None:
+                    self._serve_gripper(self.gripper_server)
                 if select.select(self._sockets(), [], [], 0.0)[0]:
                     self._serve_requests()
                 if not self.unit.moving:
@@ -251,7 +263,7 @@ class Server:
     # States.
 
     def _send_next_state(self) -> None:
-        if self._stale:
+        if self._state_outdated:
             self._refresh()
         self._message_id += 1
         self.state.record["message_id"] = self._message_id
@@ -259,17 +271,17 @@ class Server:
 
     def _refresh(self) -> None:
         self.state.write()
-        self._stale = False
+        self._state_outdated = False
 
-    def _show(self) -> None:
+    def _send_settings(self) -> None:
         self.state.write_tool()
         if not self.unit.moving:
             self._after_change()
 
     def _after_change(self) -> None:
-        """The mode has changed outside a tick or at its end: show it, then answer the Move
-        request."""
-        self._stale = True
+        """Sends the state after a change of mode outside a tick or at its end, then replies to the
+        Move request."""
+        self._state_outdated = True
         self._send_next_state()
         for command_id, status in self.unit.replies:
             commands.reply_to_move(self.link, command_id, status)
@@ -278,12 +290,12 @@ class Server:
             self._pending = None
             self._next_send = 0.0
 
-    def _account(self, began: float, sent: float, answered: float, ended: float) -> None:
+    def _add_times(self, began: float, sent: float, received: float, ended: float) -> None:
         profile = self.profile
         profile["motion_ticks"] += 1
         profile["state_s"] += sent - began
-        profile["wait_s"] += answered - sent
-        profile["world_s"] += ended - answered
+        profile["wait_s"] += received - sent
+        profile["world_s"] += ended - received
         if not self.unit.moving:
             profile["motion_s"] += ended - self._motion_began
 
@@ -295,59 +307,63 @@ class Server:
             try:
                 message = self.pipe.recv()
             except (EOFError, ConnectionResetError):
-                # The owner has gone, and its robot with it.
+                # The owner has exited, so the robot stops, too.
                 self._closed = True
                 return
-            self._question, *request = message
+            self._request_id, *request = message
             self._serve_owner(*request)
 
     def _serve_requests(self) -> None:
-        if self.hand is not None:
-            self.hand.serve_requests()
+        if self.gripper_server is not None:
+            self.gripper_server.serve_requests()
         for request in self.link.requests():
             was_moving = self.unit.moving
-            commands.handle(request, self.unit, self.link, self._show)
+            commands.handle(request, self.unit, self.link, self._send_settings)
             if not (was_moving and self.unit.moving):
                 self._after_change()
             if self.unit.moving and not was_moving:
-                self._beginning_sent, self._motion_began = 1, time.perf_counter()
+                self._beginning_sent = 1
+                self._motion_began = time.perf_counter()
                 if self.lockstep:
                     self._next_send = self._motion_began + FIRST_COMMAND_PAUSES[0]
         if self.link.lost_client:
             self.link.lost_client = False
             if self.unit.moving:
                 self.unit.end(MoveStatus.ABORTED)
-            # Nobody is left to hear it: the next client, who may be there by now, has not asked.
+            # Drop the replies: the next client may have connected already but sent no request.
             self.unit.replies.clear()
             self._after_change()
 
-    def _serve_hand(self, hand: HandServer) -> None:
-        """Sends its states, and tells an owner that waits for an action whether it has come."""
+    def _serve_gripper(self, server: GripperServer) -> None:
+        """Sends the gripper's state, and replies to `await_gripper` once enough actions have
+        arrived or the time is up."""
         now = time.perf_counter()
-        hand.stream(now)
-        actions = hand.unit.actions
-        if self._hand_awaited_until and (
-            actions >= self._hand_count or now > self._hand_awaited_until
+        server.stream(now)
+        actions = server.unit.actions
+        if self._gripper_deadline and (
+            actions >= self._gripper_count or now > self._gripper_deadline
         ):
-            self._hand_awaited_until = 0.0
-            self._reply(actions, self._hand_question)
+            self._gripper_deadline = 0.0
+            self._reply(actions, self._gripper_request)
 
-    def _serve_owner(self, what: str, *arguments: Any) -> None:
-        match what:
+    def _serve_owner(self, request: str, *arguments: Any) -> None:
+        match request:
             case "grant":
-                self.granted, self._grant_question = arguments[0], self._question
+                self.granted = arguments[0]
+                self._grant_request = self._request_id
                 if not self.granted:
                     self._reply(self.ticks)
             case "await_motion":
-                self._awaiting_until = time.perf_counter() + arguments[0]
-                self._await_question = self._question
-                self._answer_await()
-            case "await_hand":
-                if self.hand is None:
-                    self._refuse("twin: this world's arm carries no hand.")
+                self._motion_deadline = time.perf_counter() + arguments[0]
+                self._motion_request = self._request_id
+                self._reply_to_await_motion()
+            case "await_gripper":
+                if self.gripper_server is None:
+                    self._refuse("twin: this world's arm carries no gripper.")
                     return
-                self._hand_question, self._hand_count = self._question, arguments[0]
-                self._hand_awaited_until = time.perf_counter() + arguments[1]
+                self._gripper_request = self._request_id
+                self._gripper_count = arguments[0]
+                self._gripper_deadline = time.perf_counter() + arguments[1]
             case "call":
                 self._call(*arguments)
             case "user_stop":
@@ -357,37 +373,38 @@ class Server:
             case "stats":
                 self._reply(self._stats())
             case "recorded":
-                kept = min(self._logged, len(self._log))
+                count = min(self._logged, len(self._log))
                 self._reply(
-                    np.roll(self._log, -self._logged)[len(self._log) - kept :]
-                    if kept
+                    np.roll(self._log, -self._logged)[len(self._log) - count :]
+                    if count
                     else self._log[:0]
                 )
 
     def _call(self, name: str, arguments: tuple) -> None:
-        q, hand = self.world.q.copy(), self.hand
-        opening = 0.0 if hand is None else hand.hand.width
+        q = self.world.q.copy()
+        server = self.gripper_server
+        opening = 0.0 if server is None else server.gripper.width
         try:
             result = getattr(self.world, name)(*arguments)
         except (HandoffError, AttributeError, TypeError, ValueError, IndexError, KeyError) as error:
-            self._refuse(f"twin: {name}{arguments!r} of the world failed: {error}")
+            self._refuse(f"twin: the world's method {name}{arguments!r} failed: {error}")
             return
         if not self.unit.moving and not np.array_equal(q, self.world.q):
             self.unit.rest()
-        if hand is not None and hand.hand.width != opening:
-            hand.rest()
-        self._stale = True
+        if server is not None and server.gripper.width != opening:
+            server.rest()
+        self._state_outdated = True
         self._reply(result)
 
-    def _reply(self, result: Any, question: int | None = None) -> None:
-        self.pipe.send((self._question if question is None else question, True, result))
+    def _reply(self, result: Any, request_id: int | None = None) -> None:
+        self.pipe.send((self._request_id if request_id is None else request_id, True, result))
 
     def _refuse(self, reason: str) -> None:
-        self.pipe.send((self._question, False, reason))
+        self.pipe.send((self._request_id, False, reason))
 
     def _stats(self) -> dict[str, float]:
         wall = self.profile["motion_s"]
-        if self.unit.moving and self.unit.answered:
+        if self.unit.moving and self.unit.command_received:
             wall += time.perf_counter() - self._motion_began
         motion_ticks = self.profile["motion_ticks"]
         return {

@@ -1,4 +1,4 @@
-"""Writes the robot state datagram."""
+"""Writes the robot's state datagram."""
 
 from __future__ import annotations
 
@@ -9,34 +9,40 @@ from sim.twin.control_unit import ControlUnit
 from sim.twin.protocol import STATE
 
 GRAVITY = (0.0, 0.0, -9.81)
-"""Acceleration of free fall in the base frame [m/s^2]; the client's gravity model reads it from the
-state."""
+"""Gravitational acceleration in the base frame [m/s^2]; the client's gravity model reads it from
+the state."""
 
 
 class StateWriter:
-    """One state datagram, rewritten in place each cycle."""
+    """One state datagram, which is overwritten in place each cycle."""
 
     def __init__(self, unit: ControlUnit) -> None:
         self._unit = unit
         self.record = np.zeros(1, STATE)
         """(1,) the newest state."""
         self.datagram = self.record.view(np.uint8).data
-        """The same as bytes."""
+        """The newest state as bytes."""
         self._field = {
             name: self.record[name][0] for name in STATE.names or () if STATE[name].shape
         }
         self._base_T_ee = np.zeros((4, 4), order="F")
 
     def write(self) -> None:
-        """Writes everything but the message id."""
-        unit, world, field, record = self._unit, self._unit.world, self._field, self.record
+        """Writes all fields except the message id."""
+        unit = self._unit
+        world = self._unit.world
+        field = self._field
+        record = self.record
         self._write_pose()
-        q, dq, tau_J, reference = world.q, world.dq, world.tau_J, unit.reference
+        q = world.q
+        dq = world.dq
+        tau_J = world.tau_J
+        reference = unit.reference
         field["q"][:] = field["theta"][:] = q
         field["dq"][:] = field["dtheta"][:] = dq
         field["q_d"][:], field["dq_d"][:], field["ddq_d"][:] = reference
         field["tau_J"][:], field["tau_J_d"][:] = tau_J, unit.tau_d
-        field["dtau_J"][:] = (tau_J - unit.tau_J_before) / PERIOD
+        field["dtau_J"][:] = (tau_J - unit.previous_tau_J) / PERIOD
         field["tau_ext_hat_filtered"][:] = world.tau_ext
         self._write_wrench()
         record["motion_generator_mode"] = unit.generator
@@ -46,24 +52,25 @@ class StateWriter:
         field["errors"][:], field["reflex_reason"][:] = unit.errors, unit.reflex_reason
 
     def write_tool(self) -> None:
-        """Writes what only commands between motions change: frames, end effector and load."""
-        unit, world, field, record = self._unit, self._unit.world, self._field, self.record
+        """Writes the fields that change only between motions: frames, end effector and load."""
+        unit = self._unit
+        world = self._unit.world
+        field = self._field
+        record = self.record
         field["F_T_NE"][:] = world.flange_T_ee.T.ravel()
         field["NE_T_EE"][:] = unit.NE_T_EE.T.ravel()
         field["F_T_EE"][:] = (world.flange_T_ee @ unit.NE_T_EE).T.ravel()
         field["EE_T_K"][:] = unit.EE_T_K.T.ravel()
-        record["m_ee"], field["F_x_Cee"][:], field["I_ee"][:] = (
-            world.ee_mass,
-            world.ee_com,
-            world.ee_inertia.ravel(),
-        )
+        record["m_ee"] = world.ee_mass
+        field["F_x_Cee"][:] = world.ee_com
+        field["I_ee"][:] = world.ee_inertia.ravel()
         record["m_load"], field["F_x_Cload"][:] = unit.m_load, unit.F_x_Cload
         field["I_load"][:] = unit.I_load.ravel()
         field["O_ddP_O"][:] = GRAVITY
 
     def _write_pose(self) -> None:
         field, q = self._field, self._unit.world.q
-        # The default NE_T_EE is the identity, so the product costs little and keeps one path.
+        # NE_T_EE is the identity by default; multiplying always avoids a special case.
         self._base_T_ee[:] = self._unit.world.base_T_ee @ self._unit.NE_T_EE
         pose = self._base_T_ee.ravel(order="F")
         field["O_T_EE"][:] = field["O_T_EE_d"][:] = field["O_T_EE_c"][:] = pose

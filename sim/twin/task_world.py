@@ -1,8 +1,8 @@
-"""The table of a task as a world for the FCI twin: the arm with its hand under joint torques, and
-what lies there.
+"""Simulates the table of a task as a world for the FCI twin: the arm with its gripper under joint
+torques, and the task's objects.
 
-It is the scene of the task's simulated worlds, begun by the same seeds. What differs is the arm: no
-impedance law in the engine but torques from outside, and a physics step of 1 ms.
+Scene and initial states (by seed) are those of the task's simulated environments. The arm differs:
+it is driven by external torques instead of the engine's impedance law, with a physics step of 1 ms.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -20,13 +20,13 @@ from robots.interfaces import Observation
 from sim.make import find_task
 from sim.scene.scene import FINGER_JOINTS, GRIP_FORCE, add_gripper
 from sim.scene.view import View
-from sim.tasks.task import Start, Task
+from sim.tasks.task import InitialState, Task
 from sim.twin.arm_world import ArmWorld
 
 if TYPE_CHECKING:
     import mujoco
 
-OWN = (
+ROBOT_FIELDS = (
     "q",
     "dq",
     "grasp_pose",
@@ -36,123 +36,126 @@ OWN = (
     "hand_turn",
     "hand_velocity",
 )
-"""Fields that the robot's side knows of arm and hand; a tracker of things does not tell them."""
+"""Observation fields that the robot measures itself; an object tracker does not report them."""
 STEP = 0.001
-"""[s]."""
+"""Physics step [s]."""
 POSE_TARGETS = 6 + 1
-"""Columns of `View.target` where targets are poses: the pose and the hand's opening."""
+"""Columns of `View.target` for pose targets: the pose and the gripper's opening."""
 
 
 class TaskWorld(ArmWorld):
-    """An arm with a hand, and the things of one task."""
+    """An arm with a gripper, and the objects of one task."""
 
     def __init__(self, name: str, robot: str = "fr3") -> None:
         """Builds the scene of the task called `name`.
 
         Args:
-            name: of the task.
-            robot: name of the arm, since a `Robot` would be another object in the twin's process.
+            name: name of the task.
+            robot: name of the arm, because a pickled `Robot` would be a different object in the
+                twin's process.
 
         Raises:
-            HandoffError: there is none, or its arm carries another tool than a hand.
+            HandoffError: there is no such task, or its arm carries no gripper.
         """
         self.task = task = find_task(name, robot=robot)
         super().__init__(f"{name} world", _model(task), task.robot, "hand", "tool_tip")
         self._layout = task.layout(self.model, task.robot)
         self._goal = np.zeros(task.goal_size)
-        self._hand = MujocoHand(self)
+        self._gripper = MujocoGripper(self)
         self.reset(0)
 
     @property
-    def hand(self) -> MujocoHand:
+    def gripper(self) -> MujocoGripper:
         """See `World`."""
-        return self._hand
+        return self._gripper
 
     def reset(self, seed: int) -> None:
-        """The start that the simulated worlds draw for `seed`, at rest."""
+        """Sets the initial state that the simulated environments draw for `seed`, at rest."""
         import mujoco
 
         mujoco.mj_resetData(self.model, self.data)
         self._goal[:] = 0.0
-        start = Start(self._layout, self.data.qpos, self._goal)
+        start = InitialState(self._layout, self.data.qpos, self._goal)
         self.task.reset(np.random.default_rng(seed), start)
         self._ctrl[:] = 0.0
-        self.hand.press(self.hand.width - start.grip, GRIP_FORCE)
+        self.gripper.press(self.gripper.width - start.grip, GRIP_FORCE)
         self._step1(self.model, self.data)
 
-    def things(self) -> Observation:
-        """What the task observes beside the arm's own state, per field without a leading dimension:
-        as a tracker that sees everything."""
+    def object_observations(self) -> Observation:
+        """The task's observations except the robot's own state, per field without a leading
+        dimension, like a perfect object tracker."""
         view = self._view()
         return {
             name: np.ascontiguousarray(term.read(view)[0], dtype=term.spec.dtype)
             for name, term in self.task.observations.items()
-            if name not in OWN
+            if name not in ROBOT_FIELDS
         }
 
     def outcome(self) -> tuple[bool, bool]:
-        """Whether the task is solved now, and whether it is beyond repair."""
+        """Whether the task is solved, and whether it has failed unrecoverably."""
         view = self._view()
         return bool(self.task.success(view)[0]), bool(self.task.failure(view)[0])
 
     def scene(self) -> tuple[np.ndarray, np.ndarray]:
-        """(nq,) generalised positions and (G,) the task's goal: what a picture is drawn from."""
+        """(nq,) generalised positions and (G,) the task's goal, for rendering."""
         return self.data.qpos.copy(), self._goal.copy()
 
     def _view(self) -> View:
-        # The twin knows nothing of targets; who reads them here reads nothing that could pass for
-        # one.
+        # The twin has no pose targets; NaN reveals a term that reads them.
         target = np.full((1, POSE_TARGETS), np.nan)
         return View(
             self._layout, self.data.qpos[None], self.data.qvel[None], target, self._goal[None]
         )
 
 
-class MujocoHand:
-    """Implements `sim.twin.world.Hand` by the two fingers' servos."""
+class MujocoGripper:
+    """Implements `sim.twin.world.TwinGripper` with the two fingers' servos."""
 
     def __init__(self, world: ArmWorld) -> None:
         model, data = world.model, world.data
-        # Plain numbers: this is asked every millisecond, and arrays as indices cost ten times as
-        # much.
+        # Plain integers: these are used every millisecond, and array indices take ten times as
+        # long.
         self._left, self._right = (int(model.joint(joint).qposadr[0]) for joint in FINGER_JOINTS)
         self._servos = [int(model.actuator(f"gripper_{joint}").id) for joint in FINGER_JOINTS]
-        self._qpos, self._ctrl, self._range = data.qpos, data.ctrl, model.actuator_forcerange
+        self._qpos = data.qpos
+        self._ctrl = data.ctrl
+        self._range = model.actuator_forcerange
 
     @property
     def width(self) -> float:
-        """See `Hand`."""
+        """See `TwinGripper`."""
         return float(self._qpos[self._left] + self._qpos[self._right])
 
     def press(self, target: float, force: float) -> None:
-        """See `Hand`."""
+        """See `TwinGripper`."""
         for servo in self._servos:
             self._ctrl[servo] = 0.5 * target
             self._range[servo, 0], self._range[servo, 1] = -force, force
 
 
 def _model(task: Task) -> mujoco.MjModel:
-    """The task's scene with torques in place of the impedance law."""
+    """Compiles the task's scene with torque actuators instead of the impedance law."""
     import mujoco
 
     if not isinstance(task.actions, CartesianDelta):
         raise HandoffError(
-            f"{task.name}: its arm carries no hand, so this is no table of its; see sim.twin.push_t_world."
+            f"{task.name}: its arm carries no gripper, so TaskWorld cannot simulate it. Use "
+            "sim.twin.push_t_world for push-T."
         )
     spec = task.scene()
     spec.option.timestep = STEP
     robot = task.robot
-    for joint, most in zip(robot.joint_names, robot.limits.tau_max, strict=True):
+    for joint, tau_max in zip(robot.joint_names, robot.limits.tau_max, strict=True):
         spec.add_actuator(
             name=f"torque_{joint}",
             trntype=mujoco.mjtTrn.mjTRN_JOINT,
             target=joint,
-            ctrlrange=[-most, most],
+            ctrlrange=[-tau_max, tau_max],
         )
     add_gripper(spec)
     for joint in FINGER_JOINTS:
-        # At the engine's default fingers that grasp nothing with 40 N would pass their stops by 14
-        # mm.
+        # With the engine's default, fingers that close on nothing with 40 N would penetrate their
+        # stops by 14 mm.
         spec.joint(joint).solref_limit = [2.0 * STEP, 1.0]
     flange = np.array(spec.site(robot.flange_name).pos)
     tip = flange + np.array([0.0, 0.0, robot.gripper.tcp_offset])

@@ -1,8 +1,8 @@
-"""The URDF that the twin hands to its client, generated from the MuJoCo model it simulates.
+"""Generates the URDF that the twin sends to its client from the simulated MuJoCo model.
 
-libfranka builds its dynamics (pinocchio) and its rate limits from this text. It looks for joints
+libfranka builds its dynamics (pinocchio) and its rate limits from this text. It expects joints
 whose names contain `joint1` to `joint7`, each with `<limit>` and
-`<position_based_velocity_limits>`, and for a link named exactly `link8`, the flange: with any other
+`<position_based_velocity_limits>`, and a link named exactly `link8`, the flange: with any other
 name its memory is corrupted.
 """
 
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 
 FREE_DECELERATION = 1e6
 """`deceleration_limit` of a robot whose velocity limit does not depend on the position [rad/s^2]:
-with an offset of 0 the formula then gives the highest velocity up to 1e-5 rad before the stop."""
+with an offset of 0, the formula allows the maximum velocity up to 1e-5 rad before the stop."""
 
 
 def urdf_of_arm(model: mujoco.MjModel, robot: Robot) -> str:
-    """The links of `robot` in a compiled model, with the flange as one more, `link8` of an arm with
-    seven joints.
+    """URDF of `robot`'s links in a compiled model, with the flange as an additional link (`link8`
+    for an arm with seven joints).
 
-    Kinematics and inertial figures are those of the model; velocity, effort and position-dependent
-    velocity limits are the robot's. Rotor inertia and damping have no place in the client's model
-    and are left out.
+    Kinematics and inertial parameters are the model's; velocity, effort and position-dependent
+    velocity limits are the robot's. Rotor inertia and damping are omitted because the client's
+    model does not support them.
     """
     last = robot.num_joints
-    parts = [f'<?xml version="1.0"?>\n<robot name="{robot.name}">', _link(model, robot, 0)]
+    lines = [f'<?xml version="1.0"?>\n<robot name="{robot.name}">', _link(model, robot, 0)]
     for number in range(1, last + 1):
-        parts += [_link(model, robot, number), _joint(model, robot, number)]
+        lines += [_link(model, robot, number), _joint(model, robot, number)]
     flange = model.site(robot.flange_name)
-    parts += [
+    lines += [
         f'<link name="link{last + 1}"/>',
         f'<joint name="flange" type="fixed"><parent link="link{last}"/><child link="link{last + 1}"/>'
         f"{_origin(flange.pos, flange.quat)}</joint>",
         "</robot>\n",
     ]
-    return "\n".join(parts)
+    return "\n".join(lines)
 
 
 def _link(model: mujoco.MjModel, robot: Robot, number: int) -> str:
@@ -80,7 +80,7 @@ def _joint(model: mujoco.MjModel, robot: Robot, number: int) -> str:
 
 def _origin(position: np.ndarray, quaternion: np.ndarray) -> str:
     R = _matrix(quaternion)
-    # Fixed-axis roll, pitch, yaw; no frame of a Franka arm has a pitch of a right angle.
+    # Fixed-axis roll, pitch, yaw; no frame of a Franka arm has a pitch of 90 degrees.
     rpy = (
         np.arctan2(R[2, 1], R[2, 2]),
         np.arctan2(-R[2, 0], np.hypot(R[2, 1], R[2, 2])),
@@ -91,7 +91,7 @@ def _origin(position: np.ndarray, quaternion: np.ndarray) -> str:
 
 
 def _matrix(quaternion: np.ndarray) -> np.ndarray:
-    """(3, 3) rotation of a unit quaternion wxyz."""
+    """(3, 3) rotation matrix of a unit quaternion wxyz."""
     w, x, y, z = quaternion
     return np.array(
         [

@@ -1,4 +1,4 @@
-"""Defines what the twin needs from a simulated arm, and from the gripper it may carry."""
+"""Defines the interfaces of a simulated arm and of its gripper, which the twin drives."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from robots.franka.robot import Robot
 
 
-class Hand(Protocol):
-    """Two fingers that move in step along one axis; the world's `step` advances them."""
+class TwinGripper(Protocol):
+    """Two fingers that move symmetrically along one axis; the world's `step` advances them."""
 
     @property
     def width(self) -> float:
@@ -18,39 +18,37 @@ class Hand(Protocol):
         ...
 
     def press(self, target: float, force: float) -> None:
-        """The fingers' servo goes for the opening `target` [m], each finger pressing with at most
-        `force` [N].
+        """Commands the fingers' servo to the opening `target` [m] with at most `force` [N] per
+        finger.
 
-        Holds from the next step on. A target beyond the travel, a negative opening too, is how the
-        servo presses.
+        Takes effect in the next step. The servo applies force by a target beyond the contact, which
+        may lie outside the range of travel or be negative.
         """
         ...
 
 
 class World(Protocol):
-    """A robot with a tool in some surroundings, advanced 1 ms at a time. J is its number of joints.
+    """A robot with a tool and its surroundings, advanced in steps of 1 ms. J is its number of
+    joints.
 
-    The arrays are the world's own buffers, overwritten by the next `step`: copy what must last. A
-    task adds methods of its own (`reset`, object poses), which the twin calls by name between
-    steps.
+    The arrays are the world's own buffers and are overwritten by the next `step`: copy them to keep
+    them. A task adds methods (`reset`, object poses), which the twin calls by name between steps.
     """
 
     robot: Robot
     """The arm."""
     ee_mass: float
-    """Mass of the end effector [kg]; the world compensates its gravity, as the robot does once it
-    is configured."""
+    """Mass of the end effector [kg]; the world compensates its gravity, like a configured robot."""
     ee_com: np.ndarray
-    """(3,) its centre of mass in the flange frame [m]."""
+    """(3,) centre of mass of the end effector in the flange frame [m]."""
     ee_inertia: np.ndarray
-    """(3, 3) its inertia about the centre of mass, flange axes [kg m^2]."""
+    """(3, 3) inertia of the end effector about its centre of mass, flange axes [kg m^2]."""
     flange_T_ee: np.ndarray
     """(4, 4) end-effector frame in the flange frame [m]."""
 
     @property
-    def hand(self) -> Hand | None:
-        """The hand, one and the same object as long as the world lives; None: the arm carries
-        another tool."""
+    def gripper(self) -> TwinGripper | None:
+        """The gripper, always the same object; None if the arm carries another tool."""
         ...
 
     @property
@@ -75,13 +73,12 @@ class World(Protocol):
 
     @property
     def tau_ext(self) -> np.ndarray:
-        """(J,) joint torques J^T F [Nm] of the forces that the surroundings exerted on the arm in
-        the last step."""
+        """(J,) joint torques J^T F [Nm] of the contact forces on the arm in the last step."""
         ...
 
     @property
     def base_T_ee(self) -> np.ndarray:
-        """(4, 4) end-effector pose at the present `q` [m]; a new array."""
+        """(4, 4) end-effector pose at the current `q` [m]; a new array."""
         ...
 
     def step(self, tau: np.ndarray) -> None:

@@ -1,22 +1,19 @@
-"""How fast the console is: from a key to the arm, from a fault to hold, and what three viewers
-cost.
+"""Measures the console's latencies and the processor time of its server.
 
     python -m tests.benchmarks.console --json
 
-takeover_ms       from a key's own time stamp in a real browser (Chromium) to the moment at which
-the first action of
-                  the person is handed out in a running session of `reach` (20 Hz): median, 95th
-                  percentile, largest; limit 100 ms for the 95th
-arm_takeover_ms   likewise at an arm: `handoff deploy` with the simulated FR3 behind the robot's own
-protocol and a
-                  policy of 10 Hz
-hold_ms           per fault the largest time until the robot's side is told to hold still; limit 200
-ms server_share      of one core that the server's process takes while two cameras of 320 x 240 come
-at 30 Hz and steps at
-                  50 Hz, and go to three viewers; limit .25. Beside it the rates that the viewers
-                  got
-command_ms        95th percentile from a page's word to the robot's side, without viewers and with
-three and pictures
+takeover_ms: time from a key's time stamp in a real browser (Chromium) to the person's first action
+    in a running session of `reach` (20 Hz): median, 95th percentile and maximum. Limit of the 95th
+    percentile: 100 ms.
+arm_takeover_ms: the same at an arm: `handoff deploy` with the simulated FR3 behind the robot's own
+    protocol and a policy of 10 Hz.
+hold_ms: per fault, the maximum time until the robot client receives the command to hold. Limit: 200
+    ms.
+server_share: fraction of one core that the server's process uses while two cameras of 320 x 240 at
+    30 Hz and steps at 50 Hz are sent to three viewers, with the rates that the viewers receive.
+    Limit: 0.25.
+command_ms: 95th percentile of the time from a page's message to the robot client, without viewers,
+    and with three viewers and images.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ from robots.wire.policy import pack
 from tests.real.console.pages import CuttableLine, Page
 
 BEAT = 0.033
-"""Between two heartbeats of a page [s], as the real one's."""
+"""Time between two heartbeats of a page [s], equal to that of the real page."""
 
 
 def main() -> None:
@@ -62,7 +59,7 @@ def main() -> None:
     options = parser.parse_args()
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, run in (("takeover_ms", _practise), ("arm_takeover_ms", _deploy)):
+        for name, run in (("takeover_ms", _run_session), ("arm_takeover_ms", _deploy)):
             figures[name] = takeovers(options.takeovers, Path(folder) / name, run)
             print(name, figures[name], flush=True)
         figures["hold_ms"] = faults(options.faults, Path(folder) / "faults")
@@ -75,7 +72,7 @@ def main() -> None:
 def takeovers(
     count: int, folder: Path, run: Callable[[Path, Any], None]
 ) -> dict[str, float] | None:
-    """Keys pressed in a browser against actions handed out by a session in another process; None
+    """Times from keys pressed in a browser to the actions of a session in another process; None
     without Chromium."""
     chromium = shutil.which("chromium")
     if chromium is None:
@@ -84,7 +81,7 @@ def takeovers(
 
     context = multiprocessing.get_context("spawn")
     there, here = context.Pipe()
-    # Not a daemon: it has processes of its own.
+    # Not a daemon, because it starts child processes.
     session = context.Process(target=run, args=(folder, here))
     session.start()
     acted: list[tuple[float, bool]] = []
@@ -96,7 +93,7 @@ def takeovers(
             page = browser.new_page()
             page.add_init_script("localStorage.setItem('handoff-name', 'ada')")
             page.goto(url)
-            _until(lambda: page.evaluate("handoff.told?.robot === true"), 60.0)
+            _until(lambda: page.evaluate("handoff.state?.robot === true"), 60.0)
             page.evaluate(
                 "window.pressed = []; addEventListener('keydown', (event) => event.repeat || "
                 "pressed.push((performance.timeOrigin + event.timeStamp) / 1000))"
@@ -121,14 +118,14 @@ def takeovers(
     return {**_spread(times), "of": len(times), "pressed": count}
 
 
-def _practise(folder: Path, here: Any) -> None:
-    from flows.console import practise
+def _run_session(folder: Path, here: Any) -> None:
+    from flows.console import run_console_session
     from flows.session.config import HilOperator
 
     def say(text: str) -> None:
         here.send(text.removeprefix("console  "))
 
-    practise(
+    run_console_session(
         "reach", "still", folder, ConsoleConfig(port=0), HilOperator(kind="console"), None, say
     )
 
@@ -151,7 +148,7 @@ def _deploy(folder: Path, here: Any) -> None:
 
 
 def _watch(viewer: Page, acted: list[tuple[float, bool]]) -> None:
-    """Notes when each action was handed out, and whose it was."""
+    """Records the time of each action, and whether it was the person's."""
     with contextlib.suppress(Exception):
         while True:
             state = viewer.state()["state"]
@@ -160,7 +157,7 @@ def _watch(viewer: Page, acted: list[tuple[float, bool]]) -> None:
 
 
 def _first(acted: list[tuple[float, bool]], at: float) -> float | None:
-    """When the person's first action after a key was handed out; None if none was within half a
+    """Time of the person's first action after a key; None if there was none within half a
     second."""
     return next((when for when, person in acted if person and at <= when <= at + 0.5), None)
 
@@ -169,7 +166,7 @@ def _first(acted: list[tuple[float, bool]], at: float) -> float | None:
 def _driven(
     opened: OpenConsole, line: ConsoleClient, through: OpenConsole | None = None
 ) -> Iterator[Page]:
-    """A page whose person has the arm, its heart beating; the faults are up to the caller."""
+    """A page whose person controls the arm, with heartbeats; the caller injects faults."""
     page = Page(through or opened)
     page.go()
     _until(lambda: line.command().mode is Mode.POLICY)
@@ -183,7 +180,7 @@ def _driven(
 
 
 def faults(count: int, folder: Path) -> dict[str, float]:
-    """Per fault the largest time until the robot's side is told to hold still [ms]."""
+    """Per fault, the maximum time until the robot client receives the command to hold [ms]."""
     worst: dict[str, float] = {}
     with open_console(ConsoleConfig(port=0), folder) as opened, _robot(opened) as line:
         url, _, token = opened.url.partition("/#")
@@ -226,7 +223,7 @@ def faults(count: int, folder: Path) -> dict[str, float]:
                 worst["network cut"] = max(
                     worst.get("network cut", 0.0), 1e3 * (time.monotonic() - began)
                 )
-            # Nobody tells the server that the page is gone: another takes control.
+            # The server is not notified that the page is gone; another page takes control.
             other = Page(opened, "carol")
             other.say(kind="claim", force=True)
             _until(lambda: line.command().person == "carol")
@@ -255,7 +252,7 @@ def _flood(page: Page) -> None:
 
 
 def streaming(seconds: float, folder: Path) -> dict[str, Any]:
-    """The server's share of a core with three viewers, and what that does to commands."""
+    """The server's fraction of a core with three viewers, and the effect on commands."""
     import psutil
 
     figures: dict[str, Any] = {}
@@ -264,7 +261,7 @@ def streaming(seconds: float, folder: Path) -> dict[str, Any]:
         _drained(driver)
         alone = _command_times(driver, line, seconds / 2)
         ending = threading.Event()
-        # The driver's page is a viewer as well.
+        # The driver's page is a viewer, too.
         viewers = [Page(opened, f"viewer {n}") for n in range(2)]
         got = [_drained(viewer) for viewer in viewers]
         threads = [
@@ -309,7 +306,7 @@ def _robot(opened: OpenConsole) -> Iterator[ConsoleClient]:
 
 
 def _command_times(driver: Page, line: ConsoleClient, seconds: float) -> list[float]:
-    """From a word of the page to the robot's side [ms]."""
+    """Time from a message of the page to the robot client [ms]."""
     times, ends = [], time.monotonic() + seconds
     while time.monotonic() < ends:
         began = time.monotonic()
@@ -321,7 +318,7 @@ def _command_times(driver: Page, line: ConsoleClient, seconds: float) -> list[fl
 
 
 def _drained(page: Page) -> dict[str, int]:
-    """Reads all that a page is sent, in a thread; counts it."""
+    """Reads and counts all messages to a page, in a thread."""
     got = {"states": 0, "frames": 0}
 
     def read() -> None:
@@ -334,7 +331,7 @@ def _drained(page: Page) -> dict[str, int]:
 
 
 def _film(opened: OpenConsole, ending: threading.Event) -> None:
-    """Two cameras at 30 Hz, of pictures as detailed as a scene's."""
+    """Sends two cameras at 30 Hz, with images as detailed as a scene's."""
     from websockets.sync.client import connect
 
     rows, columns = np.mgrid[0:240, 0:320]
@@ -353,7 +350,7 @@ def _film(opened: OpenConsole, ending: threading.Event) -> None:
 
 
 def _steps(line: ConsoleClient, ending: threading.Event) -> None:
-    """Steps at 50 Hz, with a pose and joints."""
+    """Sends steps at 50 Hz, with a pose and joints."""
     due, number = time.monotonic(), 0
     while not ending.is_set():
         number += 1

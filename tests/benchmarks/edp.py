@@ -1,16 +1,17 @@
-"""What the one-step guess of a clean action saves a diffusion policy that climbs Q.
+"""Measures the time that EDP's one-step prediction saves a diffusion policy with a Q objective.
 
     python -m tests.benchmarks.edp --json
 
-actor_ms        one update of the actor by EDP: denoising loss and Q of the one-step guess, one
-prediction for both chain_ms        the same with Q of an action that is drawn along the whole
-chain, gradients through every step
-                (Diffusion-QL), and a second prediction for the denoising loss
-actor_ratio     actor_ms / chain_ms
-update_ms       a whole update of EDP in its IQL form, whose critics draw no action
-td3_update_ms   likewise in its TD3 form, whose critics' targets draw one with DDIM in `--steps`
-steps update_ratio    update_ms over a whole update that climbs through the chain, its targets drawn
-along the chain too
+actor_ms: one update of the actor by EDP: denoising loss and Q of the one-step prediction, with one
+    prediction for both.
+chain_ms: the same with Q of an action that is sampled by the whole chain with gradients through
+    every step (Diffusion-QL), and a second prediction for the denoising loss.
+actor_ratio: actor_ms / chain_ms.
+update_ms: a whole update of EDP in its IQL form, whose critics sample no action.
+td3_update_ms: a whole update in its TD3 form, whose critics' targets sample an action with DDIM in
+    `--steps` steps.
+update_ratio: update_ms divided by a whole update with Q through the chain, whose targets are
+    sampled by the chain as well.
 
 Actor of 256x3 units, critics of 256x3, batch 256, K levels; milliseconds of processor time of one
 thread, medians.
@@ -75,17 +76,19 @@ def measure(levels: int, steps: int, updates: int) -> dict[str, Any]:
 
 
 def chain_loss(learner: Edp, batch: Transitions) -> torch.Tensor:
-    """Diffusion-QL's loss of the actor (arXiv 2208.06193): Q is climbed through every step of the
-    sampler."""
+    """Diffusion-QL's loss of the actor (arXiv 2208.06193), with gradients of Q through every step
+    of the sampler."""
     net = learner.networks
-    features = net.seen(batch.seen)
+    features = net.encode(batch.obs)
     noise = torch.randn(len(learner.grid) + 1, batch.rows, ACTION)
-    action = learner.walk(net.actor, features, noise)
-    return learner.guess(features, batch.action_BA).loss + 2.0 * learner.descent(features, action)
+    action = learner.sample(net.actor, features, noise)
+    return learner.predict_clean(features, batch.action_BA).loss + 2.0 * learner.q_loss(
+        features, action
+    )
 
 
 def milliseconds(work: Callable[[], Any], times: int) -> float:
-    """Median of processor time, after two that do not count."""
+    """Median of processor time, after two warm-up runs."""
     taken = []
     for _ in range(times + 2):
         start = time.process_time()

@@ -1,13 +1,13 @@
-"""Random actions for thousands of episodes on every FR3 task: is anything ever not finite, too
-fast, or growing?
+"""Runs random actions for thousands of episodes on every FR3 task, and looks for diverging values
+and growing memory.
 
     python -m tests.benchmarks.endurance --episodes 10000 --json
 
-Each world keeps an action for a random while (8 control periods on average): actions drawn anew
-each period cancel out and never leave the start. Prints per task: episodes, environment steps,
-successes by chance, the largest joint and body speeds, how far any body got from the base, and the
-growth of memory between the first tenth and the end. A state that is not finite stops the run with
-the guard's message (`sim.vec_env`).
+Each environment keeps an action for a random time (8 control periods on average), because actions
+drawn in each period cancel out and stay close to the initial state. Prints per task: episodes,
+environment steps, successes, the maximum joint and body speeds, the maximum distance of a body from
+the base, and the growth of memory between the first tenth and the end. A non-finite state stops the
+run with the guard's message (`sim.vec_env`).
 """
 
 from __future__ import annotations
@@ -21,37 +21,36 @@ from typing import Any
 import numpy as np
 import psutil
 
-from sim.make import TASKS, WorldConfig, make_worlds
+from sim.make import TASKS, EnvConfig, make_vec_env
 
-WORLDS = 200
+NUM_ENVS = 200
 REDRAW = 1.0 / 8.0
-"""Chance of a new action per world and control period."""
+"""Probability of a new action per environment and control period."""
 
 
 def endure(task: str, episodes: int, *, randomized: bool = False) -> dict[str, Any]:
-    """Random actions until `episodes` have ended.
+    """Runs random actions until `episodes` have ended.
 
     Returns:
-        `joint_speed` [rad/s], `body_speed` [m/s], `body_spin` [rad/s], `distance` [m]: largest
-        ever; `successes`, `episodes`, `steps`, `seconds`, `memory_growth_mb`.
+        `joint_speed` [rad/s], `body_speed` [m/s], `body_spin` [rad/s], `distance` [m]: maxima
+        over the run; `successes`, `episodes`, `steps`, `seconds`, `memory_growth_mb`.
     """
-    worlds = make_worlds(WorldConfig(task=task, randomized=randomized), WORLDS)
-    engine: Any = worlds.engine  # type: ignore[attr-defined]
+    env = make_vec_env(EnvConfig(task=task, randomized=randomized), NUM_ENVS)
+    engine: Any = env.engine  # type: ignore[attr-defined]
     free = [name for name, a in engine.layout.qpos.items() if _is_free(engine, name)]
     rng = np.random.default_rng(0)
-    # Actions are drawn in the space's own bounds; targets without bounds do not occur on these
-    # tasks.
-    low, high = np.array(worlds.action_spec.low), np.array(worlds.action_spec.high)
-    worlds.reset(range(WORLDS))
+    # Actions are drawn within the action space's bounds, which are finite for these tasks.
+    low, high = np.array(env.action_spec.low), np.array(env.action_spec.high)
+    env.reset(range(NUM_ENVS))
     largest = dict.fromkeys(("joint_speed", "body_speed", "body_spin", "distance"), 0.0)
     ended = successes = steps = 0
     process, early = psutil.Process(), None
     began = time.perf_counter()
-    action = rng.uniform(low, high, (WORLDS, len(low)))
+    action = rng.uniform(low, high, (NUM_ENVS, len(low)))
     while ended < episodes:
-        fresh = rng.random(WORLDS) < REDRAW
+        fresh = rng.random(NUM_ENVS) < REDRAW
         action[fresh] = rng.uniform(low, high, (int(fresh.sum()), len(low)))
-        step = worlds.step(action)
+        step = env.step(action)
         view = engine.view
         largest["joint_speed"] = max(largest["joint_speed"], float(np.abs(view.dq).max()))
         for name in free:
@@ -62,12 +61,12 @@ def endure(task: str, episodes: int, *, randomized: bool = False) -> dict[str, A
         over = step.terminated | step.truncated
         ended += int(over.sum())
         successes += int(step.info["success"][over].sum())
-        steps += WORLDS
+        steps += NUM_ENVS
         if early is None and ended >= episodes / 10:
             early = process.memory_info().rss
     seconds = time.perf_counter() - began
     growth = (process.memory_info().rss - (early or 0)) / 2**20
-    worlds.close()
+    env.close()
     return {
         "episodes": ended,
         "steps": steps,

@@ -1,5 +1,7 @@
-"""Steps per second of ManiSkill's own loop, the yardstick: python -m tests.benchmarks.maniskill
---json"""
+"""Measures the steps per second of ManiSkill's own loop, as a reference.
+
+python -m tests.benchmarks.maniskill --json
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ def steps_per_second(task: str = "PickCube-v1", seconds: float = 10.0) -> float:
     """Environment steps per second of `gym.make(task)` on the CPU with state observations, in one
     thread.
 
-    The loop is the plain one: random actions, `env.step`, `env.reset` when an episode is over. Time
-    limit and rewards are ManiSkill's own.
+    The loop takes random actions with `env.step`, and `env.reset` after an episode. Time limit and
+    rewards are ManiSkill's own.
 
     Raises:
         HandoffError: ManiSkill or a Vulkan driver is missing.
@@ -75,8 +77,8 @@ def main() -> None:
     # Read when PyTorch starts its threads; the engines compared run on one core.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     rate = steps_per_second(options.task, options.seconds)
-    told = {"task": options.task, "steps_per_second": round(rate, 1)}
-    sys.stdout.write(f"{json.dumps(told) if options.json else told}\n")
+    figures = {"task": options.task, "steps_per_second": round(rate, 1)}
+    sys.stdout.write(f"{json.dumps(figures) if options.json else figures}\n")
 
 
 if __name__ == "__main__":

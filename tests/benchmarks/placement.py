@@ -1,25 +1,22 @@
-"""What placing worlds in a process of their own brings, and whether it is told before.
+"""Measures the speed of environments in separate processes, and the error of its prediction.
 
     python -m tests.benchmarks.placement --json
 
-A small flowing policy that reads acts in the worlds of `pick_by_name`, with as many steps of its
-flow as make inference and simulation cost about the same; nothing is learned meanwhile.
+A small language-conditioned flow policy acts in the environments of `pick_by_name`, with as many
+flow steps as make inference and simulation take about the same time; nothing is trained.
 
-hybrid_speedup          steps of environments per second of the pipeline of two parts over those of
-the sequential loop;
-                        2 would be two cores without any loss
-disaggregated_speedup   likewise with worlds elsewhere that are waited for
-profile_error           largest difference between a placement's predicted rate and the measured
-one, as a share of it balance                 inference over simulation, as they were measured at
-first overlap                 a part's simulation and another's inference, over the time of both
-together: how much of two
-                        cores there was; 2 at most, without the way between processes
+hybrid_speedup: environment steps per second of the pipeline with two parts relative to the
+    sequential loop; 2 would be two cores without any loss.
+disaggregated_speedup: the same for environments in another process that the policy waits for.
+profile_error: maximum relative error of the predicted rates of the placements.
+balance: time of inference divided by that of simulation, measured at the beginning.
+overlap: time of one part's simulation plus the other's inference, divided by the time of both
+    together: the number of cores that were usable, at most 2, without communication.
+cores: the same for two processes that only count, relative to one alone.
 
-cores                   two processes that only count, over one alone: what the machine gives two
-busy processes
-
-All take turns in rounds, by the clock; figures are medians over rounds, and `spread` holds their
-quartiles. A host that gives the two cores to others meanwhile shows in `cores` and `overlap`.
+All placements take turns in rounds, by the clock; figures are medians over rounds, and `spread` has
+their quartiles. If the machine gives the two cores to other processes, `cores` and `overlap` show
+it.
 """
 
 from __future__ import annotations
@@ -45,15 +42,15 @@ from policies.load import new_module
 from policies.networks.config import BackboneConfig, ScratchConfig
 from policies.policy_config import VlaConfig
 from policies.rl.collection.chunk_collector import ChunkCollector
-from policies.rl.collection.chunk_env import ChunkWorlds
-from policies.rl.collection.pipelined_collector import collector_of
-from policies.rl.collection.placement_profile import Measured, measure, predict
-from policies.rl.collection.split_chunk_env import ChunkWorldsInParts, worlds_of
+from policies.rl.collection.chunk_env import ChunkEnv
+from policies.rl.collection.pipelined_collector import make_collector
+from policies.rl.collection.placement_profile import PlacementTimes, measure, predict
+from policies.rl.collection.split_chunk_env import SplitChunkEnv, make_chunk_env
 from policies.rl.on_policy.config import FlowNoiseConfig
 from policies.rl.on_policy.flow_actor import FlowActor
 from robots.interfaces import no_progress
 from robots.spec import FieldSpec
-from sim.evaluation.evaluate import practice_env
+from sim.evaluation.evaluate import training_env
 from sim.processes.vec_env import ProcessVecEnv
 
 DECISIONS, PARTS, MOST_STEPS = 12, 2, 32
@@ -69,7 +66,7 @@ FIELDS = (
 
 
 class Loops(NamedTuple):
-    """The placements, each with worlds of its own."""
+    """The placements, each with environments of its own."""
 
     collocated: ChunkCollector
     disaggregated: ChunkCollector
@@ -104,58 +101,62 @@ def actor_for(policy: VlaPolicy, steps: int) -> FlowActor:
     return FlowActor(policy, FlowNoiseConfig(steps=steps), "chunk", None)
 
 
-def costs(
-    policy: VlaPolicy, worlds: ChunkWorlds, steps: int, times: int = 5
-) -> tuple[float, float]:
-    """Median seconds of inference and of simulation for all worlds."""
-    actor, generator, found = actor_for(policy, steps), torch.Generator().manual_seed(0), []
+def costs(policy: VlaPolicy, env: ChunkEnv, steps: int, times: int = 5) -> tuple[float, float]:
+    """Median seconds of inference and of simulation for all environments."""
+    actor = actor_for(policy, steps)
+    generator = torch.Generator().manual_seed(0)
+    seconds: list[tuple[float, float]] = []
     for _ in range(times):
         begin = time.perf_counter()
-        chunk = actor.decide(worlds.seen(), generator).chunk_BHA
+        chunk = actor.decide(env.observation(), generator).chunk_BHA
         between = time.perf_counter()
-        worlds.step(chunk)
-        found.append((between - begin, time.perf_counter() - between))
-    infer, simulate = np.median(found, axis=0)
+        env.step(chunk)
+        seconds.append((between - begin, time.perf_counter() - between))
+    infer, simulate = np.median(seconds, axis=0)
     return float(infer), float(simulate)
 
 
-def balanced(policy: VlaPolicy, worlds: ChunkWorlds) -> int:
-    """Steps of the flow with which inference costs what simulation does."""
-    few, many = (costs(policy, worlds, steps)[0] for steps in (1, 9))
+def balanced(policy: VlaPolicy, env: ChunkEnv) -> int:
+    """Flow steps with which inference takes as long as simulation."""
+    few, many = (costs(policy, env, steps)[0] for steps in (1, 9))
     each, steps = max((many - few) / 8.0, 1e-9), 1
-    # What one step more costs is told from few calls: so again from where that leads.
+    # The cost per step is estimated from few calls, so the estimate is refined.
     for _ in range(3):
-        infer, simulate = costs(policy, worlds, steps, 9)
+        infer, simulate = costs(policy, env, steps, 9)
         steps = int(np.clip(round(steps + (simulate - infer) / each), 1, MOST_STEPS))
     return steps
 
 
 @contextmanager
-def loops(worlds: int) -> Iterator[tuple[VlaPolicy, list[Any]]]:
-    """The policy, and its worlds in the three placements, twice: the profile measures in others
+def loops(num_envs: int) -> Iterator[tuple[VlaPolicy, list[Any]]]:
+    """The policy, and its environments in the three placements, twice: the profile uses other ones
     than the rollouts."""
     protocol = compose("pick_vla_ppo").protocol
-    make = partial(practice_env, protocol)
+    make = partial(training_env, protocol)
     envs: list[Any] = []
     try:
         for _ in range(2):
-            envs += [make(worlds), ProcessVecEnv(make, worlds), ProcessVecEnv(make, worlds, PARTS)]
+            envs += [
+                make(num_envs),
+                ProcessVecEnv(make, num_envs),
+                ProcessVecEnv(make, num_envs, PARTS),
+            ]
         policy = policy_for(envs[0], protocol.task)
-        yield policy, [worlds_of(env, policy, 4, count(1_000_000), 0.99) for env in envs]
+        yield policy, [make_chunk_env(env, policy, 4, count(1_000_000), 0.99) for env in envs]
     finally:
         for env in envs:
             env.close()
 
 
 def counted(times: int = 3_000_000) -> float:
-    """Seconds to count so far."""
+    """Seconds to count to `times`."""
     begin = time.perf_counter()
     sum(1 for _ in range(times))
     return time.perf_counter() - begin
 
 
 def cores(beside: ProcessPoolExecutor) -> float:
-    """How much of two cores two busy processes get."""
+    """Number of cores that two busy processes get, at most two."""
     alone = counted()
     other = beside.submit(counted)
     own = counted()
@@ -163,25 +164,28 @@ def cores(beside: ProcessPoolExecutor) -> float:
 
 
 def rate(loop: ChunkCollector) -> float:
-    """Steps of environments per second of one rollout."""
-    loop.worlds.take_executed()
+    """Environment steps per second of one rollout."""
+    loop.env.take_executed()
     begin = time.perf_counter()
     loop.rollout(DECISIONS)
-    return loop.worlds.take_executed() / (time.perf_counter() - begin)
+    return loop.env.take_executed() / (time.perf_counter() - begin)
 
 
-def run(worlds: int, rounds: int) -> dict[str, Any]:
-    """All figures; see the module."""
+def run(num_envs: int, rounds: int) -> dict[str, Any]:
+    """All figures; see the module's docstring."""
     torch.set_num_threads(1)
-    with loops(worlds) as (policy, placed), ProcessPoolExecutor(1, get_context("spawn")) as beside:
+    with (
+        loops(num_envs) as (policy, placed),
+        ProcessPoolExecutor(1, get_context("spawn")) as beside,
+    ):
         beside.submit(counted, 1).result()
         steps = balanced(policy, placed[0])
         infer, simulate = costs(policy, placed[0], steps)
-        loop = Loops(*[collector_of(one, actor_for(policy, steps)) for one in placed[:3]])
+        loop = Loops(*[make_collector(one, actor_for(policy, steps)) for one in placed[:3]])
         here, there, parts = placed[3:]
-        assert isinstance(parts, ChunkWorldsInParts)
+        assert isinstance(parts, SplitChunkEnv)
         rates: dict[str, list[float]] = {kind: [] for kind in Loops._fields}
-        pieces, given = Measured(0.0, PARTS), []
+        pieces, given = PlacementTimes(0.0, PARTS), []
         for _ in range(rounds):
             given.append(cores(beside))
             found = measure(actor_for(policy, steps), here, there, parts, None, 0.0, no_progress)
@@ -194,12 +198,12 @@ def run(worlds: int, rounds: int) -> dict[str, Any]:
         "cores": float(np.median(given)),
         "balance": infer / simulate,
         "flow_steps": steps,
-        "worlds": worlds,
+        "num_envs": num_envs,
     }
     return figures(rates, pieces) | about
 
 
-def figures(rates: dict[str, list[float]], pieces: Measured) -> dict[str, Any]:
+def figures(rates: dict[str, list[float]], pieces: PlacementTimes) -> dict[str, Any]:
     measured = {kind: float(np.median(found)) for kind, found in rates.items()}
     predicted = {kind: one.steps_per_s for kind, one in predict(pieces, DECISIONS).items()}
     errors = {kind: abs(predicted[kind] / measured[kind] - 1.0) for kind in measured}  # type: ignore[index]
@@ -226,10 +230,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", action="store_true", help="one JSON object and nothing else")
-    parser.add_argument("--worlds", type=int, default=64)
+    parser.add_argument("--num-envs", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
-    found = run(options.worlds, options.rounds)
+    found = run(options.num_envs, options.rounds)
     if options.json:
         print(json.dumps(found))
         return

@@ -1,17 +1,17 @@
-"""How fast practice is where its worlds stay on the device, against the same worlds through the
-host, in one run.
+"""Measures the speed of fine-tuning with environments on the device, relative to the same
+environments through the host, in one run.
 
-    python -m tests.benchmarks.resident --device cuda --worlds 4096 --json
+    python -m tests.benchmarks.resident --device cuda --num-envs 4096 --json
 
-steps_per_s        environment steps per second of a rollout on the device: physics, terms,
-inference. host_ratio         the same over a rollout whose worlds pass through the host.
-worlds_per_s       environment steps per second of the worlds alone, on the device, with random
-actions. update_s           one update of PPO on a rollout [s].
-utilisation        mean of what the driver tells of the device's use during the rollouts; null
-without a GPU.
+steps_per_s: environment steps per second of a rollout on the device: physics, terms and inference.
+host_ratio: steps_per_s relative to a rollout whose environments exchange arrays with the host.
+env_steps_per_s: environment steps per second of the environments alone, on the device, with random
+    actions.
+update_s: one update of PPO on a rollout [s].
+utilisation: mean of the driver's utilisation of the device during the rollouts; null without a GPU.
 
-Each figure is the median over rounds. On a CPU, where it runs as well, mujoco-warp is for tests and
-figures are poor.
+Each figure is the median over rounds. It also runs on a CPU, where mujoco-warp is meant for tests
+and slow.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
-    parser.add_argument("--worlds", type=int, default=4096)
+    parser.add_argument("--num-envs", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--task", default="reach_by_name")
     asked = parser.parse_args()
-    figures = measured(asked.task, asked.device, asked.worlds, asked.rounds)
+    figures = measured(asked.task, asked.device, asked.num_envs, asked.rounds)
     print(
         json.dumps(figures)
         if asked.json
@@ -46,25 +46,27 @@ def main() -> None:
     )
 
 
-def measured(task: str, device: Literal["cpu", "cuda"], worlds: int, rounds: int) -> dict[str, Any]:
+def measured(
+    task: str, device: Literal["cpu", "cuda"], num_envs: int, rounds: int
+) -> dict[str, Any]:
     """All figures."""
     import torch
 
-    (resident, found), (through, _) = (
-        _practice(task, device, worlds, stays) for stays in (True, False)
+    (resident, env), (through, _) = (
+        _finetuning(task, device, num_envs, on_device) for on_device in (True, False)
     )
-    figures: dict[str, Any] = {"device": _name(device), "task": task, "worlds": worlds}
+    figures: dict[str, Any] = {"device": _name(device), "task": task, "num_envs": num_envs}
     rates: dict[str, list[float]] = {"resident": [], "through": [], "alone": []}
     updates, used = [], []
     for number in range(rounds + 1):
-        made, seconds = _timed(lambda: resident.collect(DECISIONS), device)
+        rollout, seconds = _timed(lambda: resident.collect(DECISIONS), device)
         used.append(torch.cuda.utilization() if device == "cuda" else None)
-        _, learning = _timed(partial(resident.learn, made), device)
-        taken = int(made.length_TN.sum())
+        _, learning = _timed(partial(resident.learn, rollout), device)
+        taken = int(rollout.length_TN.sum())
         other, longer = _timed(lambda: through.collect(DECISIONS), device)
-        alone = _alone(found.env, device)
+        alone = _alone(env.env, device)
         if number:
-            # The first of all compiles kernels.
+            # The first round compiles kernels.
             rates["resident"].append(taken / seconds)
             rates["through"].append(int(other.length_TN.sum()) / longer)
             rates["alone"].append(alone)
@@ -74,39 +76,40 @@ def measured(task: str, device: Literal["cpu", "cuda"], worlds: int, rounds: int
         "steps_per_s": middle["resident"],
         "host_ratio": middle["resident"] / middle["through"],
     }
-    figures |= {"worlds_per_s": middle["alone"], "update_s": statistics.median(updates)}
+    figures |= {"env_steps_per_s": middle["alone"], "update_s": statistics.median(updates)}
     return figures | {"utilisation": statistics.mean(used[1:]) if device == "cuda" else None}
 
 
-def _practice(
-    task: str, device: Literal["cpu", "cuda"], worlds: int, stays: bool
+def _finetuning(
+    task: str, device: Literal["cpu", "cuda"], num_envs: int, on_device: bool
 ) -> tuple[Any, Any]:
-    """Practice of a policy of random weights, of the sizes of `vla_ppo`, and its worlds."""
-    from flows.profile_placement import untaught
+    """Fine-tuning of a policy with random weights and the sizes of `vla_ppo`, and its
+    environments."""
+    from flows.profile_placement import random_weight_policy
     from flows.recipes.compose import compose
-    from policies.rl.collection.split_chunk_env import worlds_of
-    from policies.rl.finetuning.vla import VlaPractice
-    from sim.evaluation.evaluate import make_env, resident_env
+    from policies.rl.collection.split_chunk_env import make_chunk_env
+    from policies.rl.finetuning.vla import VlaFinetuning
+    from sim.evaluation.evaluate import device_env, make_env
     from sim.evaluation.protocol import Protocol
 
     config: Any = compose("vla_ppo")
     learning, steps = config.finetune.learning, config.pretrain.policy.n_action_steps
-    options = {"device": device, **({"resident": True} if stays else {})}
+    options = {"device": device, **({"resident": True} if on_device else {})}
     protocol = Protocol(
         name=task, engine="warp", task=task, packages=("handoff",), options=options, max_steps=60
     )
-    env: Any = resident_env(protocol, worlds) if stays else make_env(protocol, worlds)
-    module: Any = untaught(config.pretrain.policy, task, env)
-    if stays:
+    env: Any = device_env(protocol, num_envs) if on_device else make_env(protocol, num_envs)
+    module: Any = random_weight_policy(config.pretrain.policy, task, env)
+    if on_device:
         module.to(env.device)
-    found = worlds_of(
-        env, module, steps, count(), learning.practice.learning.discount, learning.reward
+    chunk_env = make_chunk_env(
+        env, module, steps, count(), learning.algorithm.learning.discount, learning.reward
     )
-    return VlaPractice(learning.practice, module, found, 0), found
+    return VlaFinetuning(learning.algorithm, module, chunk_env, 0), chunk_env
 
 
 def _alone(env: Any, device: str) -> float:
-    """Environment steps per second of the worlds with random actions, one chunk of four at a
+    """Environment steps per second of the environments with random actions, one chunk of four at a
     time."""
     import torch
 
@@ -117,9 +120,9 @@ def _alone(env: Any, device: str) -> float:
     def play() -> int:
         taken = torch.zeros((), dtype=torch.int64, device=env.device)
         for chunk in actions:
-            led = env.step(chunk)
-            taken += led.executed_N.sum()
-            env.begin_again(led.terminated_N | led.truncated_N)
+            step = env.step(chunk)
+            taken += step.executed_N.sum()
+            env.reset_ended(step.terminated_N | step.truncated_N)
         return int(taken)
 
     taken, seconds = _timed(play, device)
@@ -135,9 +138,9 @@ def _timed(work: Any, device: str) -> tuple[Any, float]:
 
     wait()
     began = time.perf_counter()
-    found = work()
+    result = work()
     wait()
-    return found, time.perf_counter() - began
+    return result, time.perf_counter() - began
 
 
 def _name(device: str) -> str:

@@ -1,49 +1,44 @@
-"""How fast soft actor-critic learns on one processor core, against peers and against its own matrix
-products.
+"""Measures the speed of soft actor-critic on one processor core, relative to peers and to its own
+matrix products.
 
     python -m tests.benchmarks.rl --json --peers PEERS/bin/python
 
-An update is one critic step, one actor step and one of the temperature on 256 transitions (state of
-20 entries, action of 7), networks of 256 and 256 units, in float32. The plain form is SAC as the
-peers have it: ReLU without LayerNorm, two critics, the entropy in the target, the critics' minimum
-for the actor.
+An update is one critic step, one actor step and one temperature step on 256 transitions (state of
+20 entries, action of 7) with networks of 256 and 256 units in float32. The plain form is SAC as in
+the peers: ReLU without LayerNorm, two critics, the entropy in the target, the critics' minimum for
+the actor.
 
-sbx_ratio, sb3_ratio    updates per second against SBX (JAX) and stable-baselines3 (PyTorch),
-minibatches drawn from a
-                        replay by each and a call per update, as both are used by default and a
-                        robot needs it; null with a reason where they are not installed
-sbx_loop_ratio          against SBX with all updates of a turn in one call, compiled to one loop:
-for many updates per
-                        step of the environment
-matmul_share            updates per second of the plain form over those that its matrix products
-alone would allow: the
-                        same shapes, transposed alike, forward and backward, back to back by
-                        `torch.mm`
-matmul_share_fastest    likewise, every product by the faster of `torch.mm` and the one that the
-learner uses, which on
-                        some processors is twice as fast: the stricter of the two
-ensemble_speedup        ten critics, two of them asked for the target, against the same update in a
-loop over ten
-                        single critics of torch's own layers, each with its loss, its fused Adam and
-                        its target; the default form, tanh and LayerNorm in all networks
-ensemble_speedup_rlpd   likewise with ReLU, and LayerNorm in the critics only
-adam_speedup            updates per second over those with `torch.optim.Adam(fused=True)` in place
-of ours, the plain form
-adam_speedup_hil_serl   likewise the default form
-compile_speedup         over those of the same losses under `torch.compile`, the plain form; null
-                        without --compiled, for compiling takes a minute or two
-compile_speedup_hil_serl likewise the default form
-ensemble_speedup_joint  the default form against ten networks asked in a loop, with one loss and one
-Adam: a harder bar updates_per_s           of every contender
+sbx_ratio, sb3_ratio: updates per second relative to SBX (JAX) and stable-baselines3 (PyTorch), each
+    with minibatches from its own replay buffer and one call per update, as used by default and
+    needed at a robot; null with a reason if they are not installed.
+sbx_loop_ratio: relative to SBX with all updates of a turn in one call, compiled to one loop, for
+    many updates per environment step.
+matmul_share: updates per second of the plain form relative to its matrix products alone: the same
+    shapes and transpositions, forward and backward, one after another by `torch.mm`.
+matmul_share_fastest: the same with every product by the faster of `torch.mm` and the learner's own,
+    which is twice as fast on some processors: the stricter of the two.
+ensemble_speedup: ten critics, two of them used for the target, relative to the same update in a
+    loop over ten single critics of torch's own layers, each with its loss, its fused Adam and its
+    target; the default form, with tanh and LayerNorm in all networks.
+ensemble_speedup_rlpd: the same with ReLU, and LayerNorm only in the critics.
+adam_speedup: updates per second relative to `torch.optim.Adam(fused=True)` instead of ours, in the
+    plain form.
+adam_speedup_hil_serl: the same in the default form.
+compile_speedup: relative to the same losses under `torch.compile`, in the plain form; null without
+    --compiled, because compiling takes a minute or two.
+compile_speedup_hil_serl: the same in the default form.
+ensemble_speedup_joint: the default form relative to ten networks in a loop with one loss and one
+    Adam: a stricter comparison.
+updates_per_s: updates per second of every contender.
 
 Each contender is a process on the same core with one thread; they take turns in short rounds, and a
-figure is the median over rounds of the ratio within a round, so a busy machine harms all alike.
+figure is the median over rounds of the ratio within a round, so that load affects all equally.
 Rates are per second of processor time; those that end in `_wall` are by the clock.
 
-The peers need an environment of their own:
+The peers need a separate environment:
 
-    python3.11 -m venv PEERS && PEERS/bin/pip install torch==2.13.0 stable-baselines3==2.9.2
-    sbx-rl==0.28.0
+    python3.11 -m venv PEERS
+    PEERS/bin/pip install torch==2.13.0 stable-baselines3==2.9.2 sbx-rl==0.28.0
 """
 
 from __future__ import annotations
@@ -93,7 +88,7 @@ RATIOS = {
 
 
 class Contender:
-    """A process that makes updates when told to.
+    """A process that makes updates on request.
 
     Args:
         name: see `tests.benchmarks.rl_contenders`.
@@ -114,7 +109,7 @@ class Contender:
         self.wall: list[float] = []
 
     def failure(self) -> str | None:
-        """Waits until it is ready; else the last line that it wrote about why not."""
+        """Waits until it is ready; returns None, or the last line of its error."""
         assert self.process.stdout is not None
         if self.process.stdout.readline().strip() == "ready":
             return None
@@ -122,7 +117,7 @@ class Contender:
         return lines[-1] if lines else f"exit status {self.process.returncode}"
 
     def advance(self, updates: int) -> None:
-        """Lets it make updates, and keeps the time."""
+        """Makes updates and records their time."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         print(updates, file=self.process.stdin, flush=True)
@@ -163,7 +158,7 @@ def main() -> None:
 
 
 def start(peers: Path | None, compiled: bool) -> tuple[dict[str, Contender], dict[str, str]]:
-    """All contenders that run, one after another made ready, and why others do not.
+    """Starts all contenders one after another; returns those that run, and the reasons for others.
 
     Args:
         peers: the interpreter of the peers' environment.
@@ -186,7 +181,7 @@ def start(peers: Path | None, compiled: bool) -> tuple[dict[str, Contender], dic
 
 
 def figures(contenders: dict[str, Contender], updates: int) -> dict[str, Any]:
-    """Ratios and rates by name; the first round, which warms up, is left out."""
+    """Ratios and rates by name, without the first round, which warms up."""
     found: dict[str, Any] = {}
     for clock, suffix in (("cpu", ""), ("wall", "_wall")):
         seconds = {name: getattr(contender, clock)[1:] for name, contender in contenders.items()}

@@ -1,10 +1,10 @@
-"""One contender of `tests.benchmarks.rl`: a process that makes updates on one core when told to.
+"""Runs one contender of `tests.benchmarks.rl`: a process that makes updates on one core on request.
 
     PYTHON tests/benchmarks/rl_contenders.py NAME
 
-It says `ready`, then reads numbers of updates from its input, a line each, makes them and answers
-with one JSON object: seconds of processor time and by the clock. `sb3` and `sbx` need nothing of
-Handoff and run in an environment of their own; the others are run from the root of the repository.
+It prints `ready`, then reads numbers of updates from its input, one per line, makes them and prints
+one JSON object: seconds of processor time and by the clock. `sb3` and `sbx` need nothing of Handoff
+and run in a separate environment; the others are run from the root of the repository.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WARM_UP = 30
 
 
 def main() -> None:
-    """Prepares the contender that the command line names, and obeys."""
+    """Prepares the contender named on the command line, and makes updates on request."""
     one_core()
     advance = contenders()[sys.argv[1]]()
     advance(WARM_UP)
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def one_core() -> None:
-    """One thread on the last core that this process may use, for whatever library."""
+    """Restricts all libraries to one thread on the last core that this process may use."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
@@ -49,7 +49,7 @@ def one_core() -> None:
 
 
 def contenders() -> dict[str, Callable[[], Callable[[int], Any]]]:
-    """Ways to make a function that makes the given number of updates, by name."""
+    """Factories by name, each of a function that makes the given number of updates."""
     return {
         "handoff": lambda: handoff("plain", critics=2),
         "handoff_hil_serl": lambda: handoff("hil_serl", critics=2),
@@ -79,7 +79,7 @@ def handoff(form: str, critics: int, sampling: bool = True) -> Callable[[int], N
     Args:
         form: plain, rlpd (ReLU, LayerNorm in the critics, no entropy, mean) or hil_serl (tanh,
             LayerNorm in all).
-        critics: members of the ensemble; of ten, two are asked for the target.
+        critics: members of the ensemble; of ten, two are used for the target.
         sampling: whether the minibatches are drawn from a replay, as the peers' are, or there is
             one for all updates.
     """
@@ -95,7 +95,7 @@ def handoff(form: str, critics: int, sampling: bool = True) -> Callable[[int], N
 
 
 def loop(form: str, critics: int, joint: bool) -> Callable[[int], None]:
-    """The same update with every critic a module of its own, written the usual way with torch's
+    """The same update with every critic a separate module, written in the usual way with torch's
     layers.
 
     Args:
@@ -141,9 +141,9 @@ def loop(form: str, critics: int, joint: bool) -> Callable[[int], None]:
 
     def update_critics(batch: Any) -> dict[str, Tensor]:
         with torch.no_grad():
-            value_B = learner.next_value(learner.features(batch.next_seen))
+            value_B = learner.next_value(learner.features(batch.next_obs))
             target_B = batch.reward_B + batch.discount_B * value_B
-        inputs = torch.cat([learner.features(batch.seen), batch.action_BA], dim=1)
+        inputs = torch.cat([learner.features(batch.obs), batch.action_BA], dim=1)
         for member, slow, optimizer in zip(
             net.critic.members, net.critic_target.members, optimizers, strict=True
         ):
@@ -165,7 +165,7 @@ def loop(form: str, critics: int, joint: bool) -> Callable[[int], None]:
 
 
 def torch_adam(form: str) -> Callable[[int], None]:
-    """Ours, but for the optimiser, which is torch's own with its fused kernel.
+    """Ours with torch's own optimiser and its fused kernel.
 
     Args:
         form: see `handoff`.
@@ -179,7 +179,7 @@ def torch_adam(form: str) -> Callable[[int], None]:
         learner.optimizers[name] = torch.optim.Adam(own.parameters, own.learning_rate, fused=True)
     # Steps by hand are made with one class of optimiser, by whatever name it goes.
     sac.Adam = fused_sac.Adam = torch.optim.Adam  # type: ignore[misc, assignment]
-    assert learner._steps_by_hand() is not None
+    assert learner._fused_steps() is not None
     batch = _replay().sample(BATCH, np.random.default_rng(0))
 
     def advance(updates: int) -> None:
@@ -199,16 +199,16 @@ def compiled(form: str) -> Callable[[int], None]:
     import torch
     from torch import Tensor
 
-    from policies.rl.networks.ensemble import EnsembleMlp, batched_pass, move_towards
+    from policies.rl.networks.ensemble import EnsembleMlp, batched_forward, move_towards
     from policies.rl.off_policy.tanh_gaussian import tanh_normal_log_prob
 
     learner = _sac(form, critics=2)
     net, config = learner.networks, learner.config
     batch = _replay().sample(BATCH, np.random.default_rng(0))
-    seen_BF, after_BF = learner.features(batch.seen), learner.features(batch.next_seen)
+    seen_BF, after_BF = learner.features(batch.obs), learner.features(batch.next_obs)
 
     def ask(network: EnsembleMlp, inputs: Tensor) -> Tensor:
-        return batched_pass(network.sizes, network.layers(), True, inputs, None)
+        return batched_forward(network.sizes, network.layers(), True, inputs, None)
 
     def sample(features_BF: Tensor, noise_BA: Tensor) -> tuple[Tensor, Tensor]:
         mean_BA, log_std_BA = ask(net.actor.network, features_BF)[0].chunk(2, dim=1)
@@ -313,7 +313,7 @@ def products(critics: int, fastest: bool) -> Callable[[int], None]:
     """
     import torch
 
-    from policies.rl.networks.fused_mlp import activated_product
+    from policies.rl.networks.fused_mlp import fused_linear
 
     torch.set_num_threads(1)
     critic = list(pairwise((OBSERVATION + ACTION, *HIDDEN, 1)))
@@ -337,7 +337,7 @@ def products(critics: int, fastest: bool) -> Callable[[int], None]:
     for left, right in pairs:
         out = torch.empty(left.shape[0], right.shape[1])
         plain = _call(torch.mm, left, right, out)
-        own = _call(activated_product, left, right, None)
+        own = _call(fused_linear, left, right, None)
         calls.append(min((plain, own), key=_seconds) if fastest else plain)
 
     def advance(updates: int) -> None:
@@ -356,7 +356,7 @@ def _call(multiply: Callable[..., Any], left: Any, right: Any, out: Any) -> Call
 
 
 def _seconds(call: Callable[[], Any]) -> float:
-    """Of the fastest of several runs."""
+    """Seconds of the fastest of several runs."""
     took = []
     for _ in range(10):
         began = time.process_time()
@@ -381,7 +381,7 @@ def stable_baselines(library: str, at_once: bool = False) -> Callable[[int], Non
     torch.set_num_threads(1)
 
     class Nothing(gymnasium.Env[Any, Any]):
-        """A world of the right sizes."""
+        """An environment of the right sizes."""
 
         observation_space = gymnasium.spaces.Box(-1.0, 1.0, (OBSERVATION,), np.float32)
         action_space = gymnasium.spaces.Box(-1.0, 1.0, (ACTION,), np.float32)

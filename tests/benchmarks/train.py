@@ -1,21 +1,20 @@
-"""How fast a diffusion policy learns on one processor core, and how much memory it takes.
+"""Measures the training speed of a diffusion policy on one processor core, and its memory.
 
     python -m tests.benchmarks.train --json
 
-steps_per_s            updates of the state policy: U-Net of 63.6 million parameters (widths 256,
-512, 1024, embedding
-                       128), batch 64, by the loop that `pretrain` runs (AdamW and moving average
-                       included)
-image_steps_per_s      the same with pictures: ResNet-18 on 96x96 px cropped to 84x84, two observed
-steps, batch 8 plain_steps_per_s      the state policy written the usual way: the same sizes with
-torch's `Conv1d`, in float32 image_plain_steps_per_s  the image policy likewise
-peak_memory_gb         largest resident memory of the process that trained the state policy;
-image_peak_memory_gb
-                       that of the image policy
+steps_per_s: updates of the state policy: U-Net of 63.6 million parameters (widths 256, 512, 1024,
+    embedding 128), batch 64, in the loop of `pretrain` (including AdamW and the moving average).
+image_steps_per_s: the same with images: ResNet-18 on 96x96 px cropped to 84x84, two observed steps,
+    batch 8.
+plain_steps_per_s: the state policy written in the usual way: the same sizes with torch's `Conv1d`,
+    in float32.
+image_plain_steps_per_s: the image policy written in the same way.
+peak_memory_gb: peak resident memory of the process that trains the state policy.
+image_peak_memory_gb: peak resident memory of the process that trains the image policy.
 
-Rates are per second of processor time of one thread, medians, hence the same on a busy machine,
-caches apart; those that end in `_wall` are by the clock. Every policy learns in a process of its
-own.
+Rates are per second of processor time of one thread, medians, and hence the same on a busy machine
+except for caches; those that end in `_wall` are by the clock. Every policy is trained in a separate
+process.
 """
 
 from __future__ import annotations
@@ -152,7 +151,7 @@ def _make_plain(model: nn.Module) -> None:
     """Puts torch's own convolutions, of the same sizes, in the place of the U-Net's."""
     from torch import Tensor, nn
 
-    from policies.networks.unet import Convolution, Doubling
+    from policies.networks.unet import Convolution, Upsample
 
     class StepsFirst(nn.Module):
         """A convolution over (B, L, C)."""
@@ -170,7 +169,7 @@ def _make_plain(model: nn.Module) -> None:
                 inputs, kernel = child.in_features // child.kernel, child.kernel
                 own = nn.Conv1d(inputs, child.out_features, kernel, child.stride, kernel // 2)
                 setattr(parent, name, StepsFirst(own))
-            elif isinstance(child, Doubling):
+            elif isinstance(child, Upsample):
                 width = len(child.bias)
                 setattr(parent, name, StepsFirst(nn.ConvTranspose1d(width, width, 4, 2, 1)))
 

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Prefect server with a database and a home folder of its own, which ends with
+    """The address of a Prefect server with a temporary database and home folder, which ends with
     the tests."""
     from flows.run import prepare_prefect
 

@@ -1,4 +1,4 @@
-"""A session with a console in a process of its own, and a page at it, for tests."""
+"""Runs a session with a console in a child process, and a page connected to it."""
 
 import multiprocessing
 import time
@@ -9,14 +9,14 @@ from real.console.process import OpenConsole
 from tests.real.console.pages import Page, until
 
 STARTS = 60.0
-"""Seconds for a session to come up: processes, a renderer, a scene."""
+"""Time limit for a session to start: processes, a renderer, a scene [s]."""
 
 
 class Session:
-    """A session in a process of its own, which tells where its console is."""
+    """A session in a child process, which sends the address of its console."""
 
     def __init__(self, run: Callable[..., None], *arguments: Any) -> None:
-        """`run` takes the arguments, and a pipe that it sends the console's address into."""
+        """Starts `run` with the arguments and a pipe, to which it sends the console's address."""
         context = multiprocessing.get_context("spawn")
         there, here = context.Pipe()
         self.process = context.Process(target=run, args=(*arguments, here))
@@ -35,7 +35,7 @@ class Session:
 
 
 def stepped(page: Page, steps: int, *codes: str) -> dict[str, Any]:
-    """Goes on telling what is down until as many steps were made; returns what was told last."""
+    """Holds the keys down for a number of steps; returns the last state."""
     state = page.state()
     first, limit = state["state"].get("step", 0), time.monotonic() + STARTS
     while state["state"].get("step", 0) < first + steps:
@@ -46,14 +46,14 @@ def stepped(page: Page, steps: int, *codes: str) -> dict[str, Any]:
 
 
 def labelled(page: Page, code: str, episodes: int) -> None:
-    """Says a label at once, and waits until so many episodes have ended."""
+    """Gives a label, and waits until the number of episodes has ended."""
     for codes in ((code,), (), (code,), ()):
         page.keys(*codes)
     ended_episodes(page, episodes)
 
 
 def ended_episodes(page: Page, episodes: int) -> None:
-    """Looks on until so many episodes have ended."""
+    """Waits until the number of episodes has ended."""
     ended, limit = 0, time.monotonic() + STARTS
     while ended < episodes:
         assert time.monotonic() < limit, f"{ended} of {episodes} episodes ended"

@@ -1,5 +1,5 @@
-"""A stage for tests: adds one to what its inputs hold, keeps count of its runs, and can be told to
-fail."""
+"""A stage for tests that adds its value to those of its inputs, counts its runs, and can fail on
+request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A practice session as a person has it: `handoff console`, a page, an episode store."""
+"""A session of `handoff console` with a page and an episode store."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flows.console import practise
+from flows.console import run_console_session
 from flows.session.config import HilOperator
 from real.console.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
@@ -17,28 +17,30 @@ from tests.flows.console_session import Session, ended_episodes, labelled, stepp
 from tests.real.console.pages import logged
 
 
-def practising(out: Path, policy: str = "still") -> Session:
-    return Session(_practise, out, policy)
+def console_session(out: Path, policy: str = "still") -> Session:
+    return Session(_run, out, policy)
 
 
-def _practise(out: Path, policy: str, here: Any) -> None:
+def _run(out: Path, policy: str, here: Any) -> None:
     def say(text: str) -> None:
         here.send(text.removeprefix("console  "))
 
     # A page on a busy machine may be late.
     config = ConsoleConfig(port=0, arbiter=ArbiterConfig(watchdog=2.0))
-    practise("reach", policy, out, config, HilOperator(kind="console", person="login"), None, say)
+    run_console_session(
+        "reach", policy, out, config, HilOperator(kind="console", person="login"), None, say
+    )
 
 
-def test_a_practice_session_is_recorded_with_both_actions_and_labels(tmp_path):
-    session = practising(tmp_path)
+def test_a_session_is_recorded_with_both_actions_and_labels(tmp_path):
+    session = console_session(tmp_path)
     page = session.page()
     with contextlib.closing(page.socket):
         page.go()
         stepped(page, 5)
-        told = stepped(page, 25, "KeyK")
-        assert told["mode"] == "person"
-        assert len(told["state"]["q"]) == 7
+        state = stepped(page, 25, "KeyK")
+        assert state["mode"] == "person"
+        assert len(state["state"]["q"]) == 7
         page.keys()
         labelled(page, "KeyS", 1)
         page.go()
@@ -61,8 +63,8 @@ def test_a_practice_session_is_recorded_with_both_actions_and_labels(tmp_path):
     assert {line["who"] for line in logged(tmp_path / "console", "took the arm over")} == {"ada"}
 
 
-def test_a_killed_session_keeps_what_ended_and_goes_on_behind_it(tmp_path):
-    session = practising(tmp_path)
+def test_a_killed_session_keeps_finished_episodes_and_appends_to_them(tmp_path):
+    session = console_session(tmp_path)
     page = session.page()
     with contextlib.closing(page.socket):
         page.go()
@@ -71,7 +73,7 @@ def test_a_killed_session_keeps_what_ended_and_goes_on_behind_it(tmp_path):
         assert session.process.pid is not None
         os.kill(session.process.pid, signal.SIGKILL)
         session.ended()
-    again = practising(tmp_path)
+    again = console_session(tmp_path)
     page = again.page()
     with contextlib.closing(page.socket):
         page.go()
@@ -84,7 +86,7 @@ def test_a_killed_session_keeps_what_ended_and_goes_on_behind_it(tmp_path):
 
 
 def test_an_expert_can_be_watched_and_interrupted(tmp_path):
-    session = practising(tmp_path, "expert")
+    session = console_session(tmp_path, "expert")
     page = session.page()
     with contextlib.closing(page.socket):
         page.go()

@@ -1,4 +1,4 @@
-"""Deployments: one for each recipe, and the documented way from a Prefect server to a finished
+"""Deployments: one per recipe, and the documented commands from a Prefect server to a finished
 run."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flows.config.files import available
 from flows.recipes.compose import compose
 from flows.recipes.config import PipelineConfig
 from flows.recipes.pipeline import stages
-from policies.rl.finetuning.config import VlaPracticeConfig
+from policies.rl.finetuning.config import VlaFinetuneConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -29,11 +29,11 @@ SMALL = [
     "pretrain.policy.inference_steps=2",
     "pretrain.training.steps=20",
     "pretrain.training.warmup_steps=5",
-    "finetune.worlds=2",
+    "finetune.num_envs=2",
     "finetune.learning.rollouts=1",
     "finetune.learning.decisions=2",
-    "finetune.learning.practice.updates=2",
-    "finetune.learning.practice.imitation.steps=5",
+    "finetune.learning.algorithm.updates=2",
+    "finetune.learning.algorithm.imitation.steps=5",
     "protocol.episodes=2",
     "protocol.max_steps=16",
     "evaluate.videos=0",
@@ -49,8 +49,7 @@ SMALL = [
     "deploy.loop.max_steps=3",
     "deploy.twin.host=127.0.77.3",
 ]
-"""Less of everything that `smoke` does, for a worker that is to be seen at work, not for a
-policy."""
+"""Overrides that shorten `smoke`, for a test of the worker."""
 TASKS = {
     "gym_pusht/PushT-v0": "Push-T",
     "push_t": "Push-T",
@@ -61,9 +60,9 @@ TASKS = {
     "reach": "Reach a point",
     "reach_by_name": "Reach the named one of four markers",
 }
-"""Beginning of a description, by the protocol's task."""
+"""First words of a description, by the protocol's task."""
 METHODS = {"best_of_n": "best-of-N", "dppo": "DPPO", "rl100": "RL-100", "vla": "PPO"}
-"""Fine-tuning in a description, by the kind of its configuration."""
+"""Name of the fine-tuning method in a description, by the kind of its configuration."""
 
 
 def deployments() -> list[dict[str, Any]]:
@@ -73,15 +72,15 @@ def deployments() -> list[dict[str, Any]]:
 
 
 def method(config: PipelineConfig) -> str:
-    """Reinforcement learning that a description has to name; empty where there is none."""
+    """The RL method that a description must name; empty without one."""
     if config.reinforce is not None:
         return "FastTD3"
     if config.finetune is None:
         return ""
-    practice = config.finetune.learning.practice
-    if isinstance(practice, VlaPracticeConfig) and practice.group is not None:
+    algorithm = config.finetune.learning.algorithm
+    if isinstance(algorithm, VlaFinetuneConfig) and algorithm.group is not None:
         return "GRPO"
-    return METHODS[practice.kind]
+    return METHODS[algorithm.kind]
 
 
 def test_every_recipe_has_one_deployment_of_its_name() -> None:

@@ -1,5 +1,4 @@
-"""Commands and overrides that help texts, hints, docstrings and documents give as examples are
-understood."""
+"""Commands and overrides in help texts, hints, docstrings and documents compose."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ COMPOSERS: dict[str, Callable[[str, Sequence[str]], Any]] = {
     "hil": compose_hil,
     "deploy": lambda _, overrides: compose_deploy("push_t", overrides),
 }
-"""By the commands that take overrides; `deploy` has one configuration, and a gate where the others
-have a name."""
+"""Composers of the commands with overrides; `deploy` has one configuration, and a gate instead of a
+name."""
 KEY = r"[a-z_]+(?:[.@][a-z_]+)*"
 DOTTED = r"[a-z_]+(?:\.[a-z_]+)+"
 COMMAND = re.compile(
@@ -45,7 +44,7 @@ DEPLOYMENT_RUN = re.compile(
 EXAMPLE = re.compile(rf"(?:e\.g\.|such as) `?((?:\+{KEY}|{DOTTED})=[\w.]*\w)")
 INLINE = re.compile(rf"`((?:\+{KEY}|{DOTTED})=[^`\s]+)`")
 PLACEHOLDER = re.compile(r"\b[A-Z]+\b|\+group=")
-"""A word such as NAME, or `group`, which stands for what a person writes there."""
+"""A placeholder such as NAME or `group`."""
 
 
 def documented_commands() -> list[tuple[str, str]]:

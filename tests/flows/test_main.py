@@ -1,4 +1,4 @@
-"""The command line: what is understood, and what is refused."""
+"""The command line: accepted and refused arguments."""
 
 import pytest
 

@@ -77,7 +77,7 @@ def test_run_with_everything_cached_starts_no_flow(
     assert all(row["cached"] for row in summary["stages"].values())
 
 
-def test_failing_stage_stops_the_flow_with_its_own_words_and_keeps_the_finished(pipeline) -> None:
+def test_failing_stage_stops_the_flow_with_its_message_and_keeps_the_finished(pipeline) -> None:
     root = pipeline(fail="error")
     with pytest.raises(HandoffError, match="value 3, limit 2"):
         runner.run("diamond")
@@ -93,7 +93,7 @@ def test_failing_stage_stops_the_flow_with_its_own_words_and_keeps_the_finished(
 def test_no_two_threads_read_code_at_the_same_time(
     pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python 3.11 fails by chance when they do, and stages start in threads."""
+    """Python 3.11 sometimes fails when they do, and stages start in threads."""
     pipeline()
     readers: set[int] = set()
     parse = ast.parse

@@ -1,4 +1,4 @@
-"""A signal that ends a run ends its stages in order, too, and the exit code tells which it was."""
+"""A signal that ends a run also ends its stages cleanly, and determines the exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from robots.interfaces import no_progress
 from tests.flows.waiting_stage import BEGUN, CLEANED, WaitingConfig
 
 LONG = 60.0
-"""Limit of a wait [s] that only a defect reaches."""
+"""Time limit of a wait [s], reached only by a defect."""
 
 
 def waiting(folder: Path, name: str = "wait") -> Stage:
@@ -37,12 +37,14 @@ def await_file(file: Path) -> None:
 
 
 def once_begun(folder: Path, number: signal.Signals, child: bool) -> threading.Thread:
-    """Sends the signal to this process, or to the stage's, once the stage is at work."""
+    """Sends the signal to this process, or to the stage's, once the stage runs."""
 
     def send() -> None:
         await_file(folder / BEGUN)
         mine = psutil.Process()
-        [stage] = [one for one in mine.children() if "spawn_main" in " ".join(one.cmdline())]
+        [stage] = [
+            process for process in mine.children() if "spawn_main" in " ".join(process.cmdline())
+        ]
         os.kill(stage.pid if child else mine.pid, number)
 
     thread = threading.Thread(target=send)
@@ -54,12 +56,12 @@ def once_begun(folder: Path, number: signal.Signals, child: bool) -> threading.T
 def test_a_stage_that_a_signal_ends_runs_its_finally_blocks(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    stage = waiting(tmp_path / "words")
-    sender = once_begun(tmp_path / "words", number, child=True)
+    stage = waiting(tmp_path / "files")
+    sender = once_begun(tmp_path / "files", number, child=True)
     with pytest.raises(HandoffError, match=f"its process was killed by {number.name}"):
         run_stage(stage, {}, tmp_path, no_progress)
     sender.join()
-    assert (tmp_path / "words" / CLEANED).exists()
+    assert (tmp_path / "files" / CLEANED).exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -87,10 +89,10 @@ def test_a_run_that_a_signal_ends_ends_its_stages(
     assert main(["run", "waiting"]) == 128 + number
     sender.join()
     assert time.monotonic() - began < LONG
-    how = "interrupted" if number is signal.SIGINT else f"ended by {number.name}"
-    assert f"handoff: {how}. What is finished is kept" in capsys.readouterr().err
+    reason = "interrupted" if number is signal.SIGINT else f"ended by {number.name}"
+    assert f"handoff: {reason}. Finished stages are kept" in capsys.readouterr().err
     for name in ("first", "second"):
-        assert (tmp_path / name / CLEANED).exists(), f"{name} was not ended in order"
-    begun, cleaned = ((tmp_path / "third" / word).exists() for word in (BEGUN, CLEANED))
+        assert (tmp_path / name / CLEANED).exists(), f"{name} was not ended cleanly"
+    begun, cleaned = ((tmp_path / "third" / name).exists() for name in (BEGUN, CLEANED))
     assert begun == cleaned
-    assert not isolate.OVER.is_set()
+    assert not isolate.RUN_ENDED.is_set()

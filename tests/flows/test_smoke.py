@@ -1,5 +1,4 @@
-"""The whole chain, small: every stage for real, through Prefect, the command line and the FCI
-twin."""
+"""The whole pipeline, small: every stage, through Prefect, the command line and the FCI twin."""
 
 from __future__ import annotations
 
@@ -96,7 +95,7 @@ def test_deployment_is_recorded_as_episodes(runs: Path) -> None:
     robot, policy = store.read(0, "robot"), store.read(0, "policy")
     assert len(policy["action"]) == 20
     assert len(robot["q"]) == 1999, (
-        "20 policy steps of 100 ms; the client's newest state is one tick behind the world"
+        "20 policy steps of 100 ms; the client's newest state is one tick behind the environment"
     )
     assert np.abs(np.diff(robot["time"]) - 1e-3).max() < 1e-9
     assert np.isfinite(robot["tau_J_d"]).all()

@@ -1,5 +1,5 @@
-"""A run that is killed while a stage is at work: the stage's process ends, and no other writes
-before it has ended."""
+"""A run that is killed while a stage runs: the stage's process ends, and no other writes before
+that."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from tests.flows.writing_stage import lives, stage, write, writers
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 60.0
-"""Limit of a wait [s] that only a defect reaches."""
+"""Time limit of a wait [s], reached only by a defect."""
 
 
 @contextmanager
 def orphan(root: Path, kill: signal.Signals, deaf_seconds: float = 0.0) -> Iterator[int]:
-    """The stage's process of a run that has just been killed; it is gone after the context,
-    whatever the test finds."""
+    """Provides the stage's process of a killed run; it is killed after the context in any case."""
     flow = begun(root, deaf_seconds)
     wait_until(lambda: bool(written(root)))
     [writer] = written(root)
@@ -42,7 +41,7 @@ def orphan(root: Path, kill: signal.Signals, deaf_seconds: float = 0.0) -> Itera
 
 
 def begun(root: Path, deaf_seconds: float = 0.0, before: str = "") -> subprocess.Popen[bytes]:
-    """A run in a process of its own; `before` is code that it begins with."""
+    """Starts a run in a child process; `before` is code that it executes first."""
     call = f"write(Path({str(root)!r}), {deaf_seconds})"
     code = (
         f"{before}\nfrom pathlib import Path\nfrom tests.flows.writing_stage import write\n{call}"
@@ -92,7 +91,7 @@ def test_no_run_comes_between_the_end_of_a_run_and_the_beginning_of_its_stage(
     key = json_digest(identity(stage(0.0), {}))
     partial = artifact_path(tmp_path, stage(0.0), key).with_suffix(".partial")
     partial.mkdir(parents=True)
-    # As if by an earlier attempt, so that each ends by itself.
+    # Output of an earlier attempt, so that each attempt ends without help.
     (partial / "lines.txt").write_text("0\n")
     kill = (
         "import os\nfrom flows.runner import isolate\n"
@@ -102,7 +101,7 @@ def test_no_run_comes_between_the_end_of_a_run_and_the_beginning_of_its_stage(
     notes: list[str] = []
     outcome = write(tmp_path, progress=lambda done, total, note="": notes.append(note))
     assert outcome.artifact.manifest["metrics"] == {"beside": False}
-    assert any("has ended, whose run is gone" in note for note in notes)
+    assert any("of an earlier, aborted run to end" in note for note in notes)
     wrote = written(tmp_path)
     assert len(wrote) == len(set(wrote)), "each wrote in one go"
 
@@ -113,14 +112,15 @@ def test_the_next_run_refuses_where_the_process_does_not_end(
     monkeypatch.setattr("flows.runner.lock.PATIENCE_SECONDS", 0.3)
     with orphan(tmp_path, signal.SIGKILL, deaf_seconds=LONG) as first:
         with pytest.raises(
-            HandoffError, match=rf"the stage's process {first} is still ending, 0.3 s after"
+            HandoffError,
+            match=rf"the stage's process {first} of an earlier, aborted run is still running",
         ):
             write(tmp_path, LONG)
         assert lives(first)
         assert written(tmp_path) == [first]
 
 
-def test_the_writers_lock_is_handed_on_only_while_it_is_held(tmp_path: Path) -> None:
+def test_the_write_lock_is_inherited_only_while_it_is_held(tmp_path: Path) -> None:
     artifact = tmp_path / "artifacts" / "write-1"
     with run_lock(artifact), write_lock(artifact, no_progress) as lock:
         assert inheritable_lock() is None

@@ -1,4 +1,4 @@
-"""A stage for tests that begins, waits, and leaves a word when it is asked to end."""
+"""A stage for tests that starts, waits, and writes a file when it is asked to end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEGUN, CLEANED = "begun", "cleaned"
 @config
 class WaitingConfig:
     folder: str = ""
-    """Where the words go: what a stage writes itself lies under another name every time."""
+    """Folder of the marker files; a stage's own folder has another name in every run."""
 
 
 def run(

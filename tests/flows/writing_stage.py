@@ -1,5 +1,5 @@
-"""A stage for tests that writes without a pause and without a word of progress; its first attempt
-does not end."""
+"""A stage for tests that writes continuously, without progress reports; its first attempt does not
+end."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class WritingConfig:
 def run(
     config: WritingConfig, inputs: dict[str, Path], out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Appends the number of this process to `out/lines.txt`: for ever at first, 20 times after an
-    earlier attempt."""
+    """Appends the id of this process to `out/lines.txt`: forever in the first attempt, 20 times in
+    later ones."""
     if config.deaf_seconds:
         signal.signal(
             signal.SIGTERM, lambda *_: threading.Timer(config.deaf_seconds, os._exit, (1,)).start()
@@ -49,8 +49,8 @@ def run(
 
 
 def writers(out: Path) -> list[int]:
-    """The processes that have written, in turn; more than one entry for each that came and went
-    beside another."""
+    """Ids of the processes that have written, in turn; a process that alternated with another has
+    several entries."""
     file = out / LINES
     numbers = [int(line) for line in file.read_text().splitlines()] if file.exists() else []
     return [

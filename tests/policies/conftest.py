@@ -1,5 +1,5 @@
-"""Small demonstrations: a point that is pulled to a goal, four entries of observation, two of
-action."""
+"""Small demonstrations: a point that moves to a goal, with four observation entries and two action
+entries."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def toy_play(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Play in the toy world."""
+    """Play in the toy environment."""
     return write_play(tmp_path_factory.mktemp("toy_play"))
 
 

@@ -1,4 +1,4 @@
-"""DDPM, which no policy samples by, as a grid of steps to hold the others against."""
+"""DDPM as a grid of steps, a reference for the samplers; no policy uses it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Runs a training in a process of its own that is killed with SIGKILL at one call of its
-progress."""
+"""Runs a training in a separate process, which is killed with SIGKILL at a given progress call."""
 
 from __future__ import annotations
 

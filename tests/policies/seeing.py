@@ -1,5 +1,5 @@
-"""Small demonstrations with a camera and a point cloud, whose brightness and height tell where to
-go."""
+"""Small demonstrations with a camera and a point cloud, whose brightness and height encode the
+goal."""
 
 from __future__ import annotations
 

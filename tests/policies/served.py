@@ -1,4 +1,5 @@
-"""A policy server on a thread of the test, and connections to it as a foreign client makes them."""
+"""A policy server in a thread of the test, and connections by an independent client
+implementation."""
 
 import asyncio
 import threading

@@ -1,5 +1,5 @@
-"""Policies that see pictures and point clouds: training, inference, export and serving, on a bright
-square to reach."""
+"""Policies with images and point clouds: training, inference, export and serving, on a task to
+reach a bright square."""
 
 import json
 from dataclasses import replace
@@ -60,7 +60,7 @@ POINTS = replace(SEEING, image_fields=(), point_fields=("cloud",))
 
 
 def picture(goal: np.ndarray) -> np.ndarray:
-    """A white square of 8 px on black, whose corner lies at `goal` of the free places."""
+    """A white square of 8 px on black, whose corner is at the position `goal`."""
     image = np.zeros((EDGE, EDGE, 3), np.uint8)
     row, column = (goal * (EDGE - 8)).astype(int)
     image[row : row + 8, column : column + 8] = 255
@@ -69,7 +69,7 @@ def picture(goal: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten reaches to a goal that only the picture shows; cloud points lie 5 m away."""
+    """Ten reaches to a goal that is visible in the image only; cloud points are 5 m away."""
     demos = tmp_path_factory.mktemp("pictures")
     point = FieldSpec(shape=(2,), unit="m")
     camera = FieldSpec(shape=(EDGE, EDGE, 3), dtype="uint8", unit="u8")
@@ -118,7 +118,7 @@ def camera(rows: int, seed: int = 0) -> np.ndarray:
     )
 
 
-def shown(rows: int, seed: int = 0) -> tuple[PolicyInput, np.ndarray]:
+def policy_input(rows: int, seed: int = 0) -> tuple[PolicyInput, np.ndarray]:
     draw = np.random.default_rng(seed)
     vector = draw.uniform(0.0, 1.0, (rows, 2, 2)).astype(np.float32)
     return PolicyInput(vector, {"camera": camera(rows, seed)}), draw.standard_normal(
@@ -128,11 +128,11 @@ def shown(rows: int, seed: int = 0) -> tuple[PolicyInput, np.ndarray]:
 
 def batch(rows: int = 4) -> Batch:
     draw = torch.Generator().manual_seed(0)
-    observed = ObservationTensors(
+    obs = ObservationTensors(
         torch.rand(rows, 2, 2, generator=draw), {"camera": torch.from_numpy(camera(rows))}
     )
     return Batch(
-        observed, torch.randn(rows, 4, 2, generator=draw), torch.zeros(rows, 4, dtype=torch.bool)
+        obs, torch.randn(rows, 4, 2, generator=draw), torch.zeros(rows, 4, dtype=torch.bool)
     )
 
 
@@ -142,7 +142,7 @@ def test_the_loss_falls(trained: Path):
 
 
 def test_a_saved_policy_answers_as_the_module_it_was_loaded_into(trained: Path):
-    given, noise = shown(3)
+    given, noise = policy_input(3)
     module, _ = load_module(trained)
     with torch.no_grad():
         expected = module(
@@ -154,14 +154,14 @@ def test_a_saved_policy_answers_as_the_module_it_was_loaded_into(trained: Path):
 
 
 def test_the_answer_depends_on_the_picture(trained: Path):
-    given, noise = shown(2)
+    given, noise = policy_input(2)
     other = given._replace(sensors={"camera": camera(2, seed=1)})
     policy = load_policy(trained)
     assert np.abs(policy(given, noise) - policy(other, noise)).max() > 1e-4
 
 
 def test_only_the_middle_of_a_picture_is_looked_at_in_inference(trained: Path):
-    given, noise = shown(2)
+    given, noise = policy_input(2)
     framed = given.sensors["camera"].copy()
     edge = (EDGE - CROP) // 2
     framed[:, :, :edge] = framed[:, :, -edge:] = 255 - framed[:, :, :edge]
@@ -197,14 +197,14 @@ def test_a_training_that_stopped_ends_with_the_weights_it_would_have_had(
 
 def test_crops_of_an_update_come_from_its_own_random_numbers():
     encoder = untrained().encoder
-    observed = batch().observed
+    obs = batch().obs
     once, again, other, middle = (
-        encoder(observed, draw) for draw in (rng(0, 1), rng(0, 1), rng(0, 2), None)
+        encoder(obs, draw) for draw in (rng(0, 1), rng(0, 1), rng(0, 2), None)
     )
     assert torch.equal(once, again)
     assert not torch.equal(once, other)
     assert not torch.equal(once, middle)
-    assert torch.equal(middle, encoder(observed))
+    assert torch.equal(middle, encoder(obs))
 
 
 def test_learning_crops_at_random_and_trying_out_in_the_middle():
@@ -236,13 +236,13 @@ def test_loaded_filters_keep_channels_last_in_memory(trained: Path):
 
 
 def test_a_policy_without_the_picture_is_refused(trained: Path):
-    given, noise = shown(1)
+    given, noise = policy_input(1)
     with pytest.raises(HandoffError, match=r"sensors are \[\], expected \['camera'\]"):
         load_policy(trained)(given.vector, noise)
 
 
 def test_pictures_of_another_size_are_refused(trained: Path):
-    given, noise = shown(1)
+    given, noise = policy_input(1)
     larger = np.zeros((1, 2, EDGE + 1, EDGE + 1, 3), np.uint8)
     with pytest.raises(HandoffError, match=r"camera has shape \(1, 2, 45, 45, 3\)"):
         load_policy(trained)(given._replace(sensors={"camera": larger}), noise)
@@ -250,13 +250,13 @@ def test_pictures_of_another_size_are_refused(trained: Path):
 
 def test_a_crop_that_does_not_fit_is_refused_before_training():
     config = replace(SEEING, image_encoder=ImageEncoderConfig(crop=(84, 84)))
-    with pytest.raises(HandoffError, match="crop of 84x84 px from pictures of 44x44 px"):
+    with pytest.raises(HandoffError, match="crop of 84x84 px from images of 44x44 px"):
         untrained(config)
 
 
 def test_a_sensor_without_data_is_refused():
     with pytest.raises(
-        HandoffError, match=r"no data of the sensors \['camera'\], there are \['cloud'\]"
+        HandoffError, match=r"no data for the sensors \['camera'\]; the data have \['cloud'\]"
     ):
         untrained(SEEING, CLOUDS)
 
@@ -266,11 +266,17 @@ def test_points_reach_the_encoder_between_minus_one_and_one():
     low, high = np.array([4.0, -1.0, 0.0]), np.array([6.0, 1.0, 0.5])
     first, second = np.zeros((1, 1, 3)) + low, np.zeros((2, 1, 3)) + high
     encoder.fit_sensors([{"cloud": first, "camera": np.zeros((1, 2))}, {"cloud": second}])
-    seen = []
-    encoder.points["cloud"].register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    encoder_inputs = []
+    encoder.points["cloud"].register_forward_pre_hook(
+        lambda module, given: encoder_inputs.append(given[0])
+    )
     cloud = torch.from_numpy(np.stack([low, (low + high) / 2, high])).float()[None, None]
     encoder(ObservationTensors(torch.zeros(1, 1, 2), {"cloud": cloud}))
-    assert seen[0][0, 0].tolist() == [[-1.0, -1.0, -1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
+    assert encoder_inputs[0][0, 0].tolist() == [
+        [-1.0, -1.0, -1.0],
+        [0.0, 0.0, 0.0],
+        [1.0, 1.0, 1.0],
+    ]
 
 
 def test_the_range_of_the_points_is_saved_with_the_policy(pictures: Path, tmp_path: Path):
@@ -280,7 +286,7 @@ def test_the_range_of_the_points_is_saved_with_the_policy(pictures: Path, tmp_pa
     centre = module.get_buffer("encoder.normalize_points.cloud.centre")
     assert (centre - 5.0).abs().max() < 0.05
     cloud = np.random.default_rng(0).uniform(4.8, 5.2, (3, 2, 6, 3)).astype(np.float32)
-    given, noise = shown(3)
+    given, noise = policy_input(3)
     assert np.isfinite(
         load_policy(tmp_path)(PolicyInput(given.vector, {"cloud": cloud}), noise)
     ).all()
@@ -305,7 +311,7 @@ def test_onnx_answers_to_pictures_as_torch(
     trained: Path, session: onnxruntime.InferenceSession, rows: int
 ):
     assert [node.name for node in session.get_inputs()] == ["observation", "noise", "camera"]
-    given, noise = shown(rows)
+    given, noise = policy_input(rows)
     (action,) = session.run(
         ["action"], {"observation": given.vector, "noise": noise, "camera": given.sensors["camera"]}
     )
@@ -341,7 +347,7 @@ def request(given: PolicyInput, noise: np.ndarray) -> dict:
 def test_a_served_policy_sees_the_pictures_of_a_request(trained: Path):
     policy, contract = open_policy(trained)
     assert contract.sampler == load_module(trained)[0].sampler
-    given, noise = shown(1)
+    given, noise = policy_input(1)
     with served(policy, contract) as server, server.client() as connection:
         answer = ask(connection, request(given, noise))
         blind = ask(connection, {"agent": given.vector[0], "noise": noise[0]})
@@ -351,22 +357,22 @@ def test_a_served_policy_sees_the_pictures_of_a_request(trained: Path):
         short = ask(connection, request(given, noise) | {"camera": given.sensors["camera"][0, :1]})
     np.testing.assert_array_equal(answer["prediction"], load_policy(trained)(given, noise)[0])
     assert "missing ['camera']" in blind
-    assert "camera: pictures are float64, expected uint8" in scaled
+    assert "camera: images are float64, expected uint8" in scaled
     assert "camera: 1 steps, expected the newest 2" in short
 
 
-def test_a_served_policy_that_reads_is_told_the_prompt(trained: Path):
-    told = []
+def test_a_served_language_conditioned_policy_gets_the_prompt(trained: Path):
+    instructions = []
 
     def policy(observation, noise):
-        told.append(observation.instructions)
+        instructions.append(observation.instructions)
         return noise
 
     contract = replace(open_policy(trained)[1], instruction=True)
-    given, noise = shown(1)
+    given, noise = policy_input(1)
     with served(policy, contract) as server, server.client() as connection:
         ask(connection, request(given, noise) | {"prompt": "reach the square"})
         ask(connection, request(given, noise))
         wrong = ask(connection, request(given, noise) | {"prompt": 3})
-    assert told == [("reach the square",), ()]
+    assert instructions == [("reach the square",), ()]
     assert "prompt: is of type int, expected text" in wrong

@@ -1,4 +1,4 @@
-"""Learning check with a negative control: two equally good ways round an obstacle.
+"""Learning check with a negative control: two equally good paths around an obstacle.
 
 Demonstrations go from (0, 0) to (1, 0) m, half of them over a disc of 0.2 m at (0.5, 0), half of
 them under it.
@@ -76,7 +76,8 @@ def assert_keeps_both_ways(chunk: np.ndarray) -> None:
 
 
 def cloned(forks: Path, out: Path, head: Literal["gmm", "mse"]) -> np.ndarray:
-    """Chunks of behaviour cloning that learned as long as the others, at robomimic's rate."""
+    """Chunks of behaviour cloning with as many updates as the others, at robomimic's learning
+    rate."""
     policy = BehaviourCloningConfig(
         observation_fields=MODEL.observation_fields,
         horizon=LENGTH,

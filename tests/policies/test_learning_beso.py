@@ -1,14 +1,14 @@
-"""Learning check of BESO with a negative control: a commanded way round an obstacle.
+"""Learning check of BESO with a negative control: a commanded side of an obstacle.
 
 Demonstrations go from (0, 0) to (1, 0) m, half of them over a disc of 0.2 m at (0.5, 0), half of
-them under it. The goal is a point above or below the disc. At the start nothing but the goal tells
-which way an episode took, so a policy that ignores it should take both equally often; so should one
-whose goals were dealt out without regard to the way.
+them under it. The goal is a point above or below the disc. At the start only the goal determines
+the side of an episode, so a policy that ignores it should take both equally often, and so should
+one trained with goals that are independent of the side.
 
 Every window is a whole path: otherwise one in sixteen shows the start, and one in ten of these the
-start without a goal. The least noise level is the one released for Block-push. Kitchen's 0.005
-takes the second of three steps at 0.07, where a network has only seen paths of either way: it
-leaves a path in between the two where it is.
+start without a goal. The smallest noise level is the one released for Block-push. Kitchen's 0.005
+puts the second of three steps at 0.07, where the network was trained on paths of either side only:
+it leaves a path between the two unchanged.
 
 Not reached: without guidance three steps arrive less often than fifty, 0.92 against 1.00, where
 five points were meant to be the limit; from Kitchen's 0.005, 0.82 against 1.00.
@@ -58,8 +58,8 @@ VIA = 0.425
 
 
 def write_ways(demos: Path, commanded: np.ndarray) -> Path:
-    """A store with EPISODES paths, over the disc and under it in turn, and the side (+1 or -1) that
-    each is told."""
+    """A store with EPISODES paths, over the disc and under it in turn, and the commanded side (+1
+    or -1) of each."""
     rng = np.random.default_rng(0)
     x = np.linspace(0.0, 1.0, LENGTH)
     heights = np.resize([1.0, -1.0], EPISODES) * rng.uniform(0.35, 0.5, EPISODES)
@@ -97,8 +97,8 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> BesoPolicy:
 
 @pytest.fixture(scope="module")
 def misled(tmp_path_factory: pytest.TempPathFactory) -> BesoPolicy:
-    """Its goals were dealt to other episodes, so that each goes with as many paths over the disc as
-    under it."""
+    """Trained with goals of other episodes, so that each goal occurs with as many paths over the
+    disc as under it."""
     return trained(tmp_path_factory, [1.0, 1.0, -1.0, -1.0])
 
 
@@ -122,7 +122,7 @@ def rollouts(
 
 
 def obeyed(policy: BesoPolicy, guidance: float, steps: int = 3) -> float:
-    """Share of the rollouts that arrive by the commanded way."""
+    """Fraction of the rollouts that arrive on the commanded side."""
     commanded_over, over, under = rollouts(policy, guidance, steps)
     return float(np.where(commanded_over, over, under).mean())
 
@@ -141,5 +141,5 @@ def test_three_steps_obey_as_often_as_fifty(policy: BesoPolicy):
     assert obeyed(policy, 1.5) >= obeyed(policy, 1.5, steps=50) - 0.05
 
 
-def test_goals_that_meant_nothing_in_training_are_met_by_chance(misled: BesoPolicy):
+def test_goals_without_meaning_in_training_are_reached_at_random(misled: BesoPolicy):
     assert 0.35 <= obeyed(misled, guidance=1.5) <= 0.65

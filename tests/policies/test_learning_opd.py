@@ -38,25 +38,25 @@ from policies.card import PolicyCard, Shapes
 from policies.checkpoint import save_policy
 from policies.distillation.config import OnPolicyDistilConfig
 from policies.distillation.on_policy import on_policy_distil
-from policies.distillation.teachers import Teachers, TokenLessons
+from policies.distillation.teachers import Teachers, TokenDistillationLoss
 from policies.families.token_vla import TokenVlaPolicy
 from policies.load import load_module, new_module
 from policies.networks.config import BackboneConfig, ScratchConfig
 from policies.policy import Batch, ObservationTensors
 from policies.policy_config import TokenVlaConfig
-from policies.rl.collection.chunk_env import ChunkWorlds
-from policies.rl.on_policy.observations import observed_of
+from policies.rl.collection.chunk_env import ChunkEnv
+from policies.rl.on_policy.observations import observation_tensors
 from robots.interfaces import no_progress
 from robots.spec import FieldSpec
-from tests.beds.race import better, runs
-from tests.beds.word_balance import WORDS, WordBalance, expert
+from tests.toy_envs.comparison import better, runs
+from tests.toy_envs.word_balance import WORDS, WordBalance, expert
 
 pytestmark = pytest.mark.slow
 
-WORLDS, DECISIONS, ROLLOUTS, LIMIT = 16, 20, 20, 40
+NUM_ENVS, DECISIONS, ROLLOUTS, LIMIT = 16, 20, 20, 40
 LENGTHS = (10, 40, 160)
 EPISODES = 200
-TAUGHT = OnPolicyDistilConfig(
+DISTIL = OnPolicyDistilConfig(
     rollouts=ROLLOUTS,
     decisions=DECISIONS,
     batch_size=64,
@@ -124,15 +124,17 @@ def lasting(policy: TokenVlaPolicy) -> list[float]:
     """Share of the episodes of each length that are solved, with tokens drawn at temperature 1."""
     shares = []
     for length in LENGTHS:
-        worlds = ChunkWorlds(WordBalance(EPISODES, length), policy, 1, count(9_000_000), 1.0)
+        env = ChunkEnv(WordBalance(EPISODES, length), policy, 1, count(9_000_000), 1.0)
         generator = torch.Generator().manual_seed(5)
         alone = torch.ones(EPISODES, dtype=torch.bool)
         for number in range(length):
             noise_BHA = torch.randn(EPISODES, 1, 1, generator=generator)
-            led = worlds.step(
-                policy.values(policy.act(observed_of(worlds.seen()), noise_BHA).tokens_BHA)
+            led = env.step(
+                policy.values(
+                    policy.act(observation_tensors(env.observation()), noise_BHA).tokens_BHA
+                )
             )
-            # Worlds begin anew; whoever was lost before the end is not counted again.
+            # Environments begin anew; whoever was lost before the end is not counted again.
             alone &= ~led.terminated_N if number < length - 1 else led.success_N
         shares.append(round(alone.float().mean().item(), 4))
     return shares
@@ -159,10 +161,10 @@ def loaded(folder: Path) -> TokenVlaPolicy:
 def on_policy(seed: int, folder: Path, form: str) -> list[float]:
     out = folder / f"{form} {seed}"
     out.mkdir()
-    config = replace(TAUGHT, form=form, seed=seed, first_seed=10_000 * seed)  # type: ignore[arg-type]
-    env = partial(WordBalance, WORLDS, LIMIT)
+    config = replace(DISTIL, form=form, seed=seed, first_seed=10_000 * seed)  # type: ignore[arg-type]
+    env = partial(WordBalance, NUM_ENVS, LIMIT)
     metrics = on_policy_distil(config, began(folder, seed), teachers(folder), env, out, no_progress)
-    assert metrics["asked"] == TAUGHT.epochs * WORLDS * DECISIONS * ROLLOUTS
+    assert metrics["asked"] == DISTIL.epochs * NUM_ENVS * DECISIONS * ROLLOUTS
     return lasting(loaded(out))
 
 
@@ -177,30 +179,30 @@ def cloned(seed: int, folder: Path, closed: bool) -> list[float]:
     """
     student = loaded(began(folder, seed))
     _, card = load_module(began(folder, seed))
-    asked = Teachers(teachers(folder), student, card, TAUGHT)
-    way = TokenLessons(TAUGHT, student, asked)
+    teachers_of = Teachers(teachers(folder), student, card, DISTIL)
+    loss_fn = TokenDistillationLoss(DISTIL, student, teachers_of)
     generator = torch.Generator().manual_seed(seed)
-    worlds = ChunkWorlds(WordBalance(WORLDS, LIMIT), student, 1, count(10_000 * seed), 1.0)
-    shown, tokens = [], []
+    env = ChunkEnv(WordBalance(NUM_ENVS, LIMIT), student, 1, count(10_000 * seed), 1.0)
+    observations, tokens = [], []
     for _ in range(ROLLOUTS * DECISIONS):
-        seen, noise_BHA = worlds.seen(), torch.randn(WORLDS, 1, 1, generator=generator)
-        token_BHA = torch.zeros(WORLDS, 1, 1, dtype=torch.long)
-        for policy, rows, looks in asked.of(observed_of(seen)):
+        obs, noise_BHA = env.observation(), torch.randn(NUM_ENVS, 1, 1, generator=generator)
+        token_BHA = torch.zeros(NUM_ENVS, 1, 1, dtype=torch.long)
+        for policy, rows, inputs in teachers_of.assign(observation_tensors(obs)):
             assert isinstance(policy, TokenVlaPolicy)
-            token_BHA[rows] = policy.act(looks, noise_BHA[rows]).tokens_BHA
-        worlds.step(student.values(token_BHA))
-        shown.append(seen)
+            token_BHA[rows] = policy.act(inputs, noise_BHA[rows]).tokens_BHA
+        env.step(student.values(token_BHA))
+        observations.append(obs)
         tokens.append(token_BHA)
-    seen, token_BHA = torch.cat(shown), torch.cat(tokens)
-    optimizer = torch.optim.Adam(student.parameters(), TAUGHT.learning_rate)
-    for _ in range(TAUGHT.epochs):
-        for rows in torch.randperm(len(seen), generator=generator).chunk(
-            len(seen) // TAUGHT.batch_size
+    obs, token_BHA = torch.cat(observations), torch.cat(tokens)
+    optimizer = torch.optim.Adam(student.parameters(), DISTIL.learning_rate)
+    for _ in range(DISTIL.epochs):
+        for rows in torch.randperm(len(obs), generator=generator).chunk(
+            len(obs) // DISTIL.batch_size
         ):
             if closed:
-                loss = way.distance(seen[rows], {"tokens": token_BHA[rows]}).loss
+                loss = loss_fn.divergence(obs[rows], {"tokens": token_BHA[rows]}).loss
             else:
-                loss = -student.log_prob(observed_of(seen[rows]), token_BHA[rows]).mean()
+                loss = -student.log_prob(observation_tensors(obs[rows]), token_BHA[rows]).mean()
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
@@ -232,7 +234,7 @@ def of_length(found: dict[str, np.ndarray], length: int) -> dict[str, list[float
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_on_policy_is_not_behind_cloning_with_as_many_decisions_taught(
+def test_on_policy_distillation_matches_cloning_with_as_many_decisions(
     found: dict[str, np.ndarray], length: int
 ) -> None:
     scores = of_length(found, length)

@@ -1,7 +1,7 @@
 """Learning check of the VLA with a negative control: two instructions that want opposite actions.
 
-Both are demonstrated from the same pictures and the same state, so nothing but the words tells
-which action is wanted. A policy that hears the same words for both can only guess, which is 1 away
+Both are demonstrated from the same pictures and the same state, so only the instruction determines
+the action. A policy with the same instruction for both can only predict the mean, which is 1 away
 on the average of 0 and 2.
 """
 
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def examples(first: str, second: str) -> Batch:
-    """Rows that are all the same but for the words: +1 after the first, -1 after the second."""
+    """Rows that differ in the instruction only: action +1 for the first, -1 for the second."""
     draw = torch.Generator().manual_seed(0)
     picture = torch.randint(0, 256, (1, 1, 20, 30, 3), dtype=torch.uint8, generator=draw)
     state = torch.randn(1, 1, 3, generator=draw)
@@ -73,11 +73,11 @@ def distance(module: VlaPolicy, looks: ObservationTensors, chunk: Tensor) -> flo
 def test_it_learns_which_instruction_wants_which_action(folder: Path):
     batch = examples(LEFT, RIGHT)
     module = learned(folder, batch)
-    assert distance(module, batch.observed, batch.chunk_BHA) < 0.2
-    turned = batch.observed._replace(instructions=(RIGHT, LEFT) * (ROWS // 2))
+    assert distance(module, batch.obs, batch.chunk_BHA) < 0.2
+    turned = batch.obs._replace(instructions=(RIGHT, LEFT) * (ROWS // 2))
     assert distance(module, turned, -batch.chunk_BHA) < 0.2
 
 
 def test_it_cannot_when_both_instructions_are_the_same(folder: Path):
     batch = examples(LEFT, LEFT)
-    assert distance(learned(folder, batch), batch.observed, batch.chunk_BHA) > 0.6
+    assert distance(learned(folder, batch), batch.obs, batch.chunk_BHA) > 0.6

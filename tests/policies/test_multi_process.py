@@ -1,4 +1,4 @@
-"""Two processes on one processor learn what one alone learns."""
+"""Two processes on one CPU compute the same training as one."""
 
 import multiprocessing
 import os
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from policies.policy import Batch, ObservationTensors
 from policies.training.config import TrainingConfig
-from policies.training.distributed import is_main_process, number_of_draw, share
+from policies.training.distributed import is_main_process, shard, stream_number
 from policies.training.loop import Objective, resolve_device, rng, train
 from robots.errors import HandoffError
 
@@ -44,9 +44,9 @@ def pairs(step: int) -> Pairs:
 
 
 def learn(config: TrainingConfig, out: Path, spoilt_from: int | None = None) -> dict[str, Any]:
-    """Trains once; what this process saw and has at the end. The loss is NaN for draws from
+    """Trains once; what this process received and its final state. The loss is NaN for draws from
     `spoilt_from` on."""
-    model, numbers, rows, told = network(), [], set(), []
+    model, numbers, rows, progress = network(), [], set(), []
 
     def loss(batch: Pairs, number: int) -> Tensor:
         numbers.append(number)
@@ -60,7 +60,7 @@ def learn(config: TrainingConfig, out: Path, spoilt_from: int | None = None) -> 
         Objective(pairs, loss),
         "job",
         out,
-        lambda done, total, note="": told.append(done),
+        lambda done, total, note="": progress.append(done),
     )
     gradients = [parameter.grad for parameter in model.parameters()]
     return {
@@ -69,7 +69,7 @@ def learn(config: TrainingConfig, out: Path, spoilt_from: int | None = None) -> 
         "loss": trained.loss,
         "numbers": numbers,
         "rows": rows,
-        "told": told,
+        "progress": progress,
     }
 
 
@@ -94,7 +94,7 @@ def work(process: int, port: int, out: Path) -> None:
     # Both read the checkpoint of the process that wrote one.
     results["again"] = learn(CONFIG, out / "many-0")
     try:
-        learn(CONFIG, folders["spoilt"], spoilt_from=number_of_draw(3, 1))
+        learn(CONFIG, folders["spoilt"], spoilt_from=stream_number(3, 1))
     except HandoffError as error:
         results["stopped"] = str(error)
     results["main"] = is_main_process()
@@ -155,7 +155,7 @@ def test_two_processes_learn_the_weights_of_one(results: list[dict[str, Any]], t
         assert result["many"]["loss"] == pytest.approx(alone["loss"], rel=1e-4)
 
 
-def test_each_sees_its_half_and_draws_chance_of_its_own(results: list[dict[str, Any]]):
+def test_each_process_gets_its_half_and_its_own_random_numbers(results: list[dict[str, Any]]):
     assert [result["many"]["rows"] for result in results] == [{6}, {6}]
     assert results[0]["many"]["numbers"] == list(range(20))
     assert results[1]["many"]["numbers"] == [2**40 + step for step in range(20)]
@@ -165,7 +165,7 @@ def test_only_the_main_process_writes_and_reports(results: list[dict[str, Any]],
     assert [result["main"] for result in results] == [True, False]
     assert {path.name for path in (folder / "many-0").iterdir()} == {"loss.jsonl", "training.pt"}
     assert list((folder / "many-1").iterdir()) == []
-    assert [len(result["many"]["told"]) for result in results] == [20, 0]
+    assert [len(result["many"]["progress"]) for result in results] == [20, 0]
 
 
 def test_all_go_on_from_the_checkpoint_of_one(results: list[dict[str, Any]]):
@@ -183,35 +183,32 @@ def test_all_stop_when_the_loss_of_one_is_not_finite(results: list[dict[str, Any
 
 def test_rows_of_every_kind_are_shared():
     rows = torch.arange(4)
-    seen = ObservationTensors(rows, {"camera": rows + 10}, ("a", "b", "c", "d"), None)
-    mine = share((Batch(seen, rows, rows), rows), 1, 2)
+    obs = ObservationTensors(rows, {"camera": rows + 10}, ("a", "b", "c", "d"), None)
+    mine = shard((Batch(obs, rows, rows), rows), 1, 2)
     assert isinstance(mine[0], Batch)
-    assert isinstance(mine[0].observed, ObservationTensors)
+    assert isinstance(mine[0].obs, ObservationTensors)
     assert (
-        mine[0].observed.vector_BTO.tolist()
-        == mine[0].chunk_BHA.tolist()
-        == mine[1].tolist()
-        == [2, 3]
+        mine[0].obs.vector_BTO.tolist() == mine[0].chunk_BHA.tolist() == mine[1].tolist() == [2, 3]
     )
-    assert mine[0].observed.sensors["camera"].tolist() == [12, 13]
-    assert mine[0].observed.instructions == ("c", "d")
-    assert mine[0].observed.goal_BO is None
+    assert mine[0].obs.sensors["camera"].tolist() == [12, 13]
+    assert mine[0].obs.instructions == ("c", "d")
+    assert mine[0].obs.goal_BO is None
 
 
 def test_no_sentences_are_shared_as_none():
-    assert share((), 0, 2) == ()
+    assert shard((), 0, 2) == ()
 
 
 def test_one_process_has_the_very_rows():
     rows = torch.arange(3)
-    assert share(rows, 0, 1) is rows
+    assert shard(rows, 0, 1) is rows
 
 
 def test_rows_that_cannot_be_shared_evenly_are_refused():
-    with pytest.raises(HandoffError, match="5 rows per update cannot be shared evenly by 2"):
-        share(torch.arange(5), 0, 2)
+    with pytest.raises(HandoffError, match="5 rows per update cannot be divided evenly among 2"):
+        shard(torch.arange(5), 0, 2)
     with pytest.raises(HandoffError, match="type float"):
-        share(1.0, 0, 2)
+        shard(1.0, 0, 2)
 
 
 def test_every_process_takes_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch):

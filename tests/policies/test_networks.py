@@ -1,5 +1,5 @@
-"""Denoisers and encoders. Numbers of parameters are worked out from the papers' layer lists, not
-read off the code."""
+"""Denoisers and encoders. Numbers of parameters are computed from the papers' layer lists, not
+taken from the code."""
 
 import subprocess
 import sys
@@ -20,11 +20,11 @@ from policies.networks.image_encoder import (
     ImageEncoder,
     ResNet18,
     crop_images,
-    expected_places,
+    expected_positions,
     random_corners,
 )
 from policies.networks.point_encoder import PointCloudEncoder
-from policies.networks.unet import Convolution, Doubling, linear_keeping_layout
+from policies.networks.unet import Convolution, Upsample, linear_keeping_layout
 from robots.errors import HandoffError
 from tests.policies.conftest import TINY
 
@@ -202,7 +202,7 @@ def test_the_product_over_neighbours_is_a_convolution(kernel: int, stride: int):
 
 def test_doubling_is_a_transposed_convolution():
     torch.manual_seed(0)
-    own, hidden = Doubling(3), torch.randn(2, 4, 3)
+    own, hidden = Upsample(3), torch.randn(2, 4, 3)
     earlier, later = own.weight.detach().transpose(1, 2).split(3, dim=1)
     # Of torch's four taps the even output takes 3 and 1, the odd one 2 and 0, from the earlier and
     # the later step.
@@ -259,13 +259,13 @@ def test_channels_that_do_not_fall_into_groups_are_refused(channels: tuple[int, 
 def test_the_keypoint_of_one_peak_is_its_place(row: int, column: int, place: tuple[float, float]):
     logits = torch.zeros(1, 1, 3, 5)
     logits[0, 0, row, column] = 100.0
-    assert expected_places(logits)[0, 0].tolist() == pytest.approx(place, abs=1e-6)
+    assert expected_positions(logits)[0, 0].tolist() == pytest.approx(place, abs=1e-6)
 
 
 def test_the_keypoint_of_two_equal_peaks_is_between_them():
     logits = torch.full((1, 1, 3, 5), -100.0)
     logits[0, 0, 0, 0] = logits[0, 0, 0, 2] = 0.0
-    assert expected_places(logits)[0, 0].tolist() == pytest.approx((-0.5, -1.0))
+    assert expected_positions(logits)[0, 0].tolist() == pytest.approx((-0.5, -1.0))
 
 
 def test_crops_lie_at_their_corners_or_in_the_middle():
@@ -300,9 +300,9 @@ def test_pictures_become_features_and_every_parameter_learns():
 @pytest.mark.parametrize(
     ("pictures", "message"),
     [
-        (torch.zeros(1, 1, 96, 96, 3), "pictures are torch.float32"),
+        (torch.zeros(1, 1, 96, 96, 3), "images are torch.float32"),
         (torch.zeros(1, 1, 3, 96, 96, dtype=torch.uint8), r"shape \(1, 1, 3, 96, 96\)"),
-        (torch.zeros(1, 1, 96, 80, 3, dtype=torch.uint8), "84x84 px from pictures of 96x80 px"),
+        (torch.zeros(1, 1, 96, 80, 3, dtype=torch.uint8), "84x84 px from images of 96x80 px"),
     ],
 )
 def test_pictures_that_are_not_as_expected_are_refused(pictures: Tensor, message: str):

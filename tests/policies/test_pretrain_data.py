@@ -1,5 +1,4 @@
-"""Pretraining from several stores, from pictures, with instructions and goals, and from saved
-weights."""
+"""Pretraining from several stores, with images, instructions and goals, and from saved weights."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ import torch
 
 from policies.checkpoint import read_weights, save_policy
 from policies.data.demonstrations import open_store, read_demonstrations, read_stores
-from policies.data.frames import FrameSpace
+from policies.data.frames import FrameStorage
 from policies.data.windows import chunks, window_index
 from policies.imitation.config import MixedStore, PretrainConfig
 from policies.imitation.objective import imitation_objective, prepare, validation_loss
@@ -104,7 +103,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sensor_demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four episodes with a camera of 10x10 px and a point cloud."""
     camera = FieldSpec(shape=(10, 10, 3), dtype="uint8", unit="u8")
     fields = {**FIELDS, "camera": camera, "cloud": CLOUD}
@@ -127,26 +126,24 @@ def test_windows_of_every_store_are_counted(demos: Path, other: Path, tmp_path: 
 def test_held_out_episodes_and_order_of_the_first_store_are_as_without_a_mixture(
     demos: Path, other: Path
 ):
-    alone, both = (prepare(config, demos, FrameSpace(), CPU) for config in (CONFIG, mixed(other)))
-    count = len(alone.split.learned)
+    alone, both = (prepare(config, demos, FrameStorage(), CPU) for config in (CONFIG, mixed(other)))
+    count = len(alone.split.train)
     assert both.mixture.counts[0] == count
-    assert torch.equal(
-        alone.split.learned.observation_NT, both.split.learned.observation_NT[:count]
-    )
+    assert torch.equal(alone.split.train.observation_NT, both.split.train.observation_NT[:count])
 
 
 def test_a_batch_is_divided_by_the_weights(demos: Path, other: Path):
-    lesson = prepare(mixed(other, weight=3.0), demos, FrameSpace(), CPU)
-    first = lesson.mixture.counts[0]
-    drawn = np.concatenate([lesson.mixture.batch(16, step, 0) for step in range(10)])
+    setup = prepare(mixed(other, weight=3.0), demos, FrameStorage(), CPU)
+    first = setup.mixture.counts[0]
+    drawn = np.concatenate([setup.mixture.batch(16, step, 0) for step in range(10)])
     assert [(drawn < first).sum(), (drawn >= first).sum()] == [40, 120]
 
 
 def test_the_store_itself_may_be_named(demos: Path, other: Path):
     config = mixed(other / "store.zarr")
     assert (
-        prepare(config, demos, FrameSpace(), CPU).mixture
-        == prepare(mixed(other), demos, FrameSpace(), CPU).mixture
+        prepare(config, demos, FrameStorage(), CPU).mixture
+        == prepare(mixed(other), demos, FrameStorage(), CPU).mixture
     )
 
 
@@ -158,7 +155,7 @@ def test_normalisers_are_fitted_to_the_learned_episodes_of_all_stores(tmp_path: 
         validation_fraction=0.0,
         policy=replace(TINY, anchor_field=None),
     )
-    module = prepare(config, first, FrameSpace(), CPU).module
+    module = prepare(config, first, FrameStorage(), CPU).module
     parts = [EpisodeStore.open(path / "store.zarr") for path in (first, second)]
     agent = np.concatenate([store.column("policy", "agent") for store in parts])
     middle = (agent.min(axis=0) + agent.max(axis=0)) / 2
@@ -169,8 +166,8 @@ def test_normalisers_are_fitted_to_the_learned_episodes_of_all_stores(tmp_path: 
 
 def test_held_out_episodes_do_not_count_for_the_normalisers(tmp_path: Path):
     demos = write_store(tmp_path / "demos", (9,) * 10)
-    lesson = prepare(replace(CONFIG, validation_fraction=0.5), demos, FrameSpace(), CPU)
-    episodes = (lesson.split.learned.observation_NT[:, -1] // 9).unique()
+    setup = prepare(replace(CONFIG, validation_fraction=0.5), demos, FrameStorage(), CPU)
+    episodes = (setup.split.train.observation_NT[:, -1] // 9).unique()
     assert len(episodes) == 5
     agent = (
         EpisodeStore.open(demos / "store.zarr")
@@ -180,20 +177,20 @@ def test_held_out_episodes_do_not_count_for_the_normalisers(tmp_path: Path):
     agent = agent.reshape(-1, 2)
     expected = (agent.min(axis=0).astype(np.float64) + agent.max(axis=0)) / 2
     assert torch.equal(
-        lesson.module.normalize_observation.centre[2:], torch.from_numpy(expected).float()
+        setup.module.normalize_observation.centre[2:], torch.from_numpy(expected).float()
     )
 
 
 def test_chunks_are_normalised_by_the_moments_of_all_learned_windows(demos: Path):
-    lesson = prepare(replace(CONFIG, validation_fraction=0.0), demos, FrameSpace(), CPU)
+    setup = prepare(replace(CONFIG, validation_fraction=0.0), demos, FrameStorage(), CPU)
     data = read_demonstrations(demos, TINY)
     index = window_index(data.ends_E, TINY.n_obs_steps, TINY.horizon, TINY.n_action_steps)
-    values = chunks(index, data.observation_MO, data.action_MA, lesson.module.anchor).astype(
+    values = chunks(index, data.observation_MO, data.action_MA, setup.module.anchor).astype(
         np.float64
     )
     mean, deviation = torch.from_numpy(values.mean(axis=0)), torch.from_numpy(values.std(axis=0))
-    assert torch.equal(lesson.module.normalize_action.centre, mean.float())
-    assert torch.equal(lesson.module.normalize_action.scale, (2 * deviation).float())
+    assert torch.equal(setup.module.normalize_action.centre, mean.float())
+    assert torch.equal(setup.module.normalize_action.scale, (2 * deviation).float())
 
 
 @pytest.mark.parametrize(
@@ -218,22 +215,22 @@ def test_a_store_that_disagrees_is_named_with_its_field(
 ):
     path = write_store(tmp_path / "odd", (9,), {**FIELDS, **changes})
     with pytest.raises(HandoffError, match=f"odd: field {words} as in"):
-        prepare(mixed(path), demos, FrameSpace(), CPU)
+        prepare(mixed(path), demos, FrameStorage(), CPU)
 
 
 def test_a_store_without_a_field_is_named(demos: Path, tmp_path: Path):
     path = write_store(tmp_path / "odd", (9,), {name: FIELDS[name] for name in ("agent", "action")})
     with pytest.raises(HandoffError, match="odd: stream 'policy' has no field 'goal'"):
-        prepare(mixed(path), demos, FrameSpace(), CPU)
+        prepare(mixed(path), demos, FrameStorage(), CPU)
 
 
 def test_a_store_of_another_rate_is_named(demos: Path, tmp_path: Path):
     path = write_store(tmp_path / "odd", (9,), rate_hz=20.0)
     with pytest.raises(HandoffError, match="odd: 20 Hz, expected 10 Hz"):
-        prepare(mixed(path), demos, FrameSpace(), CPU)
+        prepare(mixed(path), demos, FrameStorage(), CPU)
 
 
-def test_a_mixture_and_its_frames_on_the_disk_survive_a_kill(seen: Path, tmp_path: Path):
+def test_a_mixture_and_its_frames_on_the_disk_survive_a_kill(sensor_demos: Path, tmp_path: Path):
     further = write_store(
         tmp_path / "further",
         (8, 9),
@@ -245,21 +242,24 @@ def test_a_mixture_and_its_frames_on_the_disk_survive_a_kill(seen: Path, tmp_pat
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     for out in (whole, parts):
         out.mkdir()
-    run_until_killed(27, pretrain, config, seen, parts)
+    run_until_killed(27, pretrain, config, sensor_demos, parts)
     assert len(list(parts.glob("frames-*.bin"))) == 2
     calls = []
     # Less memory or more is no other training.
     pretrain(
-        replace(config, memory_gb=1.0), seen, parts, lambda done, total, note="": calls.append(done)
+        replace(config, memory_gb=1.0),
+        sensor_demos,
+        parts,
+        lambda done, total, note="": calls.append(done),
     )
     assert calls[0] == 21
-    pretrain(config, seen, whole, no_progress)
+    pretrain(config, sensor_demos, whole, no_progress)
     assert same_weights(whole, parts)
     assert not list(tmp_path.rglob("*frames-*"))
 
 
 def test_frames_that_are_laid_out_already_are_not_decoded_again(
-    seen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sensor_demos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     wanted, read = [], EpisodeStore.read
 
@@ -270,21 +270,21 @@ def test_frames_that_are_laid_out_already_are_not_decoded_again(
         return read(store, episode, stream, fields)
 
     monkeypatch.setattr(EpisodeStore, "read", watched)
-    stores = [open_store("seen", seen / "store.zarr", SEEING)]
+    stores = [open_store("seen", sensor_demos / "store.zarr", SEEING)]
     first, second = (
-        read_stores(stores, FrameSpace(0.0, tmp_path)).sensors["camera"] for _ in range(2)
+        read_stores(stores, FrameStorage(0.0, tmp_path)).sensors["camera"] for _ in range(2)
     )
     assert wanted == [True] * 4 + [False] * 4
     assert torch.equal(first.steps(torch.arange(42)), second.steps(torch.arange(42)))
 
 
-def test_a_store_that_grew_is_laid_out_anew(tmp_path: Path):
+def test_frames_of_a_store_that_grew_are_written_again(tmp_path: Path):
     camera = FieldSpec(shape=(4, 4, 3), dtype="uint8", unit="u8")
     demos = write_store(tmp_path / "demos", (9,), {**FIELDS, "camera": camera})
     lengths = []
     for _ in range(2):
         data = read_stores(
-            [open_store("demos", demos / "store.zarr", SEEING)], FrameSpace(0.0, tmp_path)
+            [open_store("demos", demos / "store.zarr", SEEING)], FrameStorage(0.0, tmp_path)
         )
         lengths.append(len(data.sensors["camera"]))
         values = {
@@ -296,26 +296,26 @@ def test_a_store_that_grew_is_laid_out_anew(tmp_path: Path):
     assert lengths == [9, 12]
 
 
-def test_pictures_are_read_as_recorded(seen: Path, tmp_path: Path):
-    stores = [open_store("seen", seen / "store.zarr", SEEING)] * 2
-    data = read_stores(stores, FrameSpace(0.0, tmp_path))
-    recorded = EpisodeStore.open(seen / "store.zarr").column("policy", "camera")
+def test_pictures_are_read_as_recorded(sensor_demos: Path, tmp_path: Path):
+    stores = [open_store("seen", sensor_demos / "store.zarr", SEEING)] * 2
+    data = read_stores(stores, FrameStorage(0.0, tmp_path))
+    recorded = EpisodeStore.open(sensor_demos / "store.zarr").column("policy", "camera")
     found = data.sensors["camera"].steps(torch.arange(2 * len(recorded))).numpy()
     assert np.array_equal(found, np.concatenate([recorded, recorded]))
 
 
-def test_points_are_normalised_by_the_range_of_the_learned_episodes(seen: Path):
+def test_points_are_normalised_by_the_range_of_the_learned_episodes(sensor_demos: Path):
     module = prepare(
-        replace(CONFIG, policy=FELT, validation_fraction=0.0), seen, FrameSpace(), CPU
+        replace(CONFIG, policy=FELT, validation_fraction=0.0), sensor_demos, FrameStorage(), CPU
     ).module
-    points = EpisodeStore.open(seen / "store.zarr").column("policy", "cloud").reshape(-1, 3)
+    points = EpisodeStore.open(sensor_demos / "store.zarr").column("policy", "cloud").reshape(-1, 3)
     centre = module.state_dict()["encoder.normalize_points.cloud.centre"]
     np.testing.assert_allclose(
         centre.numpy(), (points.min(axis=0) + points.max(axis=0)) / 2, rtol=1e-6
     )
 
 
-def told(demos: Path, instruction: str | None = None) -> tuple[str, ...]:
+def instructions_of(demos: Path, instruction: str | None = None) -> tuple[str, ...]:
     model = VlaConfig(
         observation_fields=("goal", "agent"),
         backbone=BackboneConfig(folder="nowhere"),
@@ -328,11 +328,11 @@ def test_instructions_come_from_episode_then_policy_then_task(tmp_path: Path):
     demos = write_store(
         tmp_path / "demos", (9, 9), metadata=[{"instruction": "push the point"}, {}]
     )
-    assert told(demos) == ("push the point", "push point")
-    assert told(demos, "go on") == ("push the point", "go on")
+    assert instructions_of(demos) == ("push the point", "push point")
+    assert instructions_of(demos, "go on") == ("push the point", "go on")
 
 
-def test_words_recorded_with_an_episode_come_before_the_policys_and_behind_its_metadata(
+def test_recorded_instructions_rank_after_metadata_and_before_the_policys_default(
     tmp_path: Path,
 ):
     demos, words = tmp_path / "demos", text_field(16)
@@ -349,7 +349,7 @@ def test_words_recorded_with_an_episode_come_before_the_policys_and_behind_its_m
         ):
             values = {name: np.zeros((9, *spec.shape), spec.dtype) for name, spec in FIELDS.items()}
             writer.append({"policy": values | {"instruction": encode([said] * 9, 16)}}, metadata)
-    assert told(demos, "go on") == ("go left", "turn round", "stop")
+    assert instructions_of(demos, "go on") == ("go left", "turn round", "stop")
 
 
 def test_instructions_are_not_read_for_a_policy_that_hears_nothing(demos: Path):
@@ -360,33 +360,33 @@ def test_instructions_are_not_read_for_a_policy_that_hears_nothing(demos: Path):
 def test_an_instruction_that_is_no_sentence_is_refused(line: Any, tmp_path: Path):
     demos = write_store(tmp_path / "demos", (9,), metadata=[{"instruction": line}])
     with pytest.raises(HandoffError, match="instruction of episode 0 is"):
-        told(demos)
+        instructions_of(demos)
 
 
 def test_future_goals_are_a_pure_function_of_the_update(demos: Path):
     policy = BesoConfig(
         observation_fields=("goal", "agent"), goal_fields=("agent",), layers=1, heads=2, width=16
     )
-    lesson = prepare(replace(CONFIG, policy=policy), demos, FrameSpace(), CPU)
-    learned = lesson.split.learned
-    objective = imitation_objective(lesson.module, learned, len(learned), 0, "fp32", lesson.mixture)
-    goals = [
-        goal for step in (5, 5, 6) if (goal := objective.batch(step).observed.goal_BO) is not None
-    ]
+    setup = prepare(replace(CONFIG, policy=policy), demos, FrameStorage(), CPU)
+    train_windows = setup.split.train
+    objective = imitation_objective(
+        setup.module, train_windows, len(train_windows), 0, "fp32", setup.mixture
+    )
+    goals = [goal for step in (5, 5, 6) if (goal := objective.batch(step).obs.goal_BO) is not None]
     assert torch.equal(goals[0], goals[1])
     assert not torch.equal(goals[0], goals[2])
-    assert np.isfinite(validation_loss(lesson.module, lesson.split.held_out, 0))
+    assert np.isfinite(validation_loss(setup.module, setup.split.held_out, 0))
 
 
-def test_preflight_can_tell_reading_from_putting_together(seen: Path):
-    lesson = prepare(replace(CONFIG, policy=FELT), seen, FrameSpace(), CPU)
+def test_preflight_can_tell_reading_from_putting_together(sensor_demos: Path):
+    setup = prepare(replace(CONFIG, policy=FELT), sensor_demos, FrameStorage(), CPU)
     batches = imitation_objective(
-        lesson.module, lesson.split.learned, 16, 0, "fp32", lesson.mixture
+        setup.module, setup.split.train, 16, 0, "fp32", setup.mixture
     ).batch
     assert isinstance(batches, TwoStageBatch)
     whole, parts = batches(3), batches.collate(batches.decode(3))
     assert torch.equal(whole.chunk_BHA, parts.chunk_BHA)
-    assert torch.equal(whole.observed.sensors["cloud"], parts.observed.sensors["cloud"])
+    assert torch.equal(whole.obs.sensors["cloud"], parts.obs.sensors["cloud"])
     assert set(batches.decode(3).frames) == {"cloud"}
 
 
@@ -400,7 +400,7 @@ def test_a_commanded_goal_is_not_drawn(demos: Path):
         width=16,
     )
     assert (
-        prepare(replace(CONFIG, policy=policy), demos, FrameSpace(), CPU).split.learned.goal_end_N
+        prepare(replace(CONFIG, policy=policy), demos, FrameStorage(), CPU).split.train.goal_end_N
         is None
     )
 
@@ -408,18 +408,18 @@ def test_a_commanded_goal_is_not_drawn(demos: Path):
 def test_training_starts_from_saved_weights_and_their_normalisers(
     demos: Path, other: Path, tmp_path: Path
 ):
-    lesson = prepare(replace(CONFIG, training=replace(TRAINING, seed=5)), demos, FrameSpace(), CPU)
-    save_policy(tmp_path, lesson.card, lesson.module.state_dict())
+    setup = prepare(replace(CONFIG, training=replace(TRAINING, seed=5)), demos, FrameStorage(), CPU)
+    save_policy(tmp_path, setup.card, setup.module.state_dict())
     config = replace(CONFIG, initial=str(tmp_path))
     kept, refitted = (
         prepare(
-            replace(config, keep_normalizers=keep), other, FrameSpace(), CPU
+            replace(config, keep_normalizers=keep), other, FrameStorage(), CPU
         ).module.state_dict()
         for keep in (True, False)
     )
     saved, fitted = (
         read_weights(tmp_path),
-        prepare(CONFIG, other, FrameSpace(), CPU).module.state_dict(),
+        prepare(CONFIG, other, FrameStorage(), CPU).module.state_dict(),
     )
     assert all(torch.equal(kept[name], saved[name]) for name in saved)
     for name in saved:
@@ -445,19 +445,19 @@ def test_training_starts_from_saved_weights_and_their_normalisers(
 def test_weights_of_another_policy_are_refused(
     policy: Any, words: str, demos: Path, tmp_path: Path
 ):
-    lesson = prepare(CONFIG, demos, FrameSpace(), CPU)
-    save_policy(tmp_path, lesson.card, lesson.module.state_dict())
+    setup = prepare(CONFIG, demos, FrameStorage(), CPU)
+    save_policy(tmp_path, setup.card, setup.module.state_dict())
     with pytest.raises(HandoffError, match=words):
-        prepare(replace(CONFIG, policy=policy, initial=str(tmp_path)), demos, FrameSpace(), CPU)
+        prepare(replace(CONFIG, policy=policy, initial=str(tmp_path)), demos, FrameStorage(), CPU)
 
 
 def test_a_single_episode_is_learned_and_not_held_out(tmp_path: Path):
-    lesson = prepare(CONFIG, write_store(tmp_path / "demos", (9,)), FrameSpace(), CPU)
-    assert (len(lesson.split.learned), len(lesson.split.held_out)) == (8, 0)
+    setup = prepare(CONFIG, write_store(tmp_path / "demos", (9,)), FrameStorage(), CPU)
+    assert (len(setup.split.train), len(setup.split.held_out)) == (8, 0)
 
 
 def test_validation_loss_is_the_mean_over_all_rows(demos: Path):
-    lesson = prepare(replace(CONFIG, validation_fraction=0.9), demos, FrameSpace(), CPU)
+    setup = prepare(replace(CONFIG, validation_fraction=0.9), demos, FrameStorage(), CPU)
 
     class Counted(torch.nn.Module):
         """Its loss is the mean number of the rows, so that slices of unequal size show."""
@@ -468,7 +468,7 @@ def test_validation_loss_is_the_mean_over_all_rows(demos: Path):
             self.rows.append(len(batch.chunk_BHA))
             return batch.chunk_BHA[:, 0, 0].mean()
 
-    held_out = lesson.split.held_out
+    held_out = setup.split.held_out
     found = validation_loss(Counted(), held_out, 0)  # type: ignore[arg-type]
     assert len(Counted.rows) > 1
     assert sum(Counted.rows) == 4 * len(held_out)
@@ -482,12 +482,12 @@ def test_a_policy_without_its_kind_is_refused_by_name():
 
 def test_the_card_of_a_mixture_is_that_of_the_demonstrations(demos: Path, tmp_path: Path):
     further = write_store(tmp_path / "further", (9, 9))
-    assert prepare(mixed(further), demos, FrameSpace(), CPU).card.task == "point"
+    assert prepare(mixed(further), demos, FrameStorage(), CPU).card.task == "point"
 
 
 def test_stores_of_different_robots_are_not_mixed(demos: Path, tmp_path: Path):
     panda, fr3 = (write_store(tmp_path / name, (9, 9), robot=name) for name in ("panda", "fr3"))
-    lesson = prepare(mixed(panda), demos, FrameSpace(), CPU)
-    assert lesson.card.robot == "panda", "of the only store that states one"
+    setup = prepare(mixed(panda), demos, FrameStorage(), CPU)
+    assert setup.card.robot == "panda", "of the only store that states one"
     with pytest.raises(HandoffError, match="with the robot 'fr3', expected 'panda'"):
-        prepare(mixed(fr3), panda, FrameSpace(), CPU)
+        prepare(mixed(fr3), panda, FrameStorage(), CPU)

@@ -1,5 +1,4 @@
-"""The table of random streams: its values are results, so a changed one changes every number that
-was ever reported."""
+"""The table of random streams: changing a value changes every reported result."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from policies.random_streams import (
     sequence_seed,
     update_seed,
 )
-from policies.training.distributed import number_of_draw
+from policies.training.distributed import stream_number
 from policies.training.loop import rng
 
 
@@ -91,8 +90,8 @@ def test_a_stream_draws_what_its_bare_number_draws() -> None:
 
 
 def test_process_zero_draws_by_the_number_of_the_update_alone() -> None:
-    assert number_of_draw(7, 0) == 7
-    assert number_of_draw(7, 2) == 7 + 2 * 2**40
+    assert stream_number(7, 0) == 7
+    assert stream_number(7, 2) == 7 + 2 * 2**40
 
 
 @pytest.mark.parametrize(
@@ -108,7 +107,7 @@ def test_a_mixed_seed_stays_what_it_was(seed: int, number: int, mixed: int) -> N
     assert mixed_seed(seed, number) == mixed
 
 
-def test_a_minibatch_seed_is_worked_out_by_hand() -> None:
+def test_a_minibatch_seed_equals_a_worked_number() -> None:
     assert minibatch_seed(0, 0, 0) == 0
     assert minibatch_seed(0, 0, 0, 0) == 1
     assert minibatch_seed(0, 0, 1) == 100_003

@@ -1,5 +1,4 @@
-"""Backbones that nothing was learned by yet, and policies that read words beside a state without
-any camera."""
+"""Backbones from scratch, and language-conditioned policies with a state but without cameras."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -55,20 +54,22 @@ def observed(rows: int) -> ObservationTensors:
 
 
 def test_known_sentences_take_a_token_a_word_and_unknown_ones_more():
-    backbone = load_backbone(BackboneConfig(scratch=SCRATCH), weights=True, sees=False)
+    backbone = load_backbone(BackboneConfig(scratch=SCRATCH), weights=True, keep_vision=False)
     known, unknown = backbone.tokens(SENTENCES[:1]), backbone.tokens(("lift the crimson block",))
     assert known.token_BL.shape == (1, 6)
     assert 6 < unknown.token_BL.shape[1] < 24
 
 
 def test_without_sentences_a_token_is_a_byte():
-    backbone = load_backbone(BackboneConfig(scratch=ScratchConfig()), weights=True, sees=False)
+    backbone = load_backbone(
+        BackboneConfig(scratch=ScratchConfig()), weights=True, keep_vision=False
+    )
     assert backbone.tokens(("abc",)).token_BL.shape == (1, 4)
     assert backbone.vision is None
 
 
-def test_words_of_rows_are_padded_to_the_longest_in_their_order():
-    backbone = load_backbone(BackboneConfig(scratch=SCRATCH), weights=True, sees=False)
+def test_instructions_are_padded_to_the_longest_in_their_order():
+    backbone = load_backbone(BackboneConfig(scratch=SCRATCH), weights=True, keep_vision=False)
     words = backbone.tokens(("go", SENTENCES[0], "go"))
     assert words.mask_BL.sum(dim=1).tolist() == [3, 6, 3]
     assert torch.equal(words.token_BL[0], words.token_BL[2])
@@ -84,35 +85,37 @@ def test_every_field_is_a_token_of_its_own(family: type[TokenVlaConfig] | type[V
 
 
 @FAMILIES
-def test_the_words_and_every_field_have_a_say(family: type[TokenVlaConfig] | type[VlaConfig]):
-    module, seen = policy(family), observed(8)
+def test_the_instruction_and_every_field_affect_the_chunk(
+    family: type[TokenVlaConfig] | type[VlaConfig],
+):
+    module, obs = policy(family), observed(8)
     chunk = torch.rand(8, 3, 2, generator=torch.Generator().manual_seed(3))
 
-    def loss(shown: ObservationTensors) -> float:
-        batch = Batch(shown, chunk, torch.zeros(8, 3, dtype=torch.bool))
+    def loss(inputs: ObservationTensors) -> float:
+        batch = Batch(inputs, chunk, torch.zeros(8, 3, dtype=torch.bool))
         return module.loss(batch, np.random.default_rng(0)).item()
 
-    usual = loss(seen)
-    assert loss(seen) == usual
-    assert loss(seen._replace(instructions=SENTENCES[::-1] * 4)) != usual
+    usual = loss(obs)
+    assert loss(obs) == usual
+    assert loss(obs._replace(instructions=SENTENCES[::-1] * 4)) != usual
     for first, end in SHAPES.entries.values():
-        vector = seen.vector_BTO.clone()
+        vector = obs.vector_BTO.clone()
         vector[..., first:end] += 0.1
-        assert loss(seen._replace(vector_BTO=vector)) != usual
+        assert loss(obs._replace(vector_BTO=vector)) != usual
 
 
-def test_objects_of_one_form_share_what_is_learned_of_them_and_are_told_apart():
+def test_objects_of_one_size_share_a_projection_and_differ_by_name():
     torch.manual_seed(0)
     module = new_module(replace(config(TokenVlaConfig), state_tokens="object"), SHAPES).eval()
     backbone = module.backbone
     assert isinstance(backbone, VisionLanguageModel)
     assert len(backbone.state_projections) == 1
-    seen, noise = observed(2), torch.zeros(2, 3, 2)
+    obs, noise = observed(2), torch.zeros(2, 3, 2)
     swapped = torch.cat(
-        [seen.vector_BTO[..., part] for part in (slice(3), slice(6, 9), slice(3, 6))], dim=-1
+        [obs.vector_BTO[..., part] for part in (slice(3), slice(6, 9), slice(3, 6))], dim=-1
     )
-    assert not torch.equal(module.logits(seen), module.logits(seen._replace(vector_BTO=swapped)))  # type: ignore[operator]
-    assert module.sample(seen, noise).shape == (2, 3, 2)
+    assert not torch.equal(module.logits(obs), module.logits(obs._replace(vector_BTO=swapped)))  # type: ignore[operator]
+    assert module.sample(obs, noise).shape == (2, 3, 2)
 
 
 def test_objects_of_another_form_have_a_projection_of_their_own():
@@ -158,9 +161,9 @@ def test_a_saved_one_answers_as_before(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"width": 36, "heads": 8}, "a width that twice the heads divides"),
+        ({"width": 36, "heads": 8}, "a width that is a multiple of twice the heads"),
         ({"vocabulary": 100}, "a vocabulary of at least 260"),
-        ({"picture": 40}, "a picture that 16 divides"),
+        ({"picture": 40}, "that is a multiple of 16"),
         ({"layers": 0}, "at least 1 each"),
     ],
 )
@@ -176,5 +179,5 @@ def test_a_backbone_is_from_a_folder_or_from_scratch():
 
 
 def test_one_from_scratch_must_learn():
-    with pytest.raises(HandoffError, match="knows nothing yet"):
+    with pytest.raises(HandoffError, match="from scratch is untrained"):
         new_module(replace(config(VlaConfig), train_backbone="none"), SHAPES)

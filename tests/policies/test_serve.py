@@ -47,11 +47,11 @@ def client(server):
 
 def test_first_frame_tells_protocol_contract_and_digest(server):
     with server.connect() as connection:
-        told = msgpack.unpackb(connection.recv(timeout=30.0))
-    assert told["protocol"] == "handoff-policy/1"
-    assert told["contract"]["observation"]["keypoints"]["shape"] == [9, 2]
-    assert told["contract"]["rate_hz"] == 10.0
-    assert len(told["digest"]) == 64
+        metadata = msgpack.unpackb(connection.recv(timeout=30.0))
+    assert metadata["protocol"] == "handoff-policy/1"
+    assert metadata["contract"]["observation"]["keypoints"]["shape"] == [9, 2]
+    assert metadata["contract"]["rate_hz"] == 10.0
+    assert len(metadata["digest"]) == 64
 
 
 def test_chunk_is_that_of_the_local_policy_bit_for_bit(client):
@@ -80,7 +80,7 @@ def test_noise_is_drawn_from_the_seed_and_number_of_the_request(client):
     assert (answer["seed"], answer["chunk"]) == (7, 2)
 
 
-def test_noise_that_nobody_chose_is_numbered_and_told():
+def test_noise_of_the_server_is_numbered_and_reported():
     with served(seed=11) as running, running.client() as connection:
         for chunk in range(3):
             answer = ask(connection, fields())
@@ -128,7 +128,7 @@ def test_no_start_on_an_address_of_others_without_a_token(host):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-def test_token_for_the_own_machine_is_made_up_anew(host):
+def test_a_token_for_the_own_machine_is_generated(host):
     assert len(choose_token(host, None)) >= 32
     assert choose_token(host, None) != choose_token(host, None)
 
@@ -155,12 +155,12 @@ WRONG = {
     "unknown field": ({"wrist": np.zeros(2)}, "unknown ['wrist']"),
     "shape": ({"agent": np.zeros((2, 3))}, "agent: shape (2, 3)"),
     "history": ({"agent": np.zeros((1, 2))}, "agent: 1 steps, expected the newest 2"),
-    "kind": ({"agent": np.zeros((2, 2), complex)}, "dtype '<c16' is not taken"),
+    "kind": ({"agent": np.zeros((2, 2), complex)}, "dtype '<c16' is not accepted"),
     "not finite": ({"agent": np.full((2, 2), np.nan)}, "agent: value at index (0, 0) is nan"),
     "list": ({"agent": [[0.0, 0.0], [0.0, 0.0]]}, "agent: is a list"),
     "object": (
         {"agent": {b"__ndarray__": True, b"data": b"x", b"dtype": "|O", b"shape": [1]}},
-        "'|O' is not taken",
+        "'|O' is not accepted",
     ),
     "noise shape": ({"noise": np.zeros((8, 2))}, "noise: shape (8, 2)"),
     "noise and seed": ({"noise": np.zeros((16, 2)), "seed": 1}, "noise: comes with seed"),
@@ -244,7 +244,7 @@ def first_answer(connections):
     raise AssertionError("nobody was answered")
 
 
-def test_one_request_runs_one_waits_and_the_third_is_told_that_the_server_is_busy():
+def test_one_request_runs_one_waits_and_the_third_gets_a_busy_error():
     policy, request = Held(), encode(fields())
     with served(policy, queue=1) as running:
         clients = [running.client() for _ in range(3)]
@@ -253,7 +253,7 @@ def test_one_request_runs_one_waits_and_the_third_is_told_that_the_server_is_bus
         for connection in clients[1:]:
             connection.send(request)
         refusal, (waiting,) = first_answer(clients[1:])
-        assert "busy, 1 requests wait" in str(refusal)
+        assert "busy, 1 requests are queued" in str(refusal)
         policy.go.set()
         for connection in (clients[0], waiting):
             assert isinstance(connection.recv(timeout=30.0), bytes)
@@ -262,7 +262,7 @@ def test_one_request_runs_one_waits_and_the_third_is_told_that_the_server_is_bus
     assert policy.most == 1
 
 
-def test_one_client_too_many_is_told_to_come_back_later():
+def test_one_client_too_many_gets_try_again_later():
     with served(clients=1) as running, running.client() as connection, running.connect() as other:
         with pytest.raises(ConnectionClosed) as caught:
             other.recv(timeout=30.0)
@@ -382,19 +382,23 @@ def test_saved_policy_is_served_as_it_computes_by_itself(tmp_path):
         model=TINY,
     )
     save_policy(tmp_path, card, DiffusionPolicy(TINY, card.shapes).state_dict())
-    policy, told = open_policy(tmp_path)
+    policy, loaded_contract = open_policy(tmp_path)
     observation = {
         name: np.array([[0.1, 0.2], [0.2, 0.3]], np.float32) for name in ("goal", "agent")
     }
     noise = chunk_noise(5, 0, 4, 2)
-    with served(policy, told) as running, running.client() as connection:
+    with served(policy, loaded_contract) as running, running.client() as connection:
         answer = ask(connection, {**observation, "seed": 5, "chunk": 0})
     stacked = np.concatenate([observation["goal"], observation["agent"]], axis=1)[None]
     np.testing.assert_array_equal(
         answer["prediction"], load_policy(tmp_path)(stacked, noise[None])[0]
     )
-    assert isinstance(told, Contract)
-    assert (told.task, told.sampler, told.action_interface) == ("point", "ddim-4", "pd_target")
+    assert isinstance(loaded_contract, Contract)
+    assert (loaded_contract.task, loaded_contract.sampler, loaded_contract.action_interface) == (
+        "point",
+        "ddim-4",
+        "pd_target",
+    )
 
 
 def test_path_that_holds_no_policy_is_a_clear_error(tmp_path):

@@ -1,4 +1,4 @@
-"""Nothing that a client sends ends the server or keeps the next request from its answer."""
+"""No client message stops the server or prevents the answer to the next request."""
 
 import socket
 

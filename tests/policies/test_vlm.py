@@ -12,7 +12,7 @@ from policies.networks.vlm import (
     Prefix,
     VisionLanguageModel,
     load_backbone,
-    padded_picture,
+    padded_image,
     positions,
     prefix_mask,
 )
@@ -41,12 +41,17 @@ def pictures(rows: int, *cameras: str, seed: int = 0) -> dict[str, Tensor]:
     }
 
 
-def shown(
-    model: VisionLanguageModel, seen: dict[str, Tensor], told: tuple[str, ...], state_BTO: Tensor
+def prefix_of(
+    model: VisionLanguageModel,
+    images: dict[str, Tensor],
+    instruction: tuple[str, ...],
+    state_BTO: Tensor,
 ) -> Prefix:
     """With the state as one token, where the model has one."""
     return model.prefix(
-        seen, model.tokens(told), [state_BTO.flatten(1)] if len(model.state_projections) else []
+        images,
+        model.tokens(instruction),
+        [state_BTO.flatten(1)] if len(model.state_projections) else [],
     )
 
 
@@ -55,15 +60,15 @@ def weights(folder: Path, head: bool = False) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_hidden_states_are_those_of_transformers_on_the_same_pictures_and_words(
+def test_hidden_states_are_those_of_transformers_on_the_same_images_and_text(
     family: str, tmp_path: Path
 ):
     from transformers import AutoModelForImageTextToText
 
     folder = write_backbone(tmp_path, family=family)
     own = load_backbone(BackboneConfig(folder=str(folder)), weights=True)
-    seen, told = pictures(1, "camera"), "push the red block to the left"
-    prefix = shown(own, seen, (told,), torch.zeros(1, 1, 0))
+    images, instruction = pictures(1, "camera"), "push the red block to the left"
+    prefix = prefix_of(own, images, (instruction,), torch.zeros(1, 1, 0))
     length = prefix.mask_BL.shape[1]
     # PaliGemma reads its prefix in both directions as pi0 does, the others from left to right.
     mask = (
@@ -75,10 +80,10 @@ def test_hidden_states_are_those_of_transformers_on_the_same_pictures_and_words(
         hidden, _ = own.forward_text(prefix.embedding_BLW, mask, positions(prefix.mask_BL))
 
         theirs = AutoModelForImageTextToText.from_pretrained(folder, local_files_only=True)
-        words = own.source.tokenizer.encode(told + "\n").ids
-        pixels = seen["camera"][:, 0].movedim(-1, 1).float() / 127.5 - 1.0
+        words = own.source.tokenizer.encode(instruction + "\n").ids
+        pixels = images["camera"][:, 0].movedim(-1, 1).float() / 127.5 - 1.0
         expected = theirs.model(
-            input_ids=torch.tensor([[1] * own.picture_tokens + words]),
+            input_ids=torch.tensor([[1] * own.image_tokens + words]),
             pixel_values=pixels if family == "paligemma" else pixels[:, None],
             attention_mask=torch.ones(1, length, dtype=torch.long),
             **(
@@ -87,7 +92,7 @@ def test_hidden_states_are_those_of_transformers_on_the_same_pictures_and_words(
                 else {}
             ),
         ).last_hidden_state
-    assert hidden.shape == expected.shape == (1, own.picture_tokens + len(words), 32)
+    assert hidden.shape == expected.shape == (1, own.image_tokens + len(words), 32)
     assert torch.allclose(hidden, expected, atol=1e-5)
     assert expected.std() > 0.1
 
@@ -142,28 +147,32 @@ def test_without_weights_the_structure_is_the_same(folder: Path):
     assert {name: value.shape for name, value in blank.items()} == sizes
 
 
-def test_a_prefix_is_pictures_then_words_then_one_state(backbone: VisionLanguageModel):
-    prefix = shown(backbone, pictures(2, "a", "b"), ("go", "open the drawer"), torch.randn(2, 1, 3))
-    tokens, told = backbone.tokens(("go", "open the drawer"))
+def test_a_prefix_is_image_then_text_tokens_then_one_state(backbone: VisionLanguageModel):
+    prefix = prefix_of(
+        backbone, pictures(2, "a", "b"), ("go", "open the drawer"), torch.randn(2, 1, 3)
+    )
+    tokens, instruction = backbone.tokens(("go", "open the drawer"))
     # 32 px in patches of 8 px are 16, of which the connector makes 4 tokens per camera.
     assert prefix.embedding_BLW.shape == (2, 4 + 4 + tokens.shape[1] + 1, 32)
-    assert prefix.mask_BL.tolist() == [[True] * 8 + row + [True] for row in told.tolist()]
-    assert told.sum(dim=1).tolist() == [3, 4]
+    assert prefix.mask_BL.tolist() == [[True] * 8 + row + [True] for row in instruction.tolist()]
+    assert instruction.sum(dim=1).tolist() == [3, 4]
     assert torch.equal(prefix.embedding_BLW[:, 8:-1], backbone.text.embed_tokens(tokens))
 
 
 def test_cameras_are_read_in_the_order_of_their_names(backbone: VisionLanguageModel):
-    seen, state = pictures(1, "a", "b"), torch.zeros(1, 1, 3)
-    turned = shown(backbone, {"b": seen["b"], "a": seen["a"]}, ("go",), state)
-    assert torch.equal(turned.embedding_BLW, shown(backbone, seen, ("go",), state).embedding_BLW)
+    images, state = pictures(1, "a", "b"), torch.zeros(1, 1, 3)
+    turned = prefix_of(backbone, {"b": images["b"], "a": images["a"]}, ("go",), state)
+    assert torch.equal(
+        turned.embedding_BLW, prefix_of(backbone, images, ("go",), state).embedding_BLW
+    )
 
 
 def test_the_newest_picture_is_read(backbone: VisionLanguageModel):
     old, new = (pictures(1, "a", seed=seed)["a"] for seed in (1, 2))
     both = {"a": torch.cat([old, new], dim=1)}
     state = torch.zeros(1, 1, 3)
-    seen = shown(backbone, both, ("go",), state).embedding_BLW
-    assert torch.equal(seen, shown(backbone, {"a": new}, ("go",), state).embedding_BLW)
+    images = prefix_of(backbone, both, ("go",), state).embedding_BLW
+    assert torch.equal(images, prefix_of(backbone, {"a": new}, ("go",), state).embedding_BLW)
 
 
 def test_an_instruction_ends_with_one_newline(backbone: VisionLanguageModel):
@@ -187,22 +196,22 @@ def test_padding_has_no_position():
     assert positions(mask)[0, [0, 1, 4]].tolist() == [0, 1, 2]
 
 
-def test_pictures_and_words_attend_to_each_other_and_the_state_to_all(
+def test_image_and_text_tokens_attend_to_each_other_and_the_state_to_all(
     backbone: VisionLanguageModel,
 ):
-    prefix = shown(backbone, pictures(1, "a"), ("go",), torch.zeros(1, 1, 3))
+    prefix = prefix_of(backbone, pictures(1, "a"), ("go",), torch.zeros(1, 1, 3))
     # Four tokens of the picture, three of the words, one of the state.
     assert prefix_mask(prefix)[0].int().tolist() == [[1] * 7 + [0]] * 7 + [[1] * 8]
 
 
-def test_words_behind_the_end_of_a_shorter_instruction_change_nothing(
+def test_padding_after_a_shorter_instruction_changes_nothing(
     backbone: VisionLanguageModel,
 ):
-    state, seen = torch.randn(1, 1, 3), pictures(1, "a")
-    alone = shown(backbone, seen, ("go",), state)
-    beside = shown(
+    state, images = torch.randn(1, 1, 3), pictures(1, "a")
+    alone = prefix_of(backbone, images, ("go",), state)
+    beside = prefix_of(
         backbone,
-        {"a": seen["a"].expand(2, -1, -1, -1, -1)},
+        {"a": images["a"].expand(2, -1, -1, -1, -1)},
         ("go", "lift the cup and put it on"),
         state.expand(2, -1, -1),
     )
@@ -218,7 +227,7 @@ def test_the_state_changes_no_key_before_it(backbone: VisionLanguageModel):
     with torch.no_grad():
         one, other = (
             backbone.forward_prefix(
-                shown(backbone, pictures(1, "a"), ("go",), torch.full((1, 1, 3), value))
+                prefix_of(backbone, pictures(1, "a"), ("go",), torch.full((1, 1, 3), value))
             )
             for value in (0.0, 1.0)
         )
@@ -235,7 +244,7 @@ def test_a_frozen_backbone_gives_the_state_the_gradient_of_a_trained_one(folder:
         model.text.requires_grad_(trained)
         model.vision.requires_grad_(trained)
         model.connector.requires_grad_(trained)
-        prefix = shown(model, pictures(2, "a"), ("go", "open the drawer"), torch.ones(2, 1, 3))
+        prefix = prefix_of(model, pictures(2, "a"), ("go", "open the drawer"), torch.ones(2, 1, 3))
         key_values = model.forward_prefix(prefix)
         torch.stack([part.square().sum() for pair in key_values for part in pair]).sum().backward()
         gradients.append(model.state_projections[0].weight.grad)
@@ -249,7 +258,7 @@ def test_a_frozen_backbone_gives_the_state_the_gradient_of_a_trained_one(folder:
         )
 
 
-def test_a_second_call_goes_on_from_the_keys_of_the_first(backbone: VisionLanguageModel):
+def test_a_second_call_continues_from_the_keys_of_the_first(backbone: VisionLanguageModel):
     embedding, causal = torch.randn(1, 6, 32), torch.ones(1, 6, 6).bool().tril()
     order = torch.arange(6)[None]
     with torch.no_grad():
@@ -261,13 +270,13 @@ def test_a_second_call_goes_on_from_the_keys_of_the_first(backbone: VisionLangua
 
 def test_a_wide_picture_is_scaled_to_the_width_and_black_above():
     white = torch.ones(1, 1, 2, 4)
-    assert padded_picture(white, 4)[0, 0].tolist() == [[0.0] * 4, [0.0] * 4, [1.0] * 4, [1.0] * 4]
+    assert padded_image(white, 4)[0, 0].tolist() == [[0.0] * 4, [0.0] * 4, [1.0] * 4, [1.0] * 4]
     # Halved: 1 x 2 px at the bottom.
-    assert padded_picture(white, 2)[0, 0].tolist() == [[0.0, 0.0], [1.0, 1.0]]
+    assert padded_image(white, 2)[0, 0].tolist() == [[0.0, 0.0], [1.0, 1.0]]
 
 
 def test_a_high_picture_is_black_at_the_left():
-    assert padded_picture(torch.ones(1, 1, 3, 1), 3)[0, 0].tolist() == [[0.0, 0.0, 1.0]] * 3
+    assert padded_image(torch.ones(1, 1, 3, 1), 3)[0, 0].tolist() == [[0.0, 0.0, 1.0]] * 3
 
 
 @pytest.mark.parametrize("file", ["preprocessor_config.json", "processor_config.json"])
@@ -283,14 +292,13 @@ def test_pictures_are_scaled_as_the_model_says(folder: Path, tmp_path: Path, fil
     )
     # 153 / 255 = 0.6 is 0.2 between -1 and 1; 51 / 255 = 0.2 as it is.
     bright, dark = (torch.full((1, 32, 32, 3), value, dtype=torch.uint8) for value in (153, 51))
-    assert torch.allclose(
-        usual.picture_embeddings(bright), other.picture_embeddings(dark), atol=1e-5
-    )
+    assert torch.allclose(usual.image_embeddings(bright), other.image_embeddings(dark), atol=1e-5)
 
 
 def test_a_name_on_a_hub_is_refused_without_asking_it():
     with pytest.raises(
-        HandoffError, match=r"'HuggingFaceTB/SmolVLM-256M-Instruct' is no folder\. Models are never"
+        HandoffError,
+        match=r"'HuggingFaceTB/SmolVLM-256M-Instruct' is not a folder\. Models are not",
     ):
         load_backbone(BackboneConfig(folder="HuggingFaceTB/SmolVLM-256M-Instruct"), weights=True)
 
@@ -299,14 +307,14 @@ def test_a_name_on_a_hub_is_refused_without_asking_it():
 def test_a_missing_file_is_named(folder: Path, tmp_path: Path, file: str):
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     (tmp_path / file).unlink()
-    with pytest.raises(HandoffError, match=f"no {file}, so no whole backbone is here"):
+    with pytest.raises(HandoffError, match=f"no {file}, so the backbone is incomplete"):
         load_backbone(BackboneConfig(folder=str(tmp_path)), weights=False)
 
 
 def test_a_damaged_tokenizer_is_named(folder: Path, tmp_path: Path):
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(HandoffError, match=r"tokenizer\.json: no tokenizer"):
+    with pytest.raises(HandoffError, match=r"tokenizer\.json: not a tokenizer"):
         load_backbone(BackboneConfig(folder=str(tmp_path)), weights=False)
 
 
@@ -359,13 +367,15 @@ def test_a_missing_weight_is_named(folder: Path, tmp_path: Path):
 def test_a_long_instruction_is_refused(folder: Path):
     model = load_backbone(BackboneConfig(folder=str(folder), instruction_tokens=3), weights=True)
     assert model.tokens(("go",))[0].shape == (1, 3)
-    with pytest.raises(HandoffError, match="instruction 'open the drawer' has 4 tokens, at most 3"):
+    with pytest.raises(
+        HandoffError, match="instruction 'open the drawer' has 4 tokens, the maximum is 3"
+    ):
         model.tokens(("go", "open the drawer"))
 
 
 def test_an_observation_without_a_picture_is_refused(backbone: VisionLanguageModel):
-    with pytest.raises(HandoffError, match="shown 0 pictures and has a vision tower"):
-        shown(backbone, {}, ("go",), torch.zeros(1, 1, 3))
+    with pytest.raises(HandoffError, match="got 0 cameras, but has a vision tower"):
+        prefix_of(backbone, {}, ("go",), torch.zeros(1, 1, 3))
 
 
 def test_a_head_that_was_not_kept_is_missed(backbone: VisionLanguageModel):

@@ -1,5 +1,5 @@
-"""Play in a toy world: a point that a push moves, a wall that never does, and a lamp that only
-chance switches."""
+"""Play in a toy environment: a point that a push moves, a wall that never does, and a lamp that
+switches at random."""
 
 from __future__ import annotations
 

@@ -71,10 +71,10 @@ def write_backbone(
     dtype: torch.dtype = torch.float32,
     **text: Any,
 ) -> Path:
-    """Writes a tiny model into `folder`, which then looks like a downloaded one.
+    """Writes a tiny model into `folder`, in the layout of a downloaded one.
 
     Args:
-        folder: made where it is missing.
+        folder: created if missing.
         family: `smolvlm`, `idefics3` or `paligemma`.
         tied: whether embedding and language head share their weights.
         shard: greatest size of a weights file, such as `50KB`.

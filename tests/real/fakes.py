@@ -1,4 +1,4 @@
-"""An arm and a clock without a robot: the arm is where it was told to be, one tick later."""
+"""An arm and a clock without a robot: the arm reaches its target one tick later."""
 
 from dataclasses import replace
 

@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from robots.contract import CONTRACT_KEY
-from robots.language.tokenizer import READING_KEY, TokenizerSpec
+from robots.language.tokenizer import TOKENIZER_KEY, TokenizerSpec
 from tests.real.fakes import contract
 
 BATCH = "batch"
@@ -55,13 +55,13 @@ def save_policy(path, *, scale=0.01, with_contract=True, horizon=16, loops=0, **
     onnx.save(model, path)
 
 
-def save_linear_policy(path, told, weights):
+def save_linear_policy(path, contract, weights):
     """Writes a policy of one step: action = the newest observation times `weights` (O, A), plus
     nothing of the noise.
 
     Args:
         path: of the ONNX file.
-        told: its contract, of one observation step and a horizon of one.
+        contract: its contract, of one observation step and a horizon of one.
         weights: (O + 1, A); the last row is added.
     """
     size, actions = weights.shape[0] - 1, weights.shape[1]
@@ -86,7 +86,7 @@ def save_linear_policy(path, told, weights):
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    helper.set_model_props(model, {CONTRACT_KEY: told.to_json()})
+    helper.set_model_props(model, {CONTRACT_KEY: contract.to_json()})
     onnx.save(model, path)
 
 
@@ -94,22 +94,22 @@ LETTERS = {"a": 1, "b": 2, "c": 3, "Ċ": 10}
 """Tokens of the tokenizer below; that of a newline is written so."""
 
 
-def save_reading_policy(
-    path, told, *, said=None, longest=6, scale=0.001, exchanged=False, silent=False
+def save_language_policy(
+    path, contract, *, said=None, longest=6, scale=0.001, exchanged=False, silent=False
 ):
     """Writes a policy whose every entry of an action is `scale` times the sum of its instruction's
     tokens, and the tokenizer beside it: `LETTERS`, all others unread.
 
     Args:
         path: of the ONNX file.
-        told: its contract.
+        contract: its contract.
         said: the policy's own words.
         longest: most tokens of a sentence.
         scale: see above.
         exchanged: the file says that another tokenizer belongs to it.
         silent: it says nothing of any.
     """
-    chunk = [BATCH, told.horizon, *told.action.shape]
+    chunk = [BATCH, contract.horizon, *contract.action.shape]
     nodes = [
         helper.make_node("Cast", ["tokens"], ["number"], to=TensorProto.FLOAT),
         helper.make_node("Cast", ["tokens_mask"], ["counts"], to=TensorProto.FLOAT),
@@ -125,7 +125,9 @@ def save_reading_policy(
         "policy",
         [
             helper.make_tensor_value_info(
-                "observation", TensorProto.FLOAT, [BATCH, told.n_obs_steps, told.observation_size]
+                "observation",
+                TensorProto.FLOAT,
+                [BATCH, contract.n_obs_steps, contract.observation_size],
             ),
             helper.make_tensor_value_info("noise", TensorProto.FLOAT, chunk),
             helper.make_tensor_value_info("tokens", TensorProto.INT64, [BATCH, "words"]),
@@ -169,7 +171,10 @@ def save_reading_policy(
     ).encode()
     digest = "0" * 64 if exchanged else hashlib.sha256(tokenizer).hexdigest()
     reading = TokenizerSpec(tokenizer=digest, longest=longest, said=said)
-    props = {CONTRACT_KEY: told.to_json(), **({} if silent else {READING_KEY: reading.to_json()})}
+    props = {
+        CONTRACT_KEY: contract.to_json(),
+        **({} if silent else {TOKENIZER_KEY: reading.to_json()}),
+    }
     helper.set_model_props(model, props)
     onnx.save(model, path)
     path.with_name("tokenizer.json").write_bytes(tokenizer)

@@ -40,7 +40,7 @@ def test_time_lost_by_a_stall_is_not_made_up():
 
 
 def test_robot_whose_time_stands_is_an_error():
-    with pytest.raises(HandoffError, match=r"stands at 5\.000 s"):
+    with pytest.raises(HandoffError, match=r"stopped at 5\.000 s"):
         WallClock(RobotTime(step=0), patience=0.05).advance(0.004)
 
 

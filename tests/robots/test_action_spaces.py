@@ -72,13 +72,13 @@ def test_joint_targets_are_approached_no_faster_than_the_speed_limit() -> None:
     )
 
 
-def test_the_hand_moves_a_tenth_of_a_metre_per_second() -> None:
+def test_the_gripper_moves_a_tenth_of_a_metre_per_second() -> None:
     now = np.array([0.08, 0.0, 0.04])
     width = gripper_target(now, now, np.array([-1.0, 1.0, 0.0]), 0.05, FR3.gripper)
     np.testing.assert_allclose(width, [0.075, 0.005, 0.04])
 
 
-def test_a_hand_that_holds_something_begins_to_open_at_once() -> None:
+def test_a_gripper_that_holds_something_begins_to_open_at_once() -> None:
     held, target = np.array([0.04]), np.array([0.04])
     for _ in range(20):
         target = gripper_target(target, held, np.array([-1.0]), 0.05, FR3.gripper)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robots.errors import LISTED, suggest
+from robots.errors import MAX_LISTED_NAMES, suggest
 
 
 def test_the_nearest_name_is_suggested() -> None:
@@ -15,7 +15,7 @@ def test_where_none_is_near_all_are_listed() -> None:
 
 
 def test_a_long_list_is_cut_and_says_how_much_is_left_out() -> None:
-    names = [f"task{number}" for number in range(LISTED + 3)]
+    names = [f"task{number}" for number in range(MAX_LISTED_NAMES + 3)]
     hint = suggest("zzz", names)
     assert hint.startswith("there are task0, task1, ")
-    assert hint.endswith(f"task{LISTED - 1} and 3 more")
+    assert hint.endswith(f"task{MAX_LISTED_NAMES - 1} and 3 more")

@@ -27,21 +27,23 @@ def requirements(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("module", "install"),
     [
-        ("torch", "handoff[laptop]"),
-        ("gym_pusht.envs", "handoff[laptop]"),
-        ("ray", "handoff[ray]"),
-        ("franky", "handoff[robot]"),
-        ("yaml", "handoff"),
+        ("torch", ".[laptop]"),
+        ("gym_pusht.envs", ".[laptop]"),
+        ("ray", ".[ray]"),
+        ("franky", ".[robot]"),
+        ("yaml", "."),
     ],
 )
 def test_the_smallest_extra_that_brings_a_package_is_named(module: str, install: str) -> None:
     name = module.partition(".")[0]
-    assert install_hint(module) == f"{name} is not installed. Install it: pip install '{install}'."
+    assert install_hint(module) == (
+        f"{name} is not installed. Install it in the checkout: pip install -e '{install}'."
+    )
 
 
-def test_a_package_of_somebody_else_is_told_as_such() -> None:
+def test_a_package_that_is_no_dependency_is_named_as_such() -> None:
     hint = install_hint("my_lab")
-    assert hint == "my_lab is not installed, and is none of the packages that Handoff asks for."
+    assert hint == "my_lab is not installed, and Handoff does not depend on it."
 
 
 def test_a_module_of_our_own_is_no_missing_package() -> None:
@@ -62,7 +64,7 @@ def test_a_missing_package_is_described_by_what_to_install() -> None:
     with pytest.raises(ModuleNotFoundError) as missing:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
     assert describe(missing.value) == (
-        "torch is not installed. Install it: pip install 'handoff[laptop]'."
+        "torch is not installed. Install it in the checkout: pip install -e '.[laptop]'."
     )
 
 

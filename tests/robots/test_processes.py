@@ -1,4 +1,4 @@
-"""A child ends with its parent and in time, its finally blocks run, and its errors are told."""
+"""A child ends with its parent and in time, its finally blocks run, and its errors are relayed."""
 
 import multiprocessing
 import os
@@ -129,7 +129,7 @@ def test_a_child_that_exits_is_told_with_its_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "description"),
     [
         (0, "died with exit code 0 and no result."),
         (-9, "was killed by SIGKILL and died with exit code -9. Was the machine out of memory?"),
@@ -138,8 +138,8 @@ def test_a_child_that_exits_is_told_with_its_code() -> None:
         (130, "died with exit code 130 and no result."),
     ],
 )
-def test_causes_of_death_in_words(code: int, told: str) -> None:
-    assert cause_of_death(code) == told
+def test_causes_of_death_in_words(code: int, description: str) -> None:
+    assert cause_of_death(code) == description
 
 
 def test_an_error_that_nobody_is_told_of_is_printed(capfd: pytest.CaptureFixture[str]) -> None:

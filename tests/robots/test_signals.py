@@ -10,11 +10,17 @@ import time
 import pytest
 
 from robots import signals
-from robots.errors import HandoffError, words
-from robots.signals import ENDING, TerminatedError, delayed_signals, exit_code, raising_signals
+from robots.errors import HandoffError, error_text
+from robots.signals import (
+    ENDING_SIGNALS,
+    TerminatedError,
+    delayed_signals,
+    exit_code,
+    raising_signals,
+)
 
 
-@pytest.mark.parametrize("number", ENDING)
+@pytest.mark.parametrize("number", ENDING_SIGNALS)
 def test_a_signal_raises_in_the_main_thread(number):
     before = signal.getsignal(number)
     with (
@@ -56,7 +62,7 @@ def test_signals_that_follow_at_once_do_not_break_off_the_clean_up():
 
 
 def test_a_clean_up_that_hangs_can_be_broken_off_later(monkeypatch):
-    monkeypatch.setattr(signals, "AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(signals, "REPEAT_SECONDS", 0.02)
 
     @raising_signals()
     def session():
@@ -80,7 +86,7 @@ def test_what_fails_on_the_way_out_is_noted_on_what_ended_the_process():
 
     with pytest.raises(TerminatedError) as raised:
         session()
-    assert words(raised.value) == "ended by SIGTERM. the terminal is gone."
+    assert error_text(raised.value) == "ended by SIGTERM. the terminal is gone."
 
 
 def test_an_error_without_a_signal_goes_on_as_it_is():
@@ -100,7 +106,7 @@ def test_what_is_ignored_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, *ENDING])
+@pytest.mark.parametrize("number", [signal.SIGINT, *ENDING_SIGNALS])
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_block_is_not_left_half_way(number, fails):
     done = []
@@ -131,7 +137,7 @@ def test_other_threads_are_left_alone():
     assert handlers == [signal.getsignal(signal.SIGTERM)]
 
 
-@pytest.mark.parametrize("number", ENDING)
+@pytest.mark.parametrize("number", ENDING_SIGNALS)
 def test_a_process_runs_its_finally_blocks(number):
     code = (
         "import time\n"
@@ -157,10 +163,10 @@ def test_a_process_runs_its_finally_blocks(number):
 def test_words_are_the_text_and_the_notes_of_one_line():
     error = ValueError("nine")
     error.add_note("Traceback\n  of another process")
-    assert words(error) == "ValueError: nine"
+    assert error_text(error) == "ValueError: nine"
     for _ in range(2):
         error.add_note("The file is open still.")
-    assert words(error) == "ValueError: nine. The file is open still."
-    assert words(HandoffError("limit 3. Too many?")) == "limit 3. Too many?"
-    assert words(KeyboardInterrupt()) == "interrupted"
-    assert words(KeyError()) == "KeyError"
+    assert error_text(error) == "ValueError: nine. The file is open still."
+    assert error_text(HandoffError("limit 3. Too many?")) == "limit 3. Too many?"
+    assert error_text(KeyboardInterrupt()) == "interrupted"
+    assert error_text(KeyError()) == "KeyError"

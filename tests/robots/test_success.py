@@ -1,4 +1,4 @@
-"""Threshold, detector and report, by hand."""
+"""Threshold, detector and report against numbers computed by hand."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from robots.success import (
 DETECTOR = DetectorConfig(threshold=0.8, release=0.5, steps=3)
 
 
-def test_a_success_is_told_at_the_last_of_the_wanted_steps():
+def test_a_success_is_detected_at_the_last_of_the_required_steps():
     assert first_success(np.array([0.1, 0.9, 0.9, 0.9, 0.9]), DETECTOR) == 3
 
 
@@ -26,11 +26,11 @@ def test_a_single_high_step_is_no_success():
     assert first_success(np.array([0.1, 1.0, 0.1, 1.0, 0.1, 1.0]), DETECTOR) is None
 
 
-def test_a_dip_above_the_release_goes_on_counting():
+def test_a_dip_above_the_release_continues_counting():
     assert first_success(np.array([0.8, 0.5, 0.5]), DETECTOR) == 2
 
 
-def test_a_dip_below_the_release_begins_anew():
+def test_a_dip_below_the_release_restarts_counting():
     assert first_success(np.array([0.9, 0.9, 0.49, 0.9, 0.9, 0.9]), DETECTOR) == 5
 
 
@@ -38,10 +38,10 @@ def test_counting_does_not_begin_between_release_and_threshold():
     assert first_success(np.full(9, 0.79), DETECTOR) is None
 
 
-def test_a_success_is_told_once_per_episode_and_again_after_a_reset():
+def test_a_success_is_detected_once_per_episode_and_again_after_a_reset():
     detector = SuccessDetector(DetectorConfig(steps=1), robots=2)
-    told = [detector.update(np.array([0.9, 0.9])).tolist() for _ in range(2)]
-    assert told == [[True, True], [False, False]]
+    detected = [detector.update(np.array([0.9, 0.9])).tolist() for _ in range(2)]
+    assert detected == [[True, True], [False, False]]
     detector.reset(np.array([False, True]))
     assert detector.update(np.array([0.9, 0.9])).tolist() == [False, True]
 
@@ -49,8 +49,8 @@ def test_a_success_is_told_once_per_episode_and_again_after_a_reset():
 def test_a_step_without_the_further_condition_does_not_count():
     detector = SuccessDetector(DetectorConfig(steps=2), robots=1)
     allowed = [True, False, True, True]
-    told = [bool(detector.update(np.ones(1), np.array([open_hand]))[0]) for open_hand in allowed]
-    assert told == [False, False, False, True]
+    detected = [bool(detector.update(np.ones(1), np.array([flag]))[0]) for flag in allowed]
+    assert detected == [False, False, False, True]
 
 
 def test_logits_are_refused():
@@ -79,7 +79,7 @@ def test_the_threshold_lies_between_the_last_accepted_score_and_the_next():
     assert choose_threshold(*scores((0.9, 30, 0), (0.7, 0, 30))) == pytest.approx(0.8)
 
 
-def test_the_threshold_finds_most_successes_at_the_wanted_precision():
+def test_the_threshold_has_the_highest_recall_at_the_required_precision():
     # 20 of 20, then 38 of 40 = .95, then 48 of 60 = .8.
     groups = scores((0.9, 20, 0), (0.8, 18, 2), (0.7, 10, 10))
     assert choose_threshold(*groups, precision=0.95) == pytest.approx(0.75)
@@ -92,7 +92,7 @@ def test_equal_scores_are_accepted_together():
     assert choose_threshold(*groups) == pytest.approx(0.85)
 
 
-def test_rarer_successes_ask_for_a_higher_threshold():
+def test_rarer_successes_need_a_higher_threshold():
     # At the even share 38 / 40; at one success in 101, 1 * 38/48 against 100 * 2/12 is far below.
     groups = scores((0.9, 20, 0), (0.8, 18, 2), (0.7, 10, 10))
     assert choose_threshold(*groups, success_share=1 / 101) == pytest.approx(0.85)
@@ -102,10 +102,10 @@ def test_the_threshold_is_never_below_the_lowest():
     assert choose_threshold(*scores((0.9, 30, 0), (0.1, 0, 30)), lowest=0.7) == pytest.approx(0.7)
 
 
-def test_a_precision_told_of_too_few_successes_is_refused():
+def test_a_precision_estimated_from_too_few_successes_is_refused():
     # 1 / (1 - .95) = 20 successes are needed.
     assert choose_threshold(*scores((0.9, 20, 0), (0.6, 0, 50))) == pytest.approx(0.75)
-    with pytest.raises(HandoffError, match="precision is unknown where 20 of 19 successes or more"):
+    with pytest.raises(HandoffError, match="precision is unknown with at least 20 of 19 successes"):
         choose_threshold(*scores((0.9, 19, 0), (0.6, 0, 50)))
 
 
@@ -135,7 +135,7 @@ def test_the_report_counts_steps_and_episodes():
     assert report.missed_episodes[:2] == (1, 2)
 
 
-def test_a_rate_of_nothing_leaves_all_possible():
+def test_a_proportion_of_nothing_has_the_interval_from_0_to_1():
     probability, success = np.zeros(4), np.array([True, True, False, False])
     precision = report_threshold(probability, success, np.zeros(4), DETECTOR).precision
     assert (precision.n, precision.low, precision.high) == (0, 0.0, 1.0)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from robots.errors import HandoffError
-from robots.interfaces import Step, VecEnv, WorldState
+from robots.interfaces import EnvState, Step, VecEnv
 from robots.spec import check_fields
 from tests.sim.conformance_entries import Entry, OnEnd
 
@@ -24,7 +24,7 @@ _idle: dict[tuple[str, int, OnEnd, int], list[VecEnv]] = defaultdict(list)
 
 
 @contextmanager
-def worlds(
+def envs(
     entry: Entry,
     num_envs: int,
     on_end: OnEnd = "reset",
@@ -32,7 +32,7 @@ def worlds(
     *,
     new: bool = False,
 ) -> Iterator[VecEnv]:
-    """Worlds for one check; shared among checks where the entry says so, unless they must be
+    """Environments for one check; shared among checks where the entry says so, unless they must be
     `new`."""
     idle = _idle[entry.name, num_envs, on_end, max_steps] if entry.reuse and not new else []
     env = idle.pop() if idle else entry.make(num_envs, on_end, max_steps)
@@ -48,7 +48,7 @@ def worlds(
 
 
 def close_idle() -> None:
-    """Closes shared worlds that no check uses any more."""
+    """Closes shared environments that no check uses any more."""
     for envs in _idle.values():
         while envs:
             envs.pop().close()
@@ -81,9 +81,9 @@ def assert_same_steps(
         assert_same(entry, array[rows_one], _arrays(two)[name][rows_two], name)
 
 
-def check_a_world_depends_on_its_seed_and_actions_only(entry: Entry) -> None:
-    # The same two seeds in slots 0, 1 of 2 worlds and in slots 2, 0 of 3.
-    with worlds(entry, 2) as small, worlds(entry, 3) as large:
+def check_an_environment_depends_on_its_seed_and_actions_only(entry: Entry) -> None:
+    # The same two seeds in slots 0, 1 of 2 environments and in slots 2, 0 of 3.
+    with envs(entry, 2) as small, envs(entry, 3) as large:
         first, second = small.reset([11, 12]), large.reset([12, 13, 11])
         for name, array in first.items():
             assert_same(entry, array, second[name][[2, 0]], name)
@@ -97,7 +97,7 @@ def check_a_world_depends_on_its_seed_and_actions_only(entry: Entry) -> None:
 
 
 def check_a_second_episode_from_the_same_seed_is_the_first(entry: Entry) -> None:
-    with worlds(entry, 1) as env:
+    with envs(entry, 1) as env:
         actions = random_actions(env, 6)
         episodes = []
         for _ in range(2):
@@ -108,7 +108,7 @@ def check_a_second_episode_from_the_same_seed_is_the_first(entry: Entry) -> None
 
 
 def check_a_chunk_is_its_actions_one_by_one(entry: Entry) -> None:
-    with worlds(entry, 2) as single, worlds(entry, 2) as chunked:
+    with envs(entry, 2) as single, envs(entry, 2) as chunked:
         single.reset([1, 2])
         chunked.reset([1, 2])
         actions = random_actions(single, 6)
@@ -123,10 +123,10 @@ def check_a_chunk_is_its_actions_one_by_one(entry: Entry) -> None:
         assert_same_steps(entry, same, steps[-1], [0, 1], [0, 1])
 
 
-def check_a_chunk_stops_where_its_world_ends(entry: Entry) -> None:
+def check_a_chunk_stops_where_its_environment_ends(entry: Entry) -> None:
     with (
-        worlds(entry, 2, "freeze", max_steps=4) as single,
-        worlds(entry, 2, "freeze", max_steps=4) as chunked,
+        envs(entry, 2, "freeze", max_steps=4) as single,
+        envs(entry, 2, "freeze", max_steps=4) as chunked,
     ):
         single.reset([1, 2])
         chunked.reset([1, 2])
@@ -140,7 +140,7 @@ def check_a_chunk_stops_where_its_world_ends(entry: Entry) -> None:
 
 
 def check_the_time_limit_truncates_and_does_not_terminate(entry: Entry) -> None:
-    with worlds(entry, 2, max_steps=3) as env:
+    with envs(entry, 2, max_steps=3) as env:
         env.reset([1, 2])
         steps = [env.step(action) for action in random_actions(env, 4)]
         assert [step.truncated.tolist() for step in steps] == [
@@ -152,9 +152,9 @@ def check_the_time_limit_truncates_and_does_not_terminate(entry: Entry) -> None:
         assert not any(step.terminated.any() for step in steps)
 
 
-def check_a_solved_world_terminates_and_is_not_truncated(entry: Entry) -> None:
+def check_a_solved_environment_terminates_and_is_not_truncated(entry: Entry) -> None:
     assert entry.solve is not None
-    with worlds(entry, 2, "freeze") as env:
+    with envs(entry, 2, "freeze") as env:
         observation = env.reset([1, 2])
         step = env.step(entry.solve(observation))
         for _ in range(entry.solve_steps):
@@ -168,8 +168,8 @@ def check_a_solved_world_terminates_and_is_not_truncated(entry: Entry) -> None:
 
 def check_the_final_observation_is_the_one_before_the_reset(entry: Entry) -> None:
     with (
-        worlds(entry, 2, "reset", max_steps=3) as resetting,
-        worlds(entry, 2, "freeze", max_steps=3) as freezing,
+        envs(entry, 2, "reset", max_steps=3) as resetting,
+        envs(entry, 2, "freeze", max_steps=3) as freezing,
     ):
         resetting.reset([1, 2])
         freezing.reset([1, 2])
@@ -187,7 +187,7 @@ def check_the_final_observation_is_the_one_before_the_reset(entry: Entry) -> Non
 
 def check_automatic_starts_are_repeatable_and_new(entry: Entry) -> None:
     starts = []
-    with worlds(entry, 1, max_steps=2) as env:
+    with envs(entry, 1, max_steps=2) as env:
         for _ in range(2):
             env.reset([7])
             after = [env.step(action).observation for action in random_actions(env, 4)]
@@ -200,13 +200,13 @@ def check_automatic_starts_are_repeatable_and_new(entry: Entry) -> None:
     )
 
 
-def check_a_frozen_world_stays_as_it_is(entry: Entry) -> None:
-    with worlds(entry, 2, "freeze", max_steps=3) as env:
+def check_a_frozen_environment_stays_as_it_is(entry: Entry) -> None:
+    with envs(entry, 2, "freeze", max_steps=3) as env:
         env.reset([1, 2])
         actions = random_actions(env, 6)
         for action in actions[:2]:
             env.step(action)
-        env.reset([9], worlds=[1])
+        env.reset([9], env_ids=[1])
         end = env.step(actions[2])
         assert end.truncated.tolist() == [True, False]
         step = [env.step(action) for action in actions[3:5]][-1]
@@ -216,32 +216,32 @@ def check_a_frozen_world_stays_as_it_is(entry: Entry) -> None:
         for name, array in step.observation.items():
             np.testing.assert_array_equal(array[0], end.observation[name][0], err_msg=name)
             np.testing.assert_array_equal(step.final_observation[name][0], array[0], err_msg=name)
-        # A frozen world's action is not looked at.
+        # A frozen environment's action is not looked at.
         step = env.step(np.full_like(actions[5], np.nan))
         assert step.executed.tolist() == [0, 0]
 
 
 def check_a_partial_reset_leaves_the_others_alone(entry: Entry) -> None:
-    with worlds(entry, 3) as disturbed, worlds(entry, 3) as calm:
+    with envs(entry, 3) as disturbed, envs(entry, 3) as calm:
         before = disturbed.reset([1, 2, 3])
         calm.reset([1, 2, 3])
         actions = random_actions(calm, 6)
         for action in actions[:3]:
             before = disturbed.step(action).observation
             calm.step(action)
-        observation = disturbed.reset([8], worlds=[1])
+        observation = disturbed.reset([8], env_ids=[1])
         for name, array in observation.items():
             np.testing.assert_array_equal(array[[0, 2]], before[name][[0, 2]], err_msg=name)
         for action in actions[3:]:
             assert_same_steps(entry, disturbed.step(action), calm.step(action), [0, 2], [0, 2])
-        # And the world that was reset is the one of its seed.
+        # And the environment that was reset is the one of its seed.
         fresh = calm.reset([8, 8, 8])
         for name, array in observation.items():
             assert_same(entry, array[1], fresh[name][1], name)
 
 
 def check_a_restored_state_has_the_saved_future(entry: Entry) -> None:
-    with worlds(entry, 2) as env:
+    with envs(entry, 2) as env:
         env.reset([1, 2])
         actions = random_actions(env, 14)
         before = [env.step(action).observation for action in actions[:5]][-1]
@@ -257,8 +257,8 @@ def check_a_restored_state_has_the_saved_future(entry: Entry) -> None:
             assert_same_steps(entry, env.step(action), step, [0, 1], [0, 1])
 
 
-def check_a_restored_world_counts_its_steps_on(entry: Entry) -> None:
-    with worlds(entry, 1, max_steps=5) as env:
+def check_a_restored_environment_counts_its_steps_on(entry: Entry) -> None:
+    with envs(entry, 1, max_steps=5) as env:
         env.reset([1])
         actions = random_actions(env, 10)
         for action in actions[:3]:
@@ -269,19 +269,19 @@ def check_a_restored_world_counts_its_steps_on(entry: Entry) -> None:
         assert [bool(env.step(action).truncated[0]) for action in actions[3:5]] == [False, True]
 
 
-def check_saved_rows_fit_into_any_world(entry: Entry) -> None:
-    # As groups need them: row 1 into worlds 0 and 2 of another set, whose world 1 goes on
-    # undisturbed.
-    with worlds(entry, 2) as source, worlds(entry, 3) as group, worlds(entry, 3) as calm:
+def check_saved_rows_fit_into_any_environment(entry: Entry) -> None:
+    # As groups need them: row 1 into environments 0 and 2 of another set, whose environment 1 goes
+    # on undisturbed.
+    with envs(entry, 2) as source, envs(entry, 3) as group, envs(entry, 3) as calm:
         actions = random_actions(group, 8)
         source.reset([1, 2])
         for action in actions[:4]:
             source.step(action[:2])
-        state: WorldState = {name: array[[1, 1]] for name, array in source.save().items()}
+        state: EnvState = {name: array[[1, 1]] for name, array in source.save().items()}
         for env in (group, calm):
             env.reset([5, 6, 7])
             env.step(actions[0])
-        group.restore(state, worlds=[0, 2])
+        group.restore(state, env_ids=[0, 2])
         for action in actions[4:]:
             same = np.stack([action[1], action[1], action[1]])
             expected, one, other = source.step(same[:2]), group.step(same), calm.step(same)
@@ -289,13 +289,13 @@ def check_saved_rows_fit_into_any_world(entry: Entry) -> None:
             assert_same_steps(entry, one, other, [1], [1])
 
 
-def check_an_ended_world_is_restored_as_ended(entry: Entry) -> None:
-    with worlds(entry, 2, "freeze", max_steps=3) as env:
+def check_an_ended_environment_is_restored_as_ended(entry: Entry) -> None:
+    with envs(entry, 2, "freeze", max_steps=3) as env:
         env.reset([1, 2])
         actions = random_actions(env, 6)
         for action in actions[:2]:
             env.step(action)
-        env.reset([9], worlds=[1])
+        env.reset([9], env_ids=[1])
         end = [env.step(action) for action in actions[2:4]][-1]
         state = env.save()
         expected = env.step(actions[4])
@@ -308,14 +308,14 @@ def check_an_ended_world_is_restored_as_ended(entry: Entry) -> None:
 
 
 def check_an_engine_that_cannot_save_says_so(entry: Entry) -> None:
-    with worlds(entry, 1) as env:
+    with envs(entry, 1) as env:
         env.reset([1])
         with pytest.raises(HandoffError):
             env.save()
 
 
 def check_arrays_are_as_specified(entry: Entry) -> None:
-    with worlds(entry, 2) as env:
+    with envs(entry, 2) as env:
         start = env.reset([1, 2])
         step = env.step(random_actions(env, 1)[0])
         for observation in (start, step.observation, step.final_observation):
@@ -335,7 +335,7 @@ def check_arrays_are_as_specified(entry: Entry) -> None:
 
 
 def check_earlier_arrays_are_not_overwritten(entry: Entry) -> None:
-    with worlds(entry, 2, max_steps=3) as env:
+    with envs(entry, 2, max_steps=3) as env:
         start = env.reset([1, 2])
         actions = random_actions(env, 6)
         steps = [env.step(actions[0])]
@@ -343,7 +343,7 @@ def check_earlier_arrays_are_not_overwritten(entry: Entry) -> None:
         for action in actions[1:5]:
             steps.append(env.step(action))
             kept.append(deepcopy(_arrays(steps[-1])))
-        env.reset([8], worlds=[0])
+        env.reset([8], env_ids=[0])
         env.step(actions[5])
         for held, copies in zip([start, *(_arrays(step) for step in steps)], kept, strict=True):
             for name, copy in copies.items():
@@ -351,7 +351,7 @@ def check_earlier_arrays_are_not_overwritten(entry: Entry) -> None:
 
 
 def check_a_nan_action_is_refused(entry: Entry) -> None:
-    with worlds(entry, 2) as env:
+    with envs(entry, 2) as env:
         env.reset([1, 2])
         action = random_actions(env, 1)[0]
         action[1, 0] = np.nan
@@ -360,7 +360,7 @@ def check_a_nan_action_is_refused(entry: Entry) -> None:
 
 
 def check_a_wrong_shape_is_refused(entry: Entry) -> None:
-    with worlds(entry, 2) as env:
+    with envs(entry, 2) as env:
         env.reset([1, 2])
         action = random_actions(env, 1)[0]
         for wrong in (
@@ -373,10 +373,10 @@ def check_a_wrong_shape_is_refused(entry: Entry) -> None:
                 env.step(wrong)
 
 
-def check_worlds_and_seeds_must_fit(entry: Entry) -> None:
-    with worlds(entry, 2, new=True) as env:
+def check_environments_and_seeds_must_fit(entry: Entry) -> None:
+    with envs(entry, 2, new=True) as env:
         with pytest.raises(HandoffError, match="first reset"):
-            env.reset([1], worlds=[0])
+            env.reset([1], env_ids=[0])
         env.reset([1, 2])
         for seeds, rows in (
             ([1], None),
@@ -390,11 +390,11 @@ def check_worlds_and_seeds_must_fit(entry: Entry) -> None:
 
 
 def check_stepping_before_a_reset_is_an_error(entry: Entry) -> None:
-    with worlds(entry, 2, new=True) as env, pytest.raises(HandoffError, match="reset"):
+    with envs(entry, 2, new=True) as env, pytest.raises(HandoffError, match="reset"):
         env.step(random_actions(env, 1)[0])
 
 
-def check_closed_worlds_say_so(entry: Entry) -> None:
+def check_closed_environments_say_so(entry: Entry) -> None:
     env = entry.make(2, "reset", LONG)
     env.reset([1, 2])
     action = random_actions(env, 1)[0]
@@ -406,35 +406,35 @@ def check_closed_worlds_say_so(entry: Entry) -> None:
 
 
 EVERYWHERE: list[Check] = [
-    check_a_world_depends_on_its_seed_and_actions_only,
+    check_an_environment_depends_on_its_seed_and_actions_only,
     check_a_second_episode_from_the_same_seed_is_the_first,
     check_a_chunk_is_its_actions_one_by_one,
-    check_a_chunk_stops_where_its_world_ends,
+    check_a_chunk_stops_where_its_environment_ends,
     check_the_time_limit_truncates_and_does_not_terminate,
     check_the_final_observation_is_the_one_before_the_reset,
     check_automatic_starts_are_repeatable_and_new,
-    check_a_frozen_world_stays_as_it_is,
+    check_a_frozen_environment_stays_as_it_is,
     check_a_partial_reset_leaves_the_others_alone,
     check_arrays_are_as_specified,
     check_earlier_arrays_are_not_overwritten,
     check_a_nan_action_is_refused,
     check_a_wrong_shape_is_refused,
-    check_worlds_and_seeds_must_fit,
+    check_environments_and_seeds_must_fit,
     check_stepping_before_a_reset_is_an_error,
-    check_closed_worlds_say_so,
+    check_closed_environments_say_so,
 ]
 WHERE_STATES_ARE_SAVED: list[Check] = [
     check_a_restored_state_has_the_saved_future,
-    check_a_restored_world_counts_its_steps_on,
-    check_saved_rows_fit_into_any_world,
-    check_an_ended_world_is_restored_as_ended,
+    check_a_restored_environment_counts_its_steps_on,
+    check_saved_rows_fit_into_any_environment,
+    check_an_ended_environment_is_restored_as_ended,
 ]
 
 
 def checks_of(entry: Entry) -> list[Check]:
     """All that apply to this engine."""
     solved: list[Check] = (
-        [check_a_solved_world_terminates_and_is_not_truncated] if entry.solve else []
+        [check_a_solved_environment_terminates_and_is_not_truncated] if entry.solve else []
     )
     saved = WHERE_STATES_ARE_SAVED if entry.save else [check_an_engine_that_cannot_save_says_so]
     return EVERYWHERE + solved + saved

@@ -14,7 +14,7 @@ import pytest
 from robots.franka import RobotName
 from robots.interfaces import Observation, VecEnv
 from sim.make import TASKS, find_task
-from sim.vec_env import Worlds, WorldsConfig
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 from tests.sim.walk import make_walk, make_walk_in_workers, make_walk_of_all
 
 OnEnd = Literal["reset", "freeze"]
@@ -34,11 +34,11 @@ class Entry:
     tolerance: float = 1e-4
     """Absolute and relative."""
     solve: Callable[[Observation], np.ndarray] | None = None
-    """Observation to action (N, A) that terminates every world within `solve_steps`; None where
-    that is hard."""
+    """Observation to action (N, A) that terminates every environment within `solve_steps`; None
+    where that is hard."""
     solve_steps: int = 30
     reuse: bool = False
-    """Whether worlds take so long to make that checks should share them."""
+    """Whether environments take so long to make that checks should share them."""
     marks: tuple[pytest.MarkDecorator, ...] = ()
     """Such as `pytest.mark.gpu`, or `pytest.mark.needs("maniskill")`."""
 
@@ -47,7 +47,7 @@ def make_push_t(picture: int | None, num_envs: int, on_end: OnEnd, max_steps: in
     from sim.engines.gym_push_t import PushTConfig, PushTEngine
 
     engine = PushTEngine(num_envs, config=PushTConfig(picture=picture))
-    return Worlds(engine, WorldsConfig(on_end=on_end, max_steps=max_steps))
+    return EngineVecEnv(engine, VecEnvConfig(on_end=on_end, max_steps=max_steps))
 
 
 def make_gym_push_t(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
@@ -57,43 +57,43 @@ def make_gym_push_t(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
         options={"obs_type": "environment_state_agent_pos"}, saving="replay", info=("coverage",)
     )
     engine = GymEngine("gym_pusht:gym_pusht/PushT-v0", num_envs, config)
-    return Worlds(engine, WorldsConfig(on_end=on_end, max_steps=max_steps))
+    return EngineVecEnv(engine, VecEnvConfig(on_end=on_end, max_steps=max_steps))
 
 
 def make_fetch(task: str, num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
     from sim.engines.gym import GymConfig, GymEngine
 
     engine = GymEngine(f"gymnasium_robotics:{task}", num_envs, GymConfig(end_on_success=True))
-    return Worlds(engine, WorldsConfig(on_end=on_end, max_steps=max_steps))
+    return EngineVecEnv(engine, VecEnvConfig(on_end=on_end, max_steps=max_steps))
 
 
 def make_mujoco(
     task: str, num_envs: int, on_end: OnEnd, max_steps: int, robot: RobotName = "fr3"
 ) -> VecEnv:
-    from sim.make import WorldConfig, make_worlds
+    from sim.make import EnvConfig, make_vec_env
 
-    config = WorldConfig(task=task, robot=robot, on_end=on_end, max_steps=max_steps)
-    return make_worlds(config, num_envs)
+    config = EnvConfig(task=task, robot=robot, on_end=on_end, max_steps=max_steps)
+    return make_vec_env(config, num_envs)
 
 
 def make_randomized(task: str, num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
-    from sim.make import WorldConfig, make_worlds
+    from sim.make import EnvConfig, make_vec_env
 
-    config = WorldConfig(task=task, on_end=on_end, max_steps=max_steps, randomized=True, threads=2)
-    return make_worlds(config, num_envs)
+    config = EnvConfig(task=task, on_end=on_end, max_steps=max_steps, randomized=True, threads=2)
+    return make_vec_env(config, num_envs)
 
 
 def make_maniskill(
     task: str, saving: Literal["replay", "state"], num_envs: int, on_end: OnEnd, max_steps: int
 ) -> VecEnv:
     from sim.engines.maniskill_task import ManiSkillConfig
-    from sim.make import WorldConfig, make_worlds
+    from sim.make import EnvConfig, make_vec_env
 
     options = ManiSkillConfig(saving=saving)
-    config = WorldConfig(
+    config = EnvConfig(
         engine="maniskill", task=task, on_end=on_end, max_steps=max_steps, maniskill=options
     )
-    return make_worlds(config, num_envs)
+    return make_vec_env(config, num_envs)
 
 
 def go_to_the_goal(observation: Observation) -> np.ndarray:
@@ -111,8 +111,8 @@ def make_warp_reach(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
 
     # Kernels are compiled at their first use; unoptimised they take a third of the time.
     warp.config.optimization_level = 0
-    return Worlds(
-        WarpEngine(find_task("reach"), num_envs), WorldsConfig(on_end=on_end, max_steps=max_steps)
+    return EngineVecEnv(
+        WarpEngine(find_task("reach"), num_envs), VecEnvConfig(on_end=on_end, max_steps=max_steps)
     )
 
 

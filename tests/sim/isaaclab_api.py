@@ -92,19 +92,23 @@ def _class(node: ast.ClassDef) -> dict[str, Any]:
 def _parameters(node: ast.FunctionDef) -> list[dict[str, Any]]:
     """Name, kind (as `inspect.Parameter` calls it) and whether there is a default; a method's
     `self` left out."""
-    told, arguments = [], node.args
+    parameters, arguments = [], node.args
     positional = [*arguments.posonlyargs, *arguments.args]
     without = len(positional) - len(arguments.defaults)
     for i, argument in enumerate(positional):
         kind = "POSITIONAL_ONLY" if i < len(arguments.posonlyargs) else "POSITIONAL_OR_KEYWORD"
-        told.append({"name": argument.arg, "kind": kind, "default": i >= without})
+        parameters.append({"name": argument.arg, "kind": kind, "default": i >= without})
     if arguments.vararg:
-        told.append({"name": arguments.vararg.arg, "kind": "VAR_POSITIONAL", "default": False})
+        parameters.append(
+            {"name": arguments.vararg.arg, "kind": "VAR_POSITIONAL", "default": False}
+        )
     for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        told.append({"name": argument.arg, "kind": "KEYWORD_ONLY", "default": default is not None})
+        parameters.append(
+            {"name": argument.arg, "kind": "KEYWORD_ONLY", "default": default is not None}
+        )
     if arguments.kwarg:
-        told.append({"name": arguments.kwarg.arg, "kind": "VAR_KEYWORD", "default": False})
-    return [parameter for parameter in told if parameter["name"] not in ("self", "cls")]
+        parameters.append({"name": arguments.kwarg.arg, "kind": "VAR_KEYWORD", "default": False})
+    return [parameter for parameter in parameters if parameter["name"] not in ("self", "cls")]
 
 
 if __name__ == "__main__":

@@ -72,15 +72,15 @@ class Recorded:
 
 
 class FakeEnvironment:
-    """Worlds on a line. Like Isaac Lab's: one random generator, resets within the step, buffers
-    written again."""
+    """Environments on a line. Like Isaac Lab's: one random generator, resets within the step,
+    buffers written again."""
 
     def __init__(self, cfg: Any, num_envs: int, log: list[str], time_out_after: int):
         self.cfg, self.num_envs, self.log, self.time_out_after = cfg, num_envs, log, time_out_after
         self.step_dt, self.max_episode_length = 0.05, EPISODE_STEPS
         self.single_action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
         self.episode_length_buf = torch.zeros(self.num_envs, dtype=torch.long)
-        self.place, self.seen = torch.zeros(self.num_envs), torch.zeros(self.num_envs)
+        self.place, self.observed_place = torch.zeros(self.num_envs), torch.zeros(self.num_envs)
         self.obs_buf = {
             "policy": torch.zeros(self.num_envs, 2),
             "critic": {"place": torch.zeros(self.num_envs, 1)},
@@ -125,17 +125,17 @@ class FakeEnvironment:
         self.episode_length_buf[env_ids] = 0
 
     def _forward(self) -> None:
-        self.seen[:] = self.place
+        self.observed_place[:] = self.place
 
     def _render(self) -> None:
         self.rendered += 1
 
     def _compute_observations(self) -> dict[str, Any]:
         self.obs_buf["policy"][:, 0], self.obs_buf["policy"][:, 1] = (
-            self.seen,
+            self.observed_place,
             self.episode_length_buf,
         )
-        self.obs_buf["critic"]["place"][:, 0] = self.seen
+        self.obs_buf["critic"]["place"][:, 0] = self.observed_place
         return self.obs_buf
 
 

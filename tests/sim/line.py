@@ -1,5 +1,5 @@
-"""Worlds whose course is known beforehand: a place that counts steps, solved after a number of
-them."""
+"""Environments whose course is known beforehand: a place that counts steps, solved after a number
+of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from robots.spec import ActionSpec, FieldSpec
 from sim.engine import EngineState
-from sim.vec_env import Worlds, WorldsConfig
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 
 class LineEngine:
-    """A world started from `seed` is at 100 seed + (steps taken) and is solved after
+    """An environment started from `seed` is at 100 seed + (steps taken) and is solved after
     `lengths(seed)` steps."""
 
     name = "line"
@@ -29,8 +29,8 @@ class LineEngine:
         self.seed, self.count = np.zeros(num_envs, dtype=int), np.zeros(num_envs, dtype=int)
         self.actions: list[np.ndarray] = []
 
-    def reset(self, worlds: np.ndarray, seeds: np.ndarray) -> None:
-        self.seed[worlds], self.count[worlds] = seeds, 0
+    def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
+        self.seed[env_ids], self.count[env_ids] = seeds, 0
 
     def step(self, action: np.ndarray, running: np.ndarray) -> None:
         self.actions.append(action[:, 0].copy())
@@ -45,17 +45,17 @@ class LineEngine:
     def save(self) -> dict[str, np.ndarray]:
         return {"place": self.seed.copy(), "count": self.count.copy()}
 
-    def restore(self, worlds: np.ndarray, state: dict[str, np.ndarray]) -> None:
-        self.seed[worlds], self.count[worlds] = state["place"], state["count"]
+    def restore(self, env_ids: np.ndarray, state: dict[str, np.ndarray]) -> None:
+        self.seed[env_ids], self.count[env_ids] = state["place"], state["count"]
 
-    def dump(self, world: int) -> dict[str, np.ndarray]:
-        return {"count": self.count[world]}
+    def dump(self, env_id: int) -> dict[str, np.ndarray]:
+        return {"count": self.count[env_id]}
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-class Line(Worlds):
+class Line(EngineVecEnv):
     """Frozen when solved; draws a picture as bright as its count."""
 
     def __init__(
@@ -65,17 +65,17 @@ class Line(Worlds):
         coverage: Callable[[int], float] = lambda step: step / 10.0,
     ) -> None:
         self.line = LineEngine(num_envs, lengths, coverage)
-        super().__init__(self.line, WorldsConfig(on_end="freeze", guard_steps=0))
+        super().__init__(self.line, VecEnvConfig(on_end="freeze", guard_steps=0))
 
-    def render(self, world: int) -> np.ndarray:
-        return np.full((16, 16, 3), 10 * self.line.count[world], dtype=np.uint8)
+    def render(self, env_id: int) -> np.ndarray:
+        return np.full((16, 16, 3), 10 * self.line.count[env_id], dtype=np.uint8)
 
 
 def even_seeds_after_three(seed: int) -> int:
-    """Lengths for worlds of which half are solved."""
+    """Lengths for environments of which half are solved."""
     return 1000 if seed % 2 else 3
 
 
 def make_line(num_envs: int, pictures: bool = False) -> Line:
-    """Worlds whose even seeds are solved after 3 steps, the odd ones never."""
+    """Environments whose even seeds are solved after 3 steps, the odd ones never."""
     return Line(num_envs, even_seeds_after_three)

@@ -15,7 +15,7 @@ LEAVES = (
 
 
 class Stays(TorchDispatchMode):
-    """Gathers what leaves the device: on a CPU the same operators are asked for as on a GPU."""
+    """Collects operators that copy data from the device; a CPU runs the same operators as a GPU."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -3,9 +3,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from robots.interfaces import VecEnv, WorldState
+from robots.interfaces import EnvState, VecEnv
 from sim.engine import EngineState
-from sim.vec_env import Worlds, WorldsConfig
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 from tests.sim import conformance
 from tests.sim.conformance import Check, checks_of
 from tests.sim.conformance_entries import ENTRIES, Entry, OnEnd
@@ -13,7 +13,7 @@ from tests.sim.walk import WalkEngine
 
 
 @pytest.fixture(scope="module", autouse=True)
-def shared_worlds() -> Iterator[None]:
+def shared_envs() -> Iterator[None]:
     yield
     conformance.close_idle()
 
@@ -36,8 +36,8 @@ def test_engine_conforms(entry: Entry, check: Check) -> None:
 
 
 class DrawsBySlot(WalkEngine):
-    def _noise(self, world: int) -> float:
-        return super()._noise(world) + 1e-9 * world
+    def _noise(self, env_id: int) -> float:
+        return super()._noise(env_id) + 1e-9 * env_id
 
 
 class PullsNeighbours(WalkEngine):
@@ -47,14 +47,14 @@ class PullsNeighbours(WalkEngine):
 
 
 class ForgetsItsNoise(WalkEngine):
-    def restore(self, worlds: np.ndarray, state: WorldState) -> None:
-        super().restore(worlds, state)
-        self.count[worlds] = 0
+    def restore(self, env_ids: np.ndarray, state: EnvState) -> None:
+        super().restore(env_ids, state)
+        self.count[env_ids] = 0
 
 
 class RestoresAll(WalkEngine):
-    def restore(self, worlds: np.ndarray, state: WorldState) -> None:
-        super().restore(worlds, state)
+    def restore(self, env_ids: np.ndarray, state: EnvState) -> None:
+        super().restore(env_ids, state)
         self.place[:] = state["place"][0]
 
 
@@ -64,15 +64,15 @@ class KeepsItsArrays(WalkEngine):
 
 
 class LeavesTheLastEpisode(WalkEngine):
-    def reset(self, worlds: np.ndarray, seeds: np.ndarray) -> None:
-        before = self.place[worlds]
-        super().reset(worlds, seeds)
-        self.place[worlds] += 1e-9 * before
+    def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
+        before = self.place[env_ids]
+        super().reset(env_ids, seeds)
+        self.place[env_ids] += 1e-9 * before
 
 
 class ResetsAll(WalkEngine):
-    def reset(self, worlds: np.ndarray, seeds: np.ndarray) -> None:
-        super().reset(worlds, seeds)
+    def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
+        super().reset(env_ids, seeds)
         self.count[:] = 0
 
 
@@ -86,11 +86,11 @@ class TellsInSingles(WalkEngine):
 @pytest.mark.parametrize(
     ("engine", "check"),
     [
-        (DrawsBySlot, conformance.check_a_world_depends_on_its_seed_and_actions_only),
-        (PullsNeighbours, conformance.check_a_world_depends_on_its_seed_and_actions_only),
+        (DrawsBySlot, conformance.check_an_environment_depends_on_its_seed_and_actions_only),
+        (PullsNeighbours, conformance.check_an_environment_depends_on_its_seed_and_actions_only),
         (PullsNeighbours, conformance.check_a_partial_reset_leaves_the_others_alone),
         (ForgetsItsNoise, conformance.check_a_restored_state_has_the_saved_future),
-        (RestoresAll, conformance.check_saved_rows_fit_into_any_world),
+        (RestoresAll, conformance.check_saved_rows_fit_into_any_environment),
         (KeepsItsArrays, conformance.check_earlier_arrays_are_not_overwritten),
         (KeepsItsArrays, conformance.check_the_final_observation_is_the_one_before_the_reset),
         (LeavesTheLastEpisode, conformance.check_a_second_episode_from_the_same_seed_is_the_first),
@@ -100,7 +100,7 @@ class TellsInSingles(WalkEngine):
 )
 def test_a_faulty_engine_is_caught(engine: type[WalkEngine], check: Check) -> None:
     def make(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
-        return Worlds(engine(num_envs), WorldsConfig(on_end=on_end, max_steps=max_steps))
+        return EngineVecEnv(engine(num_envs), VecEnvConfig(on_end=on_end, max_steps=max_steps))
 
     with pytest.raises(AssertionError):
         check(Entry("faulty", make))
@@ -108,12 +108,12 @@ def test_a_faulty_engine_is_caught(engine: type[WalkEngine], check: Check) -> No
 
 def test_an_inexact_engine_is_held_to_its_tolerance() -> None:
     def make(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
-        return Worlds(DrawsBySlot(num_envs), WorldsConfig(on_end=on_end, max_steps=max_steps))
+        return EngineVecEnv(DrawsBySlot(num_envs), VecEnvConfig(on_end=on_end, max_steps=max_steps))
 
-    conformance.check_a_world_depends_on_its_seed_and_actions_only(
+    conformance.check_an_environment_depends_on_its_seed_and_actions_only(
         Entry("walk", make, exact=False, tolerance=1e-6)
     )
     with pytest.raises(AssertionError):
-        conformance.check_a_world_depends_on_its_seed_and_actions_only(
+        conformance.check_an_environment_depends_on_its_seed_and_actions_only(
             Entry("walk", make, exact=False, tolerance=1e-12)
         )

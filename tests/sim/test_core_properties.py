@@ -1,5 +1,5 @@
-"""What holds of the worlds on the FR3 whatever the task, tried on random interleavings and on
-broken worlds."""
+"""What holds of the environments on the FR3 whatever the task, tried on random interleavings and on
+broken environments."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -19,18 +19,18 @@ from robots.errors import HandoffError
 from robots.franka import find_robot
 from robots.interfaces import Step
 from sim.engines.mujoco import MujocoConfig, MujocoEngine, build_model
-from sim.make import TASKS, WorldConfig, find_task, make_worlds
+from sim.make import TASKS, EnvConfig, find_task, make_vec_env
 from sim.scene.cameras import CamerasConfig
 from sim.scene.view import Layout, View
-from sim.vec_env import Worlds, WorldsConfig
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 FR3 = find_robot("fr3")
 
 SMALL = CamerasConfig(names=("front",), height=24, width=32)
 
 
-def make(config: MujocoConfig, n: int = 3, **episodes: Any) -> Worlds:
-    return Worlds(MujocoEngine(find_task("pick_cube"), n, config), WorldsConfig(**episodes))
+def make(config: MujocoConfig, n: int = 3, **episodes: Any) -> EngineVecEnv:
+    return EngineVecEnv(MujocoEngine(find_task("pick_cube"), n, config), VecEnvConfig(**episodes))
 
 
 def arrays(step: Step) -> dict[str, np.ndarray]:
@@ -44,16 +44,16 @@ def arrays(step: Step) -> dict[str, np.ndarray]:
     return plain
 
 
-def drive(worlds: Worlds, seed: int, calls: int = 8) -> list[dict[str, np.ndarray]]:
+def drive(env: EngineVecEnv, seed: int, calls: int = 8) -> list[dict[str, np.ndarray]]:
     """Single actions, chunks of three and partial resets in an order that depends on `seed`
     alone."""
-    rng, told = np.random.default_rng(seed), []
+    rng, results = np.random.default_rng(seed), []
     for _ in range(calls):
-        shape = [(worlds.num_envs,), (worlds.num_envs, 3)][int(rng.integers(2))]
-        told.append(arrays(worlds.step(rng.uniform(-1, 1, (*shape, worlds.action_spec.size)))))
+        shape = [(env.num_envs,), (env.num_envs, 3)][int(rng.integers(2))]
+        results.append(arrays(env.step(rng.uniform(-1, 1, (*shape, env.action_spec.size)))))
         if rng.random() < 0.3:
-            worlds.reset([int(rng.integers(1000))], worlds=[int(rng.integers(worlds.num_envs))])
-    return told
+            env.reset([int(rng.integers(1000))], env_ids=[int(rng.integers(env.num_envs))])
+    return results
 
 
 @pytest.mark.parametrize("on_end", ["reset", "freeze"])
@@ -68,48 +68,48 @@ def drive(worlds: Worlds, seed: int, calls: int = 8) -> list[dict[str, np.ndarra
         ),
     ],
 )
-def test_what_follows_a_saved_state_is_the_same_in_the_same_and_in_new_worlds(
+def test_what_follows_a_saved_state_is_the_same_in_the_same_and_in_new_environments(
     config: MujocoConfig, on_end: str
 ) -> None:
-    worlds, others = (
+    envs, others = (
         make(config, on_end=on_end, max_steps=9),
         make(config, on_end=on_end, max_steps=9),
     )
-    worlds.reset([1, 2, 3])
-    drive(worlds, 0, calls=4)
-    state = worlds.save()
+    envs.reset([1, 2, 3])
+    drive(envs, 0, calls=4)
+    state = envs.save()
     kept = {name: array.copy() for name, array in state.items()}
-    expected = drive(worlds, 1)
-    for again in (worlds, others):
+    expected = drive(envs, 1)
+    for again in (envs, others):
         again.restore(state)
         for now, then in zip(drive(again, 1), expected, strict=True):
             for name, array in then.items():
                 np.testing.assert_array_equal(now[name], array, err_msg=name)
     for name, array in kept.items():
         np.testing.assert_array_equal(state[name], array, err_msg=name)
-    worlds.close()
+    envs.close()
     others.close()
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_nothing_that_an_engine_tells_is_a_window_on_its_state(name: str) -> None:
+def test_arrays_of_an_engine_are_not_views_of_its_state(name: str) -> None:
     engine = MujocoEngine(find_task(name), 1)
     engine.reset(np.zeros(1, dtype=int), np.zeros(1, dtype=int))
     reading, state = engine.read(), engine.save()
-    told = [
+    outputs = [
         reading.reward,
         reading.terminated,
         reading.success,
         *reading.observation.values(),
         *reading.info.values(),
     ]
-    for array in (*told, *state.values()):
+    for array in (*outputs, *state.values()):
         for own in (engine._state, engine._target, engine._goal, engine._ctrl, engine._draws):
             assert not np.shares_memory(array, own)
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_world_drawn_often_has_the_model_of_one_drawn_once(name: str) -> None:
+def test_an_environment_drawn_often_has_the_model_of_one_drawn_once(name: str) -> None:
     engine = MujocoEngine(find_task(name), 2, MujocoConfig(randomized=True))
     for seed in (1, 2, 3, 9):
         engine.reset(np.zeros(1, dtype=int), np.array([seed]))
@@ -130,7 +130,7 @@ def test_a_world_drawn_often_has_the_model_of_one_drawn_once(name: str) -> None:
 
 
 @pytest.mark.parametrize(("yaw", "tilt"), [(0.0, 0.4), (1.2, 0.0), (1.2, 0.4), (-1.6, -0.4)])
-def test_the_engine_computes_the_cartesian_law_however_the_hand_is_turned(
+def test_the_engine_computes_the_cartesian_law_for_any_gripper_orientation(
     yaw: float, tilt: float
 ) -> None:
     model, rng = (
@@ -157,7 +157,7 @@ def test_the_engine_computes_the_cartesian_law_however_the_hand_is_turned(
     np.testing.assert_allclose((data.qfrc_actuator - data.qfrc_gravcomp)[:7], law, atol=1e-9)
 
 
-def test_a_turned_and_tilted_hand_comes_to_rest_at_its_target() -> None:
+def test_a_turned_and_tilted_gripper_comes_to_rest_at_its_target() -> None:
     """The law's rotations are entries of a rotation vector, which at 1.2 rad of yaw are not angles
     about the axes."""
     space = CartesianDelta(axes=("x", "y", "z", "roll", "pitch", "yaw"))
@@ -174,30 +174,30 @@ def test_a_turned_and_tilted_hand_comes_to_rest_at_its_target() -> None:
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, 1e4, 1e9])
-def test_a_broken_world_stops_the_run_and_troubles_neither_neighbours_nor_its_next_episode(
+def test_a_broken_environment_stops_the_run_and_troubles_neither_neighbours_nor_its_next_episode(
     broken: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # MuJoCo logs its warnings where the process stands.
     monkeypatch.chdir(tmp_path)
     calm, hit = (make(MujocoConfig(randomized=True), dump_folder=str(tmp_path)) for _ in range(2))
     actions = np.random.default_rng(0).uniform(-1, 1, (8, 3, 5))
-    for worlds in (calm, hit):
-        worlds.reset([1, 2, 3])
-        worlds.step(actions[0])
+    for env in (calm, hit):
+        env.reset([1, 2, 3])
+        env.step(actions[0])
     state = hit.save()
     hit.engine.qvel[1, 9] = broken  # type: ignore[attr-defined]
-    with pytest.raises(HandoffError, match=r"world 1 \(seed 2, step 1\)"):
+    with pytest.raises(HandoffError, match=r"environment 1 \(seed 2, step 1\)"):
         hit.step(actions[1])
-    hit.restore({name: array[[0, 2]] for name, array in state.items()}, worlds=[0, 2])
-    for worlds in (calm, hit):
-        worlds.reset([77], worlds=[1])
+    hit.restore({name: array[[0, 2]] for name, array in state.items()}, env_ids=[0, 2])
+    for env in (calm, hit):
+        env.reset([77], env_ids=[1])
     for action in actions[1:]:
         one, two = arrays(calm.step(action)), arrays(hit.step(action))
         for name, array in one.items():
             np.testing.assert_array_equal(array, two[name], err_msg=name)
 
 
-def test_a_world_that_the_physics_left_within_its_period_has_no_reward() -> None:
+def test_an_environment_that_the_physics_left_within_its_period_has_no_reward() -> None:
     engine = MujocoEngine(find_task("reach"), 2)
     engine.reset(np.arange(2), np.arange(2))
     for _ in range(3):
@@ -236,20 +236,20 @@ def test_an_arm_in_its_way_is_not_thrown_when_joint_targets_are_far() -> None:
     ],
 )
 def test_a_setting_that_the_engine_does_not_read_is_refused(values: dict[str, Any]) -> None:
-    with pytest.raises(HandoffError, match=rf"the engine {values['engine']} does not know"):
-        make_worlds(validate(WorldConfig, values), 1)
+    with pytest.raises(HandoffError, match=rf"the engine {values['engine']} ignores"):
+        make_vec_env(validate(EnvConfig, values), 1)
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"workers": 0}, "0 workers"),
-        ({"workers": -2}, "-2 workers"),
+        ({"workers": 0}, "workers is 0"),
+        ({"workers": -2}, "workers is -2"),
         ({"workers": 3}, "expected 1..2"),
         ({"threads": 0}, "0 threads"),
         ({"max_steps": 0}, "limit of 0 steps"),
-        ({"actions": {"axes": []}}, "one or more different"),
-        ({"actions": {"axes": ["x", "x"]}}, "one or more different"),
+        ({"actions": {"axes": []}}, "one or more distinct"),
+        ({"actions": {"axes": ["x", "x"]}}, "one or more distinct"),
         ({"actions": {"low": [0.6, -0.3, 0.0], "high": [0.3, 0.3, 0.4]}}, "swapped"),
         ({"cameras": {"height": 0}}, "expected 1x1 to"),
         ({"cameras": {"width": 4000}}, "expected 1x1 to"),
@@ -258,32 +258,32 @@ def test_a_setting_that_the_engine_does_not_read_is_refused(values: dict[str, An
 )
 def test_a_setting_without_sense_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(HandoffError, match=message):
-        make_worlds(validate(WorldConfig, values), 2)
+        make_vec_env(validate(EnvConfig, values), 2)
 
 
-def test_a_state_of_other_worlds_is_refused() -> None:
-    def saved(config: MujocoConfig) -> tuple[Worlds, dict[str, np.ndarray]]:
-        worlds = make(config)
-        worlds.reset([1, 2, 3])
-        return worlds, worlds.save()
+def test_a_state_of_other_environments_is_refused() -> None:
+    def saved(config: MujocoConfig) -> tuple[EngineVecEnv, dict[str, np.ndarray]]:
+        env = make(config)
+        env.reset([1, 2, 3])
+        return env, env.save()
 
     kinds = [saved(MujocoConfig(actions=actions)) for actions in (None, JointDelta())]
     kinds.append(saved(MujocoConfig(randomized=True)))
-    for worlds, own in kinds:
+    for env, own in kinds:
         for _, state in kinds:
             if state is not own:
                 with pytest.raises(HandoffError, match="Was it saved"):
-                    worlds.restore(state)
+                    env.restore(state)
         with pytest.raises(HandoffError, match="lacks"):
-            worlds.restore(
+            env.restore(
                 {name: array for name, array in own.items() if not name.startswith("last ")}
             )
 
 
 @pytest.mark.needs("opengl")
-def test_pictures_asked_for_in_another_thread_are_refused() -> None:
-    worlds = make(MujocoConfig(cameras=SMALL))
-    worlds.reset([1, 2, 3])
+def test_images_rendered_in_another_thread_are_refused() -> None:
+    env = make(MujocoConfig(cameras=SMALL))
+    env.reset([1, 2, 3])
     with ThreadPoolExecutor(1) as pool, pytest.raises(HandoffError, match="another thread"):
-        pool.submit(worlds.step, np.zeros((3, 5))).result()
-    worlds.close()
+        pool.submit(env.step, np.zeros((3, 5))).result()
+    env.close()

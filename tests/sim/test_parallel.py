@@ -1,4 +1,4 @@
-"""Pieces over several processes: results in order, errors told, and no worker outlives its
+"""Pieces over several processes: results in order, errors raised, and no worker outlives its
 parent."""
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def silent(folder: Path, piece: int, report: Report) -> int:
 
 @pytest.mark.parametrize("workers", [1, 2, 9])
 def test_results_come_in_the_order_of_the_pieces(workers: int) -> None:
-    told: list[int] = []
-    found = map_pieces(
-        nothing, squared, range(5), workers, 5, lambda done, total, note="": told.append(done)
+    reports: list[int] = []
+    results = map_pieces(
+        nothing, squared, range(5), workers, 5, lambda done, total, note="": reports.append(done)
     )
-    assert found == [0, 1, 4, 9, 16]
-    assert told == [1, 2, 3, 4, 5]
+    assert results == [0, 1, 4, 9, 16]
+    assert reports == [1, 2, 3, 4, 5]
 
 
 def test_an_error_arrives_as_what_it_was_with_the_traceback_of_its_worker() -> None:
@@ -59,7 +59,7 @@ def test_an_error_arrives_as_what_it_was_with_the_traceback_of_its_worker() -> N
     assert "in refusing" in raised.value.__notes__[0]
 
 
-def test_an_unexpected_error_is_told_by_its_name() -> None:
+def test_an_unexpected_error_is_reported_by_its_name() -> None:
     with pytest.raises(HandoffError) as raised:
         map_pieces(nothing, broken, range(2), 2, 2, no_progress)
     assert str(raised.value).startswith("ZeroDivisionError: ")

@@ -29,7 +29,7 @@ def gym_push_t() -> Any:
 
 
 @pytest.fixture(scope="module")
-def world() -> PushTWorld:
+def env() -> PushTWorld:
     return PushTWorld()
 
 
@@ -87,12 +87,12 @@ def test_keypoints_reproduce_the_demonstrations(tmp_path: Path) -> None:
     import zarr
 
     with zipfile.ZipFile(DEMONSTRATIONS) as archive:
-        wanted = [
+        members = [
             n
             for n in archive.namelist()
             if n.startswith(("data/state/", "data/keypoint/", "data/.z", ".z"))
         ]
-        archive.extractall(tmp_path, wanted)
+        archive.extractall(tmp_path, members)
     group = zarr.open_group(tmp_path, mode="r")
     state = np.asarray(group["data/state"], dtype=float)
     recorded = np.asarray(group["data/keypoint"], dtype=float)
@@ -125,75 +125,75 @@ def test_the_centre_posture_holds_the_pusher_over_the_boards_centre() -> None:
     )
 
 
-def test_reset_places_pusher_and_block_where_asked(world: PushTWorld) -> None:
-    placed = world.reset(FAR_AGENT, BLOCK)
+def test_reset_places_pusher_and_block_where_asked(env: PushTWorld) -> None:
+    placed = env.reset(FAR_AGENT, BLOCK)
     np.testing.assert_allclose(placed, FAR_AGENT, atol=2e-6)
-    np.testing.assert_allclose(world.tee_pose(), BLOCK, atol=1e-6)
-    assert world.base_T_ee[2, 3] == pytest.approx(geometry.PUSHER_CLEARANCE, abs=2e-6)
-    assert world.time == 0.0
+    np.testing.assert_allclose(env.tee_pose(), BLOCK, atol=1e-6)
+    assert env.base_T_ee[2, 3] == pytest.approx(geometry.PUSHER_CLEARANCE, abs=2e-6)
+    assert env.time == 0.0
 
 
-def test_end_effector_frame_agrees_with_the_kinematics(world: PushTWorld) -> None:
-    world.reset(FAR_AGENT, BLOCK)
+def test_end_effector_frame_agrees_with_the_kinematics(env: PushTWorld) -> None:
+    env.reset(FAR_AGENT, BLOCK)
     for _ in range(20):
-        world.step(np.array([3.0, -2.0, 1.0, 2.0, 0.5, -0.5, 0.3]))
+        env.step(np.array([3.0, -2.0, 1.0, 2.0, 0.5, -0.5, 0.3]))
     np.testing.assert_allclose(
-        world.base_T_ee, FR3.chain.forward_kinematics(world.q) @ world.flange_T_ee, atol=1e-12
+        env.base_T_ee, FR3.chain.forward_kinematics(env.q) @ env.flange_T_ee, atol=1e-12
     )
 
 
-def test_block_rests_still_without_a_push(world: PushTWorld) -> None:
-    world.reset(FAR_AGENT, BLOCK)
+def test_block_rests_still_without_a_push(env: PushTWorld) -> None:
+    env.reset(FAR_AGENT, BLOCK)
     for _ in range(1000):
-        world.step(np.zeros(7))
-    assert np.linalg.norm(world.tee_pose()[:2] - BLOCK[:2]) < 1e-4
-    assert abs(world.tee_pose()[2] - BLOCK[2]) < 1e-3
-    np.testing.assert_allclose(world.agent_position(), FAR_AGENT, atol=1e-5)
+        env.step(np.zeros(7))
+    assert np.linalg.norm(env.tee_pose()[:2] - BLOCK[:2]) < 1e-4
+    assert abs(env.tee_pose()[2] - BLOCK[2]) < 1e-3
+    np.testing.assert_allclose(env.agent_position(), FAR_AGENT, atol=1e-5)
 
 
-def push_right(world: PushTWorld) -> np.ndarray:
+def push_right(env: PushTWorld) -> np.ndarray:
     """Drives the pusher 0.1 m along board x in 1 s under joint impedance; returns the joint
     trajectory."""
-    agent = world.reset(np.array([0.15, 0.215]), np.array([0.256, 0.2, 0.0]))
-    q0 = world.q.copy()
+    agent = env.reset(np.array([0.15, 0.215]), np.array([0.256, 0.2, 0.0]))
+    q0 = env.q.copy()
     q1 = inverse_kinematics(FR3, geometry.flange_target(agent + np.array([0.1, 0.0])), q0)
     K, D = np.array([600, 600, 600, 600, 250, 150, 50.0]), np.array([50, 50, 50, 50, 20, 15, 10.0])
     record = []
     for i in range(1000):
-        world.step(K * (q0 + (q1 - q0) * (i + 1) / 1000 - world.q) - D * world.dq)
-        record.append(world.q.copy())
+        env.step(K * (q0 + (q1 - q0) * (i + 1) / 1000 - env.q) - D * env.dq)
+        record.append(env.q.copy())
     return np.array(record)
 
 
-def test_a_pushed_block_moves_and_pushes_back(world: PushTWorld) -> None:
-    push_right(world)
-    moved = world.tee_pose()[:2] - [0.256, 0.2]
+def test_a_pushed_block_moves_and_pushes_back(env: PushTWorld) -> None:
+    push_right(env)
+    moved = env.tee_pose()[:2] - [0.256, 0.2]
     assert moved[0] > 0.02
-    assert abs(world.tau_ext).max() > 0.01
+    assert abs(env.tau_ext).max() > 0.01
 
 
-def test_two_runs_are_bit_identical(world: PushTWorld) -> None:
-    np.testing.assert_array_equal(push_right(world), push_right(world))
+def test_two_runs_are_bit_identical(env: PushTWorld) -> None:
+    np.testing.assert_array_equal(push_right(env), push_right(env))
 
 
-def test_pusher_inertials_are_those_of_the_capsule(world: PushTWorld) -> None:
+def test_pusher_inertials_are_those_of_the_capsule(env: PushTWorld) -> None:
     r, cylinder = 0.015, 0.090
     volume = np.pi * r**2 * cylinder + 4 / 3 * np.pi * r**3
-    assert world.ee_mass == pytest.approx(geometry.PUSHER_DENSITY * volume)
-    np.testing.assert_allclose(world.ee_com, [0, 0, 0.06], atol=1e-12)
-    assert world.ee_inertia[0, 0] > 5 * world.ee_inertia[2, 2]
+    assert env.ee_mass == pytest.approx(geometry.PUSHER_DENSITY * volume)
+    np.testing.assert_allclose(env.ee_com, [0, 0, 0.06], atol=1e-12)
+    assert env.ee_inertia[0, 0] > 5 * env.ee_inertia[2, 2]
 
 
-def test_a_torque_that_is_not_finite_is_refused_by_time_and_value(world: PushTWorld) -> None:
-    world.reset(FAR_AGENT, BLOCK)
+def test_a_torque_that_is_not_finite_is_refused_by_time_and_value(env: PushTWorld) -> None:
+    env.reset(FAR_AGENT, BLOCK)
     with pytest.raises(HandoffError, match=r"nan.*at 0.000 s"):
-        world.step(np.array([0, np.nan, 0, 0, 0, 0, 0]))
+        env.step(np.array([0, np.nan, 0, 0, 0, 0, 0]))
 
 
-def test_a_state_that_is_not_finite_stops_the_world(world: PushTWorld) -> None:
-    world.reset(FAR_AGENT, BLOCK)
-    world.data.qvel[0] = np.inf
+def test_a_state_that_is_not_finite_stops_the_world(env: PushTWorld) -> None:
+    env.reset(FAR_AGENT, BLOCK)
+    env.data.qvel[0] = np.inf
     with pytest.raises(HandoffError, match="state not finite"):
-        world.step(np.zeros(7))
-    world.reset(FAR_AGENT, BLOCK)
-    np.testing.assert_allclose(world.tee_pose(), BLOCK, atol=1e-6)
+        env.step(np.zeros(7))
+    env.reset(FAR_AGENT, BLOCK)
+    np.testing.assert_allclose(env.tee_pose(), BLOCK, atol=1e-6)

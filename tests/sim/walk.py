@@ -1,5 +1,5 @@
-"""A tiny engine with everything that can go wrong between worlds: noise of its own, an end, and
-states to save."""
+"""A tiny engine with everything that can go wrong between environments: noise of its own, an end,
+and states to save."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Literal
 import numpy as np
 
 from robots.errors import HandoffError
-from robots.interfaces import VecEnv, WorldState
+from robots.interfaces import EnvState, VecEnv
 from robots.spec import ActionSpec, FieldSpec
 from sim.engine import EngineState
-from sim.vec_env import Worlds, WorldsConfig
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 OnEnd = Literal["reset", "freeze"]
 FAR = 4.0
@@ -21,8 +21,8 @@ FAR = 4.0
 
 
 class WalkEngine:
-    """Walks on a line: a start from the seed, a little noise of each world's own, and an end at
-    `FAR`."""
+    """Walks on a line: a start from the seed, a little noise of each environment's own, and an end
+    at `FAR`."""
 
     name = "walk"
     rate_hz = 20.0
@@ -33,7 +33,7 @@ class WalkEngine:
     action_spec = ActionSpec(low=(-1.0,), high=(1.0,), unit="m")
 
     def __init__(self, num_envs: int, *, steps_all: bool = False, can_save: bool = True):
-        """`steps_all` moves worlds that do not run as well, as batched GPU engines do."""
+        """`steps_all` moves environments that do not run as well, as batched GPU engines do."""
         self.num_envs, self.steps_all, self.can_save = num_envs, steps_all, can_save
         self.place, self.reward = np.zeros(num_envs), np.zeros(num_envs)
         self.seed, self.count = (
@@ -42,9 +42,9 @@ class WalkEngine:
         )
         self.closed = 0
 
-    def reset(self, worlds: np.ndarray, seeds: np.ndarray) -> None:
-        self.seed[worlds], self.count[worlds], self.reward[worlds] = seeds, 0, 0.0
-        self.place[worlds] = [self._noise(int(i)) for i in worlds]
+    def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
+        self.seed[env_ids], self.count[env_ids], self.reward[env_ids] = seeds, 0, 0.0
+        self.place[env_ids] = [self._noise(int(i)) for i in env_ids]
 
     def step(self, action: np.ndarray, running: np.ndarray) -> None:
         for i in range(self.num_envs) if self.steps_all else np.flatnonzero(running).tolist():
@@ -64,37 +64,37 @@ class WalkEngine:
             info={"count": self.count.copy()},
         )
 
-    def save(self) -> WorldState:
+    def save(self) -> EnvState:
         if not self.can_save:
             raise HandoffError("walk: cannot save.")
         return {
             name: getattr(self, name).copy() for name in ("place", "reward", "seed", "count")
         } | {"start": self.seed.copy()}
 
-    def restore(self, worlds: np.ndarray, state: WorldState) -> None:
+    def restore(self, env_ids: np.ndarray, state: EnvState) -> None:
         for name in ("place", "reward", "count"):
-            getattr(self, name)[worlds] = state[name]
-        self.seed[worlds] = state["start"]
+            getattr(self, name)[env_ids] = state[name]
+        self.seed[env_ids] = state["start"]
 
-    def dump(self, world: int) -> dict[str, np.ndarray]:
-        return {"place": self.place[world : world + 1]}
+    def dump(self, env_id: int) -> dict[str, np.ndarray]:
+        return {"place": self.place[env_id : env_id + 1]}
 
     def close(self) -> None:
         self.closed += 1
 
-    def _noise(self, world: int) -> float:
+    def _noise(self, env_id: int) -> float:
         return float(
-            np.random.default_rng([self.seed[world], self.count[world]]).uniform(-1.0, 1.0)
+            np.random.default_rng([self.seed[env_id], self.count[env_id]]).uniform(-1.0, 1.0)
         )
 
 
 def make_walk(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
-    return Worlds(WalkEngine(num_envs), WorldsConfig(on_end=on_end, max_steps=max_steps))
+    return EngineVecEnv(WalkEngine(num_envs), VecEnvConfig(on_end=on_end, max_steps=max_steps))
 
 
 def make_walk_of_all(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
-    return Worlds(
-        WalkEngine(num_envs, steps_all=True), WorldsConfig(on_end=on_end, max_steps=max_steps)
+    return EngineVecEnv(
+        WalkEngine(num_envs, steps_all=True), VecEnvConfig(on_end=on_end, max_steps=max_steps)
     )
 
 

@@ -1,17 +1,17 @@
 """Collects rollouts by alternating between policy and environments.
 
-- `interfaces`: the environment of decisions, and its results.
-- `chunk_env`: environments that execute chunks.
-- `device_chunk_env`: the same on a device.
-- `split_chunk_env`: the same in parts that are stepped apart.
-- `state_env`: environments of single steps.
-- `collector`: rollouts of single steps.
-- `chunk_collector`: rollouts of chunks.
-- `pipelined_collector`: simulation of one part while another is decided.
-- `async_actor`: rollouts by older weights.
-- `admission`: which stale rollouts are learned from.
-- `reward_shaping`: rewards on top of the task's.
+- `interfaces`: protocols of environments and actors, and their results.
+- `chunk_env`: environments that execute action chunks.
+- `device_chunk_env`: the same with tensors that stay on a device.
+- `split_chunk_env`: the same in parts that are stepped independently.
+- `state_env`: environments that execute single actions.
+- `collector`: rollouts valued by a separate critic.
+- `chunk_collector`: rollouts of chunks with a log-probability per entry.
+- `pipelined_collector`: inference for one part while others are simulated.
+- `async_actor`: rollouts by an earlier copy of the policy.
+- `admission`: the limit on how stale a rollout may be.
+- `reward_shaping`: shaping terms on top of the task reward.
 - `episode_statistics`: success, return and length of recent episodes.
-- `seeds`: the seeds of starts, counted.
-- `placement_profile`: measured rates, and predicted placements.
+- `seeds`: episode seeds with a count of those used.
+- `placement_profile`: measured times and predicted speed per placement.
 """

@@ -1,5 +1,5 @@
-"""Admits a new rollout while an earlier one is still learned from (AReaL, arXiv 2505.24298, section
-5.1)."""
+"""Admits a new rollout while the policy still learns from an earlier one (AReaL, arXiv 2505.24298,
+section 5.1)."""
 
 from __future__ import annotations
 
@@ -10,27 +10,25 @@ from robots.errors import HandoffError
 
 @dataclass(frozen=True)
 class Admission:
-    """AReaL's rule: of N samples that have been begun, floor((N - 1) / B) <= v + eta at version v
-    of the policy."""
+    """AReaL's rule for N started samples: floor((N - 1) / B) <= v + eta at policy version v."""
 
     staleness: int
-    """eta: updates that the policy of a sample may lie behind the one that learns from it; 0 is on
-    policy."""
+    """eta: updates by which the acting policy may lag the learning one; 0 is on-policy."""
     batch: int = 1
-    """B: samples of an update. Where whole rollouts are samples, one."""
+    """B: samples per update; 1 where a sample is a whole rollout."""
 
     def __post_init__(self) -> None:
         if self.staleness < 0 or self.batch < 1:
             raise HandoffError(
-                f"practice: a staleness of {self.staleness} updates of {self.batch} samples, expected 0 or more, of at "
-                "least one."
+                f"finetune: staleness is {self.staleness} updates and the batch {self.batch} samples, expected "
+                "staleness >= 0 and batch >= 1."
             )
 
     def admits(self, begun: int, version: int) -> bool:
-        """Whether one more sample may be begun.
+        """Whether one more sample may start.
 
         Args:
-            begun: samples so far, all together.
-            version: updates that were made.
+            begun: samples started so far.
+            version: updates made so far.
         """
         return begun // self.batch <= version + self.staleness

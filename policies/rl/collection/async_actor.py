@@ -1,10 +1,9 @@
-"""Rollouts by a policy that lies one update behind, made while that update is made; and that its
-weights arrive.
+"""Collects each rollout with an earlier copy of the policy while the policy learns.
 
-AReaL (arXiv 2505.24298) lets rollouts go on while the policy learns. Here rollout k + 1 is always
-made by the policy that update k begins with, in a thread beside it, and both are waited for: so
-what is experienced does not depend on how long either takes, and the time of both is that of the
-longer one.
+AReaL (arXiv 2505.24298) lets rollouts continue during updates. Here rollout k + 1 always uses the
+weights from before update k and runs in a thread beside that update; both are waited for. The data
+therefore do not depend on which of the two is faster, and an iteration takes the time of the slower
+one.
 """
 
 from __future__ import annotations
@@ -26,80 +25,84 @@ from robots.errors import HandoffError
 Actor = TypeVar("Actor", bound=PublishedActor)
 
 
-class Stale(Generic[Actor]):
-    """Acts by a copy of a learning actor.
+class AsyncActor(Generic[Actor]):
+    """Collects rollouts with a copy of a learning actor.
 
     Args:
-        learning: learns in place.
-        staleness: updates that the copy may lie behind, at least one.
+        learning: actor that is trained in place.
+        staleness: updates by which the copy may lag, at least 1.
     """
 
     def __init__(self, learning: Actor, staleness: int) -> None:
         self._learning = learning
         self._admission = Admission(staleness)
         self.actor = copy.deepcopy(learning)
-        """Who acts."""
+        """The copy that acts."""
         self._next: ChunkRollout | None = None
 
-    def made(self, collect: Callable[[], ChunkRollout]) -> ChunkRollout:
-        """The rollout that is to be learned from: that made ahead, or the first."""
+    def next_rollout(self, collect: Callable[[], ChunkRollout]) -> ChunkRollout:
+        """The next rollout to learn from: the one collected ahead, or a new one at the start."""
         if self._next is None:
             self._publish()
             return collect()
-        made, self._next = self._next, None
-        return made
+        rollout = self._next
+        self._next = None
+        return rollout
 
     @contextmanager
-    def ahead(self, collect: Callable[[], ChunkRollout], version: int) -> Iterator[None]:
-        """Makes the next rollout by the policy as it is, while it learns inside.
+    def collecting_ahead(self, collect: Callable[[], ChunkRollout], version: int) -> Iterator[None]:
+        """Context in which the policy learns while the next rollout is collected with the current
+        weights.
 
         Args:
-            collect: by `actor`.
-            version: updates that were made; as many rollouts and one more have been begun.
+            collect: collects a rollout with `actor`.
+            version: updates made so far; `version + 1` rollouts have been started.
         """
         if not self._admission.admits(version + 1, version):
             yield
             return
         self._publish()
         threads = torch.get_num_threads()
-        with ThreadPoolExecutor(1, "rollout", torch.set_num_threads, (threads,)) as beside:
-            coming = beside.submit(collect)
+        with ThreadPoolExecutor(1, "rollout", torch.set_num_threads, (threads,)) as executor:
+            pending = executor.submit(collect)
             yield
-            self._next = coming.result()
+            self._next = pending.result()
 
-    def forget(self) -> None:
-        """Leaves out what was made ahead: its episodes are over."""
+    def discard(self) -> None:
+        """Drops the rollout collected ahead, after its episodes were abandoned."""
         self._next = None
 
     def _publish(self) -> None:
-        theirs = list(_tensors(self.actor))
+        acting_tensors = list(_tensors(self.actor))
         with torch.no_grad():
-            for own, other in zip(_tensors(self._learning), theirs, strict=True):
-                other.copy_(own)
-        check_arrived(weights_digest(_tensors(self._learning)), weights_digest(theirs))
+            for source, target in zip(_tensors(self._learning), acting_tensors, strict=True):
+                target.copy_(source)
+        check_weights_match(
+            weights_digest(_tensors(self._learning)), weights_digest(acting_tensors)
+        )
 
 
 def weights_digest(tensors: Iterable[torch.Tensor]) -> str:
-    """Digest (hex sha256) of all of them, in their order."""
-    found = hashlib.sha256()
+    """SHA-256 (hex) over all tensors in their order."""
+    digest = hashlib.sha256()
     for tensor in tensors:
-        found.update(
+        digest.update(
             tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         )
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
-def check_arrived(published: str, acting: str) -> None:
-    """Raises HandoffError unless who acts has the weights that were published last."""
+def check_weights_match(published: str, acting: str) -> None:
+    """Raises HandoffError unless the acting copy has the weights that were published last."""
     if published != acting:
         raise HandoffError(
-            f"practice: the policy that acts has weights {acting[:12]}, published were {published[:12]}. They do not "
-            "arrive, so nothing that is learned would ever be tried."
+            f"finetune: the acting copy has weights {acting[:12]}, published were {published[:12]}. The weights do not "
+            "arrive, so rollouts would never use what is learned."
         )
 
 
 def _tensors(actor: PublishedActor) -> Iterator[torch.Tensor]:
-    """All weights and buffers by which an actor acts or values."""
+    """Weights and buffers with which an actor computes decisions and values."""
     for part in actor.acting():
         yield from part.parameters()
         yield from part.buffers()

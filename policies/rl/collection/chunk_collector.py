@@ -1,7 +1,7 @@
-"""Rollouts of chunks whose entries have log-probabilities of their own, one behind another, or
-episodes in groups.
+"""Collects rollouts of chunks with a log-probability per entry: consecutive rollouts, or groups of
+whole episodes.
 
-Shape suffixes: T decisions, N worlds, V values of a decision, M rewards.
+Shape suffixes: T decisions, N environments, V values of a decision, M rewards.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from policies.rl.collection.episode_statistics import EpisodeStatistics
 from policies.rl.collection.interfaces import (
     ChunkActor,
     ChunkActorOutput,
-    Decided,
     DecisionEnv,
+    StepResult,
 )
 from policies.rl.on_policy.advantages import ChunkRollout
 from policies.rl.on_policy.config import Outcome
@@ -25,125 +25,133 @@ from policies.rl.on_policy.rollout import Trace
 
 
 class ChunkCollector:
-    """Makes rollouts in worlds of chunks.
+    """Collects rollouts in environments of action chunks.
 
     Args:
-        worlds: N.
-        actor: decides, and values what it sees if it values anything.
-        seed: of all chance.
+        env: N environments.
+        actor: samples chunks, and values if it has a value head.
+        seed: seed of all sampling.
     """
 
-    def __init__(self, worlds: DecisionEnv, actor: ChunkActor, seed: int = 0) -> None:
-        self.worlds = worlds
+    def __init__(self, env: DecisionEnv, actor: ChunkActor, seed: int = 0) -> None:
+        self.env = env
         self._actor = actor
-        self._generator = torch.Generator(worlds.device).manual_seed(seed)
-        self.statistics = EpisodeStatistics(worlds.num_envs)
+        self._generator = torch.Generator(env.device).manual_seed(seed)
+        self.statistics = EpisodeStatistics(env.num_envs)
 
     def begin(self) -> None:
-        """Leaves the episodes that are under way, and begins new ones in all worlds."""
-        self.worlds.begin()
+        """Abandons the running episodes and resets all environments."""
+        self.env.begin()
         self.statistics.begin()
 
     def rollout(self, decisions: int) -> ChunkRollout:
-        """The next `decisions` decisions in all worlds; those that end begin anew."""
-        self.worlds.prepare()
-        rows, traces, ends = [], [], []
-        for row, trace, led in self._decided(decisions):
+        """The next `decisions` decisions of all environments; episodes that end are reset."""
+        self.env.prepare()
+        rows = []
+        traces = []
+        final_obs = []
+        for row, trace, result in self._decisions(decisions):
             rows.append(row)
             traces.append(trace)
-            ends.append(led.final_seen)
-        made = _joined(rows, traces)
-        if made.value_TNV is None:
-            return made
-        finals = self._finals(made.truncated_TN, ends, made.value_TNV)
-        return made._replace(
-            final_value_TNV=finals, last_value_NV=self._actor.value(self.worlds.seen())
+            final_obs.append(result.final_obs)
+        rollout = _stack(rows, traces)
+        if rollout.value_TNV is None:
+            return rollout
+        final_values = self._final_values(rollout.truncated_TN, final_obs, rollout.value_TNV)
+        return rollout._replace(
+            final_value_TNV=final_values, last_value_NV=self._actor.value(self.env.observation())
         )
 
     def episodes(self, size: int, decisions: int, outcomes: tuple[Outcome, ...]) -> ChunkRollout:
-        """One episode in every world, `size` side by side from one state, of so many decisions at
-        most.
+        """One episode per environment; each group of `size` neighbours begins in one state.
 
         Args:
-            size: of a group.
-            decisions: after which an episode is left.
-            outcomes: what it comes to.
+            size: environments per group.
+            decisions: decisions after which an episode is cut off.
+            outcomes: outcomes to compute per episode.
 
         Raises:
-            HandoffError: the worlds make no whole groups.
+            HandoffError: the number of environments is no multiple of `size`.
         """
-        self.worlds.prepare()
-        self.worlds.begin_groups(size)
+        self.env.prepare()
+        self.env.begin_groups(size)
         self.statistics.begin()
-        rows, traces = [], []
-        returned_N = torch.zeros(self.worlds.num_envs, device=self.worlds.device)
-        solved_N = torch.zeros(self.worlds.num_envs, dtype=torch.bool, device=self.worlds.device)
+        rows = []
+        traces = []
+        returned_N = torch.zeros(self.env.num_envs, device=self.env.device)
+        solved_N = torch.zeros(self.env.num_envs, dtype=torch.bool, device=self.env.device)
         over_N = torch.zeros_like(solved_N)
-        decided = self._decided(decisions)
-        for row, trace, led in decided:
+        # Steps until all episodes have ended, or are cut off.
+        steps = self._decisions(decisions)
+        for row, trace, result in steps:
             returned_N += row["reward"].sum(dim=1)
-            ended_N = led.terminated_N | led.truncated_N
-            solved_N |= ended_N & led.success_N
+            ended_N = result.terminated_N | result.truncated_N
+            solved_N |= ended_N & result.success_N
             over_N |= ended_N
             rows.append(row)
             traces.append(trace)
-            # A device is not asked before all is done: it would have to wait for the answer.
+            # On a device the early exit would force a synchronisation per decision.
             if over_N.device.type == "cpu" and bool(over_N.all()):
                 break
-        decided.close()
-        made = _joined(rows, traces)
-        # Of the longest that there could have been, how much was left.
-        left_N = 1.0 - made.length_TN.sum(dim=0) / (decisions * made.reward_TNH.shape[2])
-        told = {"return": returned_N, "success": solved_N.float(), "brevity": solved_N * left_N}
-        return made._replace(outcome_NM=torch.stack([told[name] for name in outcomes], dim=1))
+        steps.close()
+        rollout = _stack(rows, traces)
+        # Share of the time limit that was left.
+        remaining_N = 1.0 - rollout.length_TN.sum(dim=0) / (decisions * rollout.reward_TNH.shape[2])
+        outcome_of = {
+            "return": returned_N,
+            "success": solved_N.float(),
+            "brevity": solved_N * remaining_N,
+        }
+        return rollout._replace(
+            outcome_NM=torch.stack([outcome_of[name] for name in outcomes], dim=1)
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        """Chance; the worlds' own state is theirs."""
+        """State of the random generator; the environments save their own state."""
         return {"generator": self._generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes `state_dict` over."""
+        """Restores `state_dict`."""
         self._generator.set_state(state["generator"])
 
-    def _decided(self, decisions: int) -> Generator[tuple[dict[str, Any], Trace, Decided]]:
-        """So many decisions in all worlds, one behind another, each as it is asked for."""
+    def _decisions(self, decisions: int) -> Generator[tuple[dict[str, Any], Trace, StepResult]]:
+        """Yields one decision of all environments at a time."""
         for _ in range(decisions):
-            seen = self.worlds.seen()
-            made = self._actor.decide(seen, self._generator)
-            led = self.worlds.step(made.chunk_BHA)
-            self.statistics.add(led)
-            yield self._row(seen, made, led), made.trace, led
+            obs = self.env.observation()
+            output = self._actor.decide(obs, self._generator)
+            result = self.env.step(output.chunk_BHA)
+            self.statistics.add(result)
+            yield self._row(obs, output, result), output.trace, result
 
-    def _row(self, seen: Any, made: ChunkActorOutput, led: Decided) -> dict[str, Any]:
+    def _row(self, obs: Any, output: ChunkActorOutput, result: StepResult) -> dict[str, Any]:
         row = {
-            "seen": seen,
-            "log_prob": made.log_prob_BKHA,
-            "reward": led.reward_NH,
-            "length": led.length_N,
+            "obs": obs,
+            "log_prob": output.log_prob_BKHA,
+            "reward": result.reward_NH,
+            "length": result.length_N,
         }
-        row |= {"terminated": led.terminated_N, "truncated": led.truncated_N}
-        if made.value_BV is not None:
-            row["value"] = made.value_BV
+        row |= {"terminated": result.terminated_N, "truncated": result.truncated_N}
+        if output.value_BV is not None:
+            row["value"] = output.value_BV
         return row
 
-    def _finals(self, truncated_TN: Tensor, seen: list[Any], like_TNV: Tensor) -> Tensor:
-        """(T, N, V) values of the true final observations `seen`, where an episode ended by its
-        time limit alone."""
-        found_TNV = torch.zeros_like(like_TNV)
-        time, world = torch.nonzero(truncated_TN, as_tuple=True)
+    def _final_values(self, truncated_TN: Tensor, final_obs: list[Any], like_TNV: Tensor) -> Tensor:
+        """(T, N, V) values of the final observations, where an episode was truncated."""
+        value_TNV = torch.zeros_like(like_TNV)
+        time, env = torch.nonzero(truncated_TN, as_tuple=True)
         if not len(time):
-            return found_TNV
-        seen_R = torch.stack(seen)[time, world]
-        most = self.worlds.num_envs
-        found_TNV[time, world] = torch.cat([self._actor.value(part) for part in seen_R.split(most)])
-        return found_TNV
+            return value_TNV
+        obs_R = torch.stack(final_obs)[time, env]
+        batches = obs_R.split(self.env.num_envs)
+        value_TNV[time, env] = torch.cat([self._actor.value(batch) for batch in batches])
+        return value_TNV
 
 
-def _joined(rows: list[dict[str, Any]], traces: list[Trace]) -> ChunkRollout:
+def _stack(rows: list[dict[str, Any]], traces: list[Trace]) -> ChunkRollout:
     table = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
     return ChunkRollout(
-        seen=table["seen"],
-        parts={name: torch.stack([trace[name] for trace in traces]) for name in traces[0]},
+        obs=table["obs"],
+        trace={name: torch.stack([trace[name] for trace in traces]) for name in traces[0]},
         log_prob_TNKHA=table["log_prob"],
         reward_TNH=table["reward"],
         length_TN=table["length"],

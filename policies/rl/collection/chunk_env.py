@@ -1,8 +1,8 @@
-"""Simulated worlds as a chunk policy meets them: histories, normalised units, chunks; words and
-pictures beside them.
+"""Adapts simulated environments to chunk policies: observation histories, normalised units and
+action chunks, with instructions and images beside the vector.
 
-Shape suffixes: N worlds, T observed steps, O observation, H horizon, A action, D entries of the
-executed part.
+Shape suffixes: N environments, T observed steps, O observation, H horizon, A action, D entries of
+the executed part.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from policies.data.visited_states import MOST
+from policies.data.visited_states import MAX_STATES
 from policies.policy import ChunkPolicy
-from policies.rl.collection.interfaces import Decided
-from policies.rl.collection.reward_shaping import PracticeReward, told_last
+from policies.rl.collection.interfaces import StepResult
+from policies.rl.collection.reward_shaping import RewardShaping, last_task_reward
 from policies.rl.on_policy.observations import VECTOR
 from policies.rl.on_policy.returns import chunk_reward
 from robots.errors import HandoffError
@@ -26,24 +26,25 @@ from robots.interfaces import Observation, Step, VecEnv
 from robots.language.text import INSTRUCTION
 
 
-class ChunkWorlds:
-    """Simulated worlds as a chunk policy meets them: histories, normalised units, chunks;
+class ChunkEnv:
+    """Environments that take normalised action chunks and return normalised observation histories;
     implements `policies.rl.collection.interfaces.DecisionEnv`.
 
-    What is seen is the history of the observation vector; of a policy that reads, a TensorDict of
-    it (`vector`), of the words (`instruction`, UTF-8) and of the cameras' newest pictures.
+    An observation is the history of the observation vector. For language-conditioned policies and
+    policies with sensors it is a TensorDict of that history (`vector`), the instruction
+    (`instruction`, UTF-8) and the newest sensor data.
 
     Args:
-        env: N worlds that freeze when they end.
-        policy: whose units and fields these are.
-        n_action_steps: executed of every chunk, from the newest observed step on.
-        seeds: of the episodes, in the order in which they begin.
-        discount: per action.
-        pays: what an action is worth.
+        env: N environments that freeze when their episode ends.
+        policy: policy whose fields and normalisers are used.
+        n_action_steps: actions executed of every chunk, from the newest observed step on.
+        seeds: episode seeds, in the order in which episodes begin.
+        discount: discount per action.
+        reward_shaping: shaping on top of the task reward; None uses the task reward alone.
 
     Raises:
-        HandoffError: fields that the worlds do not have, more actions than a chunk holds, or
-            histories beyond two.
+        HandoffError: fields that the environments do not have, more actions than a chunk holds, or
+            a history of more than two steps.
     """
 
     def __init__(
@@ -53,90 +54,95 @@ class ChunkWorlds:
         n_action_steps: int,
         seeds: Iterator[int],
         discount: float,
-        pays: PracticeReward | None = None,
+        reward_shaping: RewardShaping | None = None,
     ) -> None:
-        self._others = others_of(policy)
-        check_fits(env.observation_spec, policy, n_action_steps, self._others)
+        self._extra_fields = extra_fields(policy)
+        check_fits(env.observation_spec, policy, n_action_steps, self._extra_fields)
         history = policy.observation_shape[0]
-        self.env, self.num_envs, self._policy = env, env.num_envs, policy
+        self.env = env
+        self.num_envs = env.num_envs
+        self._policy = policy
         self.device = torch.device("cpu")
-        """Where what is seen lies."""
+        """Device of the observations."""
         self._execute = slice(history - 1, history - 1 + n_action_steps)
         self.entries = n_action_steps * policy.chunk_shape[1]
-        """D, of the executed part of a chunk."""
-        self._seeds, self._discount, self._pays = seeds, discount, pays or PracticeReward()
+        """D, entries of the executed part of a chunk."""
+        self._seeds = seeds
+        self._discount = discount
+        self._reward_shaping = reward_shaping or RewardShaping()
         self._executed = 0
-        self._told_N = np.full(env.num_envs, np.nan)
-        """What the task told last of the episodes under way."""
+        self._last_reward_N = np.full(env.num_envs, np.nan)
+        """Latest task reward of the running episodes; NaN before their first action."""
         self._history: list[np.ndarray] = []
-        self._beside: dict[str, np.ndarray] = {}
-        self._begins_again = True
-        self._met: deque[Any] = deque(maxlen=-(-MOST // env.num_envs))
+        self._extra: dict[str, np.ndarray] = {}
+        self._auto_reset = True
+        self._visited: deque[Any] = deque(maxlen=-(-MAX_STATES // env.num_envs))
         self.begin()
 
     def prepare(self) -> None:
-        """Before a rollout: nothing, for starts are drawn as they are needed."""
+        """Does nothing: initial states are drawn when an episode begins."""
 
     def begin(self) -> None:
         """See `RolloutEnv.begin`."""
         self.begin_from([next(self._seeds) for _ in range(self.num_envs)])
 
     def begin_groups(self, size: int) -> None:
-        """Begins in all worlds, `size` of them side by side in the same state; those that end then
-        stay as they are.
+        """See `DecisionEnv.begin_groups`.
 
         Raises:
-            HandoffError: the worlds make no whole groups.
+            HandoffError: the number of environments is no multiple of `size`.
         """
-        self.begin_from(group_seeds(self._seeds, self.num_envs, size), again=False)
+        self.begin_from(group_seeds(self._seeds, self.num_envs, size), auto_reset=False)
 
-    def begin_from(self, seeds: Sequence[int], again: bool = True) -> None:
-        """Begins in all worlds from these; `again`: and anew in those that end, from the next."""
+    def begin_from(self, seeds: Sequence[int], auto_reset: bool = True) -> None:
+        """Resets all environments with these seeds; `auto_reset` says whether environments whose
+        episode ends are reset with the next seeds."""
         first = self.env.reset(seeds)
         self._history = [self._vector(first)] * self._policy.observation_shape[0]
-        self._beside = {name: first[name] for name in self._others}
-        self._begins_again = again
-        self._told_N = np.full(self.num_envs, np.nan)
+        self._extra = {name: first[name] for name in self._extra_fields}
+        self._auto_reset = auto_reset
+        self._last_reward_N = np.full(self.num_envs, np.nan)
 
-    def seen(self) -> Any:
-        """(N, T, O) normalised; see the class."""
-        return self._shown(self._history, self._beside)
+    def observation(self) -> Any:
+        """(N, T, O) normalised history, or a TensorDict; see the class."""
+        return self._normalised(self._history, self._extra)
 
     def visited_states(self) -> Any:
-        """(R, T, O) the newest states in which was decided, normalised; see the class."""
-        return torch.cat([*self._met]) if self._met else self.seen()[:0]
+        """(R, T, O) the most recent observations with a decision, normalised; see the class."""
+        return torch.cat([*self._visited]) if self._visited else self.observation()[:0]
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run keeps of the worlds; their episodes begin anew."""
-        return {"met": self.visited_states()}
+        """State for a resumed run; the running episodes are not part of it."""
+        return {"visited_states": self.visited_states()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes `state_dict` over; other entries of `state` are left alone."""
-        self._met.clear()
-        self._met.extend(state["met"].split(self.num_envs))
+        """Restores `state_dict`; ignores other entries of `state`."""
+        self._visited.clear()
+        self._visited.extend(state["visited_states"].split(self.num_envs))
 
     def take_executed(self) -> int:
-        """Actions executed since the last call, in all worlds together."""
+        """Actions executed since the last call, summed over all environments."""
         executed = self._executed
         self._executed = 0
         return executed
 
     def executed_part(self, chunk: Tensor) -> Tensor:
-        """(..., H, A) to (..., D): what a world sees of a chunk."""
+        """(..., H, A) to (..., D): the part of a chunk that is executed, flattened."""
         return chunk[..., self._execute, :].flatten(-2)
 
-    def step(self, decision: Tensor) -> Decided:
-        """Executes a normalised chunk (N, H, A); worlds that end start anew from the next seeds.
+    def step(self, decision: Tensor) -> StepResult:
+        """Executes a normalised chunk (N, H, A); environments whose episode ends are reset with the
+        next seeds.
 
         Raises:
-            HandoffError: worlds that do not freeze.
+            HandoffError: environments that do not freeze when their episode ends.
         """
-        return self.led([self.env.step(actions) for actions in self.actions(decision)])
+        return self.step_result([self.env.step(actions) for actions in self.actions(decision)])
 
     def actions(self, decision: Tensor) -> list[np.ndarray]:
-        """What the worlds are to be stepped with for a normalised chunk (N, H, A), one behind
-        another: all that is executed but the last action, for the observation before the last, and
-            this."""
+        """Physical actions for a normalised chunk (N, H, A), as one or two consecutive env steps:
+        all executed actions but the last, to obtain the second newest observation, then the
+        last."""
         newest_NO, policy = self._history[-1], self._policy
         chunk_NHA = policy.normalize_action.inverse(decision)
         if policy.anchor is not None:
@@ -150,67 +156,73 @@ class ChunkWorlds:
         )
 
     @property
-    def begins_again(self) -> bool:
-        """Whether worlds that end start anew."""
-        return self._begins_again
+    def auto_reset(self) -> bool:
+        """Whether environments whose episode ends are reset."""
+        return self._auto_reset
 
-    def led(self, steps: Sequence[Step], begun: Observation | None = None) -> Decided:
-        """What a decision led to, of the worlds' answers to its `actions`; those that ended start
-        anew.
+    def step_result(
+        self, steps: Sequence[Step], reset_observation: Observation | None = None
+    ) -> StepResult:
+        """Result of a decision; resets environments whose episode ended.
 
         Args:
-            steps: one for each of them.
-            begun: where the worlds have started anew by themselves, from the next seeds: what all
-                of them show.
+            steps: the environments' results, one per entry of `actions`.
+            reset_observation: observation of all environments where they have already reset
+                themselves, with the next seeds; None resets them here.
         """
-        self._met.append(self.seen())
-        made = steps[-1]
-        # The observation before the last one is a policy's, too, that sees two: of worlds that have
-        # ended, where that was earlier, nothing is asked any more.
-        before = self._vector(steps[-2].observation) if len(steps) > 1 else self._history[-1]
+        self._visited.append(self.observation())
+        newest = steps[-1]
+        # A history of two needs the second newest observation, too. In environments that ended
+        # before it, the observation is not used any more.
+        previous_NO = self._vector(steps[-2].observation) if len(steps) > 1 else self._history[-1]
         length = np.stack([step.executed for step in steps]).sum(axis=0, dtype=np.int64)
-        # A world that stays ended says so again and again.
-        terminated, truncated = made.terminated & (length > 0), made.truncated & (length > 0)
+        # A frozen environment repeats its end flags, so only executed steps count.
+        terminated, truncated = newest.terminated & (length > 0), newest.truncated & (length > 0)
         self._executed += int(length.sum())
-        after = [before, self._vector(made.observation)][-len(self._history) :]
-        beside = {name: made.observation[name] for name in self._others}
-        final_seen = self._shown(after, beside)
-        self._history, self._beside = after, beside
-        if self._begins_again:
-            self._begin_again(np.flatnonzero(terminated | truncated), begun)
-        success = np.asarray(made.info["success"], bool).copy()
-        told_NH = np.concatenate([step.reward for step in steps], axis=1)
-        reward_NH = self._pays.paid(
-            told_NH, length, terminated & success, terminated & ~success, self._told_N
+        # Final observation, before any reset.
+        history = [previous_NO, self._vector(newest.observation)][-len(self._history) :]
+        extra = {name: newest.observation[name] for name in self._extra_fields}
+        final_obs = self._normalised(history, extra)
+        self._history = history
+        self._extra = extra
+        if self._auto_reset:
+            self._reset_ended(np.flatnonzero(terminated | truncated), reset_observation)
+        # Rewards of the executed actions.
+        success = np.asarray(newest.info["success"], bool).copy()
+        task_reward_NH = np.concatenate([step.reward for step in steps], axis=1)
+        reward_NH = self._reward_shaping.shaped_reward(
+            task_reward_NH, length, terminated & success, terminated & ~success, self._last_reward_N
         )
         reward_NH *= np.arange(reward_NH.shape[1]) < length[:, None]
-        self._told_N = told_last(told_NH, length, self._told_N, terminated | truncated)
+        self._last_reward_N = last_task_reward(
+            task_reward_NH, length, self._last_reward_N, terminated | truncated
+        )
         length_N = torch.from_numpy(length)
-        return Decided(
+        return StepResult(
             reward_N=chunk_reward(torch.from_numpy(reward_NH), length_N, self._discount),
             discount_N=(self._discount**length_N).float(),
             terminated_N=torch.from_numpy(terminated),
             truncated_N=torch.from_numpy(truncated),
-            final_seen=final_seen,
+            final_obs=final_obs,
             success_N=torch.from_numpy(success),
-            largest_N=torch.from_numpy(told_NH.max(axis=1).astype(np.float32)),
+            largest_N=torch.from_numpy(task_reward_NH.max(axis=1).astype(np.float32)),
             reward_NH=torch.from_numpy(reward_NH),
             length_N=length_N,
         )
 
-    def _begin_again(self, worlds: np.ndarray, begun: Observation | None) -> None:
-        if not len(worlds):
+    def _reset_ended(self, env_ids: np.ndarray, reset_observation: Observation | None) -> None:
+        if not len(env_ids):
             return
-        seeds = [next(self._seeds) for _ in worlds]
-        if begun is None:
-            begun = self.env.reset(seeds, worlds.tolist())
-        fresh = self._vector(begun)
-        # What had not ended is told anew by the reset, as it was.
-        self._beside = {name: begun[name] for name in self._others}
+        seeds = [next(self._seeds) for _ in env_ids]
+        if reset_observation is None:
+            reset_observation = self.env.reset(seeds, env_ids.tolist())
+        fresh = self._vector(reset_observation)
+        # A partial reset returns the observations of the other environments unchanged.
+        self._extra = {name: reset_observation[name] for name in self._extra_fields}
         rows = []
         for row_NO in self._history:
             row = row_NO.copy()
-            row[worlds] = fresh[worlds]
+            row[env_ids] = fresh[env_ids]
             rows.append(row)
         self._history = rows
 
@@ -218,55 +230,58 @@ class ChunkWorlds:
         names = sorted(
             self._policy.shapes.entries, key=lambda name: self._policy.shapes.entries[name][0]
         )
-        parts = [
+        columns = [
             np.asarray(observation[name], np.float32).reshape(self.num_envs, -1) for name in names
         ]
-        return np.concatenate(parts, axis=1)
+        return np.concatenate(columns, axis=1)
 
-    def _shown(self, history: list[np.ndarray], beside: dict[str, np.ndarray]) -> Any:
+    def _normalised(self, history: list[np.ndarray], extra: dict[str, np.ndarray]) -> Any:
         vector = self._policy.normalize_observation(torch.from_numpy(np.stack(history, axis=1)))
-        if not self._others:
+        if not self._extra_fields:
             return vector
         from tensordict import TensorDict
 
-        parts = {name: torch.from_numpy(array.copy()) for name, array in beside.items()}
-        return TensorDict({VECTOR: vector, **parts}, batch_size=[self.num_envs])
+        extra_tensors = {name: torch.from_numpy(array.copy()) for name, array in extra.items()}
+        return TensorDict({VECTOR: vector, **extra_tensors}, batch_size=[self.num_envs])
 
 
-def group_seeds(seeds: Iterator[int], worlds: int, size: int) -> list[int]:
-    """One of every world, the same for `size` of them side by side.
+def group_seeds(seeds: Iterator[int], num_envs: int, size: int) -> list[int]:
+    """One seed per environment, equal within each group of `size` neighbours.
 
     Raises:
-        HandoffError: the worlds make no whole groups.
+        HandoffError: `num_envs` is no multiple of `size`.
     """
-    if worlds % size:
-        raise HandoffError(f"practice: {worlds} worlds make no groups of {size}.")
-    return [seed for _ in range(worlds // size) for seed in [next(seeds)] * size]
+    if num_envs % size:
+        raise HandoffError(
+            f"finetune: {num_envs} environments cannot be split into groups of {size}."
+        )
+    return [seed for _ in range(num_envs // size) for seed in [next(seeds)] * size]
 
 
 def check_fits(
-    observed: Collection[str], policy: ChunkPolicy, n_action_steps: int, others: Sequence[str]
+    env_fields: Collection[str], policy: ChunkPolicy, n_action_steps: int, extra: Sequence[str]
 ) -> None:
-    """Whether worlds of these `observed` fields can be met by this policy.
+    """Checks that a policy can act in environments with these fields.
 
     Raises:
-        HandoffError: fields that the worlds do not have, more actions than a chunk holds, or
-            histories beyond two.
+        HandoffError: fields that the environments do not have, more actions than a chunk holds, or
+            a history of more than two steps.
     """
     history, horizon = policy.observation_shape[0], policy.chunk_shape[0]
-    missing = sorted({*policy.shapes.entries, *others} - {*observed})
+    missing = sorted({*policy.shapes.entries, *extra} - {*env_fields})
     if missing:
         raise HandoffError(
-            f"practice: the worlds do not observe {missing}, only {sorted(observed)}."
+            f"finetune: the environments lack the fields {missing}, they have {sorted(env_fields)}."
         )
     if not 1 <= n_action_steps <= horizon - history + 1 or history > 2:
         raise HandoffError(
-            f"practice: {n_action_steps} actions of chunks of {horizon} behind {history} observed steps; expected "
-            "at most the rest of the chunk, and one or two observed steps."
+            f"finetune: n_action_steps is {n_action_steps} with a horizon of {horizon} and {history} observed steps; "
+            f"expected 1 to {horizon - history + 1} actions, and one or two observed steps."
         )
 
 
-def others_of(policy: ChunkPolicy) -> tuple[str, ...]:
-    """Fields beside the observation vector that the policy is shown."""
-    hears = policy.reads_language and policy.said is None
-    return (*policy.shapes.sensors, *((INSTRUCTION,) if hears else ()))
+def extra_fields(policy: ChunkPolicy) -> tuple[str, ...]:
+    """Fields beside the observation vector that the policy reads: sensors, and the instruction
+    unless it is fixed."""
+    instructed = policy.language_conditioned and policy.default_instruction is None
+    return (*policy.shapes.sensors, *((INSTRUCTION,) if instructed else ()))

@@ -1,5 +1,9 @@
-"""Interfaces between environments of decisions, the actors that decide in them, and the collectors
-that alternate between the two."""
+"""Defines the protocols of environments, actors and their results, which collectors alternate
+between.
+
+Shape suffixes: B batch, N environments, H horizon, A action, K denoising steps, V values of a
+decision.
+"""
 
 from __future__ import annotations
 
@@ -14,103 +18,105 @@ if TYPE_CHECKING:
     from policies.rl.on_policy.rollout import Trace
 
 
-class Decided(NamedTuple):
-    """What one decision in each of N worlds led to."""
+class StepResult(NamedTuple):
+    """Result of one decision (an action or a chunk) in each of N environments."""
 
     reward_N: Tensor
-    """Discounted sum of what was executed."""
+    """Discounted sum of the rewards of the executed actions."""
     discount_N: Tensor
-    """g^length of what was executed."""
+    """g^length for the executed length."""
     terminated_N: Tensor
+    """bool, episodes that the task ended."""
     truncated_N: Tensor
-    final_seen: Any
-    """(N, ...) what is seen after it, before any new start: a tensor, or a TensorDict of
-    several."""
+    """bool, episodes that the time limit ended."""
+    final_obs: Any
+    """(N, ...) observation after the decision and before any reset: a tensor, or a TensorDict of
+    several fields."""
     success_N: Tensor
-    """bool, of episodes that ended."""
+    """bool, valid where an episode ended."""
     cost_N: Tensor | None = None
-    """Likewise summed; None where nothing costs."""
+    """Sum of the costs of the executed actions; None without costs."""
     largest_N: Tensor | None = None
-    """Largest reward that the task told, where it is known."""
+    """Largest task reward of an executed action; None where it is unknown."""
     reward_NH: Tensor | None = None
-    """Of every action of a chunk; nothing for those that were not executed."""
+    """Reward of every action of a chunk; 0 for actions that were not executed."""
     length_N: Tensor | None = None
-    """int64, actions executed of a chunk; 0 in a world that had ended before and was not begun
-    anew."""
+    """int64, executed actions of a chunk; 0 in an environment whose episode had ended before and
+    was not reset."""
 
 
 class RolloutEnv(Protocol):
-    """N environments that start anew by themselves: all that a rollout of decisions needs."""
+    """N environments that reset themselves; the minimum that collecting rollouts requires."""
 
     num_envs: int
 
     def begin(self) -> None:
-        """Leaves what is under way in all environments and begins anew."""
+        """Abandons the running episodes and resets all environments."""
         ...
 
-    def seen(self) -> Any:
-        """(N, ...) what is to be decided upon: a tensor, or a TensorDict of several."""
+    def observation(self) -> Any:
+        """(N, ...) current observation: a tensor, or a TensorDict of several fields."""
         ...
 
-    def step(self, decision: Tensor) -> Decided:
-        """Executes a decision (N, ...), an actor's own units, in every environment."""
+    def step(self, decision: Tensor) -> StepResult:
+        """Executes a decision (N, ...), in the actor's units, in every environment."""
         ...
 
 
 class DecisionEnv(RolloutEnv, Protocol):
-    """N environments of action chunks, wherever they are simulated."""
+    """N environments of action chunks, simulated on the host or on a device."""
 
     device: torch.device
-    """Where what is seen lies."""
+    """Device of the observations."""
     entries: int
     """Numbers in the executed part of a chunk."""
 
     def prepare(self) -> None:
-        """Does what is due before a rollout, such as drawing starts."""
+        """Does pending work before a rollout, such as drawing initial states."""
         ...
 
     def begin_groups(self, size: int) -> None:
-        """Begins in all environments, `size` of them side by side in the same state; those that
-        end then stay as they are.
+        """Resets all environments, each group of `size` neighbours to one state; episodes that end
+        are not reset afterwards.
 
         Raises:
-            HandoffError: the environments make no whole groups.
+            HandoffError: the number of environments is no multiple of `size`.
         """
         ...
 
     def executed_part(self, chunk: Tensor) -> Tensor:
-        """(..., H, A) to (..., D): the part of a chunk that is executed."""
+        """(..., H, A) to (..., D): the part of a chunk that is executed, flattened."""
         ...
 
     def take_executed(self) -> int:
-        """Actions executed since the last call, in all environments together."""
+        """Actions executed since the last call, summed over all environments."""
         ...
 
     def visited_states(self) -> Any:
-        """(R, T, O) the newest states in which was decided, normalised, on the host: a tensor, or
-        a TensorDict of several."""
+        """(R, T, O) the most recent observations with a decision, normalised, on the host: a
+        tensor, or a TensorDict of several fields."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run keeps of the environments; their episodes begin anew."""
+        """State for a resumed run; the running episodes are not part of it."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes `state_dict` over."""
+        """Restores `state_dict`."""
         ...
 
 
 class ActorOutput(Protocol):
-    """A decision for every row, its first entry, and how likely it was."""
+    """Decisions of an actor and their log-probabilities."""
 
     @property
     def trace(self) -> Trace:
-        """What is kept of the decision to weigh it again; every entry (N, K, ...)."""
+        """Tensors that reproduce the log-probability later; every entry is (N, K, ...)."""
         ...
 
     @property
     def log_prob_BK(self) -> Tensor:
-        """Log-probability of each of its K parts."""
+        """Log-probability of each of the K denoising steps."""
         ...
 
     def __getitem__(self, index: Any, /) -> Any:
@@ -119,19 +125,19 @@ class ActorOutput(Protocol):
 
 
 class RolloutActor(Protocol):
-    """An actor that decides what is to be done."""
+    """An actor that samples decisions."""
 
-    def decide(self, seen: Any, generator: torch.Generator, /) -> ActorOutput:
-        """A decision for every row of what is seen; all chance comes from `generator`."""
+    def decide(self, obs: Any, generator: torch.Generator, /) -> ActorOutput:
+        """Samples a decision for every row of `obs`; `generator` supplies all randomness."""
         ...
 
 
 class ChunkActorOutput(Protocol):
-    """A chunk for every row, how likely its entries were, and what the actor values it at."""
+    """Action chunks of an actor, with log-probabilities per entry and values."""
 
     @property
     def chunk_BHA(self) -> Tensor:
-        """Normalised."""
+        """Normalised action chunks."""
         ...
 
     @property
@@ -141,46 +147,46 @@ class ChunkActorOutput(Protocol):
 
     @property
     def log_prob_BKHA(self) -> Tensor:
-        """Of every entry, in each of K parts."""
+        """Log-probability of every entry in each of K denoising steps."""
         ...
 
     @property
     def value_BV(self) -> Tensor | None:
-        """Values of what is seen; None of an actor without values."""
+        """Values of the observations; None for an actor without a value head."""
         ...
 
 
 class ChunkActor(Protocol):
-    """An actor that decides in chunks whose entries have log-probabilities of their own."""
+    """An actor that samples chunks with a log-probability per entry."""
 
-    def decide(self, seen: Any, generator: torch.Generator, /) -> ChunkActorOutput:
-        """A chunk for every row of what is seen; all chance comes from `generator`."""
+    def decide(self, obs: Any, generator: torch.Generator, /) -> ChunkActorOutput:
+        """Samples a chunk for every row of `obs`; `generator` supplies all randomness."""
         ...
 
-    def value(self, seen: Any, /) -> Tensor:
-        """(B, V); asked of an actor that values."""
+    def value(self, obs: Any, /) -> Tensor:
+        """(B, V) values; called only on an actor with a value head."""
         ...
 
 
 @runtime_checkable
-class DrawsAhead(ChunkActor, Protocol):
-    """An actor whose chance can be drawn before what is decided upon is seen.
+class PresampledNoiseActor(ChunkActor, Protocol):
+    """An actor whose noise can be sampled before its observations are known.
 
-    `decide(seen, generator)` is `decide_by(seen, draw(len(seen), generator))`.
+    `decide(obs, generator)` equals `decide_with_noise(obs, sample_noise(len(obs), generator))`.
     """
 
-    def draw(self, rows: int, generator: torch.Generator, /) -> Trace:
-        """Chance of a decision in so many environments, each entry (rows, ...)."""
+    def sample_noise(self, rows: int, generator: torch.Generator, /) -> Trace:
+        """Noise for `rows` decisions; each entry is (rows, ...)."""
         ...
 
-    def decide_by(self, seen: Any, chance: Trace, /) -> ChunkActorOutput:
-        """A pure function of its arguments and the weights."""
+    def decide_with_noise(self, obs: Any, presampled: Trace, /) -> ChunkActorOutput:
+        """Samples chunks as a pure function of observations, noise and weights."""
         ...
 
 
 class PublishedActor(ChunkActor, Protocol):
-    """A learning actor whose weights are handed to a copy of it that acts."""
+    """A learning actor whose weights can be copied to a second instance that collects rollouts."""
 
     def acting(self) -> Sequence[nn.Module]:
-        """Networks by which it decides or values, always in the same order."""
+        """Networks that compute decisions or values, always in the same order."""
         ...

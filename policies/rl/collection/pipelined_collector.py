@@ -1,12 +1,11 @@
-"""Rollouts while worlds are simulated: for one part of them the policy infers, while the others are
-stepped.
+"""Collects rollouts with inference for one part of the environments while the others are simulated.
 
-RLinf's fine-grained pipelining (arXiv 2510.06710, `rollout.pipeline_stage_num` there). Here the
-parts take turns in one fixed order, and the chance of a decision is drawn for all worlds before it
-is dealt out. So a rollout is the sequential loop's: the same worlds, seeds and chance, and the same
-numbers to the rounding of products of other batch sizes.
+This is RLinf's fine-grained pipelining (arXiv 2510.06710, `rollout.pipeline_stage_num` there). Here
+the parts take turns in a fixed order, and the noise of a decision is sampled for all environments
+before it is split. A rollout therefore uses the same environments, seeds and noise as the
+sequential loop, and its numbers differ only by rounding in products of other batch sizes.
 
-Shape suffixes: N worlds.
+Shape suffixes: N environments.
 """
 
 from __future__ import annotations
@@ -20,99 +19,109 @@ from policies.rl.collection.chunk_collector import ChunkCollector
 from policies.rl.collection.interfaces import (
     ChunkActor,
     ChunkActorOutput,
-    Decided,
     DecisionEnv,
-    DrawsAhead,
+    PresampledNoiseActor,
+    StepResult,
 )
-from policies.rl.collection.split_chunk_env import ChunkWorldsInParts, WorldsPart, joined_parts
+from policies.rl.collection.split_chunk_env import ChunkEnvPart, SplitChunkEnv, concatenate_results
 from policies.rl.on_policy.rollout import Trace
 from robots.errors import HandoffError
 
 
 class PipelinedCollector(ChunkCollector):
-    """A `ChunkCollector` that infers for one part of the worlds while others are simulated.
+    """A `ChunkCollector` that infers for one part of the environments while others are simulated.
 
     Args:
-        worlds: in parts.
-        actor: see `ChunkCollector`; must be able to draw ahead.
-        seed: of all chance.
+        env: environments in parts.
+        actor: see `ChunkCollector`; must be a `PresampledNoiseActor`.
+        seed: seed of all sampling.
 
     Raises:
-        HandoffError: it cannot.
+        HandoffError: an actor whose noise cannot be sampled in advance.
     """
 
-    def __init__(self, worlds: ChunkWorldsInParts, actor: ChunkActor, seed: int = 0) -> None:
-        if not isinstance(actor, DrawsAhead):
+    def __init__(self, env: SplitChunkEnv, actor: ChunkActor, seed: int = 0) -> None:
+        if not isinstance(actor, PresampledNoiseActor):
             raise HandoffError(
-                f"placement: {len(worlds.parts)} parts of the worlds for a {type(actor).__name__}, whose chance cannot "
-                "be drawn ahead; numbers would depend on the parts. Place it disaggregated, or give it draw and "
-                "decide_by."
+                f"placement: the environments have {len(env.parts)} parts, but {type(actor).__name__} "
+                "cannot sample its noise in advance, so results would depend on the parts. Choose "
+                "placement.kind: disaggregated, or add sample_noise and decide_with_noise to the actor."
             )
-        super().__init__(worlds, actor, seed)
-        self._ahead = actor
-        self._parts = worlds.parts
+        super().__init__(env, actor, seed)
+        self._presampled_actor = actor
+        self._parts = env.parts
 
-    def _decided(self, decisions: int) -> Generator[tuple[dict[str, Any], Trace, Decided]]:
-        begun: list[_Begun] = []
-        before = self._generator.get_state()
+    def _decisions(self, decisions: int) -> Generator[tuple[dict[str, Any], Trace, StepResult]]:
+        running: list[_StartedStep] = []
+        state_before = self._generator.get_state()
         try:
-            for number in range(decisions + 1):
-                decides, ended, going = number < decisions, [], []
-                before = self._generator.get_state()
-                chance = {}
-                if decides:
-                    chance = self._ahead.draw(self.worlds.num_envs, self._generator)
-                for place, part in enumerate(self._parts):
-                    if begun:
-                        ended.append(self._end(part, begun[place]))
-                    if decides:
-                        going.append(self._begin(part, chance))
-                begun = going
-                if ended:
-                    yield self._whole(ended)
+            for step in range(decisions + 1):
+                decide = step < decisions
+                finished = []
+                started = []
+                # The noise of this decision, for all environments at once.
+                state_before = self._generator.get_state()
+                presampled = {}
+                if decide:
+                    presampled = self._presampled_actor.sample_noise(
+                        self.env.num_envs, self._generator
+                    )
+                # Each part finishes its running step and starts the next.
+                for index, part in enumerate(self._parts):
+                    if running:
+                        finished.append(self._end(part, running[index]))
+                    if decide:
+                        started.append(self._begin(part, presampled))
+                running = started
+                if finished:
+                    yield self._concatenate(finished)
         except GeneratorExit:
-            # All worlds have ended, so what was begun ahead changed nothing: as if it had not been
-            # decided.
+            # All episodes have ended, so the steps started in advance changed nothing: drop them
+            # and their noise.
             for part in self._parts:
                 part.discard()
-            self._generator.set_state(before)
+            self._generator.set_state(state_before)
             raise
 
-    def _begin(self, part: WorldsPart, chance: Trace) -> _Begun:
-        seen = part.worlds.seen()
-        made = self._ahead.decide_by(
-            seen, {name: drawn[part.rows] for name, drawn in chance.items()}
+    def _begin(self, part: ChunkEnvPart, presampled: Trace) -> _StartedStep:
+        obs = part.chunk_env.observation()
+        output = self._presampled_actor.decide_with_noise(
+            obs, {name: noise[part.rows] for name, noise in presampled.items()}
         )
-        part.begin_step(made.chunk_BHA)
-        return _Begun(seen, made)
+        part.begin_step(output.chunk_BHA)
+        return _StartedStep(obs, output)
 
-    def _end(self, part: WorldsPart, begun: _Begun) -> _Ended:
-        led = part.end_step()
-        return _Ended(self._row(begun.seen, begun.made, led), begun.made.trace, led)
+    def _end(self, part: ChunkEnvPart, step: _StartedStep) -> _FinishedStep:
+        result = part.end_step()
+        return _FinishedStep(self._row(step.obs, step.output, result), step.output.trace, result)
 
-    def _whole(self, parts: list[_Ended]) -> tuple[dict[str, Any], Trace, Decided]:
-        led = joined_parts([part.led for part in parts])
-        self.statistics.add(led)
-        return _cat([part.row for part in parts]), _cat([part.trace for part in parts]), led
+    def _concatenate(self, steps: list[_FinishedStep]) -> tuple[dict[str, Any], Trace, StepResult]:
+        result = concatenate_results([step.result for step in steps])
+        self.statistics.add(result)
+        return (
+            _concatenate_rows([step.row for step in steps]),
+            _concatenate_rows([step.trace for step in steps]),
+            result,
+        )
 
 
-class _Begun(NamedTuple):
-    seen: Any
-    made: ChunkActorOutput
+class _StartedStep(NamedTuple):
+    obs: Any
+    output: ChunkActorOutput
 
 
-class _Ended(NamedTuple):
+class _FinishedStep(NamedTuple):
     row: dict[str, Any]
     trace: Trace
-    led: Decided
+    result: StepResult
 
 
-def collector_of(worlds: DecisionEnv, actor: ChunkActor, seed: int = 0) -> ChunkCollector:
-    """The collector for worlds as they are placed; see `ChunkCollector`."""
-    if isinstance(worlds, ChunkWorldsInParts) and len(worlds.parts) > 1:
-        return PipelinedCollector(worlds, actor, seed)
-    return ChunkCollector(worlds, actor, seed)
+def make_collector(env: DecisionEnv, actor: ChunkActor, seed: int = 0) -> ChunkCollector:
+    """The collector for these environments: pipelined if they have several parts."""
+    if isinstance(env, SplitChunkEnv) and len(env.parts) > 1:
+        return PipelinedCollector(env, actor, seed)
+    return ChunkCollector(env, actor, seed)
 
 
-def _cat(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _concatenate_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}

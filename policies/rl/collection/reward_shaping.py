@@ -1,6 +1,6 @@
 """Shapes the reward of an action on top of the task reward.
 
-Shape suffixes: N worlds, H actions of a chunk.
+Shape suffixes: N environments, H actions of a chunk.
 """
 
 from __future__ import annotations
@@ -11,67 +11,69 @@ from robots.config import config
 
 
 @config
-class PracticeReward:
-    """What practice pays, out of what a task tells."""
+class RewardShaping:
+    """Reward shaping on top of the task reward."""
 
     task: float = 1.0
-    """Weight of the task's own reward."""
+    """Weight of the task reward."""
     step: float = 0.0
-    """Reward added to every action. Where success ends the episode and a step earns up to r, -r
-    makes stalling next to the goal worthless."""
+    """Reward added to every action. If success ends the episode and an action earns up to r, set
+    -r; otherwise stalling next to the goal is optimal."""
     success: float = 0.0
-    """When the task is solved."""
+    """Reward of the action that solves the task."""
     failure: float = 0.0
-    """When the episode ends unsolved, other than by its time limit."""
+    """Reward of the action that ends the episode unsolved before its time limit."""
     progress: float = 0.0
-    """Weight of what the task's own reward has risen since the action before: potential-based
-    shaping (Ng, Harada and Russell, ICML 1999) without its discount. All of an episode adds up to
-    last less first, so waiting earns nothing, and an action is told at once what it was good
-    for."""
+    """Weight of the increase of the task reward since the previous action: potential-based shaping
+    (Ng, Harada and Russell, ICML 1999) without its discount. Over an episode it adds up to the last
+    minus the first task reward, so stalling earns nothing and credit is immediate."""
 
-    def paid(
+    def shaped_reward(
         self,
-        told_NH: np.ndarray,
+        task_reward_NH: np.ndarray,
         length_N: np.ndarray,
         solved_N: np.ndarray,
         failed_N: np.ndarray,
-        before_N: np.ndarray,
+        previous_N: np.ndarray,
     ) -> np.ndarray:
-        """What the actions of a chunk are paid.
+        """Rewards of the actions of a chunk.
 
         Args:
-            told_NH: the task's own reward of each.
-            length_N: of them are executed; the last of those solved the task, or failed, where
-                told.
+            task_reward_NH: task reward of each action.
+            length_N: executed actions of each chunk; the last of them solved the task or failed
+                where `solved_N` or `failed_N` is true.
             solved_N: bool.
             failed_N: bool.
-            before_N: what the task told before the first of them; NaN where an episode begins, with
-                no progress.
+            previous_N: task reward of the action before the chunk; NaN where an episode begins,
+                which then has no progress term.
 
         Returns:
-            (N, H) float32; nothing is to be read behind the executed ones.
+            (N, H) float32; entries beyond the executed actions are undefined.
         """
-        once_N = self.success * solved_N + self.failure * failed_N
-        last_NH = np.arange(told_NH.shape[1]) == length_N[:, None] - 1
-        begin_N1 = np.where(np.isnan(before_N), told_NH[:, 0], before_N)[:, None]
-        risen_NH = np.diff(told_NH, axis=1, prepend=begin_N1)
-        paid_NH = (
-            self.task * told_NH + self.progress * risen_NH + self.step + once_N[:, None] * last_NH
+        ending_N = self.success * solved_N + self.failure * failed_N
+        last_NH = np.arange(task_reward_NH.shape[1]) == length_N[:, None] - 1
+        begin_N1 = np.where(np.isnan(previous_N), task_reward_NH[:, 0], previous_N)[:, None]
+        rise_NH = np.diff(task_reward_NH, axis=1, prepend=begin_N1)
+        shaped_NH = (
+            self.task * task_reward_NH
+            + self.progress * rise_NH
+            + self.step
+            + ending_N[:, None] * last_NH
         )
-        return paid_NH.astype(np.float32)
+        return shaped_NH.astype(np.float32)
 
 
-def told_last(
-    told_NH: np.ndarray, length_N: np.ndarray, before_N: np.ndarray, ended_N: np.ndarray
+def last_task_reward(
+    task_reward_NH: np.ndarray, length_N: np.ndarray, previous_N: np.ndarray, ended_N: np.ndarray
 ) -> np.ndarray:
-    """(N,) what the task told last of the episodes under way, for `PracticeReward.paid`; NaN where
-    none has begun.
+    """(N,) latest task reward of the running episodes, for `RewardShaping.shaped_reward`; NaN where
+    an episode begins.
 
     Args:
-        told_NH: of the actions of a chunk.
-        length_N: of them were executed.
-        before_N: what was told before them.
-        ended_N: bool, where the episode is over.
+        task_reward_NH: task reward of each action of a chunk.
+        length_N: executed actions of each chunk.
+        previous_N: result of the previous call.
+        ended_N: bool, episodes that have ended.
     """
-    last_N = told_NH[np.arange(len(length_N)), np.maximum(length_N - 1, 0)]
-    return np.where(ended_N, np.nan, np.where(length_N > 0, last_N, before_N))
+    last_N = task_reward_NH[np.arange(len(length_N)), np.maximum(length_N - 1, 0)]
+    return np.where(ended_N, np.nan, np.where(length_N > 0, last_N, previous_N))

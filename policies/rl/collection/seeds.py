@@ -1,4 +1,4 @@
-"""Seeds of episodes, one after another, so that a run which was killed knows how many were used."""
+"""Counts the episode seeds that were used, so that a resumed run continues with the next one."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 
 class CountedSeeds(Iterator[int]):
-    """Numbers from the first on, of which is known how many were used.
+    """Consecutive seeds, with a count of those that were used.
 
     Args:
-        first: not negative.
+        first: first seed, not negative.
     """
 
     def __init__(self, first: int) -> None:
-        self._first, self.used = first, 0
+        self._first = first
+        self.used = 0
 
     def __next__(self) -> int:
         self.used += 1

@@ -1,8 +1,8 @@
-"""Worlds of chunks whose parts are stepped apart; together they are what
-`policies.rl.collection.chunk_env.ChunkWorlds` is.
+"""Splits chunk environments into parts that are stepped independently, with the results of one
+`policies.rl.collection.chunk_env.ChunkEnv`.
 
-Shape suffixes: N worlds, T observed steps, O observation, R states, H horizon, A action, D entries
-of the executed part.
+Shape suffixes: N environments, T observed steps, O observation, R states, H horizon, A action, D
+entries of the executed part.
 """
 
 from __future__ import annotations
@@ -15,68 +15,69 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from policies.data.visited_states import MOST
+from policies.data.visited_states import MAX_STATES
 from policies.policy import ChunkPolicy
-from policies.rl.collection.chunk_env import ChunkWorlds, group_seeds
-from policies.rl.collection.device_chunk_env import ResidentChunkWorlds, StaysOnDevice
-from policies.rl.collection.interfaces import Decided, DecisionEnv
-from policies.rl.collection.reward_shaping import PracticeReward
+from policies.rl.collection.chunk_env import ChunkEnv, group_seeds
+from policies.rl.collection.device_chunk_env import DeviceChunkEnv, DeviceEnv
+from policies.rl.collection.interfaces import DecisionEnv, StepResult
+from policies.rl.collection.reward_shaping import RewardShaping
 from robots.interfaces import SplitVecEnv, VecEnv
 
 
-class WorldsPart:
-    """One part: its decisions are begun and, later, led to their ends.
+class ChunkEnvPart:
+    """One part of the environments; its steps are started first and collected later.
 
     Args:
-        worlds: of the part.
-        env: the same, to be stepped apart.
-        first: number of its first world in the whole.
-        upcoming: seeds of the next episodes in all parts, not taken yet.
+        chunk_env: environments of the part.
+        vec_env: the environments below `chunk_env`, which are stepped asynchronously.
+        first: index of the part's first environment among all environments.
+        upcoming_seeds: returns the seeds of the next episodes of all parts without using them.
     """
 
     def __init__(
         self,
-        worlds: ChunkWorlds,
-        env: SplitVecEnv,
+        chunk_env: ChunkEnv,
+        vec_env: SplitVecEnv,
         first: int,
-        upcoming: Callable[[], Sequence[int]],
+        upcoming_seeds: Callable[[], Sequence[int]],
     ) -> None:
-        self.worlds = worlds
-        self._env = env
-        self._upcoming = upcoming
-        self.rows = slice(first, first + env.num_envs)
-        """In the whole."""
+        self.chunk_env = chunk_env
+        self._vec_env = vec_env
+        self._upcoming_seeds = upcoming_seeds
+        self.rows = slice(first, first + vec_env.num_envs)
+        """Indices of the part's environments among all environments."""
 
     def begin_step(self, decision: Tensor) -> None:
-        """Sets its worlds going with a normalised chunk (n, H, A)."""
-        # Several processes do not know of each other's ends: then it is this one that starts worlds
-        # anew, and waits.
-        ahead = self.worlds.begins_again and self._env.takes_starts
-        self._env.send(self.worlds.actions(decision), self._upcoming() if ahead else None)
+        """Starts executing a normalised chunk (n, H, A)."""
+        # Where several processes share the seeds, none knows which the others use: then this
+        # process resets the environments and waits for them.
+        resets_ahead = self.chunk_env.auto_reset and self._vec_env.accepts_starts
+        self._vec_env.send(
+            self.chunk_env.actions(decision), self._upcoming_seeds() if resets_ahead else None
+        )
 
-    def end_step(self) -> Decided:
-        """Waits for what that led to; worlds that ended start anew."""
-        return self.worlds.led(*self._env.receive())
+    def end_step(self) -> StepResult:
+        """Waits for the result; environments whose episode ended are reset."""
+        return self.chunk_env.step_result(*self._vec_env.receive())
 
     def discard(self) -> None:
-        """Forgets what was begun: of worlds that have all ended."""
-        self._env.discard()
+        """Drops a started step, when all episodes have ended."""
+        self._vec_env.discard()
 
 
-class ChunkWorldsInParts:
+class SplitChunkEnv:
     """Implements `policies.rl.collection.interfaces.DecisionEnv`.
 
-    Seeds are taken in the order of the worlds, as they would be by one `ChunkWorlds` of all of
-    them.
+    Seeds are used in the order of the environments, as by one `ChunkEnv` over all of them.
 
     Args:
-        env: in parts; worlds that freeze when they end.
-        policy, n_action_steps, discount, pays: see `ChunkWorlds`.
-        seeds: likewise; a copy of it must go on as it does, for starts are told to the processes
-            before they are taken.
+        env: environments in parts, which freeze when their episode ends.
+        policy, n_action_steps, discount, reward_shaping: see `ChunkEnv`.
+        seeds: see `ChunkEnv`; copies of it must yield the same seeds, because processes receive
+            seeds before they are used.
 
     Raises:
-        HandoffError: see `ChunkWorlds`.
+        HandoffError: see `ChunkEnv`.
     """
 
     def __init__(
@@ -86,95 +87,100 @@ class ChunkWorldsInParts:
         n_action_steps: int,
         seeds: Iterator[int],
         discount: float,
-        pays: PracticeReward | None = None,
+        reward_shaping: RewardShaping | None = None,
     ) -> None:
         self.env = env
         self.num_envs = env.num_envs
         self._seeds = seeds
         self.device = torch.device("cpu")
-        self.parts: list[WorldsPart] = []
+        self.parts: list[ChunkEnvPart] = []
         first = 0
         for part in env.parts:
-            worlds = ChunkWorlds(part, policy, n_action_steps, seeds, discount, pays)
-            self.parts.append(WorldsPart(worlds, part, first, self._upcoming))
+            chunk_env = ChunkEnv(part, policy, n_action_steps, seeds, discount, reward_shaping)
+            self.parts.append(ChunkEnvPart(chunk_env, part, first, self._upcoming_seeds))
             first += part.num_envs
-        self.entries = self.parts[0].worlds.entries
-        """D, of the executed part of a chunk."""
+        self.entries = self.parts[0].chunk_env.entries
+        """D, entries of the executed part of a chunk."""
 
     def take_executed(self) -> int:
-        """See `ChunkWorlds.take_executed`."""
-        return sum(part.worlds.take_executed() for part in self.parts)
+        """See `ChunkEnv.take_executed`."""
+        return sum(part.chunk_env.take_executed() for part in self.parts)
 
     def prepare(self) -> None:
-        """See `ChunkWorlds.prepare`."""
+        """See `ChunkEnv.prepare`."""
 
     def begin(self) -> None:
         """See `RolloutEnv.begin`."""
         for part in self.parts:
-            part.worlds.begin()
+            part.chunk_env.begin()
 
     def begin_groups(self, size: int) -> None:
-        """See `ChunkWorlds.begin_groups`; a group may lie in several parts."""
+        """See `DecisionEnv.begin_groups`; a group may span several parts."""
         seeds = group_seeds(self._seeds, self.num_envs, size)
         for part in self.parts:
-            part.worlds.begin_from(seeds[part.rows], again=False)
+            part.chunk_env.begin_from(seeds[part.rows], auto_reset=False)
 
-    def seen(self) -> Any:
-        """(N, T, O) normalised; see `ChunkWorlds`."""
-        return torch.cat([part.worlds.seen() for part in self.parts])
+    def observation(self) -> Any:
+        """(N, T, O) normalised history, or a TensorDict; see `ChunkEnv`."""
+        return torch.cat([part.chunk_env.observation() for part in self.parts])
 
-    def step(self, decision: Tensor) -> Decided:
-        """See `ChunkWorlds.step`: all parts at once, and no deciding meanwhile."""
+    def step(self, decision: Tensor) -> StepResult:
+        """See `ChunkEnv.step`; steps all parts at once."""
         for part in self.parts:
             part.begin_step(decision[part.rows])
-        return joined_parts([part.end_step() for part in self.parts])
+        return concatenate_results([part.end_step() for part in self.parts])
 
-    def _upcoming(self) -> list[int]:
+    def _upcoming_seeds(self) -> list[int]:
         return list(islice(copy.copy(self._seeds), self.num_envs))
 
     def executed_part(self, chunk: Tensor) -> Tensor:
-        """(..., H, A) to (..., D): what a world sees of a chunk."""
-        return self.parts[0].worlds.executed_part(chunk)
+        """(..., H, A) to (..., D): the part of a chunk that is executed, flattened."""
+        return self.parts[0].chunk_env.executed_part(chunk)
 
     def visited_states(self) -> Any:
-        """(R, T, O) the newest states in which was decided, normalised, in the order of the
-        whole."""
-        columns = [part.worlds.visited_states().split(part.worlds.num_envs) for part in self.parts]
+        """(R, T, O) the most recent observations with a decision, normalised, in the order of all
+        environments."""
+        columns = [
+            part.chunk_env.visited_states().split(part.chunk_env.num_envs) for part in self.parts
+        ]
         rows = [torch.cat(row) for row in zip(*columns, strict=True)]
-        # A part keeps longer than the whole would, for its rows are fewer.
-        kept = -(-MOST // self.num_envs)
-        return torch.cat(rows[-kept:])
+        # A part has fewer environments and therefore keeps more steps than are needed.
+        max_rows = -(-MAX_STATES // self.num_envs)
+        return torch.cat(rows[-max_rows:])
 
     def state_dict(self) -> dict[str, Any]:
-        """See `ChunkWorlds.state_dict`."""
-        return {"met": self.visited_states()}
+        """See `ChunkEnv.state_dict`."""
+        return {"visited_states": self.visited_states()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `ChunkWorlds.load_state_dict`."""
-        rows = state["met"].split(self.num_envs)
+        """See `ChunkEnv.load_state_dict`."""
+        rows = state["visited_states"].split(self.num_envs)
         for part in self.parts:
-            part.worlds.load_state_dict({"met": torch.cat([row[part.rows] for row in rows])})
+            part.chunk_env.load_state_dict(
+                {"visited_states": torch.cat([row[part.rows] for row in rows])}
+            )
 
 
-def worlds_of(
-    env: VecEnv | StaysOnDevice,
+def make_chunk_env(
+    env: VecEnv | DeviceEnv,
     policy: ChunkPolicy,
     n_action_steps: int,
     seeds: Iterator[int],
     discount: float,
-    pays: PracticeReward | None = None,
+    reward_shaping: RewardShaping | None = None,
 ) -> DecisionEnv:
-    """Worlds of chunks, in parts or on a device if `env` is; see `ChunkWorlds`."""
-    if isinstance(env, StaysOnDevice):
-        return ResidentChunkWorlds(env, policy, n_action_steps, seeds, discount, pays)
+    """Chunk environments over `env`: on its device, in its parts, or in one piece; see
+    `ChunkEnv`."""
+    if isinstance(env, DeviceEnv):
+        return DeviceChunkEnv(env, policy, n_action_steps, seeds, discount, reward_shaping)
     if isinstance(env, SplitVecEnv) and len(env.parts) > 1:
-        return ChunkWorldsInParts(env, policy, n_action_steps, seeds, discount, pays)
-    return ChunkWorlds(env, policy, n_action_steps, seeds, discount, pays)
+        return SplitChunkEnv(env, policy, n_action_steps, seeds, discount, reward_shaping)
+    return ChunkEnv(env, policy, n_action_steps, seeds, discount, reward_shaping)
 
 
-def joined_parts(parts: Sequence[Decided]) -> Decided:
-    """What all worlds were led to, of what those of every part were."""
+def concatenate_results(parts: Sequence[StepResult]) -> StepResult:
+    """The result of all environments from those of their parts."""
     columns: list[Any] = [
         None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True)
     ]
-    return Decided(*columns)
+    return StepResult(*columns)

@@ -1,7 +1,7 @@
-"""Simulated worlds as a learner of states meets them: one action at a time, steps out; what a
-killed run goes on from.
+"""Adapts simulated environments to learners on observation vectors: single actions in, steps out,
+with a state for resumed runs.
 
-Shape suffixes: N worlds, O observation, A action.
+Shape suffixes: N environments, O observation, A action.
 """
 
 from __future__ import annotations
@@ -14,151 +14,180 @@ import numpy as np
 import torch
 
 from policies.rl.collection.episode_statistics import RECENT, EpisodeStatistics
-from policies.rl.collection.reward_shaping import PracticeReward, told_last
+from policies.rl.collection.reward_shaping import RewardShaping, last_task_reward
 from robots.errors import HandoffError
-from robots.interfaces import Observation, VecEnv, WorldState
+from robots.interfaces import EnvState, Observation, VecEnv
 from robots.spec import FieldSpec
 from robots.wire.steps import Steps, plain_steps
 
 
-class StateWorlds:
-    """N worlds that freeze when they end, and are begun anew at once, each episode from the next
-    seed.
+class StateEnv:
+    """N environments that are reset as soon as their episode ends, each time with the next seed.
 
     Args:
-        env: whose actions are in [-1, 1].
-        fields: seen, in this order; empty takes all but pictures.
-        seeds: of the episodes, in the order in which they begin.
-        pays: what an action is worth.
+        env: environments that freeze when their episode ends, with actions in [-1, 1].
+        fields: fields of the observation vector, in this order; empty takes all but images.
+        seeds: episode seeds, in the order in which episodes begin.
+        reward_shaping: shaping on top of the task reward.
 
     Raises:
-        HandoffError: fields that the worlds do not have, or actions with other bounds.
+        HandoffError: fields that the environments do not have, or actions with other bounds.
     """
 
     def __init__(
-        self, env: VecEnv, fields: Sequence[str], seeds: Iterator[int], pays: PracticeReward
+        self,
+        env: VecEnv,
+        fields: Sequence[str],
+        seeds: Iterator[int],
+        reward_shaping: RewardShaping,
     ) -> None:
         spec = env.observation_spec
-        self.fields = tuple(fields) or tuple(name for name, one in spec.items() if one.unit != "u8")
+        self.fields = tuple(fields) or tuple(
+            name for name, field in spec.items() if field.unit != "u8"
+        )
         missing = [name for name in self.fields if name not in spec]
         if missing or not self.fields:
-            raise HandoffError(f"worlds: fields {missing} asked for, they observe {sorted(spec)}.")
+            raise HandoffError(
+                f"environments: fields {missing} are configured, available are {sorted(spec)}."
+            )
         low, high = env.action_spec.low, env.action_spec.high
         if set(low) != {-1.0} or set(high) != {1.0}:
             raise HandoffError(
-                f"worlds: actions from {low} to {high}, expected -1 to 1 in every entry. Is there an action space of "
-                "scaled steps for this task?"
+                f"environments: actions range from {low} to {high}, expected -1 to 1 in every entry. Does the "
+                "task offer a normalised action space?"
             )
-        self.env, self.num_envs, self._seeds, self._pays = env, env.num_envs, seeds, pays
+        self.env = env
+        self.num_envs = env.num_envs
+        self._seeds = seeds
+        self._reward_shaping = reward_shaping
         n = env.num_envs
-        self.episode, self.number = np.arange(n), np.zeros(n, np.int64)
-        """(N,) of the running episodes, and of their next steps."""
-        self._begun = 0
+        self.episode = np.arange(n)
+        self.step_index = np.zeros(n, np.int64)
+        """(N,) indices of the next steps within the running episodes; `episode` has their
+        numbers."""
+        self._started = 0
         self.statistics = EpisodeStatistics(n, keep=RECENT)
-        """Counts every step at once, so there is nothing to flush."""
-        self._told_N = np.full(n, np.nan)
-        """What the task told last of the episodes under way."""
-        self._seen = np.zeros((n, 0), np.float32)
+        """Counts every step immediately; nothing needs flushing."""
+        self._last_reward_N = np.full(n, np.nan)
+        """Latest task reward of the running episodes; NaN before their first action."""
+        self._obs = np.zeros((n, 0), np.float32)
 
     @property
-    def shown(self) -> dict[str, FieldSpec]:
-        """The fields seen, in their order."""
+    def observation_spec(self) -> dict[str, FieldSpec]:
+        """Fields of the observation vector, in their order."""
         return {name: self.env.observation_spec[name] for name in self.fields}
 
     @property
     def entries(self) -> int:
-        """O."""
-        return sum(prod(spec.shape) for spec in self.shown.values())
+        """O, entries of the observation vector."""
+        return sum(prod(spec.shape) for spec in self.observation_spec.values())
 
     @property
-    def seen(self) -> np.ndarray:
-        """(N, O) float32 what is to be acted upon."""
-        return self._seen
+    def observation(self) -> np.ndarray:
+        """(N, O) float32 current observations."""
+        return self._obs
 
     def begin(self) -> None:
-        """Leaves what is under way in all worlds and begins anew."""
+        """Abandons the running episodes and resets all environments."""
         n = self.num_envs
-        self._seen = self._vector(self.env.reset([next(self._seeds) for _ in range(n)]))
-        self.episode, self.number = self._begun + np.arange(n), np.zeros(n, np.int64)
-        self._begun += n
+        self._obs = self._vector(self.env.reset([next(self._seeds) for _ in range(n)]))
+        self.episode = self._started + np.arange(n)
+        self.step_index = np.zeros(n, np.int64)
+        self._started += n
         self.statistics.begin()
-        self._told_N = np.full(n, np.nan)
+        self._last_reward_N = np.full(n, np.nan)
 
     def step(self, action_NA: np.ndarray) -> Steps:
-        """One step of all worlds by actions in [-1, 1]; those that end begin anew.
+        """Steps all environments with actions in [-1, 1]; those whose episode ends are reset.
 
         Raises:
             HandoffError: a reward that is not finite.
         """
-        before_NO, episode_N, number_N = self._seen, self.episode.copy(), self.number.copy()
-        made = self.env.step(action_NA.astype(np.float64))
-        over_N = made.terminated | made.truncated
-        success_N = np.asarray(made.info["success"], bool)
-        solved_N, failed_N = made.terminated & success_N, made.terminated & ~success_N
-        told_N1 = np.asarray(made.reward, np.float32)[:, None]
-        one_N = np.ones(self.num_envs, np.int64)
-        reward_N = self._pays.paid(told_N1, one_N, solved_N, failed_N, self._told_N)[:, 0]
+        obs_NO = self._obs
+        episode_N = self.episode.copy()
+        step_index_N = self.step_index.copy()
+        result = self.env.step(action_NA.astype(np.float64))
+        ended_N = result.terminated | result.truncated
+        success_N = np.asarray(result.info["success"], bool)
+        solved_N, failed_N = result.terminated & success_N, result.terminated & ~success_N
+        task_reward_N1 = np.asarray(result.reward, np.float32)[:, None]
+        single_N = np.ones(self.num_envs, np.int64)
+        reward_N = self._reward_shaping.shaped_reward(
+            task_reward_N1, single_N, solved_N, failed_N, self._last_reward_N
+        )[:, 0]
         if not np.isfinite(reward_N).all():
-            world = int(np.flatnonzero(~np.isfinite(reward_N))[0])
+            env_id = int(np.flatnonzero(~np.isfinite(reward_N))[0])
             raise HandoffError(
-                f"worlds: world {world} pays {reward_N[world]}, expected a finite reward."
+                f"environments: the reward of environment {env_id} is {reward_N[env_id]}, expected a finite number."
             )
-        # `Step` may share arrays with the worlds, which the reset below changes.
-        final_NO = self._vector(made.final_observation).copy()
-        self._told_N = told_last(told_N1, one_N, self._told_N, over_N)
-        self.statistics.count(reward_N, over_N, success_N)
-        self.number += 1
-        rows = np.flatnonzero(over_N)
-        terminated_N, truncated_N = made.terminated.copy(), made.truncated.copy()
-        self._seen = self._begin_again(rows) if len(rows) else final_NO
+        # `Step` may share arrays with the environments, which the reset below overwrites.
+        final_NO = self._vector(result.final_observation).copy()
+        self._last_reward_N = last_task_reward(
+            task_reward_N1, single_N, self._last_reward_N, ended_N
+        )
+        self.statistics.count(reward_N, ended_N, success_N)
+        self.step_index += 1
+        rows = np.flatnonzero(ended_N)
+        terminated_N, truncated_N = result.terminated.copy(), result.truncated.copy()
+        self._obs = self._reset_ended(rows) if len(rows) else final_NO
         return plain_steps(
-            episode_N, number_N, before_NO, action_NA, reward_N, final_NO, terminated_N, truncated_N
+            episode_N,
+            step_index_N,
+            obs_NO,
+            action_NA,
+            reward_N,
+            final_NO,
+            terminated_N,
+            truncated_N,
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next step depends on but the seeds; `worlds` is None where they cannot be
-        saved."""
+        """State that the next step depends on, without the seeds; `env` is None where the
+        environments cannot be saved."""
         try:
-            state: WorldState | None = self.env.save()
+            state: EnvState | None = self.env.save()
         except HandoffError:
             state = None
         return {
-            "worlds": None
+            "env": None
             if state is None
             else {name: torch.from_numpy(np.array(one)) for name, one in state.items()},
             "episode": torch.from_numpy(self.episode.copy()),
-            "number": torch.from_numpy(self.number.copy()),
+            "number": torch.from_numpy(self.step_index.copy()),
             "return": torch.from_numpy(self.statistics.return_N.copy()),
-            "told": torch.from_numpy(self._told_N.copy()),
-            "counts": [self.statistics.episodes, self._begun],
+            "task_reward": torch.from_numpy(self._last_reward_N.copy()),
+            "counts": [self.statistics.episodes, self._started],
             "recent": [[one.success, one.total_reward] for one in self.statistics.ended],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes `state_dict` over; worlds that cannot be restored begin new episodes."""
-        episodes, self._begun = state["counts"]
+        """Restores `state_dict`; environments that cannot be restored begin new episodes."""
+        episodes, self._started = state["counts"]
         self.statistics.load_returns(episodes, state["recent"])
-        if state["worlds"] is None:
+        if state["env"] is None:
             self.begin()
             return
-        # The restored rows need worlds that were begun.
+        # Restoring needs environments that were reset before.
         self.env.reset([0] * self.num_envs)
-        told = self.env.restore({name: one.numpy() for name, one in state["worlds"].items()})
-        self._seen = self._vector(told)
-        self.episode, self.number = state["episode"].numpy().copy(), state["number"].numpy().copy()
-        self.statistics.resume_environments(state["return"].numpy().copy(), self.number.copy())
-        self._told_N = state["told"].numpy().copy()
+        observation = self.env.restore(
+            {name: array.numpy() for name, array in state["env"].items()}
+        )
+        self._obs = self._vector(observation)
+        self.episode = state["episode"].numpy().copy()
+        self.step_index = state["number"].numpy().copy()
+        self.statistics.resume_environments(state["return"].numpy().copy(), self.step_index.copy())
+        self._last_reward_N = state["task_reward"].numpy().copy()
 
-    def _begin_again(self, rows: np.ndarray) -> np.ndarray:
-        told = self.env.reset([next(self._seeds) for _ in rows], rows.tolist())
-        self.episode[rows] = self._begun + np.arange(len(rows))
-        self._begun += len(rows)
-        self.number[rows] = 0
-        return self._vector(told)
+    def _reset_ended(self, rows: np.ndarray) -> np.ndarray:
+        observation = self.env.reset([next(self._seeds) for _ in rows], rows.tolist())
+        self.episode[rows] = self._started + np.arange(len(rows))
+        self._started += len(rows)
+        self.step_index[rows] = 0
+        return self._vector(observation)
 
     def _vector(self, observation: Observation) -> np.ndarray:
-        parts = [
+        columns = [
             np.asarray(observation[name], np.float32).reshape(self.num_envs, -1)
             for name in self.fields
         ]
-        return np.concatenate(parts, axis=1)
+        return np.concatenate(columns, axis=1)

@@ -1,5 +1,4 @@
-"""Defines the interface of fine-tuning methods, with defaults for those that keep no replay
-data."""
+"""Defaults for fine-tuning methods that keep no replay data."""
 
 from __future__ import annotations
 
@@ -8,17 +7,17 @@ from pathlib import Path
 from robots.interfaces import Progress
 
 
-class OnlinePractice:
-    """Four methods of `policies.rl.finetuning.finetune.Practice` that do nothing."""
+class OnlineFinetuning:
+    """No-op hooks of `policies.rl.finetuning.finetune.FinetuneMethod`."""
 
-    due = False
-    """See `Practice.due`: it learns with every rollout."""
+    phase_due = False
+    """See `FinetuneMethod.phase_due`; every rollout is learned from immediately."""
 
-    def save_new(self, out: Path) -> None:
-        """See `Practice.save_new`: what it learns from is gone with every update."""
+    def save_rollouts(self, out: Path) -> None:
+        """See `FinetuneMethod.save_rollouts`; rollouts are not kept after their update."""
 
-    def load_kept(self, out: Path) -> None:
-        """See `Practice.load_kept`."""
+    def load_rollouts(self, out: Path) -> None:
+        """See `FinetuneMethod.load_rollouts`."""
 
-    def settle(self, identity: str, out: Path, progress: Progress) -> None:
-        """See `Practice.settle`."""
+    def run_phase(self, identity: str, out: Path, progress: Progress) -> None:
+        """See `FinetuneMethod.run_phase`."""

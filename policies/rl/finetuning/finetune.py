@@ -1,11 +1,10 @@
-"""Fine-tuning a saved policy by practice in simulated worlds: from the policy's folder to another
-one like it.
+"""Fine-tunes a saved policy in simulated environments and saves the result.
 
-How it learns is a `Practice`: `policies.rl.finetuning.dppo`, `policies.rl.finetuning.best_of_n`,
-for policies that read `policies.rl.finetuning.vla` or, with the demonstrations at hand,
-`policies.rl.finetuning.rl100`. What is learned is saved every few rollouts, whole: weights,
-optimisers, chance, scales and how many starts were used. A run that was killed goes on from there;
-episodes that were under way are not, the worlds begin new ones.
+The method is a `FinetuneMethod`: `policies.rl.finetuning.dppo`, `policies.rl.finetuning.best_of_n`,
+`policies.rl.finetuning.rl100` with demonstrations, or `policies.rl.finetuning.vla` for
+language-conditioned policies. The complete state is saved every few rollouts: weights, optimisers,
+random generators, reward scales and the number of used seeds. A killed run resumes from it with new
+episodes.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from policies.rl.collection.seeds import CountedSeeds
 from policies.rl.finetuning.config import (
-    BestOfNPracticeConfig,
-    DppoPracticeConfig,
+    BestOfNFinetuneConfig,
+    DppoFinetuneConfig,
     FinetuneConfig,
-    RL100PracticeConfig,
-    VlaPracticeConfig,
+    RL100FinetuneConfig,
+    VlaFinetuneConfig,
 )
 from robots.config import to_plain
 from robots.errors import HandoffError
@@ -35,75 +34,77 @@ if TYPE_CHECKING:
     from policies.families.diffusion import DiffusionPolicy
     from policies.policy import ChunkPolicy
     from policies.policy_config import PolicyConfig
-    from policies.rl.collection.device_chunk_env import StaysOnDevice
+    from policies.rl.collection.device_chunk_env import DeviceEnv
     from policies.rl.collection.episode_statistics import EpisodeStatistics
     from policies.rl.collection.interfaces import DecisionEnv
 
-STATE, CURVE, PICTURE = "practice.pt", "practice.jsonl", "practice.png"
+STATE = "finetune.pt"
+CURVE = "finetune.jsonl"
+PICTURE = "finetune.png"
 DRAWN = (
-    ("steps", "steps of practice"),
+    ("steps", "fine-tuning steps"),
     {
-        "success": "success, episodes of a rollout",
-        "return": "return, episodes of a rollout",
-        "largest": "largest reward, episodes of a rollout",
+        "success": "success rate per rollout",
+        "return": "mean return per rollout",
+        "largest": "mean largest reward per rollout",
     },
 )
-"""What the picture shows: the entry and label of its horizontal axis, and of each vertical one."""
+"""Axes of the learning curve: entry and label of the horizontal axis, and of each vertical one."""
 
 
-class Practice(Protocol):
-    """A way to learn from practice; the policy it was given learns in place."""
+class FinetuneMethod(Protocol):
+    """A fine-tuning method, which trains its policy in place."""
 
     @property
     def statistics(self) -> EpisodeStatistics:
-        """Figures of the episodes that ended; `flush` them before they are read."""
+        """Statistics of the ended episodes; call `flush` before reading them."""
         ...
 
     def rollout(self, decisions: int) -> dict[str, float]:
-        """Decides so many times in every world and learns from it; returns figures of the learning.
+        """Collects `decisions` decisions per environment and learns from them; returns metrics of
+        the update.
 
         Raises:
-            HandoffError: nothing is learned any more, or all is lost.
+            HandoffError: the run has collapsed or diverged.
         """
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next rollout depends on but the worlds and what `save_new` has written."""
+        """State that the next rollout depends on, without the environments and the files of
+        `save_rollouts`."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes `state_dict` over and begins new episodes."""
+        """Restores `state_dict` and begins new episodes."""
         ...
 
-    def save_new(self, out: Path) -> None:
-        """Writes what has been experienced since the last call, where it is to be kept."""
+    def save_rollouts(self, out: Path) -> None:
+        """Writes the rollouts since the last call, if the method keeps them."""
         ...
 
-    def load_kept(self, out: Path) -> None:
-        """Reads what `save_new` had written when the state was saved; called after
-        `load_state_dict`."""
+    def load_rollouts(self, out: Path) -> None:
+        """Reads the files of `save_rollouts`; called after `load_state_dict`."""
         ...
 
     @property
-    def due(self) -> bool:
-        """Whether longer work stands before the next rollout."""
+    def phase_due(self) -> bool:
+        """Whether a longer training phase is due before the next rollout."""
         ...
 
-    def settle(self, identity: str, out: Path, progress: Progress) -> None:
-        """Does the work that is due.
+    def run_phase(self, identity: str, out: Path, progress: Progress) -> None:
+        """Runs the training phase that is due.
 
         Args:
-            identity: of the whole practice, to go on from what a killed run left.
-            out: folder.
-            progress: told of longer work.
+            identity: identity of the fine-tuning run, to resume a killed phase.
+            out: output folder.
+            progress: receives the progress of the phase.
         """
         ...
 
     def finish(self, identity: str, out: Path, progress: Progress) -> PolicyConfig:
-        """Brings the policy into its last form after all rollouts; returns what its card is to say
-        of it.
+        """Finalises the policy after the last rollout; returns the configuration for its card.
 
-        Args: as of `settle`.
+        Args: see `run_phase`.
         """
         ...
 
@@ -111,47 +112,48 @@ class Practice(Protocol):
 def finetune(
     config: FinetuneConfig,
     policy: Path,
-    make_env: Callable[[], VecEnv | StaysOnDevice],
+    make_env: Callable[[], VecEnv | DeviceEnv],
     out: Path,
     progress: Progress,
     demos: Path | None = None,
 ) -> dict[str, Any]:
-    """Practises and writes the improved policy to `out`, with its curve (`practice.jsonl`,
-    `practice.png`) and the states that it met last (`policies.data.visited_states`).
+    """Fine-tunes a policy and writes it to `out`, with its learning curve (`finetune.jsonl`,
+    `finetune.png`) and the most recent states it visited (`policies.data.visited_states`).
 
     Args:
-        config: how.
-        policy: folder of a diffusion or flow policy of vectors.
-        make_env: worlds that freeze when they end, or stay on a device, where the policy then
-            practises, too; closed at the end.
-        out: folder; goes on from what a killed run left there.
-        progress: told every rollout.
-        demos: folder of the demonstrations' `store.zarr`, for a practice that learns from them,
-            too.
+        config: options of the run.
+        policy: folder of the pretrained policy.
+        make_env: makes environments that freeze when their episode ends, or that stay on a device,
+            where the policy is then trained; closed at the end.
+        out: output folder; a killed run resumes from its content.
+        progress: called after every rollout.
+        demos: folder with the demonstrations' `store.zarr`, for methods that learn from them.
 
     Returns:
-        Metrics: rollouts, steps (actions executed), episodes, success and return (of the last
+        Metrics: rollouts, steps (executed actions), episodes, success and return (of the last
             rollout), cpu_seconds.
 
     Raises:
-        HandoffError: a policy that cannot practise, worlds of other fields, or a run that is dead:
-            no gradient, ratios that stay 1, values that explode, numbers that are not finite; no
-            demonstrations where they are needed.
+        HandoffError: a policy that the method cannot fine-tune, environments with other fields, a
+            collapsed run (no gradient, ratios stuck at 1, diverging values, numbers that are not
+            finite), or missing demonstrations.
     """
     from policies.checkpoint import save_policy
-    from policies.data.visited_states import save_practised
+    from policies.data.visited_states import save_visited_states
     from policies.load import load_module
     from policies.training.loop import torch_threads
     from policies.training.plots import draw_entries
 
     with torch_threads(config.threads):
-        module, card = load_module(policy, trainable=isinstance(config.practice, VlaPracticeConfig))
+        module, card = load_module(
+            policy, trainable=isinstance(config.algorithm, VlaFinetuneConfig)
+        )
         env = make_env()
         run = _Finetuning(config, module, card.model, env, out, demos)
         try:
             run.resume()
             while run.done < config.rollouts:
-                run.settle(progress)
+                run.run_phase(progress)
                 run.rollout(progress)
         finally:
             env.close()
@@ -159,66 +161,66 @@ def finetune(
         resumable.write_curve()
         draw_entries(resumable.entries, out / PICTURE, *DRAWN)
         with resumable.timed():
-            model = run.practice.finish(resumable.identity, out, progress)
+            model = run.method.finish(resumable.identity, out, progress)
         module.cpu()
     # Before the policy's card, which makes the folder one.
-    save_practised(out, run.worlds.visited_states())
+    save_visited_states(out, run.env.visited_states())
     save_policy(out, replace(card, model=model), module.state_dict(), module.extra_files())
     resumable.finish()
-    told = {name: resumable.entries[-1][name] for name in ("episodes", "success", "return")}
+    metrics = {name: resumable.entries[-1][name] for name in ("episodes", "success", "return")}
     return {
         "rollouts": run.done,
         "steps": run.steps,
-        **told,
+        **metrics,
         "cpu_seconds": round(resumable.cpu_seconds(), 1),
     }
 
 
 class _Finetuning:
-    """One practice, from its policy to its end."""
+    """One fine-tuning run."""
 
     def __init__(
         self,
         config: FinetuneConfig,
         module: ChunkPolicy,
         model: PolicyConfig,
-        env: VecEnv | StaysOnDevice,
+        env: VecEnv | DeviceEnv,
         out: Path,
         demos: Path | None,
     ) -> None:
         from policies.checkpoint import digest_file
-        from policies.rl.collection.split_chunk_env import worlds_of
+        from policies.rl.collection.split_chunk_env import make_chunk_env
         from policies.training.resumable_run import ResumableRun
 
-        _check_practises(config, module)
+        _check_policy(config, module)
         self.config = config
         self.out = out
-        told = {"config": to_plain(config), "policy": _digest(module)}
-        if demos is not None and isinstance(config.practice, RL100PracticeConfig):
-            # A store only ever grows, and its index tells every segment with its size.
-            told["demos"] = digest_file(demos / "store.zarr" / "index.json")
-        identity = json.dumps(told, sort_keys=True)
+        identity_of = {"config": to_plain(config), "policy": _digest(module)}
+        if demos is not None and isinstance(config.algorithm, RL100FinetuneConfig):
+            # A store only grows, and its index lists every segment with its size.
+            identity_of["demos"] = digest_file(demos / "store.zarr" / "index.json")
+        identity = json.dumps(identity_of, sort_keys=True)
         self.resumable = ResumableRun(out, identity, state=STATE, curve=CURVE)
         module.to(_device(config, env))
         self._seeds = CountedSeeds(config.first_seed)
         discount = _discount(config)
-        self.worlds = worlds_of(
+        self.env = make_chunk_env(
             env, module, model.n_action_steps, self._seeds, discount, config.reward
         )
-        self.practice = _practice(config, module, model, self.worlds, demos)
+        self.method = _make_method(config, module, model, self.env, demos)
         self.done = 0
         self.steps = 0
-        self._episodes_before = 0
+        self._previous_episodes = 0
 
     def rollout(self, progress: Progress) -> None:
-        """One rollout, what is learned from it, one line of the curve."""
-        statistics = self.practice.statistics
+        """Collects one rollout, learns from it, and appends an entry to the curve."""
+        statistics = self.method.statistics
         statistics.flush()
         since = statistics.episodes
         with self.resumable.timed():
-            figures = self.practice.rollout(self.config.decisions)
+            figures = self.method.rollout(self.config.decisions)
             self.done += 1
-            self.steps += self.worlds.take_executed()
+            self.steps += self.env.take_executed()
             statistics.flush()
         entry = self._entry(figures, since)
         self.resumable.entries.append(entry)
@@ -230,38 +232,38 @@ class _Finetuning:
             f"success {entry['success']:.2f}, return {entry['return']:.2f}",
         )
 
-    def settle(self, progress: Progress) -> None:
-        """What is due before the next rollout; done once, also by a run that is killed in the
-        middle of it."""
-        if not self.practice.due:
+    def run_phase(self, progress: Progress) -> None:
+        """Runs the phase that is due before the next rollout; a killed phase resumes without
+        repeating the rollout before it."""
+        if not self.method.phase_due:
             return
         self._save()
         with self.resumable.timed():
-            self.practice.settle(self.resumable.identity, self.out, progress)
+            self.method.run_phase(self.resumable.identity, self.out, progress)
         self._save()
 
     def resume(self) -> None:
-        """Takes over what a killed run of the same policy and configuration left."""
+        """Restores the state of a killed run with the same policy and configuration."""
         state = self.resumable.resume()
         if state is None:
             return
         self._seeds.used = state["seeds"]
-        self.practice.load_state_dict(state["practice"])
-        self.practice.load_kept(self.out)
-        self.worlds.load_state_dict(state)
+        self.method.load_state_dict(state["method"])
+        self.method.load_rollouts(self.out)
+        self.env.load_state_dict(state)
         self.steps = state["steps"]
         entries = self.resumable.entries
         self.done = len(entries)
-        # Longer work may stand before the first rollout.
-        self._episodes_before = int(entries[-1]["episodes"]) if entries else 0
+        # A phase may have run before the first rollout.
+        self._previous_episodes = int(entries[-1]["episodes"]) if entries else 0
 
     def _entry(self, figures: dict[str, float], since: int) -> dict[str, float]:
-        statistics = self.practice.statistics
+        statistics = self.method.statistics
         return {
             "rollout": self.done,
             "steps": self.steps,
             "cpu_seconds": round(self.resumable.cpu_seconds(), 1),
-            "episodes": self._episodes_before + statistics.episodes,
+            "episodes": self._previous_episodes + statistics.episodes,
             "success": statistics.success_rate(since),
             "return": statistics.mean_return(since),
             "largest": statistics.mean_largest_reward(since),
@@ -269,108 +271,115 @@ class _Finetuning:
         }
 
     def _save(self) -> None:
-        self.practice.save_new(self.out)
+        self.method.save_rollouts(self.out)
         state = {
-            "practice": self.practice.state_dict(),
+            "method": self.method.state_dict(),
             "seeds": self._seeds.used,
             "steps": self.steps,
         }
-        self.resumable.save(state | self.worlds.state_dict())
+        self.resumable.save(state | self.env.state_dict())
 
 
-def _device(config: FinetuneConfig, env: VecEnv | StaysOnDevice) -> torch.device:
-    """Where the policy is to practise.
+def _device(config: FinetuneConfig, env: VecEnv | DeviceEnv) -> torch.device:
+    """Device on which the policy is trained.
 
     Raises:
-        HandoffError: worlds that stay on a device, for a practice that meets them on the host.
+        HandoffError: environments on a device with a method that runs on the host.
     """
     import torch
 
-    from policies.rl.collection.device_chunk_env import StaysOnDevice
+    from policies.rl.collection.device_chunk_env import DeviceEnv
 
-    if not isinstance(env, StaysOnDevice):
+    if not isinstance(env, DeviceEnv):
         return torch.device("cpu")
-    if not isinstance(config.practice, VlaPracticeConfig) or config.practice.staleness:
+    if not isinstance(config.algorithm, VlaFinetuneConfig) or config.algorithm.staleness:
         raise HandoffError(
-            f"practice: worlds that stay on a device for the kind '{config.practice.kind}', expected 'vla', and no "
-            "staleness. Set resident: false."
+            f"finetune: the environments stay on a device, but the algorithm is '{config.algorithm.kind}' "
+            f"with staleness {getattr(config.algorithm, 'staleness', 0)}; expected 'vla' with staleness 0. "
+            "Set resident: false."
         )
     return env.device
 
 
 def _discount(config: FinetuneConfig) -> float:
-    practice = config.practice
-    if isinstance(practice, DppoPracticeConfig | VlaPracticeConfig):
-        return practice.learning.discount
-    return practice.discount
+    method = config.algorithm
+    if isinstance(method, DppoFinetuneConfig | VlaFinetuneConfig):
+        return method.learning.discount
+    return method.discount
 
 
-def _check_practises(config: FinetuneConfig, module: ChunkPolicy) -> None:
-    if isinstance(config.practice, VlaPracticeConfig):
-        from policies.rl.finetuning.vla import check_reads
+def _check_policy(config: FinetuneConfig, module: ChunkPolicy) -> None:
+    if isinstance(config.algorithm, VlaFinetuneConfig):
+        from policies.rl.finetuning.vla import check_language_conditioned
 
-        check_reads(module)
+        check_language_conditioned(module)
     else:
-        _check_denoises(module)
+        _check_diffusion(module)
 
 
-def _check_denoises(module: ChunkPolicy) -> DiffusionPolicy:
-    """The policy, if DPPO, best of N and RL-100 can improve it.
+def _check_diffusion(module: ChunkPolicy) -> DiffusionPolicy:
+    """Returns the policy if DPPO, best-of-N and RL-100 can fine-tune it.
 
     Raises:
-        HandoffError: it is another one.
+        HandoffError: a policy of another family, or one with images or point clouds.
     """
     from policies.families.diffusion import DiffusionPolicy
 
     if not isinstance(module, DiffusionPolicy):
         raise HandoffError(
-            f"practice: a {type(module).__name__}, expected a diffusion or flow policy of vectors alone."
+            f"finetune: the policy is a {type(module).__name__}, expected a diffusion or flow policy of vectors alone."
         )
     if module.shapes.sensors:
         raise HandoffError(
-            "practice: a policy of pictures or point clouds, expected a diffusion or flow policy of vectors alone."
+            "finetune: the policy reads images or point clouds, expected a diffusion or flow policy of vectors alone."
         )
     return module
 
 
-def _practice(
+def _make_method(
     config: FinetuneConfig,
     policy: ChunkPolicy,
     model: PolicyConfig,
-    worlds: DecisionEnv,
+    env: DecisionEnv,
     demos: Path | None,
-) -> Practice:
-    match config.practice:
-        case DppoPracticeConfig() as way:
-            from policies.rl.finetuning.dppo import DppoPractice
+) -> FinetuneMethod:
+    match config.algorithm:
+        case DppoFinetuneConfig() as method_config:
+            from policies.rl.finetuning.dppo import DppoFinetuning
 
-            return DppoPractice(way, _check_denoises(policy), worlds, config.seed)
-        case BestOfNPracticeConfig() as way:
-            from policies.rl.finetuning.best_of_n import BestOfNPractice
+            return DppoFinetuning(method_config, _check_diffusion(policy), env, config.seed)
+        case BestOfNFinetuneConfig() as method_config:
+            from policies.rl.finetuning.best_of_n import BestOfNFinetuning
 
-            return BestOfNPractice(way, _check_denoises(policy), worlds, config.seed)
-        case VlaPracticeConfig() as way:
-            from policies.rl.finetuning.vla import VlaPractice, check_reads
+            return BestOfNFinetuning(method_config, _check_diffusion(policy), env, config.seed)
+        case VlaFinetuneConfig() as method_config:
+            from policies.rl.finetuning.vla import VlaFinetuning, check_language_conditioned
 
-            return VlaPractice(way, check_reads(policy), worlds, config.seed)
-        case RL100PracticeConfig() as way:
-            from policies.rl.finetuning.offline_dataset import demonstrated
-            from policies.rl.finetuning.rl100 import RL100Practice
+            return VlaFinetuning(
+                method_config, check_language_conditioned(policy), env, config.seed
+            )
+        case RL100FinetuneConfig() as method_config:
+            from policies.rl.finetuning.offline_dataset import demonstration_dataset
+            from policies.rl.finetuning.rl100 import RL100Finetuning
 
             if demos is None:
                 raise HandoffError(
-                    "practice: rl100 learns from demonstrations, too, and none were given. Does the stage name them "
-                    "among its inputs?"
+                    "finetune: rl100 needs demonstrations, but demos is None. Does the stage list them among its "
+                    "inputs?"
                 )
-            shown = demonstrated(demos, policy, model, config.reward, way.discount)
-            return RL100Practice(way, _check_denoises(policy), worlds, config.seed, shown)
+            demonstrations = demonstration_dataset(
+                demos, policy, model, config.reward, method_config.discount
+            )
+            return RL100Finetuning(
+                method_config, _check_diffusion(policy), env, config.seed, demonstrations
+            )
 
 
 def _digest(module: nn.Module) -> str:
-    """Of its weights."""
+    """SHA-256 (hex) of the weights."""
     import hashlib
 
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, weight in sorted(module.state_dict().items()):
-        found.update(name.encode() + weight.detach().contiguous().numpy().tobytes())
-    return found.hexdigest()
+        digest.update(name.encode() + weight.detach().contiguous().numpy().tobytes())
+    return digest.hexdigest()

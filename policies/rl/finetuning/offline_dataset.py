@@ -1,9 +1,9 @@
-"""Decisions as they are recorded, of demonstrations and of rollouts alike: what is seen, which
-chunk, what it led to.
+"""Converts demonstrations and rollouts to transitions of chunks: observation, chunk, reward and
+next observation.
 
-Every step of a demonstration counts as one at which a chunk was decided, so chunks overlap. What a
-demonstration saw after its last action is not in the store: of a solved one nothing comes after it,
-an unsolved one is left out there.
+Every step of a demonstration starts a chunk, so chunks overlap. The observation after the last
+action is not in the store: for solved demonstrations it is not needed, for unsolved ones the
+transition is dropped.
 
 Shape suffixes: R rows, T observed steps, O observation, H horizon, A action, M recorded steps, E
 episodes.
@@ -22,63 +22,67 @@ from policies.data.demonstrations import read_demonstrations
 from policies.data.windows import WindowIndex, chunks
 from policies.policy import ChunkPolicy
 from policies.policy_config import PolicyConfig
-from policies.rl.collection.reward_shaping import PracticeReward
+from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.on_policy.returns import chunk_reward
 from robots.episodes.store import EpisodeStore
 
 REWARD, SUCCESS = "reward", "success"
-"""Field of a step, and key of an episode's metadata."""
+"""Names of the reward field of a step and the success entry of an episode's metadata."""
 
 
-class RecordedDecisions(NamedTuple):
-    """R decisions, normalised."""
+class OfflineDataset(NamedTuple):
+    """R transitions of chunks, normalised."""
 
-    seen: Tensor
-    """(R, T, O)."""
+    obs: Tensor
+    """(R, T, O) observations before the chunks."""
     chunk_RHA: Tensor
     padded_RH: Tensor
-    """bool, actions outside their episode."""
+    """bool, actions beyond the end of their episode."""
     reward_R: Tensor
-    """Discounted sum of what was executed."""
+    """Discounted sum of the rewards of the executed actions."""
     discount_R: Tensor
     """g^length, 0 where the task ended."""
-    next_seen: Tensor
-    """(R, T, O)."""
-    told_R: Tensor
-    """bool: `next_seen` was truly seen."""
+    next_obs: Tensor
+    """(R, T, O) observations after the executed actions."""
+    next_obs_recorded_R: Tensor
+    """bool, whether `next_obs` was recorded."""
     solved_R: Tensor
-    """bool: of an episode that solved the task."""
+    """bool, whether the episode solved the task."""
 
-    def rows(self, which: Tensor) -> RecordedDecisions:
-        """Some of them."""
-        return RecordedDecisions(*(column[which] for column in self))
-
-
-def merged(parts: list[RecordedDecisions]) -> RecordedDecisions:
-    """The rows of all parts, one after another."""
-    return RecordedDecisions(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+    def rows(self, which: Tensor) -> OfflineDataset:
+        """The transitions at these indices."""
+        return OfflineDataset(*(column[which] for column in self))
 
 
-def demonstrated(
-    demos: Path, policy: ChunkPolicy, model: PolicyConfig, pays: PracticeReward, discount: float
-) -> RecordedDecisions:
-    """The decisions of `demos/store.zarr`, in the units of `policy`.
+def concatenate(parts: list[OfflineDataset]) -> OfflineDataset:
+    """The transitions of all parts in order."""
+    return OfflineDataset(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
-    A demonstration has solved its task at its last action unless its metadata say that it has not.
+
+def demonstration_dataset(
+    demos: Path,
+    policy: ChunkPolicy,
+    model: PolicyConfig,
+    reward_shaping: RewardShaping,
+    discount: float,
+) -> OfflineDataset:
+    """The transitions of `demos/store.zarr`, normalised by `policy`.
+
+    A demonstration solves its task at its last action unless its metadata state otherwise.
 
     Args:
         demos: folder of the store.
-        policy: whose normalisers these are.
-        model: whose fields are read, and how much of a chunk is executed.
-        pays: what an action is worth, by the field `reward` if there is one.
-        discount: per action.
+        policy: policy whose normalisers are used.
+        model: configuration with the fields to read and the executed actions per chunk.
+        reward_shaping: shaping on top of the recorded field `reward`, or of 0 without it.
+        discount: discount per action.
 
     Raises:
         HandoffError: see `policies.data.demonstrations.read_demonstrations`.
     """
     data, store = read_demonstrations(demos, model), EpisodeStore.open(demos / "store.zarr")
     fields = store.schema.stream(model.stream).fields
-    told_M = (
+    task_reward_M = (
         store.column(model.stream, REWARD).reshape(-1)
         if REWARD in fields
         else np.zeros(len(data.action_MA))
@@ -86,6 +90,7 @@ def demonstrated(
     solved_E = np.array(
         [bool(store.metadata(number).get(SUCCESS, True)) for number in range(len(data.ends_E))]
     )
+    # One chunk per recorded step, and the actions executed of it.
     index = _every_step(data.ends_E, model.n_obs_steps, model.horizon)
     newest_R = index.observation_NT[:, -1]
     length_R = np.minimum(model.n_action_steps, index.end_N - newest_R)
@@ -93,39 +98,45 @@ def demonstrated(
     executed_RH = np.minimum(
         newest_R[:, None] + np.arange(model.n_action_steps), index.end_N[:, None] - 1
     )
-    never_R = np.zeros(len(newest_R), bool)
-    before_R = np.where(np.isin(newest_R, [0, *data.ends_E]), np.nan, told_M[newest_R - 1])
-    paid_RH = pays.paid(told_M[executed_RH], length_R, ends_R & solved_R, never_R, before_R)
+    # Rewards of the executed actions.
+    failed_R = np.zeros(len(newest_R), bool)
+    previous_reward_R = np.where(
+        np.isin(newest_R, [0, *data.ends_E]), np.nan, task_reward_M[newest_R - 1]
+    )
+    reward_RH = reward_shaping.shaped_reward(
+        task_reward_M[executed_RH], length_R, ends_R & solved_R, failed_R, previous_reward_R
+    )
     length = torch.from_numpy(length_R)
-    later_RT = np.minimum(index.observation_NT + length_R[:, None], index.end_N[:, None] - 1)
+    # Observations before and after, and normalised chunks.
+    next_RT = np.minimum(index.observation_NT + length_R[:, None], index.end_N[:, None] - 1)
     observation_MO = policy.normalize_observation(torch.from_numpy(data.observation_MO))
     chunk = torch.from_numpy(chunks(index, data.observation_MO, data.action_MA, policy.anchor))
     terminal = torch.from_numpy(ends_R & solved_R)
-    found = RecordedDecisions(
-        seen=observation_MO[torch.from_numpy(index.observation_NT)],
+    dataset = OfflineDataset(
+        obs=observation_MO[torch.from_numpy(index.observation_NT)],
         chunk_RHA=policy.normalize_action(chunk),
         padded_RH=torch.from_numpy(index.padded_NH),
-        reward_R=chunk_reward(torch.from_numpy(paid_RH), length, discount),
+        reward_R=chunk_reward(torch.from_numpy(reward_RH), length, discount),
         discount_R=(discount**length).float() * ~terminal,
-        next_seen=observation_MO[torch.from_numpy(later_RT)],
-        told_R=torch.from_numpy(~ends_R),
+        next_obs=observation_MO[torch.from_numpy(next_RT)],
+        next_obs_recorded_R=torch.from_numpy(~ends_R),
         solved_R=torch.from_numpy(solved_R),
     )
-    return found.rows(found.told_R | terminal)
+    return dataset.rows(dataset.next_obs_recorded_R | terminal)
 
 
 def _every_step(ends_E: np.ndarray, n_obs_steps: int, horizon: int) -> WindowIndex:
-    """A window per recorded step, which is its newest; beyond its episode the first and the last
-    step repeat."""
+    """One window per recorded step as its newest observation; the first and last steps of an
+    episode repeat beyond it."""
     length_E = np.diff(ends_E, prepend=0)
     newest_N = np.arange(int(ends_E[-1]))[:, None]
     start_N, end_N = (
         np.repeat(ends_E - length_E, length_E)[:, None],
         np.repeat(ends_E, length_E)[:, None],
     )
-    wanted_NH = newest_N + np.arange(1 - n_obs_steps, horizon + 1 - n_obs_steps)
-    rows_NH = np.clip(wanted_NH, start_N, end_N - 1)
+    unclipped_NH = newest_N + np.arange(1 - n_obs_steps, horizon + 1 - n_obs_steps)
+    rows_NH = np.clip(unclipped_NH, start_N, end_N - 1)
     episode_N = np.repeat(np.arange(len(ends_E)), length_E)
     return WindowIndex(
-        rows_NH[:, :n_obs_steps], rows_NH, rows_NH != wanted_NH, episode_N, end_N[:, 0]
+        rows_NH[:, :n_obs_steps], rows_NH, rows_NH != unclipped_NH, episode_N, end_N[:, 0]
     )

@@ -1,6 +1,5 @@
-"""Practice of a policy that reads: PPO with values, or GRPO with none; by its action tokens
-(RLinf-VLA, arXiv
-2510.06710) or by the steps of its flow (pi_RL, arXiv 2510.25889)."""
+"""Fine-tunes vision-language-action policies by PPO or GRPO: over action tokens (RLinf-VLA, arXiv
+2510.06710) or over the steps of a flow (pi_RL, arXiv 2510.25889)."""
 
 from __future__ import annotations
 
@@ -14,13 +13,13 @@ from policies.families.token_vla import TokenVlaPolicy
 from policies.families.vla import VlaPolicy
 from policies.policy import ChunkPolicy
 from policies.policy_config import PolicyConfig
-from policies.rl.collection.async_actor import Stale
+from policies.rl.collection.async_actor import AsyncActor
 from policies.rl.collection.episode_statistics import EpisodeStatistics
 from policies.rl.collection.interfaces import DecisionEnv
-from policies.rl.collection.pipelined_collector import collector_of
-from policies.rl.finetuning.base import OnlinePractice
-from policies.rl.finetuning.collapse import PATIENCE, Dead
-from policies.rl.finetuning.config import VlaPracticeConfig
+from policies.rl.collection.pipelined_collector import make_collector
+from policies.rl.finetuning.base import OnlineFinetuning
+from policies.rl.finetuning.collapse import PATIENCE, CollapseDetector
+from policies.rl.finetuning.config import VlaFinetuneConfig
 from policies.rl.on_policy.advantages import ChunkRollout, grouped_table, valued_table
 from policies.rl.on_policy.flow_actor import FlowActor
 from policies.rl.on_policy.ppo import OnPolicyLearner
@@ -29,180 +28,184 @@ from policies.rl.on_policy.token_actor import TokenActor
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
-LEAST_KEPT = 0.02
-"""Share of the rows of a rollout below which next to nothing is learned from it."""
+MIN_KEPT = 0.02
+"""Share of valid rows of a rollout below which it counts as without signal."""
 
 
-class VlaPractice(OnlinePractice):
-    """Implements `policies.rl.finetuning.finetune.Practice`.
+class VlaFinetuning(OnlineFinetuning):
+    """Implements `policies.rl.finetuning.finetune.FinetuneMethod`.
 
     Args:
-        config: how.
-        policy: learns in place.
-        worlds: in which it practises.
-        seed: of weights and chance.
+        config: options of the method.
+        policy: policy that is trained in place.
+        env: training environments.
+        seed: seed of initial weights and sampling.
 
     Raises:
-        HandoffError: not all of a chunk is executed.
+        HandoffError: chunks that are executed only in part.
     """
 
     def __init__(
         self,
-        config: VlaPracticeConfig,
+        config: VlaFinetuneConfig,
         policy: TokenVlaPolicy | VlaPolicy,
-        worlds: DecisionEnv,
+        env: DecisionEnv,
         seed: int,
     ) -> None:
         torch.manual_seed(seed)
         self.config = config
         self.policy = policy
         self.rollouts = 0
-        if worlds.entries != policy.chunk_shape[0] * policy.chunk_shape[1]:
+        if env.entries != policy.chunk_shape[0] * policy.chunk_shape[1]:
             raise HandoffError(
-                f"practice: {worlds.entries} entries of chunks of shape {policy.chunk_shape} are executed, expected "
-                "all of them: the others would be learned from and do nothing. Is n_action_steps the horizon?"
+                f"finetune: {env.entries} entries of chunks of shape {policy.chunk_shape} are executed, expected all, "
+                "because every entry has a ratio. Is n_action_steps below the horizon?"
             )
         self.actor = new_actor(config, policy)
-        for module in self.actor.beside().values():
+        for module in self.actor.extra_modules().values():
             module.to(policy.device)
-        self._acting = Stale(self.actor, config.staleness) if config.staleness else None
-        self._collector = collector_of(
-            worlds, self.actor if self._acting is None else self._acting.actor, seed
+        self._async_actor = AsyncActor(self.actor, config.staleness) if config.staleness else None
+        self._collector = make_collector(
+            env, self.actor if self._async_actor is None else self._async_actor.actor, seed
         )
         self._learner = OnPolicyLearner(config.learning, self.actor, self.actor.head, seed)
-        self._dead = Dead([part for part in self.actor.parameters() if part.requires_grad])
-        self._silent = 0
+        self._collapse = CollapseDetector(
+            [parameter for parameter in self.actor.parameters() if parameter.requires_grad]
+        )
+        self._equal_group_rollouts = 0
 
     @property
     def statistics(self) -> EpisodeStatistics:
-        """See `Practice.statistics`."""
+        """See `FinetuneMethod.statistics`."""
         return self._collector.statistics
 
     def rollout(self, decisions: int) -> dict[str, float]:
-        """See `Practice.rollout`; in groups an episode in every world, of so many decisions at
-        most."""
+        """See `FinetuneMethod.rollout`; with groups, one episode per environment of at most
+        `decisions` decisions."""
         collect = partial(self.collect, decisions)
-        if self._acting is None:
+        if self._async_actor is None:
             return self.learn(collect())
-        made = self._acting.made(collect)
-        with self._acting.ahead(collect, self.rollouts):
-            return self.learn(made)
+        rollout = self._async_actor.next_rollout(collect)
+        with self._async_actor.collecting_ahead(collect, self.rollouts):
+            return self.learn(rollout)
 
-    def learn(self, made: ChunkRollout) -> dict[str, float]:
-        """Learns from a rollout; see `Practice.rollout` for what is returned and raised."""
-        table = self._table(made)
-        learned = self._learner.learn(table)
+    def learn(self, rollout: ChunkRollout) -> dict[str, float]:
+        """Learns from a rollout; returns and raises as `FinetuneMethod.rollout`."""
+        table = self._table(rollout)
+        statistics = self._learner.learn(table)
         self.rollouts += 1
         assert table.valid_RU is not None
-        kept = float(table.valid_RU.any(dim=1).float().mean())
-        if kept > 0.0:
-            self._dead.look(
+        kept_share = float(table.valid_RU.any(dim=1).float().mean())
+        if kept_share > 0.0:
+            self._collapse.check(
                 self.rollouts,
-                learned,
-                practises=self.rollouts > self.config.learning.critic_warm_up,
+                statistics,
+                policy_trains=self.rollouts > self.config.learning.critic_warmup_rollouts,
             )
-        if kept >= LEAST_KEPT:
-            self._silent = 0
+        if kept_share >= MIN_KEPT:
+            self._equal_group_rollouts = 0
         else:
-            self._hear_nothing(made, kept)
+            self._check_equal_groups(rollout, kept_share)
         names = ("kl", "clipped", "ratio", "explained", "value_loss", "entropy")
-        return {name: getattr(learned, name) for name in names} | {"kept": kept}
+        return {name: getattr(statistics, name) for name in names} | {"kept": kept_share}
 
     def collect(self, decisions: int) -> ChunkRollout:
-        """The next rollout; in groups an episode in every world."""
+        """The next rollout; with groups, one episode per environment."""
         group = self.config.group
         if group is None:
             return self._collector.rollout(decisions)
         return self._collector.episodes(group.size, decisions, group.outcomes)
 
-    def _hear_nothing(self, made: ChunkRollout, kept: float) -> None:
-        """Behind a rollout whose groups nearly all came to the same; where most solved the task
-        there is little left.
+    def _check_equal_groups(self, rollout: ChunkRollout, kept_share: float) -> None:
+        """Counts rollouts in which nearly all groups have equal outcomes while the task is
+        unsolved; equal groups that all solve the task are a normal end of training.
 
         Raises:
-            HandoffError: that has lasted, with the task unsolved.
+            HandoffError: `PATIENCE` such rollouts in a row.
         """
-        assert made.outcome_NM is not None
-        outcome_N = made.outcome_NM[:, 0]
-        # All groups alike have come to nothing, or to all there is: only then is success the mean
-        # of what remains.
-        unsolved = float(outcome_N.mean()) < 0.5 * max(float(outcome_N.max()), 1e-12)
-        self._silent = self._silent + 1 if unsolved or float(outcome_N.max()) <= 0.0 else 0
-        if self._silent >= PATIENCE:
+        assert rollout.outcome_NM is not None
+        outcome_N = rollout.outcome_NM[:, 0]
+        # Nearly all groups are equal, so their outcome is either that of failure or the maximum.
+        best = float(outcome_N.max())
+        unsolved = best <= 0.0 or float(outcome_N.mean()) < 0.5 * max(best, 1e-12)
+        self._equal_group_rollouts = self._equal_group_rollouts + 1 if unsolved else 0
+        if self._equal_group_rollouts >= PATIENCE:
             raise HandoffError(
-                f"practice: in the last {PATIENCE} rollouts, up to {self.rollouts}, {1.0 - kept:.0%} of the rows and "
-                "more were left out, for all trajectories of their groups came to the same, and to nothing. Imitate "
-                "more before, ask for something easier, or take larger groups."
+                f"finetune: in the last {PATIENCE} rollouts, up to {self.rollouts}, {1.0 - kept_share:.0%} of the rows "
+                "or more were dropped, because all trajectories of their groups had equal outcomes and failed. Train "
+                "longer by imitation, choose an easier task, or use larger groups."
             )
 
-    def _table(self, made: ChunkRollout) -> Table:
+    def _table(self, rollout: ChunkRollout) -> Table:
         config = self.config
         if config.group is None:
-            return valued_table(config.learning, config.log_prob, made, lambda part: part)
-        return grouped_table(config.group, config.log_prob, made, lambda part: part)
+            return valued_table(config.learning, config.log_prob_level, rollout, lambda part: part)
+        return grouped_table(config.group, config.log_prob_level, rollout, lambda part: part)
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Practice.state_dict`."""
+        """See `FinetuneMethod.state_dict`."""
         return {
             "policy": self.policy.state_dict(),
-            "beside": {name: module.state_dict() for name, module in self.actor.beside().items()},
+            "extra_modules": {
+                name: module.state_dict() for name, module in self.actor.extra_modules().items()
+            },
             "learner": self._learner.state_dict(),
             "collector": self._collector.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Practice.load_state_dict`."""
+        """See `FinetuneMethod.load_state_dict`."""
         self.policy.load_state_dict(state["policy"])
-        for name, module in self.actor.beside().items():
-            module.load_state_dict(state["beside"][name])
+        for name, module in self.actor.extra_modules().items():
+            module.load_state_dict(state["extra_modules"][name])
         self._learner.load_state_dict(state["learner"])
         self._collector.load_state_dict(state["collector"])
-        if self._acting is not None:
-            self._acting.forget()
+        if self._async_actor is not None:
+            self._async_actor.discard()
         self._collector.begin()
         self.rollouts = self._learner.rollouts
 
     def finish(self, identity: str, out: Path, progress: Progress) -> PolicyConfig:
-        """See `Practice.finish`: tokens at their own temperature; a flow in as many steps as were
-        practised."""
+        """See `FinetuneMethod.finish`: a flow keeps the number of sampler steps of fine-tuning;
+        tokens keep the temperature of the card."""
         return self.policy.config.with_sampler_steps(self.config.flow.steps)
 
 
 def new_actor(
-    config: VlaPracticeConfig, policy: TokenVlaPolicy | VlaPolicy
+    config: VlaFinetuneConfig, policy: TokenVlaPolicy | VlaPolicy
 ) -> TokenActor | FlowActor:
-    """The actor by which such a policy learns; it has no values where groups are compared."""
+    """The actor for this policy; it has no value head with groups (GRPO)."""
     values = None if config.group is not None else config.values
-    clones = config.learning.cloning > 0.0
+    keep_reference = config.learning.bc_weight > 0.0
     if isinstance(policy, TokenVlaPolicy):
         return TokenActor(
             policy,
-            level=config.log_prob,
+            log_prob_level=config.log_prob_level,
             values=values,
             hidden=config.critic,
             temperature=config.temperature,
-            clones=clones,
+            keep_reference=keep_reference,
             trunk=config.critic_trunk,
         )
     return FlowActor(
         policy,
         noise=config.flow,
-        level=config.log_prob,
+        log_prob_level=config.log_prob_level,
         values=values,
         hidden=config.critic,
-        clones=clones,
+        keep_reference=keep_reference,
         trunk=config.critic_trunk,
     )
 
 
-def check_reads(policy: ChunkPolicy) -> TokenVlaPolicy | VlaPolicy:
-    """The policy, if it can practise so.
+def check_language_conditioned(policy: ChunkPolicy) -> TokenVlaPolicy | VlaPolicy:
+    """Returns the policy if PPO or GRPO can fine-tune it here.
 
     Raises:
-        HandoffError: it is another one.
+        HandoffError: a policy of another family.
     """
     if not isinstance(policy, TokenVlaPolicy | VlaPolicy):
         raise HandoffError(
-            f"practice: a {type(policy).__name__}, expected a policy that reads (token_vla, vla)."
+            f"finetune: the policy is a {type(policy).__name__}, expected a language-conditioned one (token_vla, vla)."
         )
     return policy

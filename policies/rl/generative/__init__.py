@@ -1,9 +1,9 @@
-"""Learns Q-functions over diffusion and flow policies.
+"""Trains diffusion and flow policies with Q-functions.
 
 - `config`: options; imports no torch.
-- `behaviour_model`: the model of the data's chunks.
-- `edp`: efficient diffusion policies.
-- `expo`: EXPO: edits of a base policy's actions.
-- `q_chunking`: Q-chunking.
-- `open_loop`: chunks executed without replanning.
+- `behaviour_model`: a generative model of the action chunks in the data.
+- `edp`: efficient diffusion policies (EDP).
+- `expo`: EXPO, learned edits of a base policy's actions.
+- `q_chunking`: Q-chunking, Q-functions over action chunks.
+- `open_loop`: open-loop execution of chunks.
 """

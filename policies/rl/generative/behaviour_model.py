@@ -1,15 +1,15 @@
-"""Behaviour models for reinforcement learning: small diffusion and flow networks over chunks,
+"""Learns generative models of the action chunks in the data: small diffusion and flow networks,
 trained by imitation.
 
-What Q-chunking and EXPO share: both learn the chunks of the data, draw many, and let a value
-choose. The flow is that of `policies.samplers.flow_matching` with uniform times and Euler steps
-(Q-chunking's code); the diffusion predicts noise on the variance-preserving schedule with K levels
-(Song et al. 2021, discretised as in Diffusion-QL), sampled by DDPM. Noise levels enter the network
-as time in [0, 1] and sines and cosines of it; Q-chunking's code appends the bare time. Entries
-behind the end of an episode count in no loss.
+Q-chunking and EXPO sample many chunks from such a model and select one by its value. The flow is
+that of `policies.samplers.flow_matching` with uniform times and Euler steps (Q-chunking's code).
+The diffusion predicts noise on the variance-preserving schedule with K levels (Song et al. 2021,
+discretised as in Diffusion-QL) and is sampled with DDPM. The network input for the noise level is
+the time in [0, 1] with its sines and cosines; Q-chunking's code uses the time only. Actions after
+the end of an episode are masked in the loss.
 
 Shape suffixes: B batch, F features, H horizon, A action, D = H * A entries of a chunk, K noise
-levels, L starts and steps of a sampler (1 if it is deterministic, else K + 1), N samples per row.
+levels, L noise samples of the sampler (1 if it is deterministic, else K + 1), N samples per row.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from policies.samplers.ddim import DiffusionGrid, NoiseSchedule
 from policies.samplers.flow_matching import flow_example, ode_grid
 from robots.errors import HandoffError
 
-WAVES = 4
-"""Octaves of sines and cosines of the time."""
+NUM_FREQUENCIES = 4
+"""Frequencies of the sines and cosines of the time, each twice the previous one."""
 
 
 def vp_schedule(levels: int, beta_min: float, beta_max: float) -> NoiseSchedule:
-    """The variance-preserving schedule in `levels` levels; its first is that after one step of
-    noise.
+    """Variance-preserving schedule with K = `levels` noise levels, from the least noisy to the
+    noisiest.
 
     abar at time t = k / K is exp(-t beta_min - t^2 (beta_max - beta_min) / 2).
     """
@@ -45,52 +45,60 @@ def vp_schedule(levels: int, beta_min: float, beta_max: float) -> NoiseSchedule:
 def vp_grid(
     levels: int, beta_min: float, beta_max: float, eta: float = 1.0, clip: float = 1.0
 ) -> DiffusionGrid:
-    """All levels of `vp_schedule` from the noisiest down, for a network that predicts noise.
+    """Sampler grid over all levels of `vp_schedule`, for a network that predicts noise.
 
     Args:
-        levels: K.
-        beta_min: see `BehaviourConfig`.
-        beta_max: likewise.
-        eta: 1 is DDPM with the posterior's variance, 0 DDIM.
-        clip: bound on the clean chunk at every step.
+        levels: noise levels K.
+        beta_min: see `BehaviourConfig.beta_min`.
+        beta_max: see `BehaviourConfig.beta_max`.
+        eta: noise of the sampler; 1 is DDPM with the posterior variance, 0 is DDIM.
+        clip: bound on the predicted clean chunk at every step.
     """
-    alpha_K, sigma_K = (share.double().flip(0) for share in vp_schedule(levels, beta_min, beta_max))
+    alpha_K, sigma_K = (
+        values_K.double().flip(0) for values_K in vp_schedule(levels, beta_min, beta_max)
+    )
     next_alpha_K = torch.cat([alpha_K[1:], torch.ones(1, dtype=torch.float64)])
     next_sigma_K = torch.cat([sigma_K[1:], torch.zeros(1, dtype=torch.float64)])
     std_K = eta * next_sigma_K / sigma_K * (1.0 - (alpha_K / next_alpha_K) ** 2).sqrt()
-    shares = (share.float() for share in (alpha_K, sigma_K, next_alpha_K, next_sigma_K, std_K))
+    columns = (
+        values_K.float() for values_K in (alpha_K, sigma_K, next_alpha_K, next_sigma_K, std_K)
+    )
     level_K = torch.arange(levels - 1, -1, -1)
-    return DiffusionGrid(level_K, *shares, clip=clip, prediction="epsilon", renoise=True)
+    return DiffusionGrid(level_K, *columns, clip=clip, prediction="epsilon", renoise=True)
 
 
 class GenerativeActor(nn.Module):
-    """A generative model of the data's chunks, given features.
+    """Generative model of the action chunks in the data, conditioned on features.
 
     Args:
-        features: F.
-        horizon: H.
-        entries: A, of one action.
-        config: which model, and its sizes.
+        features: number of features F.
+        horizon: actions per chunk H.
+        entries: entries A of one action.
+        config: model family and sizes.
     """
 
     def __init__(self, features: int, horizon: int, entries: int, config: BehaviourConfig) -> None:
         super().__init__()
-        self.config, self.horizon, self.entries = config, horizon, entries
+        self.config = config
+        self.horizon = horizon
+        self.entries = entries
         self.schedule = vp_schedule(config.steps, config.beta_min, config.beta_max)
         self.grid: Grid = (
             ode_grid(config.steps)
             if config.kind == "flow"
             else vp_grid(config.steps, config.beta_min, config.beta_max, config.eta)
         )
-        self.random = config.kind == "diffusion" and config.eta > 0.0
-        """Whether the sampler draws anew at every step."""
-        inputs = features + horizon * entries + 1 + 2 * WAVES
+        self.stochastic = config.kind == "diffusion" and config.eta > 0.0
+        """Whether the sampler adds noise at every step."""
+        inputs = features + horizon * entries + 1 + 2 * NUM_FREQUENCIES
         self.network = EnsembleMlp(1, inputs, config.network, horizon * entries)
 
     def predict(self, features_BF: Tensor, noisy_BHA: Tensor, time_B: Tensor) -> Tensor:
-        """(B, H, A): the flow's velocity noise - clean, or the diffusion's noise, at times in [0,
-        1], 1 being noise."""
-        angle_BW = time_B[:, None] * (math.pi * 2.0 ** torch.arange(WAVES, device=time_B.device))
+        """(B, H, A) prediction at times in [0, 1], where 1 is noise: the velocity noise - clean of
+        the flow, or the noise of the diffusion."""
+        angle_BW = time_B[:, None] * (
+            math.pi * 2.0 ** torch.arange(NUM_FREQUENCIES, device=time_B.device)
+        )
         inputs = (
             features_BF,
             noisy_BHA.flatten(1),
@@ -103,40 +111,40 @@ class GenerativeActor(nn.Module):
     def loss(
         self, features_BF: Tensor, chunk_BD: Tensor, valid_BH: Tensor, generator: torch.Generator
     ) -> Tensor:
-        """Imitation: mean squared error over all rows and entries, those of actions never executed
-        counting 0."""
+        """Imitation loss: mean squared error over all rows and entries, 0 for actions that were not
+        executed."""
         clean_BHA = chunk_BD.unflatten(1, (self.horizon, self.entries))
         noise_BHA = torch.randn(clean_BHA.shape, generator=generator)
         uniform_B = torch.rand(len(clean_BHA), generator=generator)
         if self.config.kind == "flow":
             time_B = uniform_B
-            noisy_BHA, wanted_BHA = flow_example(clean_BHA, noise_BHA, time_B)
+            noisy_BHA, target_BHA = flow_example(clean_BHA, noise_BHA, time_B)
         else:
             level_B = (uniform_B * self.config.steps).long()
-            time_B, wanted_BHA = self._time(level_B), noise_BHA
+            time_B, target_BHA = self._time(level_B), noise_BHA
             noisy_BHA, _ = self.schedule.diffuse(clean_BHA, noise_BHA, level_B)
-        error_BHA = (self.predict(features_BF, noisy_BHA, time_B) - wanted_BHA).square()
+        error_BHA = (self.predict(features_BF, noisy_BHA, time_B) - target_BHA).square()
         return (error_BHA * valid_BH[:, :, None]).mean()
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """(L, B, H, A) standard normal: all chance of `sample` for `rows` rows."""
-        count = 1 + len(self.grid) * self.random
+        """(L, B, H, A) standard normal noise for `sample` of `rows` rows."""
+        count = 1 + len(self.grid) * self.stochastic
         return torch.randn(count, rows, self.horizon, self.entries, generator=generator)
 
     @torch.no_grad()
     def sample(self, features_BF: Tensor, noise_LBHA: Tensor) -> Tensor:
-        """(B, D) chunks in [-1, 1], a function of features and noise."""
+        """(B, D) chunks in [-1, 1], a deterministic function of features and noise."""
 
         def denoise(noisy_BHA: Tensor, level_B: Tensor) -> Tensor:
             time_B = level_B if self.config.kind == "flow" else self._time(level_B)
             return self.predict(features_BF, noisy_BHA, time_B)
 
         sample_BHA = noise_LBHA[0]
-        active_B = sample_BHA.new_full((len(sample_BHA),), float(self.random))
+        active_B = sample_BHA.new_full((len(sample_BHA),), float(self.stochastic))
         for number in range(len(self.grid)):
             step_B = torch.full((len(sample_BHA),), number)
             sample_BHA, std_B = self.grid.transition(denoise, sample_BHA, step_B, active_B)
-            if self.random:
+            if self.stochastic:
                 sample_BHA = torch.addcmul(sample_BHA, std_B[:, None, None], noise_LBHA[number + 1])
         return sample_BHA.clamp(-1.0, 1.0).flatten(1)
 
@@ -144,12 +152,11 @@ class GenerativeActor(nn.Module):
         return (level_B + 1) / self.config.steps
 
 
-def executed(batch: Transitions, horizon: int) -> Tensor:
-    """(B, H) float: 1 for the actions of a chunk that were executed, 0 behind the end of the
-    episode.
+def executed_mask(batch: Transitions, horizon: int) -> Tensor:
+    """(B, H) float mask: 1 for executed actions of a chunk, 0 after the end of the episode.
 
     Raises:
-        HandoffError: chunks without `extra["valid_BH"]`.
+        HandoffError: a minibatch of chunks has no matching `extra["valid_BH"]`.
     """
     valid_BH = batch.extra.get("valid_BH")
     if valid_BH is None and horizon == 1:
@@ -157,13 +164,13 @@ def executed(batch: Transitions, horizon: int) -> Tensor:
     if valid_BH is not None and valid_BH.shape[1] == horizon:
         return valid_BH.float()
     raise HandoffError(
-        f"behaviour: chunks of {horizon} actions come without extra['valid_BH'] of that many columns. Was the replay "
-        "made with another horizon?"
+        f"behaviour: chunks of {horizon} actions need extra['valid_BH'] with {horizon} columns. Does the replay have "
+        "another horizon?"
     )
 
 
 def best_of(value_BN: Tensor, chunk_BND: Tensor) -> Tensor:
-    """(B, D): of every row's N chunks the one with the greatest value; the first of equal ones."""
+    """(B, D) chunk with the greatest value among the N chunks of each row; ties go to the first."""
     best_B = value_BN.argmax(dim=1)
     return chunk_BND[torch.arange(len(chunk_BND)), best_B]
 
@@ -171,9 +178,9 @@ def best_of(value_BN: Tensor, chunk_BND: Tensor) -> Tensor:
 def repeated_noise(
     actor: GenerativeActor, rows: int, samples: int, generator: torch.Generator | None
 ) -> Tensor:
-    """(L, B * N, H, A) noise; without a generator always the same N for every row, so that acting
-    repeats itself."""
+    """(L, B * N, H, A) noise. Without a generator it is fixed and the same for all rows, so that
+    acting is deterministic."""
     if generator is not None:
         return actor.noise(rows * samples, generator)
-    one_LNHA = actor.noise(samples, torch.Generator().manual_seed(0))
-    return one_LNHA.repeat(1, rows, 1, 1)
+    fixed_LNHA = actor.noise(samples, torch.Generator().manual_seed(0))
+    return fixed_LNHA.repeat(1, rows, 1, 1)

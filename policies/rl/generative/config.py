@@ -1,4 +1,7 @@
-"""Options of this package."""
+"""Options of EDP, EXPO, Q-chunking and their behaviour models. Imports no torch.
+
+Every default names its source: [C] is the released code of the method, [P] its paper.
+"""
 
 from __future__ import annotations
 
@@ -11,80 +14,85 @@ from robots.config import config
 
 @config
 class EdpConfig:
-    """A diffusion policy that climbs Q through a one-step guess of the clean action (EDP, arXiv
-    2305.20081)."""
+    """Diffusion policy that maximises Q through a one-step prediction of the clean action (EDP,
+    arXiv 2305.20081)."""
 
     kind: Literal["edp"] = "edp"
     objective: Literal["td3", "crr", "iql"] = "td3"
-    """How Q enters: by its gradient (td3), or as a weight on the data's actions (crr, iql) [P]."""
+    """Policy objective: the gradient of Q (td3), or Q as a weight on the actions in the data (crr,
+    iql) [P]."""
     q_weight: float = 2.0
-    """lambda of td3's term, which is divided by the mean of |Q|; 0 clones behaviour [C]."""
-    level: float = 0.7
+    """Weight lambda of the Q term of td3, which is divided by the mean of |Q|; 0 is behaviour
+    cloning [C]."""
+    expectile: float = 0.7
     """Expectile of V (iql) [C]."""
     inverse_temperature: float = 3.0
-    """b of the weight exp(b (Q - V)) (crr, iql) [C]."""
+    """Inverse temperature b of the weight exp(b (Q - V)) (crr, iql) [C]."""
     weight_clip: float = 100.0
-    """Bound on the advantage weight."""
+    """Upper bound of the advantage weight."""
     crr_samples: int = 4
-    """Actions of the policy whose mean Q is crr's V; our choice."""
+    """Policy samples whose mean Q estimates V (crr); our choice."""
     schedule: Literal["vp", "linear", "cosine"] = "vp"
-    """Noise schedule: vp as in Diffusion-QL and EDP [C], linear in DDPM's betas, cosine as in
-    `policies.samplers.ddim`."""
+    """Noise schedule: `vp` is that of Diffusion-QL and EDP [C], `linear` DDPM's betas, `cosine`
+    that of `policies.samplers.ddim`."""
     levels: int = 100
-    """K [C]; 1000 with few `steps` is the paper's other choice."""
+    """Noise levels K [C]; the paper also uses 1000 with few sampler `steps`."""
     steps: int | None = None
-    """Sampler steps: None takes all K levels by DDPM [C]; fewer steps use DDIM, the first-order
-    DPM-solver."""
+    """Sampler steps. None runs DDPM over all K levels [C]; a number runs DDIM, the first-order
+    DPM-solver, with that many steps."""
     candidates: int = 50
-    """Actions drawn per observation when acting, of which Q chooses one [C]; 1 does not choose."""
+    """Actions sampled per observation when acting, one of which is selected by Q [C]; 1 disables
+    the selection."""
     choose: Literal["softmax", "argmax"] = "softmax"
-    """Choice among the sampled actions: by odds exp(Q), or the best [C]."""
+    """Selection among the sampled actions: with probabilities proportional to exp(Q), or the
+    greatest Q [C]."""
     hidden: tuple[int, ...] = (256, 256, 256)
-    """Widths of the actor's hidden layers, with Mish [C]."""
+    """Hidden layer sizes of the actor, which uses Mish [C]."""
     embedding: int = 16
-    """Entries that tell the actor its noise level [C]."""
+    """Size of the embedding of the noise level [C]."""
     critics: int = 2
-    """Members of the ensemble of critics."""
+    """Critics in the ensemble."""
     critic: MlpSizes = MlpSizes(hidden=(256, 256, 256), activation="relu", layer_norm=False)
-    """Sizes of a critic."""
+    """Layers of a critic."""
     value_network: MlpSizes = MlpSizes(hidden=(256, 256, 256), activation="relu", layer_norm=False)
-    """Sizes of V (iql)."""
+    """Layers of V (iql)."""
     learning_rate: float = 3e-4
     """Learning rate of all networks (Adam) [C]."""
     tau: float = 0.005
-    """Share of the newest weights that every update moves into the targets (Polyak)."""
+    """Polyak step size of the target networks per update."""
     target_policy_every: int = 5
-    """Updates between two moves of the target policy towards the policy [C]."""
+    """Updates between two Polyak steps of the target policy [C]."""
     target_policy_after: int = 1000
-    """Updates before which the target policy is the policy itself [C]."""
+    """Updates during which the target policy is a copy of the policy [C]."""
 
 
 @config
 class BehaviourConfig:
-    """A generative model of the chunks in the data, trained by imitation alone."""
+    """Generative model of the action chunks in the data, trained by imitation only."""
 
     kind: Literal["flow", "diffusion"] = "flow"
-    """`flow`: velocity, Euler steps (Q-chunking [C]). `diffusion`: noise, variance-preserving
-    schedule (EXPO [P])."""
+    """Model family. `flow` predicts a velocity and takes Euler steps (Q-chunking [C]);
+    `diffusion` predicts noise on a variance-preserving schedule (EXPO [P])."""
     network: MlpSizes = MlpSizes(hidden=(512, 512, 512, 512), activation="relu", layer_norm=False)
-    """Q-chunking [C], which has GELU."""
+    """Layers of the network; sizes of Q-chunking [C], whose code uses GELU."""
     steps: int = 10
-    """Steps from noise to chunk: Euler steps [C], or levels K of the schedule (EXPO [P])."""
+    """Denoising steps: Euler steps of the flow [C], or noise levels K of the diffusion (EXPO
+    [P])."""
     beta_min: float = 0.1
-    """Lowest rate of the schedule per unit of time; with .1 and 20 the last level keeps 4.3e-5 of
-    the signal's variance, where betas 1e-4 to .02 at K = 10 would keep .904."""
+    """Lowest beta of the schedule per unit of time. With .1 and 20 the last level keeps 4.3e-5 of
+    the variance of the signal; betas from 1e-4 to .02 would keep .904 at K = 10."""
     beta_max: float = 20.0
-    """Highest rate of the schedule per unit of time."""
+    """Highest beta of the schedule per unit of time."""
     eta: float = 1.0
-    """Noise of the diffusion's sampler: 1 is DDPM, 0 DDIM, a function of where it started."""
+    """Noise of the diffusion sampler: 1 is DDPM, 0 is deterministic DDIM."""
     learning_rate: float = 3e-4
     """Learning rate of the behaviour model."""
 
 
 @config
 class ExpoConfig:
-    """EXPO (arXiv 2507.07986): an imitated base policy, a learned edit of it, and the best of both
-    by value."""
+    """EXPO (arXiv 2507.07986): an imitation-trained base policy, a learned edit of its actions, and
+    a selection among both by value."""
 
     kind: Literal["expo"] = "expo"
     sac: SacConfig = SacConfig(
@@ -94,48 +102,51 @@ class ExpoConfig:
         subset=2,
         init_temperature=1.0,
     )
-    """Critics, edit (its `actor`) and temperature: RLPD's [C], ten critics and the minimum of two
-    [P]. Its `target_entropy` is that of the edit in units of actions; None takes A (log(2 beta) -
-    1/2)."""
+    """Options of critics, edit policy (its `actor`) and temperature: those of RLPD [C], with ten
+    critics and the minimum over two [P]. `target_entropy` applies to the edit in action units; None
+    takes A (log(2 beta) - 1/2)."""
     base: BehaviourConfig = BehaviourConfig(
         kind="diffusion",
         network=MlpSizes(hidden=(256, 256, 256), activation="relu", layer_norm=False),
     )
-    """Behaviour model whose actions are edited."""
+    """Base policy whose actions are edited."""
     beta: float = 0.3
-    """Bound on every entry of an edit [action units]; .05 to .7 by task [P]."""
+    """Bound on every entry of an edit [action units]; .05 to .7 depending on the task [P]."""
     samples: int = 8
-    """Base samples to choose from, and as many edited ones [P]."""
+    """Base samples per observation, each also edited, among which the best is selected [P]."""
     edits: bool = True
-    """Whether there are edits at all; without, the best base sample acts."""
+    """Whether edits are used; without them the best base sample acts."""
     backup: Literal["max", "policy"] = "max"
-    """Next action of the target: the best of all samples, as in acting [P], or one edited
-    sample."""
+    """Next action of the Bellman target: `max` takes the best of all samples, as in acting [P];
+    `policy` takes one edited sample."""
 
 
 @config
 class QChunkingConfig:
-    """Q-chunking (arXiv 2507.07969): values of whole chunks, and chunks like those of the data."""
+    """Q-chunking (arXiv 2507.07969): Q-functions over action chunks, with a policy close to the
+    data."""
 
     kind: Literal["q_chunking"] = "q_chunking"
     horizon: int = 5
-    """h, actions per chunk, executed without looking [C]; 1 is the same method without chunks."""
+    """Actions per chunk h, executed open-loop [C]; 1 is the same method without chunks."""
     actor: Literal["best_of", "one_step"] = "best_of"
-    """`best_of`: the best of `samples` chunks of the behaviour (QC); `one_step`: a network that
-    gives the behaviour's chunk at once and climbs the value (QC-FQL)."""
+    """Policy. `best_of` selects the best of `samples` chunks of the behaviour model (QC);
+    `one_step` is a one-step network, distilled from the behaviour model and trained to maximise Q
+    (QC-FQL)."""
     samples: int = 32
-    """[C]"""
+    """Chunks sampled per observation by `best_of` [C]."""
     distillation: float = 100.0
-    """Weight of the one-step network's distance from the behaviour [C; by task 1e2 to 3e4]."""
+    """Weight of the distillation loss of the one-step network [C; 1e2 to 3e4 depending on the
+    task]."""
     critic: MlpSizes = MlpSizes(hidden=(512, 512, 512, 512), activation="relu")
-    """[C], which has GELU."""
+    """Layers of a critic; sizes of the released code [C], which uses GELU."""
     behaviour: BehaviourConfig = BehaviourConfig()
-    """Behaviour model from which chunks are drawn."""
+    """Behaviour model from which chunks are sampled."""
     critics: int = 2
-    """Members of the ensemble of critics."""
+    """Critics in the ensemble."""
     value: Literal["mean", "min"] = "mean"
-    """Aggregate of the critics in the target and for `best_of` [C]."""
+    """Aggregation over the critics, in the Bellman target and for `best_of` [C]."""
     learning_rate: float = 3e-4
     """Learning rate of the critics."""
     tau: float = 0.005
-    """Share of the newest weights that every update moves into the targets (Polyak)."""
+    """Polyak step size of the target networks per update."""

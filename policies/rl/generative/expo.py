@@ -1,17 +1,18 @@
-"""EXPO: an expressive base policy that only imitates, a small learned edit of it, and the best of
-both by value.
+"""Implements EXPO: an expressive base policy trained by imitation, a learned edit of its actions,
+and a selection among both by value.
 
 Source: Dong et al., "EXPO: Stable Reinforcement Learning with Expressive Policies", arXiv
-2507.07986; its code was not available, so the paper is followed, and `policies.rl.off_policy.sac`
-(RLPD) where it is silent. The base policy is trained by imitation on everything in the replay and
-never sees a value. The edit, beta times a tanh-Gaussian given state and base action, is trained as
-SAC's actor. Acting takes the best of N base samples and their N edited ones by the mean of all
-critics; the target takes the best of as many by the minimum of two slow critics, and that minimum
-for its value. Actions are clipped to [-1, 1] after the edit. The base takes one step per update, on
-its last minibatch.
+2507.07986. Its code was not available, so this follows the paper, and `policies.rl.off_policy.sac`
+(RLPD) where the paper gives no details. The base policy is trained by imitation on the whole replay
+and gets no gradient from values. The edit, beta times a tanh-Gaussian given state and base action,
+is trained like SAC's actor. Acting selects the best of N base samples and their N edited ones by
+the mean of all critics; the Bellman target selects the best of as many by the minimum of two target
+critics and uses that minimum as value. Actions are clipped to [-1, 1] after the edit. The base
+policy takes one step per update, on the last minibatch.
 
-The edit's density is that of the tanh-Gaussian less A log(beta), and its target entropy moves
-along: left at SAC's, a small beta could not reach it and the temperature would grow without bound.
+The log-density of an edit is that of the tanh-Gaussian minus A log(beta), and the target entropy is
+shifted accordingly: a small beta could not reach SAC's target entropy, and the temperature would
+grow without bound.
 
 Shape suffixes: B batch, E members, F features, N candidates per row, A action, O observation, M
 rows.
@@ -30,44 +31,47 @@ from policies.random_streams import sequence_seed
 from policies.rl.generative.behaviour_model import (
     GenerativeActor,
     best_of,
-    executed,
+    executed_mask,
     repeated_noise,
 )
 from policies.rl.generative.config import ExpoConfig
 from policies.rl.networks.critics import bellman_target, random_subset, squared_error
 from policies.rl.networks.ensemble import move_towards
 from policies.rl.off_policy.sac import Metrics, Sac
-from policies.rl.off_policy.tanh_gaussian import Draw, TanhGaussian
+from policies.rl.off_policy.tanh_gaussian import ActionSample, TanhGaussian
 from policies.rl.replay.transitions import Sizes, Transitions
 from robots.errors import HandoffError
 
 
-def scaled(draw: Draw, beta: float) -> Draw:
-    """`beta` times the actions, whose density is that much greater per entry: A log(beta) less."""
-    return Draw(beta * draw.action_BA, draw.log_prob_B - draw.action_BA.shape[1] * math.log(beta))
+def scaled_edit(sample: ActionSample, beta: float) -> ActionSample:
+    """Actions multiplied by `beta`, with the log-density reduced by A log(beta)."""
+    return ActionSample(
+        beta * sample.action_BA, sample.log_prob_B - sample.action_BA.shape[1] * math.log(beta)
+    )
 
 
-def edited(base_BA: Tensor, edit_BA: Tensor) -> Tensor:
-    """(B, A): base actions with their edits, within [-1, 1]."""
+def apply_edit(base_BA: Tensor, edit_BA: Tensor) -> Tensor:
+    """(B, A) base actions plus edits, clipped to [-1, 1]."""
     return (base_BA + edit_BA).clamp(-1.0, 1.0)
 
 
 def edit_target_entropy(entries: int, beta: float) -> float:
-    """A (log(2 beta) - 1/2) [nat]: half a nat per entry below the entropy of the uniform edit, A
-    log(2 beta)."""
+    """Target entropy A (log(2 beta) - 1/2) of an edit [nat], half a nat per entry below that of the
+    uniform distribution over edits."""
     return entries * (math.log(2.0 * beta) - 0.5)
 
 
 class Expo(Sac):
-    """SAC's critics and temperature, with an edited base policy for an actor.
+    """EXPO learner: critics and temperature of SAC, with an edited base policy as actor.
 
     Args:
         config: options.
-        sizes: of the data.
-        seed: of weights and noise.
+        sizes: sizes of observations and actions.
+        seed: seed of initial weights and noise.
 
     Raises:
-        HandoffError: options of the SAC core that have no meaning here.
+        HandoffError: `sac` has options that EXPO does not support, or `samples` or `beta` is out of
+            range.
     """
 
     def __init__(self, config: ExpoConfig, sizes: Sizes, seed: int = 0) -> None:
@@ -92,22 +96,23 @@ class Expo(Sac):
             self.target_entropy = edit_target_entropy(sizes.action, config.beta)
 
     def update(self, minibatches: Sequence[Transitions]) -> Metrics:
-        """One critic step per minibatch, then one step of edit, temperature and base on the last.
+        """One critic step per minibatch, then one step of edit, temperature and base policy on the
+        last minibatch.
 
-        Base and edit stay as they are during the critic steps, so all next actions are drawn at
-        once.
+        Base policy and edit do not change during the critic steps, so the next actions of all
+        minibatches are sampled at once.
         """
         self._reseed()
         samples = self.expo.samples if self.expo.backup == "max" else 1
         with torch.no_grad():
-            next_BF = torch.cat([self.features(batch.next_seen) for batch in minibatches])
+            next_BF = torch.cat([self.features(batch.next_obs) for batch in minibatches])
             candidate_BNA = self.candidates(next_BF, samples, self._generator)
         rows = [batch.rows for batch in minibatches]
         metrics: Metrics = {}
-        for batch, after_BF, some_BNA in zip(
+        for batch, batch_next_BF, batch_candidate_BNA in zip(
             minibatches, next_BF.split(rows), candidate_BNA.split(rows), strict=True
         ):
-            metrics = self._critic_step(batch, after_BF, some_BNA)
+            metrics = self._critic_step(batch, batch_next_BF, batch_candidate_BNA)
         return {
             **metrics,
             **self._update_actor(minibatches[-1]),
@@ -115,57 +120,60 @@ class Expo(Sac):
         }
 
     def imitate(self, batch: Transitions) -> Metrics:
-        """One step of the base policy alone; counts as an update."""
+        """One imitation step of the base policy only; counts as an update."""
         self._reseed()
         return self._update_base(batch)
 
     @torch.no_grad()
-    def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
-        """Actions (M, A) in [-1, 1] for observations (M, O), each the best of its candidates.
+    def act(self, vector_NO: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+        """(M, A) actions in [-1, 1] for observation vectors (M, O), the best candidate of each.
 
-        Without `draw` every call has the same base noise, and edits are their mode.
+        Without `rng` the base noise is fixed and edits are the mode, so acting is deterministic.
         """
         features = self.networks.features(
             torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32))
         )
         generator = None
-        if draw is not None:
-            generator = torch.Generator().manual_seed(int(draw.integers(2**63 - 1)))
+        if rng is not None:
+            generator = torch.Generator().manual_seed(int(rng.integers(2**63 - 1)))
         candidate_BNA = self.candidates(features, self.expo.samples, generator)
         return best_of(
-            self._values(features, candidate_BNA, None, slow=False), candidate_BNA
+            self._values(features, candidate_BNA, None, use_target=False), candidate_BNA
         ).numpy()
 
     @torch.no_grad()
     def candidates(
         self, features_BF: Tensor, samples: int, generator: torch.Generator | None
     ) -> Tensor:
-        """(B, N, A) base samples, followed by the N edited ones if there are edits."""
+        """(B, N, A) base samples or, with edits, (B, 2 N, A) base samples followed by their
+        edits."""
         rows = len(features_BF)
-        many_BF = features_BF.repeat_interleave(samples, dim=0)
-        base_BA = self.base.sample(many_BF, repeated_noise(self.base, rows, samples, generator))
+        repeated_BF = features_BF.repeat_interleave(samples, dim=0)
+        base_BA = self.base.sample(repeated_BF, repeated_noise(self.base, rows, samples, generator))
         base_BNA = base_BA.view(rows, samples, -1)
         if not self.expo.edits:
             return base_BNA
-        edited_BA = edited(base_BA, self.edit(many_BF, base_BA, generator).action_BA)
+        edited_BA = apply_edit(base_BA, self.edit(repeated_BF, base_BA, generator).action_BA)
         return torch.cat([base_BNA, edited_BA.view(rows, samples, -1)], dim=1)
 
-    def edit(self, features_BF: Tensor, base_BA: Tensor, generator: torch.Generator | None) -> Draw:
-        """Edits of base actions and their log-density; without a generator the mode."""
+    def edit(
+        self, features_BF: Tensor, base_BA: Tensor, generator: torch.Generator | None
+    ) -> ActionSample:
+        """Edits of base actions and their log-density; the mode without a generator."""
         inputs = torch.cat([features_BF, base_BA], dim=1)
         noise_BA = (
             torch.zeros_like(base_BA)
             if generator is None
             else torch.randn(base_BA.shape, generator=generator)
         )
-        return scaled(self.networks.actor.sample(inputs, noise_BA), self.expo.beta)
+        return scaled_edit(self.networks.actor.sample(inputs, noise_BA), self.expo.beta)
 
     @torch.no_grad()
-    def greatest_value(self, features_BF: Tensor, candidate_BNA: Tensor) -> tuple[Tensor, Tensor]:
-        """(B,) the target's value of the next states and (B,) which candidate has it, by slow
-        critics drawn anew.
+    def target_value(self, features_BF: Tensor, candidate_BNA: Tensor) -> tuple[Tensor, Tensor]:
+        """(B,) values of the next states for the Bellman target, and (B,) indices of the selected
+        candidates, by randomly selected target critics.
 
-        The policy's backup looks at the last candidate alone.
+        With the backup `policy` only the last candidate is used.
         """
         config = self.config
         members = None
@@ -173,42 +181,42 @@ class Expo(Sac):
             members = random_subset(config.critics, config.subset, self._generator)
         if self.expo.backup == "policy":
             candidate_BNA = candidate_BNA[:, -1:]
-        value_BN = self._values(features_BF, candidate_BNA, members, slow=True)
+        value_BN = self._values(features_BF, candidate_BNA, members, use_target=True)
         return value_BN.max(dim=1)
 
     def next_value(self, features_BF: Tensor, target_BF: Tensor | None = None) -> Tensor:
-        """(B,): what the target takes for the next states' value, from candidates drawn anew.
+        """(B,) values of the next states for the Bellman target, from newly sampled candidates.
 
         Raises:
-            HandoffError: features of a target encoder; this learner has no pictures.
+            HandoffError: features of a target encoder are given; images are not supported.
         """
         if target_BF is not None:
-            raise HandoffError("expo: pictures are not supported, its observation is one vector.")
+            raise HandoffError("expo: images are not supported, only observation vectors.")
         samples = self.expo.samples if self.expo.backup == "max" else 1
-        return self.greatest_value(
+        return self.target_value(
             features_BF, self.candidates(features_BF, samples, self._generator)
         )[0]
 
     def actor_loss(self, batch: Transitions) -> tuple[Tensor, Metrics]:
-        """SAC's loss of the edit, at one base sample per row."""
+        """Actor loss of SAC for the edit of one base sample per row, and metrics."""
         net = self.networks
-        features_BF = self.features(batch.seen)
+        features_BF = self.features(batch.obs)
         base_BA = self.base.sample(features_BF, self.base.noise(batch.rows, self._generator))
-        draw = self.edit(features_BF, base_BA, self._generator)
-        value_EB = net.critic(torch.cat([features_BF, edited(base_BA, draw.action_BA)], dim=1))[
-            ..., 0
-        ]
+        sample = self.edit(features_BF, base_BA, self._generator)
+        value_EB = net.critic(
+            torch.cat([features_BF, apply_edit(base_BA, sample.action_BA)], dim=1)
+        )[..., 0]
         value_B = (
             value_EB.mean(dim=0) if self.config.actor_value == "mean" else value_EB.amin(dim=0)
         )
-        loss = (net.log_temperature.detach().exp() * draw.log_prob_B - value_B).mean()
-        return loss, {"actor_loss": loss.detach(), "entropy": -draw.log_prob_B.detach().mean()}
+        loss = (net.log_temperature.detach().exp() * sample.log_prob_B - value_B).mean()
+        return loss, {"actor_loss": loss.detach(), "entropy": -sample.log_prob_B.detach().mean()}
 
     def _critic_step(self, batch: Transitions, next_BF: Tensor, candidate_BNA: Tensor) -> Metrics:
-        next_value_B, best_B = self.greatest_value(next_BF, candidate_BNA)
+        next_value_B, best_B = self.target_value(next_BF, candidate_BNA)
         target_B = bellman_target(batch.reward_B, batch.discount_B, next_value_B)
         value_EB = self.networks.critic(
-            torch.cat([self.features(batch.seen), batch.action_BA], dim=1)
+            torch.cat([self.features(batch.obs), batch.action_BA], dim=1)
         )[..., 0]
         loss = squared_error(value_EB, target_B)
         self._step("critic", loss)
@@ -222,47 +230,57 @@ class Expo(Sac):
         }
 
     def _reseed(self) -> None:
-        """All chance of an update comes from the seed and its number, which is counted here."""
+        """Seeds the random numbers of an update by its number, and counts the update."""
         self._generator.manual_seed(sequence_seed(self.seed, self.updates))
         self.updates += 1
 
     def _values(
-        self, features_BF: Tensor, candidate_BNA: Tensor, members: Tensor | None, *, slow: bool
+        self,
+        features_BF: Tensor,
+        candidate_BNA: Tensor,
+        members: Tensor | None,
+        *,
+        use_target: bool,
     ) -> Tensor:
-        """(B, N): the minimum of the slow critics `members`, or the mean of all learning ones."""
+        """(B, N) minimum over the target critics `members`, or mean over all trained critics."""
         rows, samples, _ = candidate_BNA.shape
         inputs = torch.cat(
             [features_BF.repeat_interleave(samples, dim=0), candidate_BNA.flatten(0, 1)], dim=1
         )
-        if slow:
+        if use_target:
             return (
                 self.networks.critic_target(inputs, members)[..., 0].amin(dim=0).view(rows, samples)
             )
         return self.networks.critic(inputs)[..., 0].mean(dim=0).view(rows, samples)
 
     def _update_base(self, batch: Transitions) -> Metrics:
-        features_BF = self.features(batch.seen)
-        loss = self.base.loss(features_BF, batch.action_BA, executed(batch, 1), self._generator)
+        features_BF = self.features(batch.obs)
+        loss = self.base.loss(
+            features_BF, batch.action_BA, executed_mask(batch, 1), self._generator
+        )
         self._step("base", loss)
         return {"base_loss": loss.detach()}
 
 
 def _check(config: ExpoConfig) -> None:
     sac = config.sac
-    named = {
+    unsupported = {
         "gripper": sac.gripper is not None,
         "gsde": sac.gsde > 0,
         "backup_entropy": sac.backup_entropy,
         "actor_ema": sac.actor_ema is not None,
     }
-    for name, wanted in named.items():
-        if wanted:
+    for name, is_set in unsupported.items():
+        if is_set:
             raise HandoffError(
-                f"expo: sac.{name} is {getattr(sac, name)}, but the base policy models every entry of an action, edits "
-                f"are drawn at every step by the newest weights, and the target has no entropy. Leave it as it is."
+                f"expo: sac.{name} is {getattr(sac, name)}. EXPO does not support it: the base policy "
+                "models all entries of "
+                f"an action, edits are sampled at every step with the current weights, and the target has no entropy. "
+                f"Leave it at its default."
             )
     if config.samples < 1 or not 0.0 < config.beta <= 2.0:
         raise HandoffError(
-            f"expo: {config.samples} samples and beta {config.beta}, expected at least 1 and above 0, up to 2, which "
-            f"spans all actions. Is beta a share of the range?"
+            f"expo: {config.samples} samples and beta {config.beta}, expected at least 1 sample and 0 < "
+            "beta <= 2, which "
+            f"spans all actions. Is beta in action units?"
         )

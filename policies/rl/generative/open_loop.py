@@ -1,6 +1,7 @@
-"""Chunks executed without looking: who holds which world's chunk, and how far it has come.
+"""Executes action chunks open-loop in vectorised environments.
 
-Shape suffixes: N worlds, O observation, H horizon, A action, M worlds whose chunk is used up.
+Shape suffixes: N environments, O observation, H horizon, A action, M environments that need a
+new chunk.
 """
 
 from __future__ import annotations
@@ -12,63 +13,69 @@ import numpy as np
 
 from robots.errors import HandoffError
 
-Chunks = Callable[[np.ndarray, np.random.Generator | None], np.ndarray]
-"""`Learner.act` of a learner of chunks: observations (M, O) to flattened chunks (M, H * A)."""
+ActChunks = Callable[[np.ndarray, np.random.Generator | None], np.ndarray]
+"""`Learner.act` of a learner with chunks: observation vectors (M, O) to chunks (M, H * A)."""
 
 
 class OpenLoop:
-    """Acts one action at a time in N worlds from chunks of H; a world gets a new chunk when its own
-    is used up or its episode ended.
+    """Executes chunks of H actions in N environments, one action per step. An environment gets a
+    new chunk when all actions were executed or its episode ended.
 
-    Each user of a policy, such as training and evaluation, has one of its own.
+    Training and evaluation need separate instances.
 
     Args:
-        chunks: the policy.
-        worlds: N.
-        horizon: H.
+        chunks: policy that returns chunks.
+        num_envs: number of environments N.
+        horizon: actions per chunk H.
     """
 
-    def __init__(self, chunks: Chunks, worlds: int, horizon: int) -> None:
-        self.chunks, self.horizon = chunks, horizon
-        self.acts: list[np.ndarray] = [np.zeros((0, 0), np.float32) for _ in range(worlds)]
-        """Per world (left, A) actions not executed yet."""
+    def __init__(self, chunks: ActChunks, num_envs: int, horizon: int) -> None:
+        self.chunks = chunks
+        self.horizon = horizon
+        self.pending: list[np.ndarray] = [np.zeros((0, 0), np.float32) for _ in range(num_envs)]
+        """Actions not executed yet, per environment, each of shape (remaining, A)."""
 
-    def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
-        """(N, A): the next action of every world; the policy is asked for the worlds that have none
-        left.
+    def act(self, vector_NO: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+        """(N, A) next actions; the policy is called for environments without remaining actions.
 
         Raises:
-            HandoffError: observations of another number of worlds, or chunks that do not divide
-                into H actions.
+            HandoffError: the number of observations is not N, or chunks do not divide into H
+                actions.
         """
-        if len(vector_NO) != len(self.acts):
+        if len(vector_NO) != len(self.pending):
             raise HandoffError(
-                f"open loop: {len(vector_NO)} observations for {len(self.acts)} worlds. Whose are they?"
+                f"open loop: {len(vector_NO)} observations for {len(self.pending)} environments."
             )
-        due_M = np.array([row for row, left in enumerate(self.acts) if not len(left)], np.int64)
+        due_M = np.array(
+            [row for row, actions in enumerate(self.pending) if not len(actions)], np.int64
+        )
         if len(due_M):
-            chunk_MD = self.chunks(vector_NO[due_M], draw)
+            chunk_MD = self.chunks(vector_NO[due_M], rng)
             if chunk_MD.shape[1] % self.horizon:
                 raise HandoffError(
                     f"open loop: chunks of {chunk_MD.shape[1]} entries do not divide into {self.horizon} actions. "
-                    f"Has the policy another horizon?"
+                    f"Does the policy have another horizon?"
                 )
             for row, chunk_D in zip(due_M, chunk_MD, strict=True):
-                self.acts[row] = chunk_D.reshape(self.horizon, -1)
-        action_NA = np.stack([left[0] for left in self.acts])
-        self.acts = [left[1:] for left in self.acts]
+                self.pending[row] = chunk_D.reshape(self.horizon, -1)
+        action_NA = np.stack([actions[0] for actions in self.pending])
+        self.pending = [actions[1:] for actions in self.pending]
         return action_NA
 
-    def ended(self, ended_N: np.ndarray) -> None:
-        """Drops what is left of the chunks of worlds whose episode ended, or whose actions a person
-        took over."""
+    def reset(self, ended_N: np.ndarray) -> None:
+        """Discards the remaining actions of environments whose episode ended, or where a person
+        took over.
+
+        Args:
+            ended_N: (N,) bool mask.
+        """
         for row in np.flatnonzero(ended_N):
-            self.acts[row] = self.acts[row][:0]
+            self.pending[row] = self.pending[row][:0]
 
     def state_dict(self) -> dict[str, Any]:
-        """What every world has left."""
-        return {"acts": [left.copy() for left in self.acts]}
+        """Remaining actions of each environment."""
+        return {"acts": [actions.copy() for actions in self.pending]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes `state_dict` over."""
-        self.acts = [left.copy() for left in state["acts"]]
+        """Restores a `state_dict`."""
+        self.pending = [actions.copy() for actions in state["acts"]]

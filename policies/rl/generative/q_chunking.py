@@ -1,14 +1,15 @@
-"""Q-chunking: values of whole chunks, chosen among or distilled from chunks like those of the data.
+"""Implements Q-chunking: Q-functions over action chunks, with a best-of-N or a distilled policy.
 
 Source: Li et al., "Reinforcement Learning with Action Chunking", arXiv 2507.07969, and its released
-code. Followed is the code: the mean of two critics in target and choice; the choice by the learning
-critics, the target by the slow ones; a chunk that reaches over the end of its episode trains no
-critic (its last actions were never executed) and only its executed part the behaviour; critics and
-actors take their gradients at the same weights. Networks have ReLU, the code GELU. Chunks and their
-discounted rewards come from a replay with that `horizon`.
+code, which this follows. Bellman target and selection use the mean of two critics: the target
+critics for the target, the trained critics for the selection. A chunk that extends past the end of
+its episode is masked in the critic loss, since its last actions were not executed; in the imitation
+loss only these actions are masked. Gradients of critics and actors are computed at the same
+weights. Networks use ReLU, the code GELU. Chunks and their discounted rewards come from a replay
+with the same `horizon`.
 
-`Sizes.action` counts the entries of a whole chunk, and so does what `act` returns;
-`policies.rl.generative.open_loop` executes it.
+`Sizes.action` is the size of a whole chunk, and `act` returns whole chunks;
+`policies.rl.generative.open_loop` executes them.
 
 Shape suffixes: B batch, C critics, F features, N samples per row, D entries of a chunk, O
 observation, M rows.
@@ -28,7 +29,7 @@ from policies.random_streams import sequence_seed
 from policies.rl.generative.behaviour_model import (
     GenerativeActor,
     best_of,
-    executed,
+    executed_mask,
     repeated_noise,
 )
 from policies.rl.generative.config import QChunkingConfig
@@ -41,7 +42,7 @@ from robots.errors import HandoffError
 
 
 class QChunkingNetworks(nn.Module):
-    """All weights of the learner."""
+    """All networks of the learner."""
 
     def __init__(self, config: QChunkingConfig, sizes: Sizes) -> None:
         super().__init__()
@@ -59,23 +60,25 @@ class QChunkingNetworks(nn.Module):
 
 
 class QChunking:
-    """The learner; all its chance comes from the seed and the count of its updates.
+    """Q-chunking learner.
+
+    Random numbers depend only on the seed and the number of updates, so updates are reproducible.
 
     Args:
         config: options.
-        sizes: of the data; `action` counts the entries of a whole chunk.
-        seed: of weights and noise.
+        sizes: sizes of observations and actions; `action` is the size of a whole chunk.
+        seed: seed of initial weights and noise.
 
     Raises:
-        HandoffError: chunks that do not divide into `horizon` actions, or a one-step actor of a
-            random sampler.
+        HandoffError: chunks do not divide into `horizon` actions, or a one-step actor is combined
+            with a stochastic sampler.
     """
 
     def __init__(self, config: QChunkingConfig, sizes: Sizes, seed: int = 0) -> None:
         if sizes.action % config.horizon:
             raise HandoffError(
                 f"q_chunking: chunks of {sizes.action} entries do not divide into {config.horizon} actions. "
-                f"Sizes.action counts all entries of a chunk."
+                f"Sizes.action is the size of a whole chunk."
             )
         self.config = config
         self.sizes = sizes
@@ -84,9 +87,10 @@ class QChunking:
             torch.manual_seed(seed)
             self.networks = QChunkingNetworks(config, sizes)
         net = self.networks
-        if config.actor == "one_step" and net.behaviour.random:
+        if config.actor == "one_step" and net.behaviour.stochastic:
             raise HandoffError(
-                "q_chunking: the one-step actor copies a function of one noise, but the behaviour is a diffusion with "
+                "q_chunking: a one-step actor needs a deterministic sampler, but the behaviour model is a "
+                "diffusion with "
                 f"eta {config.behaviour.eta}. Use a flow, or eta 0."
             )
         self.optimizers = {
@@ -103,7 +107,7 @@ class QChunking:
         self._generator = torch.Generator()
 
     def update(self, minibatches: Sequence[Transitions]) -> Metrics:
-        """One step of everything per minibatch."""
+        """One step of critics, behaviour model and one-step actor per minibatch."""
         self._generator.manual_seed(sequence_seed(self.seed, self.updates))
         metrics: Metrics = {}
         for batch in minibatches:
@@ -118,9 +122,9 @@ class QChunking:
         return metrics
 
     def imitate(self, batch: Transitions) -> Metrics:
-        """One step of the behaviour alone; counts as an update."""
+        """One imitation step of the behaviour model only; counts as an update."""
         self._generator.manual_seed(sequence_seed(self.seed, self.updates))
-        loss = self._imitation(self.networks.features(batch.seen.vector_BO), batch)
+        loss = self._imitation(self.networks.features(batch.obs.vector_BO), batch)
         self.optimizers["behaviour"].zero_grad(set_to_none=True)
         loss.backward()
         self.optimizers["behaviour"].step()
@@ -128,74 +132,76 @@ class QChunking:
         return {"behaviour_loss": loss.detach()}
 
     @torch.no_grad()
-    def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
-        """Whole chunks (M, D) in [-1, 1] for observations (M, O).
+    def act(self, vector_NO: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+        """(M, D) whole chunks in [-1, 1] for observation vectors (M, O).
 
-        Without `draw` the noise is the same at every call: zero for the one-step actor, a fixed set
-        for `best_of`.
+        Without `rng` the noise is fixed, so acting is deterministic: zero for the one-step actor,
+        the same samples in every call for `best_of`.
         """
         features = self.networks.features(
             torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32))
         )
         generator = None
-        if draw is not None:
-            generator = torch.Generator().manual_seed(int(draw.integers(2**63 - 1)))
+        if rng is not None:
+            generator = torch.Generator().manual_seed(int(rng.integers(2**63 - 1)))
         return self.chunk(features, generator).numpy()
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimisers and the count; all that the next update depends on."""
+        """Complete state: weights, optimisers and number of updates."""
         return learner_state(self.networks, self.optimizers, self.updates)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes `state_dict` over."""
+        """Restores a `state_dict`."""
         self.updates = load_learner_state(state, self.networks, self.optimizers)
 
     def value(self, critic: EnsembleMlp, features_BF: Tensor, chunk_BD: Tensor) -> Tensor:
-        """(B,) by `critic`, its members joined as configured."""
+        """(B,) values of chunks by `critic`, aggregated over its members as configured."""
         value_CB = critic(torch.cat([features_BF, chunk_BD], dim=1))[..., 0]
         return value_CB.mean(dim=0) if self.config.value == "mean" else value_CB.amin(dim=0)
 
     @torch.no_grad()
     def chunk(self, features_BF: Tensor, generator: torch.Generator | None) -> Tensor:
-        """(B, D): the policy's chunks, without gradients."""
+        """(B, D) chunks of the policy, without gradients."""
         net, rows = self.networks, len(features_BF)
         if net.one_step is not None:
-            still = features_BF.new_zeros(rows, self.sizes.action)
-            noise_BD = still if generator is None else torch.randn(still.shape, generator=generator)
+            zeros_BD = features_BF.new_zeros(rows, self.sizes.action)
+            noise_BD = (
+                zeros_BD if generator is None else torch.randn(zeros_BD.shape, generator=generator)
+            )
             return net.one_step(torch.cat([features_BF, noise_BD], dim=1))[0].clamp(-1.0, 1.0)
         samples = self.config.samples
-        many_BF = features_BF.repeat_interleave(samples, dim=0)
+        repeated_BF = features_BF.repeat_interleave(samples, dim=0)
         chunk_BD = net.behaviour.sample(
-            many_BF, repeated_noise(net.behaviour, rows, samples, generator)
+            repeated_BF, repeated_noise(net.behaviour, rows, samples, generator)
         )
         if samples == 1:
             return chunk_BD
-        value_B = self.value(net.critic, many_BF, chunk_BD)
+        value_B = self.value(net.critic, repeated_BF, chunk_BD)
         return best_of(value_B.view(rows, samples), chunk_BD.view(rows, samples, -1))
 
     def losses(self, batch: Transitions) -> tuple[dict[str, Tensor], Metrics]:
-        """One loss per optimiser, all at the present weights, and what they tell.
+        """One loss per optimiser, all at the current weights, and metrics.
 
         Raises:
-            HandoffError: chunks of another length.
+            HandoffError: chunks have another size.
         """
         net = self.networks
         if batch.action_BA.shape[1] != self.sizes.action:
             raise HandoffError(
                 f"q_chunking: chunks of {batch.action_BA.shape[1]} entries, expected {self.sizes.action}. "
-                f"Was the replay made with horizon {self.config.horizon}?"
+                f"Does the replay have horizon {self.config.horizon}?"
             )
-        features_BF = net.features(batch.seen.vector_BO)
+        features_BF = net.features(batch.obs.vector_BO)
         with torch.no_grad():
-            next_BF = net.features(batch.next_seen.vector_BO)
+            next_BF = net.features(batch.next_obs.vector_BO)
             next_value_B = self.value(
                 net.critic_target, next_BF, self.chunk(next_BF, self._generator)
             )
             target_B = bellman_target(batch.reward_B, batch.discount_B, next_value_B)
         value_CB = net.critic(torch.cat([features_BF, batch.action_BA], dim=1))[..., 0]
-        whole_B = executed(batch, self.config.horizon)[:, -1]
+        complete_B = executed_mask(batch, self.config.horizon)[:, -1]
         losses = {
-            "critic": squared_error(value_CB, target_B, whole_B),
+            "critic": squared_error(value_CB, target_B, complete_B),
             "behaviour": self._imitation(features_BF, batch),
         }
         metrics = {"q": value_CB.detach().mean(), "target": target_B.mean()}
@@ -208,17 +214,18 @@ class QChunking:
         }
 
     def _imitation(self, features_BF: Tensor, batch: Transitions) -> Tensor:
-        valid_BH = executed(batch, self.config.horizon)
+        valid_BH = executed_mask(batch, self.config.horizon)
         return self.networks.behaviour.loss(features_BF, batch.action_BA, valid_BH, self._generator)
 
     def _one_step_loss(self, one_step: EnsembleMlp, features_BF: Tensor) -> tuple[Tensor, Tensor]:
-        """Distance from the behaviour's chunk of the same noise, and minus the value, of which the
-        critics learn nothing."""
+        """Loss of the one-step actor: weighted distance to the chunk of the behaviour model for the
+        same noise, minus the critics' value, without gradients of the critics; and that
+        distance."""
         net = self.networks
         noise_LBHA = net.behaviour.noise(len(features_BF), self._generator)
-        wanted_BD = net.behaviour.sample(features_BF, noise_LBHA)
+        target_BD = net.behaviour.sample(features_BF, noise_LBHA)
         chunk_BD = one_step(torch.cat([features_BF, noise_LBHA[0].flatten(1)], dim=1))[0]
-        distance = (chunk_BD - wanted_BD).square().mean()
+        distance = (chunk_BD - target_BD).square().mean()
         net.critic.requires_grad_(False)
         value_CB = net.critic(torch.cat([features_BF, chunk_BD.clamp(-1.0, 1.0)], dim=1))[..., 0]
         net.critic.requires_grad_(True)

@@ -1,10 +1,10 @@
-"""Learns while a person corrects.
+"""Trains policies online while a person corrects the robot.
 
 - `config`: options; imports no torch.
-- `make_learner`: learners and their data, from a session's options.
-- `learner`: the learner's loop.
-- `server`: its network side.
-- `inbox`: steps of actors, taken exactly once.
-- `rlif`: RLIF: interventions as rewards.
-- `hg_dagger`: HG-DAgger.
+- `make_learner`: builds the learner and its data from the options of a session.
+- `learner`: the training loop of the learner process.
+- `server`: the websocket server of the learner process.
+- `message_log`: messages of actors, logged to disk and applied exactly once.
+- `rlif`: RLIF, rewards from interventions.
+- `hg_dagger`: HG-DAgger, imitation of corrections.
 """

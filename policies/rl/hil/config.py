@@ -1,4 +1,7 @@
-"""Options of this package."""
+"""Options of human-in-the-loop learning: learner process, RLIF, HG-DAgger. Imports no torch.
+
+Every default names its source: [C] is the released code of the method, [P] its paper.
+"""
 
 from __future__ import annotations
 
@@ -10,67 +13,68 @@ from robots.config import config
 
 @config
 class RlifConfig:
-    """Reward from interventions alone (RLIF, arXiv 2311.12996)."""
+    """Reward derived from interventions only (RLIF, arXiv 2311.12996)."""
 
     reward: float = -1.0
-    """Reward of the step just before an intervention begins; every other step has 0 [P, C]."""
+    """Reward of the step just before an intervention begins; all other steps have 0 [P, C]."""
     keep_expert_steps: bool = True
-    """Whether the person's steps are learned from [P]; False drops all but the last of every
-    intervention [C]."""
+    """Whether the person's steps are kept for training [P]; False drops all but the last step of
+    each intervention [C]."""
 
 
 @config
 class HgDaggerConfig:
-    """Imitation of a person's corrections (HG-DAgger, arXiv 1810.02890)."""
+    """Imitation of human corrections (HG-DAgger, arXiv 1810.02890)."""
 
     kind: Literal["hg_dagger"] = "hg_dagger"
     network: MlpSizes = MlpSizes(activation="relu")
-    """Sizes of the policy's network."""
-    hand: bool = False
-    """Whether the last entry of an action is a command: -1 close, 0 hold, 1 open."""
+    """Layers of the policy network."""
+    gripper: bool = False
+    """Whether the last entry of an action is a gripper command: -1 close, 0 hold, 1 open."""
     learning_rate: float = 3e-4
     """Learning rate of the policy."""
 
 
 @config
 class LearnerConfig:
-    """The learner's process (`policies.rl.hil.learner`)."""
+    """Learner process (`policies.rl.hil.learner`)."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. Traffic is not encrypted: beyond this machine, go through a tunnel or a
-    TLS proxy."""
+    """Address to listen on. Traffic is not encrypted; to other machines, use a tunnel or a TLS
+    proxy."""
     port: int = 8010
-    """TCP port; 0 takes a free one."""
+    """TCP port; 0 selects a free one."""
     actors: int = 4
-    """Connections at a time."""
+    """Maximum number of simultaneous actor connections."""
     publish_every: int = 50
-    """Updates between publications of the actor's parameters; 50 in HIL-SERL, 30 in SERL [C]."""
+    """Updates between two publications of the actor's parameters; 50 in HIL-SERL, 30 in SERL
+    [C]."""
     checkpoint_seconds: float = 60.0
-    """Time between checkpoints [s]; the updates since the last one are what a crash costs."""
+    """Time between checkpoints [s]; a crash loses the updates since the last one."""
     metrics_every: int = 100
-    """Updates per line of `metrics.jsonl`."""
+    """Updates between two lines of `metrics.jsonl`."""
     log_bytes: int = 32_000_000
-    """Size from which on the log of what came in begins a new file."""
+    """Size above which the message log starts a new file [byte]."""
 
 
 @config
-class Difference:
-    """An observed vector, or its difference from another, that the learner is shown at a scale of
-    its own as well."""
+class RelativeFeature:
+    """Additional network input: an observation field, or its difference from another field,
+    divided by a scale."""
 
     field: str
-    """Observation field that is scaled."""
+    """Observation field."""
     other: str | None = None
-    """What is subtracted; None takes the vector itself."""
+    """Observation field that is subtracted; None subtracts nothing."""
     entries: int = 3
-    """Leading entries."""
+    """Number of leading entries of the field to use."""
     scale: float = 0.1
-    """What becomes 1 [unit of the field]."""
+    """Value that is mapped to 1 [unit of the field]."""
 
 
 @config
-class ScaledTanhFeature(Difference):
-    """Likewise, but through tanh."""
+class ScaledTanhFeature(RelativeFeature):
+    """Additional network input like `RelativeFeature`, passed through tanh."""
 
     scale: float = 0.01
-    """Scale at which tanh saturates [unit of the field]."""
+    """Value that is mapped to tanh(1) [unit of the field]."""

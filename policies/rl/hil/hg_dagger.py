@@ -1,11 +1,10 @@
-"""HG-DAgger: imitation of what a person did while they had control (Kelly et al., arXiv
+"""Implements HG-DAgger: imitation of a person's actions during interventions (Kelly et al., arXiv
 1810.02890).
 
-What it learns from is decided by whoever draws the batches: demonstrations and the steps of
-interventions. The paper's doubt (disagreement of an ensemble) warns the person and is left out
-here.
+The minibatch sampler determines the training data: demonstrations and interventions. The paper's
+uncertainty estimate (disagreement of an ensemble), which warns the person, is left out.
 
-Shape suffixes: N worlds, B batch, O observation, A action.
+Shape suffixes: N environments, B batch, O observation, A action.
 """
 
 from __future__ import annotations
@@ -24,22 +23,23 @@ from policies.rl.replay.transitions import Sizes, Transitions
 
 
 class HgDagger:
-    """Least squares on the person's actions; a hand with a critic of its own elsewhere is here a
-    choice of three.
+    """HG-DAgger learner: mean squared error on the person's actions, and a three-class
+    cross-entropy on gripper commands.
 
     Args:
         config: options.
-        sizes: of the data.
-        seed: of the weights and of exploration.
+        sizes: sizes of observations and actions.
+        seed: seed of the initial weights.
     """
 
     def __init__(self, config: HgDaggerConfig, sizes: Sizes, seed: int = 0) -> None:
-        self.config, self.sizes = config, sizes
-        self.continuous = sizes.action - config.hand
+        self.config = config
+        self.sizes = sizes
+        self.continuous = sizes.action - config.gripper
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             features = Features(sizes)
-            outputs = self.continuous + 3 * config.hand
+            outputs = self.continuous + 3 * config.gripper
             self.networks = nn.ModuleDict(
                 {
                     "features": features,
@@ -50,13 +50,13 @@ class HgDagger:
         self.updates = 0
 
     def update(self, minibatches: Sequence[Transitions]) -> dict[str, Tensor]:
-        """One step per minibatch."""
+        """One gradient step per minibatch."""
         loss = torch.zeros(())
         for batch in minibatches:
-            move_BA, hand_B3 = self._outputs(batch.seen.vector_BO)
-            loss = (move_BA - batch.action_BA[:, : self.continuous]).square().mean()
-            if self.config.hand:
-                loss = loss + cross_entropy(hand_B3, (batch.action_BA[:, -1].round() + 1).long())
+            continuous_BA, gripper_B3 = self._outputs(batch.obs.vector_BO)
+            loss = (continuous_BA - batch.action_BA[:, : self.continuous]).square().mean()
+            if self.config.gripper:
+                loss = loss + cross_entropy(gripper_B3, (batch.action_BA[:, -1].round() + 1).long())
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
             self.optimizer.step()
@@ -64,19 +64,19 @@ class HgDagger:
         return {"loss": loss.detach()}
 
     @torch.no_grad()
-    def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
-        """(N, A) actions in [-1, 1] for observations (N, O); it does not explore, so `draw` has no
-        say."""
-        move_NA, hand_N3 = self._outputs(
+    def act(self, vector_NO: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+        """(N, A) actions in [-1, 1] for observation vectors (N, O); there is no exploration, so
+        `rng` is ignored."""
+        continuous_NA, gripper_N3 = self._outputs(
             torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32))
         )
-        if not self.config.hand:
-            return move_NA.numpy()
-        command_N1 = hand_N3.argmax(dim=1, keepdim=True) - 1
-        return torch.cat([move_NA, command_N1.to(move_NA.dtype)], dim=1).numpy()
+        if not self.config.gripper:
+            return continuous_NA.numpy()
+        command_N1 = gripper_N3.argmax(dim=1, keepdim=True) - 1
+        return torch.cat([continuous_NA, command_N1.to(continuous_NA.dtype)], dim=1).numpy()
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimiser and the count."""
+        """Complete state: weights, optimiser and number of updates."""
         return {
             "networks": self.networks.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -84,13 +84,13 @@ class HgDagger:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes `state_dict` over."""
+        """Restores a `state_dict`."""
         self.networks.load_state_dict(state["networks"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.updates = state["updates"]
 
     def _outputs(self, vector_BO: Tensor) -> tuple[Tensor, Tensor]:
-        """Moves in (-1, 1) and the logits of the hand's three commands, none of them without a
-        hand."""
+        """Continuous entries of actions in (-1, 1), and logits of the three gripper commands, which
+        are empty without a gripper."""
         out = self.networks["actor"](self.networks["features"](vector_BO))[0]
         return torch.tanh(out[:, : self.continuous]), out[:, self.continuous :]

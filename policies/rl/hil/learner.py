@@ -1,13 +1,12 @@
-"""The learner's process: steps come in over a websocket, updates go as fast as they can, parameters
-go out.
+"""Runs the learner process: receives steps over a websocket, updates continuously, and publishes
+parameters.
 
-What is acknowledged is on this side's disk: every entry goes into a log first, and the log is read
-again from the checkpoint's place on at the next start. So kill -9 at any moment loses no
-acknowledged step, and takes none twice; it costs the updates since the last checkpoint, which are
-made again.
+An entry is written to a log on disk before it is acknowledged, and at the next start the log is
+replayed from the position of the checkpoint. A crash at any moment (kill -9) therefore neither
+loses nor duplicates acknowledged steps; the updates since the last checkpoint are repeated.
 
-A training's folder: `learner.pt` (weights, optimisers, counters, and how much of the rest belongs
-to them), `replay` and `demos` (see `Replay.save`), `received` (the log), `metrics.jsonl` and
+The output folder contains `learner.pt` (weights, optimisers, counters, and the matching sizes of
+the buffers), `replay` and `demos` (see `Replay.save`), `received` (the log), `metrics.jsonl` and
 `training.png`.
 """
 
@@ -31,70 +30,69 @@ from policies.random_streams import LearnerStream
 from policies.rl.actor_export import sac_actor
 from policies.rl.collection.episode_statistics import EpisodeStatistics
 from policies.rl.hil.config import LearnerConfig
-from policies.rl.hil.inbox import Inbox, Ledger
+from policies.rl.hil.message_log import MessageLog, SequenceTracker
 from policies.rl.hil.server import LearnerServer
 from policies.rl.off_policy.config import OnlineConfig
-from policies.rl.off_policy.online import Batches, Learner, due
+from policies.rl.off_policy.online import Learner, MinibatchSampler, updates_due
 from policies.rl.replay.buffer import Replay, sizes_of
 from policies.rl.replay.files import HEAD
 from policies.training.loggers import JsonLines
 from policies.training.plots import draw_training
 from robots.errors import HandoffError
 from robots.wire.learner import RECENT_EPISODES, ActorCard, Hello, Parameters
-from robots.wire.steps import Steps, chosen
+from robots.wire.steps import Steps, select_steps
 
 STATE = "learner.pt"
 METRICS = "metrics.jsonl"
 PICTURE = "training.png"
 RECEIVED = "received"
 BUFFERS = ("replay", "demos")
-"""Folders of the buffers."""
+"""Names of the buffers and their folders."""
 UPDATES_PER_START = 10**9
-"""Versions of published parameters are this times the number of the learner's start, plus the
-updates."""
+"""A parameter version is this times the number of starts, plus the number of updates."""
 WAIT_SECONDS = 0.05
-"""Time between looks at `stop` while there is nothing to learn [s]."""
+"""Interval at which `stop` is checked while no update is due [s]."""
 
 
 class Counters(NamedTuple):
-    """Where training stands."""
+    """Progress of the training."""
 
     steps: int
-    """Taken from actors, without demonstrations."""
+    """Steps received from actors, without demonstrations."""
     updates: int
+    """Updates of the learner."""
     episodes: int
-    """Ended ones."""
+    """Ended episodes."""
     interventions: int
-    """Steps at which a person acted."""
+    """Steps in which a person acted."""
     recent_success: float
-    """Share of the last 20 ended episodes that ended in success; 0 before the first."""
+    """Success rate over the last 20 ended episodes; 0 before the first."""
     recent_interventions: float
-    """Share of their steps at which a person acted; 1 before the first."""
+    """Fraction of the steps of these episodes in which a person acted; 1 before the first."""
 
 
 Publish = Callable[[Any], tuple[ActorCard, dict[str, np.ndarray]]]
-"""A learner's actor as it is published; `policies.rl.actor_export.sac_actor` for SAC's."""
+"""Exports a learner's actor as card and parameters; see `policies.rl.actor_export.sac_actor`."""
 
 
-class Rewrite(Protocol):
-    """Gives steps other rewards before they are stored; `policies.rl.hil.rlif.InterventionReward`
-    is one."""
+class RewardRelabeling(Protocol):
+    """Replaces rewards before steps are stored; see `policies.rl.hil.rlif.InterventionReward`."""
 
     def __call__(self, steps: Steps) -> Steps:
-        """The steps whose reward is known by now."""
+        """Relabelled steps whose reward is known; others are delayed."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next call depends on."""
+        """State of the relabelling, including delayed steps."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes `state_dict` over."""
+        """Restores a `state_dict`."""
         ...
 
 
-class Training:
-    """One training in one folder; see `run_learner`, which makes and runs it."""
+class LearnerTraining:
+    """State of the training in one folder; constructed and run by `run_learner`."""
 
     def __init__(
         self,
@@ -107,7 +105,7 @@ class Training:
         *,
         seed: int,
         publish: Publish,
-        rewrite: Rewrite | None,
+        relabel: RewardRelabeling | None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -116,35 +114,36 @@ class Training:
         self.config = config
         self.seed = seed
         self.publish = publish
-        self.rewrite = rewrite
+        self.relabel = relabel
         self.buffers: dict[str, Replay] = dict(zip(BUFFERS, (replay, demos), strict=True))
-        self.batches = Batches(online, replay, demos)
+        self.batches = MinibatchSampler(online, replay, demos)
         self.statistics = EpisodeStatistics(keep=RECENT_EPISODES)
-        self.ledger = Ledger()
+        self.sequences = SequenceTracker()
         self.applied = 0
         self.updates = self.starts = 0
         self.seconds = 0.0
         self.began = time.monotonic()
         self.lines = JsonLines(folder / METRICS)
         self.known = {name: buffer.added for name, buffer in self.buffers.items()}
-        """Steps in each buffer that belong to `applied`; what it holds beyond them comes out of the
-        log again."""
+        """Steps in each buffer before log entry `applied`; later ones are replayed from the log."""
         self._resume()
-        self.inbox = Inbox(folder / RECEIVED, self.ledger, self.applied, config.log_bytes)
+        self.message_log = MessageLog(
+            folder / RECEIVED, self.sequences, self.applied, config.log_bytes
+        )
         self.starts += 1
         self._save_state()
         self.receive()
         ahead = {name: buffer.added - self.known[name] for name, buffer in self.buffers.items()}
         if any(ahead.values()):
-            self.inbox.close()
+            self.message_log.close()
             raise HandoffError(
-                f"{folder}: buffers hold steps that the log lacks ({ahead}). Was a part of it copied?"
+                f"{folder}: buffers hold more steps than the log ({ahead}). Was only a part of the folder copied?"
             )
         self.saved = time.monotonic()
 
     @property
     def counters(self) -> Counters:
-        """Now."""
+        """Current counters."""
         statistics = self.statistics
         return Counters(
             statistics.steps,
@@ -156,35 +155,35 @@ class Training:
         )
 
     @property
-    def due(self) -> bool:
-        """Whether the data that are there allow one more update."""
+    def update_due(self) -> bool:
+        """Whether the received data allow another update."""
         if math.isinf(self.online.updates_per_step):
             return self.statistics.steps > self.online.training_starts
-        return self.updates < due(self.online, self.statistics.steps)
+        return self.updates < updates_due(self.online, self.statistics.steps)
 
     def receive(self) -> None:
-        """Puts what has come into the buffers."""
-        for number, message in self.inbox.drain():
-            self.ledger.take(message)
+        """Moves received steps into the buffers."""
+        for number, message in self.message_log.drain():
+            self.sequences.take(message)
             self.applied = number + 1
             if not isinstance(message, Hello):
-                self._take(self.ledger.episodes(message))
+                self._store(self.sequences.with_unique_episodes(message))
 
     def update(self) -> Mapping[str, Any]:
-        """One update; its chance depends on the seed and its number alone."""
-        draw = np.random.default_rng([self.seed, LearnerStream.REPLAY, self.updates])
-        metrics = self.learner.update([self.batches(draw) for _ in range(self.online.minibatches)])
+        """One update; its random numbers depend only on the seed and its number."""
+        rng = np.random.default_rng([self.seed, LearnerStream.REPLAY, self.updates])
+        metrics = self.learner.update([self.batches(rng) for _ in range(self.online.minibatches)])
         self.updates += 1
         return metrics
 
     def parameters(self) -> Parameters:
-        """The present actor."""
+        """Current parameters of the actor."""
         return Parameters(
             self.starts * UPDATES_PER_START + self.updates, *self.publish(self.learner)
         )
 
-    def note(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Adds a line to the metrics; returns it."""
+    def log_metrics(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """Appends a line to the metrics and returns it."""
         counters = self.counters
         line = {name: float(value) for name, value in metrics.items()}
         line |= {
@@ -192,63 +191,62 @@ class Training:
         }
         line |= {
             "recent_length": self.statistics.success_length(),
-            "seconds": self._spent(),
-            "lost_entries": float(self.ledger.lost),
+            "seconds": self._elapsed(),
+            "lost_entries": float(self.sequences.lost),
         }
         self.lines.log(self.updates, line)
         return line
 
     def checkpoint(self) -> None:
-        """Saves all; a crash at any moment leaves the old state or the new one.
+        """Saves the complete state; a crash leaves the old or the new state.
 
-        The buffers may be saved and the rest not: then they hold more than belongs to the rest, see
-        `known`.
+        If only the buffers were saved, they hold more steps than the checkpoint; see `known`.
         """
         for name, buffer in self.buffers.items():
             buffer.save(self.folder / name)
         self._save_state()
         self.lines.flush()
-        self.inbox.drop(self.applied)
+        self.message_log.drop(self.applied)
         self.saved = time.monotonic()
 
-    def _take(self, steps: Steps) -> None:
-        """To the replay, and what a person did to the demonstrations as well; demonstrations only
-        there (HIL-SERL)."""
+    def _store(self, steps: Steps) -> None:
+        """Appends steps to the replay and interventions also to the demonstrations; demonstrations
+        go to the latter only (HIL-SERL)."""
         if steps.demo.any():
-            self._append("demos", chosen(steps, steps.demo))
-            steps = chosen(steps, ~steps.demo)
+            self._append("demos", select_steps(steps, steps.demo))
+            steps = select_steps(steps, ~steps.demo)
         self.statistics.add_steps(steps)
-        if self.rewrite is not None:
-            steps = self.rewrite(steps)
+        if self.relabel is not None:
+            steps = self.relabel(steps)
         self._append("replay", steps)
-        self._append("demos", chosen(steps, steps.intervention))
+        self._append("demos", select_steps(steps, steps.intervention))
 
     def _append(self, name: str, steps: Steps) -> None:
-        """Appends those rows that the buffer does not hold already."""
+        """Appends the rows that the buffer does not hold yet."""
         buffer = self.buffers[name]
-        held = min(buffer.added - self.known[name], steps.rows)
+        present = min(buffer.added - self.known[name], steps.rows)
         self.known[name] += steps.rows
-        if held < steps.rows:
-            buffer.append(chosen(steps, np.arange(held, steps.rows)) if held else steps)
+        if present < steps.rows:
+            buffer.append(select_steps(steps, np.arange(present, steps.rows)) if present else steps)
 
     @property
     def _identity(self) -> str:
-        """What a checkpoint must agree with."""
+        """Identity of the training, which a checkpoint must match."""
         return f"{type(self.learner).__name__} {sizes_of(self.buffers['replay'])} seed {self.seed}"
 
-    def _spent(self) -> float:
+    def _elapsed(self) -> float:
         return self.seconds + time.monotonic() - self.began
 
     def _save_state(self) -> None:
         state = {
             "identity": self._identity,
             "learner": self.learner.state_dict(),
-            "rewrite": None if self.rewrite is None else self.rewrite.state_dict(),
-            "ledger": self.ledger.state_dict(),
+            "rewrite": None if self.relabel is None else self.relabel.state_dict(),
+            "ledger": self.sequences.state_dict(),
             "tally": self.statistics.state_dict(),
             "counts": {"applied": self.applied, "updates": self.updates, "starts": self.starts},
             "known": dict(self.known),
-            "seconds": self._spent(),
+            "seconds": self._elapsed(),
             "lines": self.lines.entries,
         }
         save_state(self.folder / STATE, _tensors(state))
@@ -259,14 +257,14 @@ class Training:
         if state is None:
             if file.exists():
                 raise HandoffError(
-                    f"{file}: is of another training than {self._identity}. Choose another folder."
+                    f"{file}: is of another training, expected {self._identity}. Choose another folder."
                 )
             return
         state = _arrays(state)
         self.learner.load_state_dict(state["learner"])
-        if self.rewrite is not None:
-            self.rewrite.load_state_dict(state["rewrite"])
-        self.ledger = Ledger(**state["ledger"])
+        if self.relabel is not None:
+            self.relabel.load_state_dict(state["rewrite"])
+        self.sequences = SequenceTracker(**state["ledger"])
         self.statistics.load_state_dict(state["tally"])
         counts = state["counts"]
         self.applied = counts["applied"]
@@ -279,8 +277,8 @@ class Training:
                 buffer.load(self.folder / name)
             if buffer.added < state["known"][name]:
                 raise HandoffError(
-                    f"{self.folder / name}: {buffer.added} steps, the checkpoint belongs to {state['known'][name]}. "
-                    "Other demonstrations than at the start, or a folder that was removed?"
+                    f"{self.folder / name}: {buffer.added} steps, but the checkpoint has {state['known'][name]}. "
+                    "Do the demonstrations differ from the first start, or was a folder removed?"
                 )
         self.known = state["known"]
 
@@ -296,59 +294,59 @@ def run_learner(
     *,
     seed: int = 0,
     publish: Publish = sac_actor,
-    rewrite: Rewrite | None = None,
+    relabel: RewardRelabeling | None = None,
     stop: Callable[[Counters], bool] = lambda counters: False,
     pause: Callable[[Counters], bool] = lambda counters: False,
     watch: Callable[[Counters, dict[str, float]], None] = lambda counters, metrics: None,
     ready: Callable[[int], None] = lambda port: None,
 ) -> Counters:
-    """Learns until `stop` says so, or SIGTERM or SIGINT comes (main thread only); saves, and
-    returns where it stands.
+    """Runs the learner until `stop` returns True, or SIGTERM or SIGINT arrives (main thread only);
+    saves the state and returns the counters.
 
     Args:
-        folder: of this training; resumed when there is one in it.
-        learner: as made anew; its state comes from the checkpoint when there is one.
-        replay: empty. All steps that arrive go there, demonstrations excepted. With pictures: made
+        folder: output folder; a training in it is resumed.
+        learner: new learner; its state is restored from a checkpoint if there is one.
+        replay: empty buffer for all received steps except demonstrations. With images, constructed
             with `folder / "replay"`.
-        demos: filled with what was there before the session, the same at every start; corrections
-            and demonstrations that arrive are added. Once saved, the checkpoint's content replaces
-            it. With pictures: made with `folder / "demos"`.
-        online: sizes of minibatches and when to begin; `updates_per_step` is a limit here, infinity
-            is none.
-        config: see there.
-        token: that actors must show.
-        seed: of minibatches.
-        publish: what actors are sent.
-        rewrite: gives what arrives other rewards; None leaves them.
-        stop: asked after every update, and while waiting.
-        pause: likewise; whether actors shall hold still, for instance because learning cannot keep
-            up.
-        watch: told every `metrics_every` updates.
-        ready: told the port once actors can connect.
+        demos: buffer with the demonstrations recorded before, the same at every start; received
+            corrections and demonstrations are added. A checkpoint replaces its content. With
+            images, constructed with `folder / "demos"`.
+        online: sizes of minibatches and steps before the first update; `updates_per_step` is an
+            upper limit here, infinity for none.
+        config: options of the process.
+        token: token that actors must present.
+        seed: seed of the minibatches.
+        publish: exports the actor's parameters.
+        relabel: replaces the rewards of received steps; None keeps them.
+        stop: called after every update and while waiting; returns whether to stop.
+        pause: called at the same times; returns whether actors should pause, for instance because
+            updates cannot keep up.
+        watch: called every `metrics_every` updates with counters and metrics.
+        ready: called with the port once actors can connect.
 
     Raises:
-        HandoffError: the folder holds another training or a damaged one, the port is taken, the
-            disk is full, or the parameters are no longer finite.
+        HandoffError: the folder holds another or a damaged training, the port is in use, the disk
+            is full, or parameters are not finite.
     """
-    training = Training(
-        folder, learner, replay, demos, online, config, seed=seed, publish=publish, rewrite=rewrite
+    training = LearnerTraining(
+        folder, learner, replay, demos, online, config, seed=seed, publish=publish, relabel=relabel
     )
-    server = LearnerServer(training.inbox, sizes_of(replay), config, token)
+    server = LearnerServer(training.message_log, sizes_of(replay), config, token)
     try:
-        with _ends() as ending:
+        with _stop_signals() as stopped:
             server.publish(training.parameters())
             ready(server.start())
-            while not ending.is_set() and not stop(training.counters):
+            while not stopped.is_set() and not stop(training.counters):
                 training.receive()
                 server.pause(pause(training.counters))
-                if training.due:
+                if training.update_due:
                     metrics = training.update()
                     if training.updates % config.publish_every == 0:
                         server.publish(training.parameters())
                     if training.updates % config.metrics_every == 0:
-                        watch(training.counters, training.note(metrics))
+                        watch(training.counters, training.log_metrics(metrics))
                 else:
-                    training.inbox.wait(WAIT_SECONDS)
+                    training.message_log.wait(WAIT_SECONDS)
                 if time.monotonic() - training.saved >= config.checkpoint_seconds:
                     training.checkpoint()
             server.stop()
@@ -358,41 +356,44 @@ def run_learner(
             return training.counters
     finally:
         server.stop()
-        training.inbox.close()
+        training.message_log.close()
 
 
 @contextmanager
-def _ends() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set, where signals can be had."""
-    ending = threading.Event()
+def _stop_signals() -> Iterator[threading.Event]:
+    """Event that is set by SIGTERM and SIGINT; in other threads than the main one it is never
+    set."""
+    stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield ending
+        yield stopped
         return
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda *_: ending.set()) for number in numbers]
+    handlers = [signal.signal(number, lambda *_: stopped.set()) for number in numbers]
     try:
-        yield ending
+        yield stopped
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in zip(numbers, handlers, strict=True):
             signal.signal(number, handler)
 
 
 def _tensors(value: Any) -> Any:
-    """Arrays as marked tensors, so that the file can be read without running code."""
+    """Converts arrays to marked tensors, so that the file can be loaded without executing code."""
     if isinstance(value, np.ndarray):
         return {"__ndarray__": torch.from_numpy(np.array(value))}
     if isinstance(value, Mapping):
-        return {name: _tensors(one) for name, one in value.items()}
+        return {name: _tensors(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_tensors(one) for one in value)
+        return type(value)(_tensors(entry) for entry in value)
     return value.item() if isinstance(value, np.generic) else value
 
 
 def _arrays(value: Any) -> Any:
-    """What `_tensors` was given."""
+    """Reverts `_tensors`."""
     if isinstance(value, dict):
         if value.keys() == {"__ndarray__"}:
             tensor: Tensor = value["__ndarray__"]
             return tensor.numpy()
-        return {name: _arrays(one) for name, one in value.items()}
-    return type(value)(_arrays(one) for one in value) if isinstance(value, list | tuple) else value
+        return {name: _arrays(entry) for name, entry in value.items()}
+    return (
+        type(value)(_arrays(entry) for entry in value) if isinstance(value, list | tuple) else value
+    )

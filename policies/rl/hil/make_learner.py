@@ -1,5 +1,5 @@
-"""Makes the learner of a human-in-the-loop session from its demonstrations, and saves the policy
-that it has learned."""
+"""Builds the learner of a human-in-the-loop session from its demonstrations, and saves its
+policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from policies.rl.hil.config import Difference
+from policies.rl.hil.config import RelativeFeature
 from policies.rl.off_policy.config import GripperConfig, SacConfig
 from robots.episodes.corrections import FINAL, STREAM
 from robots.episodes.schema import EpisodeSchema
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 class ActionTranslation(Protocol):
-    """From the environment's actions to the learner's;
-    `robots.control.gripper_commands.CommandedHand` is one."""
+    """Interface of the conversion from environment actions to learner actions, implemented by
+    `robots.control.gripper_commands.CommandedGripper`."""
 
-    def from_world(self, action: np.ndarray, observation: Observation) -> np.ndarray:
-        """(N, W) of the environment, such as a person's, to (N, A) of the learner."""
+    def from_env(self, action: np.ndarray, observation: Observation) -> np.ndarray:
+        """Converts environment actions (N, W), such as a person's, to learner actions (N, A)."""
         ...
 
     def toggled(self, action: np.ndarray, observation: Observation) -> np.ndarray:
-        """(N,) bool: the learner's action (N, A) tells the gripper to turn round."""
+        """(N,) bool: whether learner actions (N, A) reverse the gripper."""
         ...
 
 
@@ -44,74 +44,74 @@ def make_learner(
     action: ActionSpec,
     demonstrations: Sequence[Steps],
     *,
-    differences: Sequence[Difference] = (),
-    close_ups: Sequence[Difference] = (),
+    relative_features: Sequence[RelativeFeature] = (),
+    scaled_features: Sequence[RelativeFeature] = (),
     seed: int = 0,
 ) -> Sac:
-    """The learner before its first update, its normalisation fitted to the demonstrations.
+    """New learner with its normalisation fitted to the demonstrations.
 
     Args:
-        sac: options; an action with a gripper gets a critic for it in any case.
-        fields: of the observation vector, in their order there.
-        action: of the environment.
-        demonstrations: at least one.
-        differences: what the learner is shown beside the vector.
-        close_ups: likewise, but through tanh.
-        seed: of the initial weights.
+        sac: options of SAC; if the action has a gripper, a gripper critic is always added.
+        fields: fields of the observation vector, in order.
+        action: action of the environment.
+        demonstrations: at least one demonstration.
+        relative_features: additional linear network inputs.
+        scaled_features: additional network inputs through tanh.
+        seed: seed of the initial weights.
 
     Raises:
-        HandoffError: a difference of fields that the learner does not see.
+        HandoffError: a feature uses a field that is not in the observation vector.
     """
     import torch
 
     from policies.rl.off_policy.sac_bc import sac_learner
     from policies.rl.replay.transitions import Sizes
 
-    commanded = action.names[-1:] == ("gripper",)
+    has_gripper = action.names[-1:] == ("gripper",)
     sizes = Sizes(
         observation=demonstrations[0].observation.shape[1],
         action=action.size,
-        differences=tuple(_entries(fields, shown) for shown in differences),
-        close_ups=tuple(_entries(fields, shown) for shown in close_ups),
+        relative_features=tuple(_feature_spec(fields, feature) for feature in relative_features),
+        scaled_features=tuple(_feature_spec(fields, feature) for feature in scaled_features),
     )
-    learner = sac_learner(with_gripper(sac) if commanded else sac, sizes, seed)
-    seen = np.concatenate([steps.observation for steps in demonstrations])
+    learner = sac_learner(with_gripper(sac) if has_gripper else sac, sizes, seed)
+    obs = np.concatenate([steps.observation for steps in demonstrations])
     learner.networks.features.fit(
-        torch.from_numpy(seen.min(axis=0)), torch.from_numpy(seen.max(axis=0))
+        torch.from_numpy(obs.min(axis=0)), torch.from_numpy(obs.max(axis=0))
     )
     return learner
 
 
 def with_gripper(sac: SacConfig) -> SacConfig:
-    """The learner with a critic for the gripper, unless it has one."""
+    """SAC options with a gripper critic, added if there is none."""
     return sac if sac.gripper is not None else replace(sac, gripper=GripperConfig())
 
 
 def demonstration_steps(
     store: EpisodeStore, vector: Callable[[Observation], np.ndarray], actions: ActionTranslation
 ) -> Iterator[Steps]:
-    """The demonstrations as the learner takes them, an episode at a time: reward 1 at success and 0
-    elsewhere.
+    """Converts demonstrations to steps for the learner, one episode at a time, with reward 1 at
+    success and 0 elsewhere.
 
     Args:
-        store: the demonstrations.
-        vector: from observations (N, ...) to what the learner sees (N, O).
-        actions: from those of the store to the learner's.
+        store: demonstrations.
+        vector: converts observations (N, ...) to observation vectors (N, O).
+        actions: converts actions of the store to learner actions.
     """
     for episode in range(store.num_episodes):
         rows, final = store.read(episode, STREAM), store.read(episode, FINAL)
-        seen = np.concatenate([vector(rows), vector(final)])
+        obs = np.concatenate([vector(rows), vector(final)])
         count = len(rows["action"])
         last = np.arange(count) == count - 1
         solved = last & (rows["success"] > 0)
-        command = actions.from_world(rows["action"].astype(np.float64), rows)
+        command = actions.from_env(rows["action"].astype(np.float64), rows)
         yield plain_steps(
             episode=np.full(count, episode),
             number=np.arange(count),
-            observation=seen[:-1],
+            observation=obs[:-1],
             action=command,
             reward=solved,
-            next_observation=seen[1:],
+            next_observation=obs[1:],
             terminated=solved,
             truncated=last & ~solved,
             demo=True,
@@ -119,7 +119,7 @@ def demonstration_steps(
         )
 
 
-def save_learned(
+def save_learned_policy(
     folder: Path,
     learner: Sac,
     schema: EpisodeSchema,
@@ -127,15 +127,15 @@ def save_learned(
     version: int,
     gripper_width_max: float,
 ) -> None:
-    """Writes the learned policy into a directory.
+    """Writes the learned policy to a folder.
 
     Args:
-        folder: the directory.
-        learner: that has learned.
-        schema: of the demonstrations.
-        fields: of the observation vector, in their order there.
-        version: of the parameters: updates made.
-        gripper_width_max: largest opening of the robot's gripper [m].
+        folder: output folder.
+        learner: trained learner.
+        schema: episode schema of the demonstrations.
+        fields: fields of the observation vector, in order.
+        version: version of the parameters, the number of updates.
+        gripper_width_max: maximum opening of the robot's gripper [m].
     """
     from policies.card import PolicyCard
     from policies.families.rl_actor import save_actor
@@ -158,19 +158,23 @@ def save_learned(
     save_actor(folder, policy, Parameters(version, card, arrays))
 
 
-def _entries(fields: Mapping[str, FieldSpec], shown: Difference) -> tuple[int, int, int, float]:
-    begin = _begin(fields, shown.field, shown.entries)
-    other = -1 if shown.other is None else _begin(fields, shown.other, shown.entries)
-    return begin, other, shown.entries, shown.scale
+def _feature_spec(
+    fields: Mapping[str, FieldSpec], feature: RelativeFeature
+) -> tuple[int, int, int, float]:
+    begin = _field_offset(fields, feature.field, feature.entries)
+    other = -1 if feature.other is None else _field_offset(fields, feature.other, feature.entries)
+    return begin, other, feature.entries, feature.scale
 
 
-def _begin(fields: Mapping[str, FieldSpec], name: str, entries: int) -> int:
-    """Where the field begins in the observation vector."""
+def _field_offset(fields: Mapping[str, FieldSpec], name: str, entries: int) -> int:
+    """Offset of a field in the observation vector."""
     begin = 0
     for field, spec in fields.items():
         if field == name and prod(spec.shape) >= entries:
             return begin
         begin += prod(spec.shape)
     raise HandoffError(
-        f"learner: a difference of {entries} entries of '{name}', which are not among what it sees: {list(fields)}."
+        f"learner: a feature uses {entries} entries of '{name}', which the observation vector does not "
+        "have. Its fields "
+        f"are {list(fields)}."
     )

@@ -1,12 +1,12 @@
-"""RLIF: the only reward is that a person steps in, and it is bad (Luo et al., arXiv 2311.12996).
+"""Implements RLIF: RL from interventions as the only, negative reward (Luo et al., arXiv
+2311.12996).
 
-The step just before an intervention begins has reward -1, every other 0; the reward of the task is
-not used. Anything that learns from a replay can learn from these; the paper takes RLPD with 10
-critics.
+The step just before an intervention begins has reward -1, all others 0; the task reward is not
+used. Any off-policy learner can train on these rewards; the paper uses RLPD with 10 critics.
 
-Paper and released code differ: the paper stores the person's steps, the code drops them but for the
-last of every intervention. Followed is the paper; `keep_expert_steps` = False is the code. The code
-also loses the last step of every episode; here it is kept.
+Where paper and released code differ: the paper stores the person's steps, the code keeps only the
+last one of each intervention. This follows the paper; `keep_expert_steps` = False follows the code.
+The code also loses the last step of every episode; here it is kept.
 """
 
 from __future__ import annotations
@@ -20,73 +20,77 @@ from policies.rl.hil.config import RlifConfig
 from policies.rl.replay.buffer import Replay
 from policies.rl.replay.config import ReplayConfig
 from robots.errors import HandoffError
-from robots.wire.steps import Steps, chosen, joined
+from robots.wire.steps import Steps, concatenate_steps, select_steps
 
 
 class InterventionReward:
-    """Steps in, the same steps with RLIF's reward out: one step later, for the next one tells what
-    a step was worth.
+    """Replaces the rewards of steps by those of RLIF, with a delay of one step, since the reward
+    depends on the next step.
 
-    Of every episode one step is held back, until its successor comes or the episode ends. A step
-    whose successor is missing (lost on the way) is answered with reward 0.
+    One step per episode is pending until its successor arrives or the episode ends. A step whose
+    successor was lost gets reward 0.
 
     Args:
-        config: what is punished and what is kept.
+        config: reward, and whether the person's steps are kept.
     """
 
     def __init__(self, config: RlifConfig | None = None) -> None:
         self.config = config or RlifConfig()
-        self._held: Steps | None = None
+        self._pending: Steps | None = None
 
     @property
-    def held(self) -> int:
-        """Number of steps held back, one of every running episode at most."""
-        return 0 if self._held is None else self._held.rows
+    def num_pending(self) -> int:
+        """Number of pending steps, at most one per running episode."""
+        return 0 if self._pending is None else self._pending.rows
 
     def __call__(self, steps: Steps) -> Steps:
-        """The steps whose reward is known by now, those of one episode in their order."""
+        """Steps whose reward is known, in order within each episode."""
         if not steps.rows:
             return steps
-        both = steps if self._held is None else joined([self._held, steps])
-        following, ended = _following(both), both.terminated | both.truncated
-        followed = following >= 0
-        next_to = followed & (both.number[following] == both.number + 1) & ~ended
-        taken_over = next_to & both.intervention[following]
-        begins = taken_over & ~both.intervention
-        dropped = taken_over & both.intervention & (not self.config.keep_expert_steps)
-        known = followed | ended
-        self._held = None if known.all() else chosen(both, ~known)
+        all_steps = steps if self._pending is None else concatenate_steps([self._pending, steps])
+        next_row, ended = _next_rows(all_steps), all_steps.terminated | all_steps.truncated
+        has_next = next_row >= 0
+        is_consecutive = has_next & (all_steps.number[next_row] == all_steps.number + 1) & ~ended
+        next_is_intervention = is_consecutive & all_steps.intervention[next_row]
+        begins = next_is_intervention & ~all_steps.intervention
+        dropped = (
+            next_is_intervention & all_steps.intervention & (not self.config.keep_expert_steps)
+        )
+        known = has_next | ended
+        self._pending = None if known.all() else select_steps(all_steps, ~known)
         reward = np.where(begins, self.config.reward, 0.0).astype(np.float32)
-        return chosen(both._replace(reward=reward), known & ~dropped)
+        return select_steps(all_steps._replace(reward=reward), known & ~dropped)
 
     def flush(self) -> Steps | None:
-        """What is held back, with reward 0, when no more steps will come; None if that is
-        nothing."""
-        held, self._held = self._held, None
-        return None if held is None else held._replace(reward=np.zeros(held.rows, np.float32))
+        """Pending steps with reward 0, to be called when no more steps arrive; None if there are
+        none."""
+        pending = self._pending
+        self._pending = None
+        return (
+            None if pending is None else pending._replace(reward=np.zeros(pending.rows, np.float32))
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        """What is held back, for `load_state_dict`."""
-        return {"held": None if self._held is None else self._held._asdict()}
+        """Pending steps, for `load_state_dict`."""
+        return {"held": None if self._pending is None else self._pending._asdict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes `state_dict` over."""
-        self._held = None if state["held"] is None else Steps(**state["held"])
+        """Restores a `state_dict`."""
+        self._pending = None if state["held"] is None else Steps(**state["held"])
 
 
 class RlifReplay(Replay):
-    """For learning in lockstep: a replay that gives steps RLIF's reward as they come, each as soon
-    as it is known.
+    """Replay buffer that replaces rewards by those of RLIF, for training in lockstep.
 
-    Demonstrations are appended like anything else and have reward 0 [C: pre-filled]. Between
-    processes the learner is given an `InterventionReward` (`rewrite` of
-    `policies.rl.hil.learner.run_learner`) and a plain replay.
+    Demonstrations are appended like other steps and have reward 0 [C: pre-filled]. A learner
+    process uses an `InterventionReward` (`relabel` of `policies.rl.hil.learner.run_learner`) and a
+    `Replay` instead.
 
     Args:
-        config: of the replay.
-        observation: O.
-        action: A.
-        rlif: what is punished and what is kept.
+        config: options of the replay.
+        observation: entries O of an observation.
+        action: entries A of an action.
+        rlif: options of the reward.
     """
 
     def __init__(
@@ -96,32 +100,33 @@ class RlifReplay(Replay):
         self.reward = InterventionReward(rlif)
 
     def append(self, steps: Steps) -> None:
-        """See `Replay.append`; the newest step of every running episode waits for its successor."""
+        """Appends steps, see `Replay.append`; the newest step of each running episode is
+        delayed."""
         super().append(self.reward(steps))
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Replay.state_dict`."""
+        """State of the replay and the pending steps."""
         return {**super().state_dict(), "reward": self.reward.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Replay.load_state_dict`."""
+        """Restores a `state_dict`, see `Replay.load_state_dict`."""
         super().load_state_dict(state)
         self.reward.load_state_dict(state["reward"])
 
     def save(self, folder: Path) -> None:
-        """Refused: the folder of a replay has no place for what is held back.
+        """Raises an error, because the folder of a replay cannot store the pending steps.
 
         Raises:
             HandoffError: always.
         """
         raise HandoffError(
-            f"{folder}: an RlifReplay cannot be saved to a folder, the steps it holds back would be lost. Save its "
-            "state_dict, or give the learner process an InterventionReward and a plain Replay."
+            f"{folder}: an RlifReplay cannot be saved to a folder, because its pending steps would be lost. Save its "
+            "state_dict, or use an InterventionReward and a Replay in a learner process."
         )
 
 
-def _following(steps: Steps) -> np.ndarray:
-    """(N,) row of the next step of the same episode, -1 where there is none."""
+def _next_rows(steps: Steps) -> np.ndarray:
+    """(N,) row of the next step of the same episode, -1 if there is none."""
     order = np.argsort(steps.episode, kind="stable")
     same = steps.episode[order][1:] == steps.episode[order][:-1]
     following = np.full(steps.rows, -1)

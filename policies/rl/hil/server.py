@@ -1,9 +1,8 @@
-"""The learner's end of the line: a websocket server in a thread of its own; nothing that comes in
-can end it.
+"""Serves actors over websockets, in a separate thread of the learner process.
 
-A client shows the token, says hello and sends steps (`robots.wire.learner`); it is told what is on
-the disk, and the newest parameters whenever there are others. What is wrong with a frame comes back
-as text, and the connection stays.
+A client presents the token and sends a hello and steps (`robots.wire.learner`). It receives
+acknowledgements of entries on disk, and new parameters. An invalid frame is answered with an error
+message as text; it closes neither the connection nor the server.
 """
 
 from __future__ import annotations
@@ -22,38 +21,51 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
 from policies.rl.hil.config import LearnerConfig
-from policies.rl.hil.inbox import Inbox
+from policies.rl.hil.message_log import MessageLog
 from policies.rl.replay.transitions import Sizes
 from robots.errors import HandoffError
-from robots.wire.learner import Hello, Parameters, Pause, Sent, Taken, decode, encode, steps_limit
+from robots.wire.learner import (
+    Acknowledgement,
+    Hello,
+    JournalEntry,
+    Parameters,
+    Pause,
+    decode,
+    encode,
+    max_steps_bytes,
+)
 from robots.wire.policy import check_token
 
 LOG = logging.getLogger(__name__)
-LONGEST_ERROR = 2000
-"""Characters of a complaint."""
+MAX_ERROR_LENGTH = 2000
+"""Maximum length of an error message [characters]."""
 START_SECONDS = 30.0
-"""Limit for the server's start [s]."""
+"""Timeout for starting and stopping the server [s]."""
 
 
 class LearnerServer:
-    """Serves from `start` to `stop`.
+    """Websocket server for actors, running from `start` to `stop`.
 
     Args:
-        inbox: takes what comes.
-        sizes: of the task; other steps are refused.
-        config: where, and for how many.
-        token: that actors must show.
+        message_log: log of received messages.
+        sizes: sizes of observations, actions and images; other steps are rejected.
+        config: address and limits.
+        token: token that actors must present.
 
     Raises:
-        HandoffError: an unusable token.
+        HandoffError: the token is invalid.
     """
 
-    def __init__(self, inbox: Inbox, sizes: Sizes, config: LearnerConfig, token: str) -> None:
+    def __init__(
+        self, message_log: MessageLog, sizes: Sizes, config: LearnerConfig, token: str
+    ) -> None:
         check_token(token)
-        self._inbox, self._sizes, self._config = inbox, sizes, config
+        self._message_log = message_log
+        self._sizes = sizes
+        self._config = config
         self._credentials = f"Api-Key {token}".encode()
         pictures = sum(3 * height * width for _, height, width in sizes.pictures)
-        self._limit = steps_limit(sizes.observation, sizes.action, pictures)
+        self._limit = max_steps_bytes(sizes.observation, sizes.action, pictures)
         self._clients: dict[ServerConnection, asyncio.Event] = {}
         self._parameters: bytes | None = None
         self._pause = encode(Pause(False))
@@ -62,49 +74,52 @@ class LearnerServer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> int:
-        """Begins to serve; returns the port.
+        """Starts the server and returns its port.
 
         Raises:
-            HandoffError: the address or port cannot be had.
+            HandoffError: the server cannot listen on the address or port, or does not start in
+                time.
         """
-        ready, found = threading.Event(), []
+        ready, results = threading.Event(), []
 
-        def tell(result: int | HandoffError) -> None:
-            found.append(result)
+        def report(result: int | HandoffError) -> None:
+            results.append(result)
             ready.set()
 
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(tell)), name="learner server", daemon=True
+            target=lambda: asyncio.run(self._serve(report)), name="learner server", daemon=True
         )
         self._thread.start()
         if not ready.wait(START_SECONDS):
             raise HandoffError(
-                f"learner: no server on {self._config.host} within {START_SECONDS} s. Is the machine overloaded?"
+                f"learner: the server on {self._config.host} did not start within {START_SECONDS} s. Is the "
+                "machine overloaded?"
             )
-        if isinstance(found[0], HandoffError):
-            raise found[0]
-        return found[0]
+        if isinstance(results[0], HandoffError):
+            raise results[0]
+        return results[0]
 
     def publish(self, parameters: Parameters) -> None:
-        """Sends parameters to every actor, now and when it connects; who is slow gets the newest
-        only.
+        """Sends parameters to all current and future actors; slow actors receive only the newest.
 
         Raises:
-            HandoffError: parameters that are not finite.
+            HandoffError: parameters are not finite.
         """
         self._parameters = encode(parameters)
         self._wake()
 
     def pause(self, on: bool) -> None:
-        """Whether actors shall hold still, from now on."""
+        """Tells actors to pause or to continue."""
         frame = encode(Pause(on))
         if frame != self._pause:
             self._pause = frame
             self._wake()
 
     def stop(self) -> None:
-        """Closes the connections and ends the thread; a second call does nothing."""
-        loop, stopped, thread = self._loop, self._stopped, self._thread
+        """Closes the connections and stops the thread; further calls have no effect."""
+        loop = self._loop
+        stopped = self._stopped
+        thread = self._thread
         if loop is None or stopped is None or thread is None:
             return
         with suppress(RuntimeError):
@@ -116,24 +131,27 @@ class LearnerServer:
             return
 
         def wake() -> None:
-            for news in self._clients.values():
-                news.set()
+            for changed in self._clients.values():
+                changed.set()
 
-        # A closed loop: the server has stopped.
+        # The loop is closed if the server has stopped.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(wake)
 
-    async def _serve(self, tell: Callable[[int | HandoffError], None]) -> None:
-        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+    async def _serve(self, report: Callable[[int | HandoffError], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
         config = self._config
         handshakes = logging.getLogger(f"{__name__}.handshakes")
-        handshakes.setLevel(logging.CRITICAL)  # a port scan is no news
+        handshakes.setLevel(
+            logging.CRITICAL
+        )  # Failed handshakes, such as port scans, are not logged.
         try:
             server = await listen(
                 self._serve_client,
                 config.host,
                 config.port,
-                process_request=self._admit,
+                process_request=self._authorise,
                 compression=None,
                 max_size=self._limit,
                 max_queue=4,
@@ -142,7 +160,7 @@ class LearnerServer:
                 logger=handshakes,
             )
         except OSError as error:
-            tell(
+            report(
                 HandoffError(
                     f"learner: cannot listen on {config.host} port {config.port} ({error.strerror or error}). "
                     "Does another learner run there?"
@@ -150,16 +168,16 @@ class LearnerServer:
             )
             return
         async with server:
-            tell(next(iter(server.sockets)).getsockname()[1])
+            report(next(iter(server.sockets)).getsockname()[1])
             await self._stopped.wait()
 
-    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Turns away who has not the token; None lets the connection open."""
+    def _authorise(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Rejects requests without the token; None accepts the connection."""
         if request.path == "/healthz":
             return connection.respond(HTTPStatus.OK, "OK\n")
-        shown = request.headers.get_all("Authorization")
-        if len(shown) == 1 and hmac.compare_digest(
-            shown[0].encode("utf-8", "surrogateescape"), self._credentials
+        credentials = request.headers.get_all("Authorization")
+        if len(credentials) == 1 and hmac.compare_digest(
+            credentials[0].encode("utf-8", "surrogateescape"), self._credentials
         ):
             return None
         response = connection.respond(HTTPStatus.UNAUTHORIZED, "token: missing or wrong\n")
@@ -172,72 +190,75 @@ class LearnerServer:
                 CloseCode.TRY_AGAIN_LATER, f"{self._config.actors} actors are connected already"
             )
             return
-        news = asyncio.Event()
-        self._clients[connection] = news
-        teller: asyncio.Task[None] | None = None
+        changed = asyncio.Event()
+        self._clients[connection] = changed
+        sender: asyncio.Task[None] | None = None
         try:
-            # An actor that leaves, in whatever way, is the end of its conversation and nothing
-            # else.
+            # A closed connection ends only this handler.
             with suppress(ConnectionClosed):
                 async for frame in connection:
                     answer = self._answer(frame)
                     await connection.send(answer)
-                    # Parameters come behind the answer to hello, which the actor awaits first.
-                    if teller is None and isinstance(answer, bytes):
-                        teller = asyncio.create_task(self._tell(connection, news))
+                    # Parameters follow the answer to hello, for which the actor waits first.
+                    if sender is None and isinstance(answer, bytes):
+                        sender = asyncio.create_task(self._send_updates(connection, changed))
         finally:
             del self._clients[connection]
-            if teller is not None:
-                teller.cancel()
+            if sender is not None:
+                sender.cancel()
 
-    async def _tell(self, connection: ServerConnection, news: asyncio.Event) -> None:
-        """Sends what is new, as fast as the connection takes it; what was overtaken meanwhile is
-        left out."""
-        told: tuple[bytes | None, bytes] = (None, encode(Pause(False)))
+    async def _send_updates(self, connection: ServerConnection, changed: asyncio.Event) -> None:
+        """Sends new parameters and pauses as fast as the connection accepts them, skipping
+        outdated ones."""
+        sent: tuple[bytes | None, bytes] = (None, encode(Pause(False)))
         with suppress(ConnectionClosed):
             while True:
                 parameters, pause = self._parameters, self._pause
-                if parameters is not None and parameters is not told[0]:
+                if parameters is not None and parameters is not sent[0]:
                     await connection.send(parameters)
-                if pause != told[1]:
+                if pause != sent[1]:
                     await connection.send(pause)
-                told = (parameters, pause)
+                sent = (parameters, pause)
                 if parameters is self._parameters and pause == self._pause:
-                    news.clear()
-                    await news.wait()
+                    changed.clear()
+                    await changed.wait()
 
     def _answer(self, frame: str | bytes) -> str | bytes:
-        """What is on the disk of the sender's journal, or a complaint."""
+        """Acknowledgement of the sender's journal, or an error message."""
         try:
             if isinstance(frame, str):
                 raise HandoffError("message: text, expected a binary frame with a msgpack map.")
             message = decode(frame)
-            if not isinstance(message, Hello | Sent):
+            if not isinstance(message, Hello | JournalEntry):
                 raise HandoffError(
-                    f"message: {type(message).__name__.lower()} is for actors to read, not to send."
+                    f"message: {type(message).__name__.lower()} is sent by the learner only."
                 )
-            if isinstance(message, Sent):
+            if isinstance(message, JournalEntry):
                 self._check(message)
-            return encode(Taken(self._inbox.put(frame, message)))
+            return encode(Acknowledgement(self._message_log.put(frame, message)))
         except HandoffError as error:
-            return str(error)[:LONGEST_ERROR]
+            return str(error)[:MAX_ERROR_LENGTH]
         except Exception as error:
-            LOG.exception("a frame could not be taken")
-            return f"learner: failed with {type(error).__name__}: {error}"[:LONGEST_ERROR]
+            LOG.exception("failed to process a frame")
+            return f"learner: failed with {type(error).__name__}: {error}"[:MAX_ERROR_LENGTH]
 
-    def _check(self, sent: Sent) -> None:
-        """Refuses another task's steps."""
+    def _check(self, sent: JournalEntry) -> None:
+        """Rejects steps with other sizes."""
         sizes, steps = self._sizes, sent.steps
-        told = (steps.observation.shape[1], steps.action.shape[1])
+        entries = (steps.observation.shape[1], steps.action.shape[1])
         pictures = tuple(
             (name, *picture.shape[1:3]) for name, picture in sorted(steps.pictures.items())
         )
-        after = tuple(
+        next_pictures = tuple(
             (name, *picture.shape[1:3]) for name, picture in sorted(steps.next_pictures.items())
         )
         expected = tuple(sorted(sizes.pictures))
-        if told != (sizes.observation, sizes.action) or pictures != expected or after != expected:
+        if (
+            entries != (sizes.observation, sizes.action)
+            or pictures != expected
+            or next_pictures != expected
+        ):
             raise HandoffError(
-                f"steps: {told[0]} observed entries, {told[1]} of an action and pictures {pictures}, expected "
-                f"{sizes.observation}, {sizes.action} and {expected}. Is this actor another task's?"
+                f"steps: {entries[0]} observation entries, {entries[1]} action entries and images {pictures}, expected "
+                f"{sizes.observation}, {sizes.action} and {expected}. Does this actor run another task?"
             )

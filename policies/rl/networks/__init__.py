@@ -1,11 +1,11 @@
-"""Defines networks and optimisers of reinforcement learning.
+"""Defines the networks and optimisers of the RL learners.
 
-- `config`: sizes of networks; imports no torch.
-- `ensemble`: an ensemble of MLPs as one module.
-- `critics`: targets and losses of Q-functions.
-- `distributional`: categorical returns.
+- `config`: layers of MLPs and image encoders; imports no torch.
+- `ensemble`: an ensemble of MLPs in one module.
+- `critics`: Bellman targets and losses of Q-functions.
+- `distributional`: categorical value distributions (C51).
 - `image_encoder`: SERL's image encoders.
-- `fused_mlp`: forward and backward passes written by hand.
-- `adam`: Adam in one fused call.
-- `learner_state`: weights and optimisers as a state.
+- `fused_mlp`: fused forward and backward passes of MLP ensembles on a CPU.
+- `adam`: Adam as one fused kernel call.
+- `learner_state`: checkpoint state of networks and optimisers.
 """

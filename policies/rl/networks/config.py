@@ -1,4 +1,7 @@
-"""Options of this package."""
+"""Options of MLPs and image encoders. Imports no torch.
+
+Every default names its source: [C] is the released code of the method.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,28 @@ from robots.config import config
 
 @config
 class MlpSizes:
-    """A plain network: layers of Linear, LayerNorm if wanted, activation."""
+    """Multi-layer perceptron: layers of Linear, optional LayerNorm, activation."""
 
     hidden: tuple[int, ...] = (256, 256)
-    """Units of every hidden layer."""
+    """Units of each hidden layer."""
     activation: Literal["tanh", "relu"] = "tanh"
-    """tanh in HIL-SERL [C], relu in RLPD [C]."""
+    """Activation of the hidden layers: tanh in HIL-SERL [C], relu in RLPD [C]."""
     layer_norm: bool = True
-    """LayerNorm before the activation; without it a critic overestimates what the demonstrations do
-    not cover (RLPD, arXiv 2302.02948)."""
+    """Whether LayerNorm precedes each activation; without it critics overestimate actions outside
+    the demonstrations (RLPD, arXiv 2302.02948)."""
 
 
 @config
 class EncoderConfig:
-    """From pictures to features (SERL, arXiv 2401.16013); used where the data hold pictures."""
+    """Image encoder (SERL, arXiv 2401.16013); used if the observations contain images."""
 
     channels: tuple[int, ...] = (32, 64, 128, 256)
-    """Channels of the convolutions, each of which halves the image, as in SERL's small encoder
-    [C]."""
+    """Channels of the convolutions, each with stride 2, as in SERL's small encoder [C]."""
     embeddings: int = 8
-    """Learned weightings of places per channel [C]."""
+    """Learned spatial embeddings per channel [C]."""
     picture_width: int = 256
     """Features per camera [C]."""
     vector_width: int = 64
     """Features of the observation vector [C]."""
     shift: int = 4
-    """Largest random shift of the pictures in training [pixel] [C]; 0 shifts nothing."""
+    """Largest random shift of the images in training [pixel] [C]; 0 disables the augmentation."""

@@ -1,21 +1,20 @@
-"""Passes through ensembles of plain networks, forward and backward by hand, made for one processor
-core.
+"""Computes MLP ensembles with fused forward and backward passes, optimised for a single CPU core.
 
-Autograd would spend as long beside the matrix products as in them: a node per operation, gradients
-nobody asked for, copies of transposed matrices. Here a network is one node, whatever its depth and
-number of members. Its products are oneDNN's, whose kernels use what the processor has (on AMD they
-run at twice the rate of those behind `torch.mm`) and which apply an activation while the result is
-still in a register. Members are passed one after another: one member's activations fit the core's
-own cache, those of ten do not.
+With autograd, overheads take as long as the matrix products: one node per operation, unused
+gradients, copies of transposed matrices. Here an ensemble is a single autograd node, regardless of
+its depth and number of members. Matrix products use oneDNN kernels, which adapt to the CPU (on AMD
+they run at twice the rate of those behind `torch.mm`) and apply the activation while the result is
+in a register. Members are evaluated one after another, because the activations of one member fit
+the cache of a core and those of ten do not.
 
-`torch.compile` does not make up for it: an update of SAC with the same losses in torch's own
-operations, compiled forward and backward, takes 37 % more processor time in the plain form, 14 % in
-the default one and 12 % with ten critics (medians of 15 to 25 rounds; per-member products and the
-C++ wrapper change little). It needs a C++ compiler, and 19 to 33 s of processor time before the
-first update, or 3.5 s where the results are still in its cache. Measured on one core of an AMD EPYC
-with torch 2.13; `compile_speedup` of `tests.benchmarks.rl` measures it again.
+`torch.compile` is slower: an update of SAC with the same losses in torch operations, compiled
+forward and backward, takes 37 % more CPU time in the plain configuration (see
+`tests.benchmarks.rl`), 14 % in the default one and 12 % with ten critics (medians of 15 to 25
+rounds; per-member products and the C++ wrapper change little). It needs a C++ compiler and 19 to
+33 s of CPU time before the first update, or 3.5 s with a warm cache. Measured on one core of an AMD
+EPYC with torch 2.13; `compile_speedup` of `tests.benchmarks.rl` measures it again.
 
-Everything is computed in the dtype of the weights; results equal autograd's up to rounding.
+All values have the dtype of the weights; results equal those of autograd up to rounding.
 
 Shape suffixes: B batch, E members, I inputs, K inner size of a product, N its outputs, U outputs of
 a network.
@@ -46,70 +45,75 @@ _TANH_BACKWARD = torch.ops.aten.tanh_backward.grad_input
 _NORM_BACKWARD = torch.ops.aten.native_layer_norm_backward
 
 
-class Form(NamedTuple):
-    """What a pass has to know beside the weights."""
+class EnsembleOptions(NamedTuple):
+    """Structure of an ensemble and the members to evaluate."""
 
     activation: Activation
     layer_norm: bool
     members: tuple[int, ...]
-    """Indices of the members to be asked, all different, in the order of the answers."""
+    """Distinct indices of the members to evaluate, in the order of the outputs."""
     head: bool = True
-    """Whether the last layer is passed as well, which has no activation."""
+    """Whether the output layer, which has no activation, is included."""
 
 
-class Layers(NamedTuple):
-    """Parameters of an ensemble, one tensor per layer, members first; without the head one layer
-    fewer."""
+class EnsembleParameters(NamedTuple):
+    """Parameters of an ensemble, one tensor per layer with members first; without the output layer,
+    one layer fewer."""
 
     weights: Sequence[Tensor]
-    """(E, I, N) each."""
+    """Weights, (E, I, N) each."""
     biases: Sequence[Tensor]
-    """(E, 1, N) each."""
+    """Biases, (E, 1, N) each."""
     gains: Sequence[Tensor]
-    """(E, 1, N) each, of the LayerNorms; empty without them."""
+    """Scales of the LayerNorms, (E, 1, N) each; empty without LayerNorm."""
     shifts: Sequence[Tensor]
+    """Offsets of the LayerNorms, (E, 1, N) each; empty without LayerNorm."""
 
 
-class Member(NamedTuple):
-    """One member's own parameters, or their gradients: views, one per layer."""
+class MemberParameters(NamedTuple):
+    """Parameters of one member, or their gradients, as one view per layer."""
 
     weights: Sequence[Tensor]
-    """(I, N) each."""
+    """Weights, (I, N) each."""
     transposed: Sequence[Tensor]
-    """The same as (N, I)."""
+    """Transposed weights, (N, I) each."""
     biases: Sequence[Tensor]
-    """(N,) each."""
+    """Biases, (N,) each."""
     gains: Sequence[Tensor]
+    """Scales of the LayerNorms, (N,) each; empty without LayerNorm."""
     shifts: Sequence[Tensor]
+    """Offsets of the LayerNorms, (N,) each; empty without LayerNorm."""
 
 
-class Passed(NamedTuple):
-    """What the backward pass of one layer needs."""
+class LayerActivations(NamedTuple):
+    """Activations of one layer that its backward pass needs."""
 
     inputs: Tensor
+    """Inputs of the layer, (B, I)."""
     linear: Tensor | None = None
-    """Before LayerNorm."""
+    """Output of the linear layer before LayerNorm, (B, N); None without LayerNorm."""
     mean: Tensor | None = None
-    deviation: Tensor | None = None
-    """Its inverse."""
+    """Mean computed by LayerNorm."""
+    inverse_std: Tensor | None = None
+    """Inverse standard deviation computed by LayerNorm."""
     output: Tensor | None = None
-    """After the activation; the head has none."""
+    """Output of the activation, (B, N); None for the output layer."""
 
 
-def activated_product(
+def fused_linear(
     left_BK: Tensor, right_KN: Tensor, bias_N: Tensor | None = None, activation: str = "none"
 ) -> Tensor:
-    """(B, N): left times right, plus the bias, through `none`, `tanh` or `relu`."""
-    return _multiplication(left_BK)(left_BK, right_KN.t(), bias_N, activation, [], "")
+    """(B, N) product plus bias, with the activation `none`, `tanh` or `relu`."""
+    return _linear_kernel(left_BK)(left_BK, right_KN.t(), bias_N, activation, [], "")
 
 
-def _multiplication(like: Tensor) -> Any:
-    """The function for products of such tensors, with the arguments of oneDNN's: the right matrix
-    is transposed."""
-    return _KERNEL if _KERNEL is not None and like.dtype == torch.float32 else _plain
+def _linear_kernel(like: Tensor) -> Any:
+    """Linear kernel for the dtype of `like`, with the signature of oneDNN's: the right matrix is
+    transposed."""
+    return _KERNEL if _KERNEL is not None and like.dtype == torch.float32 else _torch_linear
 
 
-def _plain(
+def _torch_linear(
     left_BK: Tensor,
     right_NK: Tensor,
     bias_N: Tensor | None,
@@ -122,8 +126,8 @@ def _plain(
 
 
 def activate_(hidden: Tensor, activation: str) -> Tensor:
-    """The activation, in place. tanh(u) is 2 sigmoid(2u) - 1, which torch computes five times as
-    fast."""
+    """Applies the activation in place; tanh(u) is computed as 2 sigmoid(2u) - 1, which is five
+    times as fast in torch."""
     return (
         torch.relu_(hidden)
         if activation == "relu"
@@ -131,102 +135,116 @@ def activate_(hidden: Tensor, activation: str) -> Tensor:
     )
 
 
-def ensemble_pass(form: Form, layers: Layers, inputs: Tensor) -> Tensor:
-    """(E, B, U): answers of the members that `form` names; differentiable once.
+def fused_forward(options: EnsembleOptions, layers: EnsembleParameters, inputs: Tensor) -> Tensor:
+    """(E, B, U) outputs of the members selected by `options`; differentiable once.
 
     Args:
-        form: see there.
-        layers: of all members.
-        inputs: (B, I), the same for all, or (E, B, I) of the members asked.
+        options: structure and members to evaluate.
+        layers: parameters of all members.
+        inputs: (B, I), shared by all members, or (E, B, I) for the selected members.
     """
     if torch.is_grad_enabled():
         parameters = (*layers.weights, *layers.biases, *layers.gains, *layers.shifts)
-        return _Pass.apply(form, len(layers.weights), inputs, *parameters)  # type: ignore[no-any-return]
-    return _forward_all(form, layers, inputs, None)
+        return _FusedMlp.apply(options, len(layers.weights), inputs, *parameters)  # type: ignore[no-any-return]
+    return _forward_all(options, layers, inputs, None)
 
 
 def keep_freed_memory() -> None:
-    """Lets the process keep what it frees, up to 64 MiB, instead of handing every activation back
-    to the system.
+    """Makes glibc keep up to 64 MiB of freed memory instead of returning it to the system.
 
-    glibc raises the size above which it does so to twice that of the largest block it has mapped
-    and unmapped, of at most 32 MiB; one such block, never touched, is enough. Without it a third of
-    an update can be page faults.
+    glibc sets its threshold for returning memory to twice the size of the largest block that was
+    mapped and freed, up to 32 MiB, so allocating one untouched block is enough. Without this, page
+    faults can take a third of the time of an update.
     """
     torch.empty(32_000_000, dtype=torch.uint8)
 
 
 def refuse_second_derivative() -> None:
-    """To be called first in a backward pass by hand, whose own graph autograd does not see.
+    """Rejects second derivatives; fused backward passes call it first, as autograd does not track
+    them.
 
     Raises:
-        HandoffError: the graph of a gradient is wanted.
+        HandoffError: the backward pass runs with create_graph = True.
     """
     if torch.is_grad_enabled():
         raise HandoffError(
-            "passes: create_graph = True, but passes by hand are differentiable once. For a penalty on gradients "
-            "ask `policies.rl.networks.ensemble.batched_pass`."
+            "fused_mlp: create_graph = True, but fused passes are differentiable only once. For a gradient penalty, "
+            "use `policies.rl.networks.ensemble.batched_forward`."
         )
 
 
-def members_of(layers: Layers) -> list[Member]:
-    """Views of every member's own."""
-    weights = [one.unbind(0) for one in layers.weights]
-    transposed = [one.transpose(1, 2).unbind(0) for one in layers.weights]
-    vectors = [[one.squeeze(1).unbind(0) for one in kind] for kind in layers[1:]]
+def member_views(layers: EnsembleParameters) -> list[MemberParameters]:
+    """Splits the parameters of an ensemble into views of each member."""
+    weights = [weight.unbind(0) for weight in layers.weights]
+    transposed = [weight.transpose(1, 2).unbind(0) for weight in layers.weights]
+    vectors = [[vector.squeeze(1).unbind(0) for vector in kind] for kind in layers[1:]]
     kinds = (weights, transposed, *vectors)
     return [
-        Member(*([one[e] for one in kind] for kind in kinds)) for e in range(len(layers.weights[0]))
+        MemberParameters(*([views[e] for views in kind] for kind in kinds))
+        for e in range(len(layers.weights[0]))
     ]
 
 
 def _forward_all(
-    form: Form, layers: Layers, inputs: Tensor, tapes: list[list[Passed]] | None
+    options: EnsembleOptions,
+    layers: EnsembleParameters,
+    inputs: Tensor,
+    tapes: list[list[LayerActivations]] | None,
 ) -> Tensor:
-    """(E, B, U); what `backward` needs is appended to `tapes`, member by member."""
-    own, shared = members_of(layers), inputs.ndim == 2
-    answers = []
-    for i, member in enumerate(form.members):
-        tape: list[Passed] | None = None
+    """(E, B, U) outputs; the activations that `backward` needs are appended to `tapes`, one list
+    per member."""
+    views, shared = member_views(layers), inputs.ndim == 2
+    outputs = []
+    for i, member in enumerate(options.members):
+        tape: list[LayerActivations] | None = None
         if tapes is not None:
             tape = []
             tapes.append(tape)
-        answers.append(forward(form, own[member], inputs if shared else inputs[i], tape))
-    return answers[0].unsqueeze(0) if len(answers) == 1 else torch.stack(answers)
+        outputs.append(forward(options, views[member], inputs if shared else inputs[i], tape))
+    return outputs[0].unsqueeze(0) if len(outputs) == 1 else torch.stack(outputs)
 
 
-def forward(form: Form, member: Member, hidden: Tensor, tape: list[Passed] | None = None) -> Tensor:
-    """One member's answer (B, U).
+def forward(
+    options: EnsembleOptions,
+    member: MemberParameters,
+    hidden: Tensor,
+    tape: list[LayerActivations] | None = None,
+) -> Tensor:
+    """(B, U) output of one member.
 
     Args:
-        form: of the pass; its `members` have no say.
-        member: parameters.
+        options: structure of the ensemble; its `members` are not used.
+        member: parameters of the member.
         hidden: (B, I) inputs.
-        tape: what `backward` needs is appended to it.
+        tape: list to which the activations for `backward` are appended; None appends nothing.
     """
-    multiply = _multiplication(hidden)
-    fused = "none" if form.layer_norm else form.activation
-    for layer in range(len(member.weights) - form.head):
-        before = hidden
+    multiply = _linear_kernel(hidden)
+    fused = "none" if options.layer_norm else options.activation
+    # Hidden layers: linear, LayerNorm, activation.
+    for layer in range(len(member.weights) - options.head):
+        layer_inputs = hidden
         linear_BN = hidden = multiply(
-            before, member.transposed[layer], member.biases[layer], fused, [], ""
+            layer_inputs, member.transposed[layer], member.biases[layer], fused, [], ""
         )
-        mean = deviation = None
-        if form.layer_norm:
+        mean = inverse_std = None
+        if options.layer_norm:
             gain, shift = member.gains[layer], member.shifts[layer]
-            hidden, mean, deviation = torch.native_layer_norm(
+            hidden, mean, inverse_std = torch.native_layer_norm(
                 linear_BN, gain.shape, gain, shift, NORM_EPSILON
             )
-            activate_(hidden, form.activation)
+            activate_(hidden, options.activation)
         if tape is not None:
             tape.append(
-                Passed(before, None if mean is None else linear_BN, mean, deviation, hidden)
+                LayerActivations(
+                    layer_inputs, None if mean is None else linear_BN, mean, inverse_std, hidden
+                )
             )
-    if form.head:
+    # Output layer.
+    if options.head:
         if tape is not None:
-            tape.append(Passed(hidden))
+            tape.append(LayerActivations(hidden))
         weight, bias = member.weights[-1], member.biases[-1]
-        # One output: a product of a matrix and a vector, for which torch's is the faster.
+        # With one output this is a matrix-vector product, for which torch is faster.
         single = weight.shape[1] == 1
         if single:
             return torch.addmm(bias, hidden, weight)
@@ -235,46 +253,48 @@ def forward(form: Form, member: Member, hidden: Tensor, tape: list[Passed] | Non
 
 
 def backward(
-    form: Form,
-    member: Member,
-    tape: list[Passed],
+    options: EnsembleOptions,
+    member: MemberParameters,
+    tape: list[LayerActivations],
     gradient: Tensor,
-    into: Member | None,
+    into: MemberParameters | None,
     inputs_from: int | None,
 ) -> Tensor | None:
-    """One member's backward pass; the gradients of its inputs (B, I) are returned where wanted.
+    """Backward pass of one member; returns the gradient of its inputs if requested.
 
     Args:
-        form: of the pass; its `members` have no say.
-        member: parameters.
-        tape: that of `forward`.
-        gradient: (B, U) of the member's answer; without a head it is overwritten.
-        into: where the parameters' gradients are written; None where none learns.
-        inputs_from: the first entry of the inputs whose gradient is wanted; None where none is.
+        options: structure of the ensemble; its `members` are not used.
+        member: parameters of the member.
+        tape: activations recorded by `forward`.
+        gradient: (B, U) gradient of the output; overwritten if there is no output layer.
+        into: views to which parameter gradients are written; None computes none.
+        inputs_from: first input entry whose gradient is returned; None returns no gradient.
     """
-    multiply, learns = _multiplication(gradient), into is not None
+    multiply, learns = _linear_kernel(gradient), into is not None
     for layer in range(len(tape) - 1, -1, -1):
+        # Activation and LayerNorm.
         at, weight = tape[layer], member.weights[layer]
         if at.output is not None:
-            if form.activation == "relu":
+            if options.activation == "relu":
                 _RELU_BACKWARD(gradient, at.output, 0.0, grad_input=gradient)
             else:
                 _TANH_BACKWARD(gradient, at.output, grad_input=gradient)
         if at.linear is not None:
             gain, shift = member.gains[layer], member.shifts[layer]
-            gradient, of_gain, of_shift = _NORM_BACKWARD(
+            gradient, gain_gradient, shift_gradient = _NORM_BACKWARD(
                 gradient,
                 at.linear,
                 gain.shape,
                 at.mean,
-                at.deviation,
+                at.inverse_std,
                 gain,
                 shift,
                 [True, learns, learns],
             )
             if into is not None:
-                into.gains[layer].copy_(of_gain)
-                into.shifts[layer].copy_(of_shift)
+                into.gains[layer].copy_(gain_gradient)
+                into.shifts[layer].copy_(shift_gradient)
+        # Gradients of weights and bias.
         single = weight.shape[1] == 1
         if into is not None:
             if single:
@@ -284,63 +304,69 @@ def backward(
                     multiply(at.inputs.t(), gradient.t(), None, "none", [], "")
                 )
             torch.sum(gradient, 0, out=into.biases[layer])
+        # Gradient of the inputs.
         if layer == 0:
             if inputs_from is None:
                 return None
             weight = weight[inputs_from:]
-        # One output: an outer product is faster entry by entry.
+        # With one output this is an outer product, which is faster by broadcasting.
         gradient = (
             gradient * weight.t() if single else multiply(gradient, weight, None, "none", [], "")
         )
     return gradient
 
 
-class _Pass(torch.autograd.Function):
-    """`ensemble_pass` as one node of autograd's graph."""
+class _FusedMlp(torch.autograd.Function):
+    """Autograd node of `fused_forward`."""
 
     @staticmethod
-    def forward(ctx: Any, form: Form, count: int, inputs: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.form = form
+    def forward(
+        ctx: Any, options: EnsembleOptions, count: int, inputs: Tensor, *parameters: Tensor
+    ) -> Tensor:
+        ctx.options = options
         ctx.count = count
         ctx.tapes = []
         ctx.shared = inputs.ndim == 2
         ctx.save_for_backward(*parameters)
-        return _forward_all(form, _split(count, parameters), inputs, ctx.tapes)
+        return _forward_all(options, _as_parameters(count, parameters), inputs, ctx.tapes)
 
     @staticmethod
     def backward(ctx: Any, gradient_EBU: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         refuse_second_derivative()
-        form: Form = ctx.form
+        options: EnsembleOptions = ctx.options
         parameters = ctx.saved_tensors
-        to_inputs, learns = ctx.needs_input_grad[2], any(ctx.needs_input_grad[3:])
-        own = members_of(_split(ctx.count, parameters))
-        # Those of members that were not asked stay zero.
-        make = torch.empty_like if form.members == tuple(range(len(own))) else torch.zeros_like
-        made = [make(one) for one in parameters] if learns else [None] * len(parameters)
-        into = members_of(_split(ctx.count, made)) if learns else None  # type: ignore[arg-type]
-        # Without a head the upstream gradient would be overwritten, which belongs to autograd.
-        upstream_EBU = gradient_EBU if form.head else gradient_EBU.clone()
-        parts = []
-        for i, member in enumerate(form.members):
-            place = None if into is None else into[member]
-            parts.append(
+        inputs_need_gradient, learns = ctx.needs_input_grad[2], any(ctx.needs_input_grad[3:])
+        views = member_views(_as_parameters(ctx.count, parameters))
+        # Gradients of members that were not evaluated are zero.
+        allocate = (
+            torch.empty_like if options.members == tuple(range(len(views))) else torch.zeros_like
+        )
+        gradients = [allocate(p) for p in parameters] if learns else [None] * len(parameters)
+        into = member_views(_as_parameters(ctx.count, gradients)) if learns else None  # type: ignore[arg-type]
+        # Without an output layer, `backward` overwrites the upstream gradient, which belongs to
+        # autograd.
+        upstream_EBU = gradient_EBU if options.head else gradient_EBU.clone()
+        input_gradients = []
+        for i, member in enumerate(options.members):
+            member_into = None if into is None else into[member]
+            input_gradients.append(
                 backward(
-                    form,
-                    own[member],
+                    options,
+                    views[member],
                     ctx.tapes[i],
                     upstream_EBU[i],
-                    place,
-                    0 if to_inputs else None,
+                    member_into,
+                    0 if inputs_need_gradient else None,
                 )
             )
-        if not to_inputs:
-            return (None, None, None, *made)
-        of_inputs_EBI = torch.stack(parts)  # type: ignore[arg-type]
-        return (None, None, of_inputs_EBI.sum(0) if ctx.shared else of_inputs_EBI, *made)
+        if not inputs_need_gradient:
+            return (None, None, None, *gradients)
+        inputs_EBI = torch.stack(input_gradients)  # type: ignore[arg-type]
+        return (None, None, inputs_EBI.sum(0) if ctx.shared else inputs_EBI, *gradients)
 
 
-def _split(count: int, parameters: Sequence[Tensor]) -> Layers:
+def _as_parameters(count: int, parameters: Sequence[Tensor]) -> EnsembleParameters:
     norms = (len(parameters) - 2 * count) // 2
     ends = (count, 2 * count, 2 * count + norms)
     weights, biases = parameters[: ends[0]], parameters[ends[0] : ends[1]]
-    return Layers(weights, biases, parameters[ends[1] : ends[2]], parameters[ends[2] :])
+    return EnsembleParameters(weights, biases, parameters[ends[1] : ends[2]], parameters[ends[2] :])

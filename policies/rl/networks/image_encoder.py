@@ -1,16 +1,16 @@
 """Encodes images for RL learners: SERL's encoder (arXiv 2401.16013), with HIL-SERL's learned
 spatial embeddings.
 
-A small network of convolutions, or a frozen one that is given, then eight learned spatial
-embeddings, a linear layer, LayerNorm and tanh per camera; the observation vector passes a layer of
-its own; all is put side by side. Pictures at s and at s' are shifted at random, each anew (DrQ,
-arXiv 2004.13649).
+Each camera has a small convolutional network, or a given frozen backbone, followed by eight learned
+spatial embeddings, a linear layer, LayerNorm and tanh. The observation vector has a separate linear
+layer; all features are concatenated. Images of s and s' are shifted randomly and independently
+(DrQ, arXiv 2004.13649).
 
-Critics train the encoder, the actor is shown detached features. The released SERL stops the actor's
-gradient before the pictures only and lets it train the layer of the vector; here it stops before
-both, as the paper says. As in the code the target critics look through an encoder that follows
-slowly, and the next action through the present one. Its dropout of 0.1 behind the embeddings is
-left out, so that an update stays a function of the weights and its number.
+Critics train the encoder; the actor gets detached features. The released SERL detaches only the
+image features from the actor and lets it train the layer of the vector; here both are detached, as
+in the paper. As in the code, target critics use a target encoder, and the next action uses the
+current encoder. The dropout of 0.1 after the embeddings is left out, so that an update depends only
+on the weights and its number.
 
 Shape suffixes: B batch, C channels, H height, W width, E spatial embeddings, F features, O
 observation.
@@ -30,16 +30,16 @@ from robots.errors import HandoffError
 
 
 class Encoder(Features):
-    """Observation vector and pictures to features.
+    """Encoder of the observation vector and the images.
 
     Args:
-        config: see there.
-        sizes: of the data.
-        backbones: per camera a module from (B, 3, H, W) in [0, 1] to (B, C, h, w), which is frozen;
-            a camera without one gets convolutions of its own, which learn.
+        config: layers.
+        sizes: sizes of the observations.
+        backbones: frozen backbone per camera, a module from (B, 3, H, W) in [0, 1] to (B, C, h, w);
+            a camera without one gets convolutions that are trained.
 
     Raises:
-        HandoffError: a backbone for no camera, or a picture too small for the convolutions.
+        HandoffError: a backbone has no camera, or images are too small for the convolutions.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Encoder(Features):
         unknown = sorted(set(backbones or {}) - set(cameras))
         if unknown:
             raise HandoffError(
-                f"encoder: backbones for {unknown}, the cameras are {cameras}. A typing error?"
+                f"encoder: backbones for {unknown}, but the cameras are {cameras}. Is a camera name misspelt?"
             )
         self.reduce_vector = _reduction(self.size, config.vector_width)
         self.pictures = nn.ModuleDict(
@@ -62,35 +62,36 @@ class Encoder(Features):
         self.size = config.vector_width + len(cameras) * config.picture_width
 
     def forward(self, vector_BO: Tensor, pictures: Mapping[str, Tensor] | None = None) -> Tensor:
-        """(B, F): those of the cameras one after another, then those of the vector.
+        """(B, F) features: those of the cameras in order, then those of the vector.
 
         Args:
-            vector_BO: in physical units.
-            pictures: per camera (B, H, W, 3) uint8 RGB.
+            vector_BO: observation vectors in physical units.
+            pictures: images per camera, (B, H, W, 3) uint8 RGB.
 
         Raises:
-            HandoffError: a camera's pictures are missing.
+            HandoffError: the images of a camera are missing.
         """
         pictures = pictures or {}
         missing = sorted(set(self.pictures) - set(pictures))
         if missing:
             raise HandoffError(
-                f"encoder: no pictures of {missing}, only of {sorted(pictures)}. A camera that is off, or a learner "
-                "that looks at vectors only?"
+                f"encoder: no images of {missing}, only of {sorted(pictures)}. Is a camera off, or was the "
+                "learner called "
+                "with vectors only?"
             )
-        parts = [encoder(pictures[name]) for name, encoder in self.pictures.items()]
-        return torch.cat([*parts, self.reduce_vector(super().forward(vector_BO))], dim=1)
+        features = [encoder(pictures[name]) for name, encoder in self.pictures.items()]
+        return torch.cat([*features, self.reduce_vector(super().forward(vector_BO))], dim=1)
 
 
-def looked_at(features: Features, seen: Observations) -> Tensor:
-    """(B, F): what `features` makes of it, the pictures if it is an `Encoder`."""
+def encode_observations(features: Features, obs: Observations) -> Tensor:
+    """(B, F) features of the observations; an `Encoder` includes the images."""
     if isinstance(features, Encoder):
-        return features(seen.vector_BO, seen.pictures)
-    return features(seen.vector_BO)
+        return features(obs.vector_BO, obs.pictures)
+    return features(obs.vector_BO)
 
 
 class SerlImageEncoder(nn.Module):
-    """One camera's pictures to features."""
+    """Encoder of the images of one camera."""
 
     def __init__(
         self,
@@ -113,15 +114,15 @@ class SerlImageEncoder(nn.Module):
         self.reduce = _reduction(config.embeddings * channels, config.picture_width)
 
     def train(self, mode: bool = True) -> SerlImageEncoder:
-        """Training or evaluation mode; a frozen backbone stays in the latter, or its statistics
-        would drift."""
+        """Sets training or evaluation mode; a frozen backbone stays in evaluation mode, so that its
+        batch statistics do not change."""
         super().train(mode)
         if self.frozen:
             self.backbone.eval()
         return self
 
     def forward(self, picture_BHWC: Tensor) -> Tensor:
-        """uint8 RGB to (B, F)."""
+        """Maps uint8 RGB images to features (B, F)."""
         picture_BCHW = picture_BHWC.permute(0, 3, 1, 2).to(self.embeddings.place_ECHW.dtype) / 255.0
         if self.frozen:
             with torch.no_grad():
@@ -132,10 +133,10 @@ class SerlImageEncoder(nn.Module):
 
 
 class SpatialEmbeddings(nn.Module):
-    """E learned weightings of the places of a feature map; every channel is summed up with each of
-    them.
+    """E learned spatial weightings, with which each channel of a feature map is summed over all
+    positions.
 
-    Initial weights have a deviation of (C H W)^-1/2, as in the released code.
+    Initial weights have a standard deviation of (C H W)^-1/2, as in the released code.
     """
 
     def __init__(self, count: int, channels: int, height: int, width: int) -> None:
@@ -144,18 +145,18 @@ class SpatialEmbeddings(nn.Module):
         self.place_ECHW = nn.Parameter(scale * torch.randn(count, channels, height, width))
 
     def forward(self, map_BCHW: Tensor) -> Tensor:
-        """(B, E C)."""
+        """(B, E C) weighted sums."""
         return torch.einsum("bchw,echw->bec", map_BCHW, self.place_ECHW).flatten(1)
 
 
 def random_shift(picture_BHWC: Tensor, offset_2B: Tensor, pad: int) -> Tensor:
-    """Pictures cut at `offset` out of ones whose edges were repeated `pad` times: (0, 0) moves them
-    down and right.
+    """Random shift of images: crops at `offset_2B` from images padded by repeating their edges.
 
     Args:
-        picture_BHWC: any dtype.
-        offset_2B: int64 in [0, 2 pad], rows and columns; `pad` shifts nothing.
-        pad: pixels.
+        picture_BHWC: images of any dtype.
+        offset_2B: int64 rows and columns in [0, 2 pad]; (0, 0) moves the content down and right,
+            and `pad` leaves it in place.
+        pad: padding [pixel].
     """
     batch, height, width, _ = picture_BHWC.shape
     steps_H, steps_W = (
@@ -167,42 +168,42 @@ def random_shift(picture_BHWC: Tensor, offset_2B: Tensor, pad: int) -> Tensor:
     return picture_BHWC[row_B11, rows_BH[:, :, None], columns_BW[:, None, :]]
 
 
-def shifted_observation(seen: Observations, pad: int, generator: torch.Generator) -> Observations:
-    """Every row shifted by an offset of its own, the same for all of its cameras [C]."""
-    if not seen.pictures or pad == 0:
-        return seen
-    offset_2B = torch.randint(2 * pad + 1, (2, len(seen.vector_BO)), generator=generator)
-    device = seen.vector_BO.device
+def shifted_observations(obs: Observations, pad: int, generator: torch.Generator) -> Observations:
+    """Observations with randomly shifted images, one offset per row for all cameras [C]."""
+    if not obs.pictures or pad == 0:
+        return obs
+    offset_2B = torch.randint(2 * pad + 1, (2, len(obs.vector_BO)), generator=generator)
+    device = obs.vector_BO.device
     pictures = {
         name: random_shift(picture, offset_2B.to(device), pad)
-        for name, picture in seen.pictures.items()
+        for name, picture in obs.pictures.items()
     }
-    return seen._replace(pictures=pictures)
+    return obs._replace(pictures=pictures)
 
 
 def augmented(batch: Transitions, pad: int, generator: torch.Generator) -> Transitions:
-    """The minibatch with the pictures of s and of s' shifted, independently of one another."""
-    if not batch.seen.pictures:
+    """Minibatch with the images of s and s' shifted independently."""
+    if not batch.obs.pictures:
         return batch
-    seen, after = (
-        shifted_observation(batch.seen, pad, generator),
-        shifted_observation(batch.next_seen, pad, generator),
+    obs, next_obs = (
+        shifted_observations(batch.obs, pad, generator),
+        shifted_observations(batch.next_obs, pad, generator),
     )
-    return batch._replace(seen=seen, next_seen=after)
+    return batch._replace(obs=obs, next_obs=next_obs)
 
 
 def _convolutions(channels: tuple[int, ...], name: str, height: int, width: int) -> nn.Sequential:
-    """SERL's small encoder: 3 x 3 convolutions that go in steps of 2, without padding, each with
-    ReLU [C]."""
+    """SERL's small encoder: 3 x 3 convolutions with stride 2 and no padding, each with ReLU [C]."""
     smallest = 2 ** (len(channels) + 1) - 1
     if min(height, width) < smallest:
         raise HandoffError(
-            f"encoder: pictures of camera {name} have {height} x {width} pixels; {len(channels)} convolutions in steps "
-            f"of 2 need {smallest} either way. Larger pictures, or fewer channels?"
+            f"encoder: images of camera {name} have {height} x {width} pixels; {len(channels)} convolutions "
+            "with stride "
+            f"2 need at least {smallest} x {smallest}. Use larger images or fewer convolutions."
         )
     layers: list[nn.Module] = []
-    for before, after in zip((3, *channels[:-1]), channels, strict=True):
-        layers += [nn.Conv2d(before, after, 3, stride=2), nn.ReLU()]
+    for size_in, size_out in zip((3, *channels[:-1]), channels, strict=True):
+        layers += [nn.Conv2d(size_in, size_out, 3, stride=2), nn.ReLU()]
     return nn.Sequential(*layers)
 
 

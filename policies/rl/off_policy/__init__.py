@@ -1,17 +1,17 @@
-"""Learns from replayed transitions.
+"""Trains off-policy actor-critic learners from a replay buffer.
 
 - `config`: options of SAC and its variants; imports no torch.
-- `sac`: SAC, RLPD and HIL-SERL.
-- `sac_networks`: its weights.
-- `fused_sac`: its updates without autograd.
-- `sac_bc`: SAC guided by demonstrations.
-- `gsde`: state-dependent exploration.
-- `tanh_gaussian`: the actor.
-- `exploration_noise`: noise per environment.
-- `jsrl`: jump-start RL.
-- `wsrl`: warm-start RL.
+- `sac`: SAC, with RLPD and HIL-SERL as options.
+- `sac_networks`: networks of SAC.
+- `fused_sac`: SAC updates without autograd, on a CPU.
+- `sac_bc`: SAC with a behaviour-cloning term.
+- `gsde`: generalised state-dependent exploration (gSDE).
+- `tanh_gaussian`: the tanh-Gaussian actor.
+- `exploration_noise`: exploration noise per environment.
+- `jsrl`: jump-start RL (JSRL).
+- `wsrl`: warm-start RL (WSRL).
 - `fast_td3_config`: options of FastTD3; imports no torch.
 - `fast_td3`: FastTD3 and PQL.
-- `online`: batches of online and offline data.
-- `train`: RL from scratch in parallel environments.
+- `online`: the online training loop and its minibatches.
+- `train`: RL from scratch in vectorised environments.
 """

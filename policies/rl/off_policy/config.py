@@ -1,4 +1,4 @@
-"""Options of the reinforcement learners. Imports without torch.
+"""Options of SAC, its variants and the online training loop. Imports no torch.
 
 Every default names its source. [C] is the released code of the method, [P] its paper.
 """
@@ -13,54 +13,54 @@ from robots.config import config
 
 @config
 class GripperConfig:
-    """A hand whose commands are learned by a critic of their own (HIL-SERL, arXiv 2410.21845)."""
+    """Discrete gripper commands, learned by a separate critic (HIL-SERL, arXiv 2410.21845)."""
 
     network: MlpSizes = MlpSizes()
-    """Observation to one value per command: 0 close, 1 hold, 2 open."""
+    """Layers of the gripper's critic, which has one output per command: 0 close, 1 hold, 2 open."""
     toggle_penalty: float = -0.02
-    """Added to the reward of this critic, and of no other, where the hand is told to turn round [C:
-    USB task]."""
+    """Reward added for each command that reverses the gripper, for this critic only [C: USB
+    task]."""
     learning_rate: float = 3e-4
     """Learning rate of the gripper's critic."""
 
 
 @config
 class GuidanceConfig:
-    """Holds the actor near what people did, ever more loosely (`policies.rl.off_policy.sac_bc`);
-    not in HIL-SERL."""
+    """Behaviour-cloning term of the actor, whose weight decays over training
+    (`policies.rl.off_policy.sac_bc`); not part of HIL-SERL."""
 
     first: float = 50.0
-    """Weight of the squared distance at the first update."""
+    """Weight of the squared distance to the human action at the first update."""
     last: float = 5.0
-    """Weight from update `updates` on; it changes geometrically in between."""
+    """Weight from update `updates` on; in between it decays geometrically."""
     updates: int = 20_000
-    """Updates of the actor until then."""
+    """Updates over which the weight decays."""
     margin: float = 0.1
-    """Margin by which the gripper's critic should value a person's command above the others (DQfD,
-    arXiv 1704.03732); 0 has no effect."""
+    """Margin by which the gripper's critic should value the human command above the others (DQfD,
+    arXiv 1704.03732); 0 disables this loss."""
 
 
 @config
 class SacConfig:
-    """Soft actor-critic (Haarnoja et al. 2018) with the options of its family; the defaults are
-    HIL-SERL's [C]."""
+    """Soft actor-critic (Haarnoja et al. 2018) and its variants; the defaults are those of HIL-SERL
+    [C]."""
 
     kind: Literal["sac"] = "sac"
     critic: MlpSizes = MlpSizes()
-    """Sizes of a critic."""
+    """Layers of a critic."""
     actor: MlpSizes = MlpSizes()
-    """Sizes of the actor."""
+    """Layers of the actor."""
     critics: int = 2
-    """Members of the ensemble. 10 in RLPD, SERL and WSRL [C]."""
+    """Critics in the ensemble; 10 in RLPD, SERL and WSRL [C]."""
     subset: int | None = None
-    """Members, drawn anew for every minibatch, over which the target takes the minimum (REDQ); None
-    takes all. 2 in RLPD, 1 on pixels [C]."""
+    """Critics over which the Bellman target takes the minimum, sampled per minibatch (REDQ); None
+    takes all. 2 in RLPD, 1 for images [C]."""
     actor_value: Literal["mean", "min"] = "mean"
-    """What the actor climbs: `mean` of all members (RLPD, HIL-SERL [C]), or their `min` (SAC
+    """Aggregate of the critics that the actor maximises: `mean` (RLPD, HIL-SERL [C]) or `min` (SAC
     [P])."""
     backup_entropy: bool = False
-    """Whether the target holds the entropy of the next action. True in SAC [P] and RLPD's
-    locomotion [C]."""
+    """Whether the Bellman target includes the entropy of the next action; True in SAC [P] and in
+    RLPD's locomotion tasks [C]."""
     learning_rate: float = 3e-4
     """Learning rate of the critics (Adam)."""
     actor_learning_rate: float = 3e-4
@@ -68,58 +68,60 @@ class SacConfig:
     temperature_learning_rate: float = 3e-4
     """Learning rate of the temperature (Adam)."""
     tau: float = 0.005
-    """Share of the critics that every critic update moves into their targets (Polyak)."""
+    """Polyak step size of the target critics per critic update."""
     init_temperature: float = 0.01
-    """1e-2 in HIL-SERL, 1 in RLPD [C]."""
+    """Initial temperature: 1e-2 in HIL-SERL, 1 in RLPD [C]."""
     target_entropy: float | None = None
-    """[nat]; None takes minus half the number of continuous entries of an action (RLPD, HIL-SERL
-    [C])."""
+    """Target entropy of the actor [nat]; None takes minus half the number of continuous entries of
+    an action (RLPD, HIL-SERL [C])."""
     log_std_min: float = -11.5
-    """exp(-11.5) = 1e-5: HIL-SERL bounds the deviation by 1e-5 and 5 [C]; RLPD its logarithm by -20
-    and 2 [C]."""
+    """Lower bound of the log standard deviation. HIL-SERL bounds the standard deviation by 1e-5 =
+    exp(-11.5) and 5 [C]; RLPD bounds its logarithm by -20 and 2 [C]."""
     log_std_max: float = 1.6
     """Upper bound of the log standard deviation."""
     fixed_std: float | None = None
-    """Deviation of a Gaussian before tanh that is not learned; None learns one per state."""
+    """Fixed standard deviation of the Gaussian before tanh; None learns one per state."""
     gsde: int = 0
-    """Steps for which exploration keeps its noise (gSDE, arXiv 2005.05719); 0 is not gSDE: a draw
-    per step."""
+    """Steps for which the exploration matrix of gSDE is kept (arXiv 2005.05719); 0 disables gSDE
+    and samples independent noise at every step."""
     gsde_log_std_init: float = -2.0
     """Initial log standard deviation of gSDE per feature [C: -2 and -3]."""
     gsde_learn_features: bool = False
-    """Whether the variance of gSDE's exploration shapes the features too; False in PPO and A2C,
-    True in SAC [C]."""
+    """Whether gradients of the exploration variance of gSDE reach the features; False in PPO and
+    A2C, True in SAC [C]."""
     gsde_expln: bool = False
-    """Deviations of gSDE grow like a logarithm above 1 rather than like an exponential [P]."""
+    """Whether standard deviations of gSDE grow logarithmically instead of exponentially above 1
+    [P]."""
     final_scale: float = 1.0
     """Factor on the initial weights of the actor's last layer; 1e-2 in WSRL [C]."""
     actor_ema: float | None = None
-    """Bound on the share of itself that a running mean of the weights of actor and hand's critic
-    keeps per update; the policy acts with that mean, the learner learns with the newest. None acts
-    with the newest, as HIL-SERL."""
+    """Upper bound of the decay of an exponential moving average of the weights of the actor and the
+    gripper's critic. The policy acts with the average; training uses the current weights. None acts
+    with the current weights, as in HIL-SERL."""
     gripper: GripperConfig | None = None
-    """Makes the last entry of an action a command of the hand: -1 close, 0 hold, 1 open; None
-    leaves it continuous."""
+    """Options of discrete gripper commands as the last entry of an action: -1 close, 0 hold, 1
+    open; None keeps all entries continuous."""
     guidance: GuidanceConfig | None = None
-    """Holds the actor near demonstrations and corrections; None does not, as HIL-SERL."""
+    """Behaviour-cloning term towards demonstrations and corrections; None has none, as in
+    HIL-SERL."""
     encoder: EncoderConfig = EncoderConfig()
-    """Encoder of images; has no effect without images."""
+    """Image encoder; has no effect without images."""
 
 
 @config
 class OnlineConfig:
-    """How acting and learning take turns."""
+    """Ratio of environment steps to updates, and composition of the minibatches."""
 
     batch_size: int = 256
-    """Transitions per minibatch, those of demonstrations among them."""
+    """Transitions per minibatch, including those from demonstrations."""
     demo_share: float = 0.5
-    """Share of every minibatch from the demonstration buffer (RLPD, HIL-SERL [C]); 0 does
-    without."""
+    """Fraction of each minibatch from the demonstration buffer (RLPD, HIL-SERL [C]); 0 uses
+    none."""
     updates_per_step: float = 1.0
-    """Updates (each of `minibatches`) per step of the environment; fractions add up exactly."""
+    """Updates (each of `minibatches`) per environment step; fractions accumulate exactly."""
     minibatches: int = 1
     """Critic steps per update: 20 in RLPD, 2 in HIL-SERL [C]."""
     training_starts: int = 100
-    """Steps without an update at the start; HIL-SERL 100, RLPD 5,000 [C]."""
+    """Environment steps before the first update; HIL-SERL 100, RLPD 5,000 [C]."""
     random_steps: int = 0
-    """Steps at the start whose actions are uniform; SERL 300, HIL-SERL 0 [C]."""
+    """Environment steps at the start with uniform random actions; SERL 300, HIL-SERL 0 [C]."""

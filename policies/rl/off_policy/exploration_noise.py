@@ -1,79 +1,83 @@
-"""Exploration that differs from world to world: in some it hardly strays from what is known, in
-others far.
+"""Adds Gaussian exploration noise with a different standard deviation in each environment.
 
-So that no single deviation has to be found for a task, FastTD3 (arXiv 2505.22642) draws every
-world's anew with every episode, and PQL (arXiv 2307.12983) spreads them over the worlds for good.
-Both are followed as released; noise is normal, drawn anew at every step, and actions are clipped to
-their bounds, as in PQL: FastTD3 leaves that to its worlds.
+This avoids tuning a single standard deviation per task. FastTD3 (arXiv 2505.22642) samples one per
+environment at the start of each episode; PQL (arXiv 2307.12983) assigns fixed ones to the
+environments. Both follow the released code. Noise is independent at every step, and actions are
+clipped to their bounds, as in PQL; FastTD3 leaves clipping to its environments.
 
-Shape suffixes: N worlds, A action.
+Shape suffixes: N environments, A action.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from policies.rl.off_policy.fast_td3_config import MixedNoiseConfig
+from policies.rl.off_policy.fast_td3_config import PerEnvNoiseConfig
 from robots.errors import HandoffError
 
 
-def ladder(config: MixedNoiseConfig, worlds: int) -> np.ndarray:
-    """(N,) deviations that rise from `low` in the first world to `high` in the last; a single world
-    has `high`.
+def env_deviations(config: PerEnvNoiseConfig, num_envs: int) -> np.ndarray:
+    """(N,) standard deviations from `low` in the first environment to `high` in the last; a single
+    environment has `high`.
 
-    PQL: s_i = low + (i - 1) / (N - 1) (high - low); geometric: low (high / low)^((i - 1) / (N -
-    1)).
+    Linear (PQL): s_i = low + (i - 1) / (N - 1) (high - low); geometric: low (high / low)^((i - 1) /
+    (N - 1)).
 
     Args:
-        config: bounds; `spread` says whether differences or ratios are even.
-        worlds: N.
+        config: bounds and `spread`.
+        num_envs: number of environments N.
     """
-    if worlds == 1:
+    if num_envs == 1:
         return np.array([config.high])
     if config.spread == "geometric":
-        return np.geomspace(config.low, config.high, worlds)
-    return np.linspace(config.low, config.high, worlds)
+        return np.geomspace(config.low, config.high, num_envs)
+    return np.linspace(config.low, config.high, num_envs)
 
 
-class MixedNoise:
-    """The deviations of N worlds, and the noise that they make.
+class PerEnvNoise:
+    """Exploration noise with one standard deviation per environment.
 
     Args:
-        config: bounds and spread.
-        worlds: N.
+        config: bounds and spread of the standard deviations.
+        num_envs: number of environments N.
 
     Raises:
-        HandoffError: no worlds.
+        HandoffError: `num_envs` is below 1.
     """
 
-    def __init__(self, config: MixedNoiseConfig, worlds: int) -> None:
-        if worlds < 1:
-            raise HandoffError(f"noise: {worlds} worlds, expected at least 1.")
+    def __init__(self, config: PerEnvNoiseConfig, num_envs: int) -> None:
+        if num_envs < 1:
+            raise HandoffError(f"noise: {num_envs} environments, expected at least 1.")
         self.config = config
-        self.deviation_N = ladder(config, worlds)
-        """[action units]; with a uniform spread drawn when episodes begin."""
+        self.deviation_N = env_deviations(config, num_envs)
+        """Standard deviation of each environment [action units]; with a uniform spread, sampled at
+        the start of each episode."""
 
-    def begin(self, began_N: np.ndarray, draw: np.random.Generator) -> None:
-        """Episodes begin in the worlds `began_N` (N,) bool: with a uniform spread their deviations
-        are drawn anew.
+    def begin_episodes(self, began_N: np.ndarray, rng: np.random.Generator) -> None:
+        """Resamples the standard deviations of environments where an episode begins, if the spread
+        is uniform.
 
-        As many numbers are drawn whatever worlds these are, so that one world's chance does not
-        hang on another's end.
+        The number of random numbers does not depend on `began_N`, so that the noise of an
+        environment does not depend on episode ends in others.
+
+        Args:
+            began_N: (N,) bool mask of environments where an episode begins.
+            rng: random number generator.
         """
         if self.config.spread == "uniform":
-            drawn_N = draw.uniform(self.config.low, self.config.high, len(self.deviation_N))
+            drawn_N = rng.uniform(self.config.low, self.config.high, len(self.deviation_N))
             self.deviation_N = np.where(began_N, drawn_N, self.deviation_N)
 
-    def added(self, action_NA: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """(N, A) float32: the actions with noise, in [-1, 1].
+    def add_noise(self, action_NA: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """(N, A) float32 actions with noise, clipped to [-1, 1].
 
         Raises:
-            HandoffError: actions of another number of worlds.
+            HandoffError: the number of actions is not that of the environments.
         """
         if len(action_NA) != len(self.deviation_N):
             raise HandoffError(
-                f"noise: actions of {len(action_NA)} worlds, made for {len(self.deviation_N)}. To act without "
-                "exploring, pass no `draw`."
+                f"noise: actions of {len(action_NA)} environments, expected {len(self.deviation_N)}. To act without "
+                "exploration, pass no `rng`."
             )
-        noise_NA = draw.standard_normal(action_NA.shape) * self.deviation_N[:, None]
+        noise_NA = rng.standard_normal(action_NA.shape) * self.deviation_N[:, None]
         return np.clip(action_NA + noise_NA, -1.0, 1.0).astype(np.float32)

@@ -1,11 +1,11 @@
-"""The plain form of a SAC update without autograd: the losses of `Sac.critic_loss` and
-`Sac.actor_loss`, by hand.
+"""Computes the updates of standard SAC without autograd: `Sac.critic_loss` and `Sac.actor_loss`
+with explicit gradients.
 
-After every matrix product the processor's caches hold little of torch's own code, so each small
-operation costs about ten microseconds whatever it computes; autograd and general code make three
-times as many of them. The chance is drawn in the same order, so both forms make the same update up
-to rounding. Whatever a learner overrides or replaces is
-respected: `Sac` then leaves it to autograd.
+After each matrix product the CPU caches hold little of torch's code, so a small operation takes
+about ten microseconds regardless of what it computes; autograd and general code need three times as
+many of them. Random numbers are drawn in the same order, so both implementations make the same
+update up to rounding. If a learner overrides or replaces one of the methods or modules, `Sac` uses
+autograd.
 
 Shape suffixes: B batch, E members, F features, A action, D outputs of the actor.
 """
@@ -21,13 +21,13 @@ from torch import Tensor
 from policies.rl.networks.adam import Adam, Optimizer
 from policies.rl.networks.ensemble import EnsembleMlp
 from policies.rl.networks.fused_mlp import (
-    Form,
-    Layers,
-    Member,
-    Passed,
+    EnsembleOptions,
+    EnsembleParameters,
+    LayerActivations,
+    MemberParameters,
     backward,
     forward,
-    members_of,
+    member_views,
 )
 from policies.rl.off_policy.tanh_gaussian import tanh_normal, tanh_normal_gradient
 from policies.rl.replay.transitions import Transitions
@@ -38,58 +38,64 @@ if TYPE_CHECKING:
     from policies.rl.replay.transitions import Observations
 
 
-class NetworkByHand:
-    """Views of a network's members and the memory of their gradients, made once.
+class FusedNetwork:
+    """Views of the members of an ensemble and buffers of their gradients, allocated once.
 
     Args:
-        network: of float32 on a processor.
+        network: ensemble with float32 weights on a CPU.
     """
 
     def __init__(self, network: EnsembleMlp) -> None:
-        self.form = Form(
+        self.options = EnsembleOptions(
             network.sizes.activation, network.sizes.layer_norm, tuple(range(network.members))
         )
         kinds = network.layers()
         self.parameters = [parameter for kind in kinds for parameter in kind]
         self.pointers = [parameter.data_ptr() for parameter in self.parameters]
-        self.members = members_of(Layers(*([one.detach() for one in kind] for kind in kinds)))
-        made = Layers(*([torch.zeros_like(one) for one in kind] for kind in kinds))
-        self.gradients = [gradient for kind in made for gradient in kind]
-        self.into = members_of(made)
+        self.members = member_views(
+            EnsembleParameters(*([parameter.detach() for parameter in kind] for kind in kinds))
+        )
+        buffers = EnsembleParameters(
+            *([torch.zeros_like(parameter) for parameter in kind] for kind in kinds)
+        )
+        self.gradients = [gradient for kind in buffers for gradient in kind]
+        self.gradient_views = member_views(buffers)
 
-    def is_of(self, network: EnsembleMlp) -> bool:
-        """Whether the views still are those of the network's parameters."""
+    def matches(self, network: EnsembleMlp) -> bool:
+        """Whether the views still refer to the parameters of `network`."""
         return self.pointers == [
             parameter.data_ptr() for kind in network.layers() for parameter in kind
         ]
 
-    def answer(self, member: int, inputs: Tensor) -> tuple[Tensor, list[Passed]]:
-        """(B, U), and the tape for `pass_back`."""
-        tape: list[Passed] = []
-        return forward(self.form, self.members[member], inputs, tape), tape
+    def evaluate(self, member: int, inputs: Tensor) -> tuple[Tensor, list[LayerActivations]]:
+        """(B, U) output of a member, and the activations for `backward_pass`."""
+        tape: list[LayerActivations] = []
+        return forward(self.options, self.members[member], inputs, tape), tape
 
-    def pass_back(
+    def backward_pass(
         self,
         member: int,
-        tape: list[Passed],
+        tape: list[LayerActivations],
         gradient: Tensor,
         learns: bool,
         inputs_from: int | None = None,
     ) -> Tensor | None:
-        """See `policies.rl.networks.fused_mlp.backward`; what learns writes into the parameters'
-        gradients."""
-        into: Member | None = self.into[member] if learns else None
-        return backward(self.form, self.members[member], tape, gradient, into, inputs_from)
+        """Backward pass of a member, see `policies.rl.networks.fused_mlp.backward`; `learns` writes
+        the parameter gradients to their buffers."""
+        gradient_views: MemberParameters | None = self.gradient_views[member] if learns else None
+        return backward(
+            self.options, self.members[member], tape, gradient, gradient_views, inputs_from
+        )
 
     def step(self, optimizer: Adam) -> None:
-        """Moves the parameters along the gradients that `pass_back` wrote."""
+        """Updates the parameters with the gradients that `backward_pass` wrote."""
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
         optimizer.step()
 
 
-class PlainSac(Protocol):
-    """The parts of a SAC learner that its fused steps read and move."""
+class FusableSac(Protocol):
+    """Attributes and methods of `Sac` that the fused steps use."""
 
     config: SacConfig
     networks: SacNetworks
@@ -97,60 +103,60 @@ class PlainSac(Protocol):
 
     @property
     def optimizers(self) -> Mapping[str, Optimizer]:
-        """Optimisers by name: critic, actor and temperature."""
+        """Optimisers of critic, actor and temperature, by name."""
         ...
 
-    def features(self, seen: Observations) -> Tensor:
-        """See `policies.rl.off_policy.sac.Sac.features`."""
+    def features(self, obs: Observations) -> Tensor:
+        """Features of the observations, (B, F)."""
         ...
 
     def subset(self) -> Tensor | None:
-        """See `policies.rl.off_policy.sac.Sac.subset`."""
+        """Randomly selected target critics; None selects all."""
         ...
 
     def step_temperature(self, temperature: Tensor, entropy: Tensor) -> None:
-        """See `policies.rl.off_policy.sac.Sac.step_temperature`."""
+        """Temperature step; both arguments are scalars."""
         ...
 
     def _noise(self, rows: int) -> Tensor: ...
 
 
-class StepsByHand:
-    """The steps of one learner.
+class FusedSteps:
+    """Fused critic and actor steps of one learner.
 
     Args:
-        sac: a learner of the plain form.
+        sac: a learner without overridden methods or modules.
     """
 
-    def __init__(self, sac: PlainSac) -> None:
+    def __init__(self, sac: FusableSac) -> None:
         self.sac = sac
         net = sac.networks
         self.critic, self.target, self.actor = (
-            NetworkByHand(network) for network in (net.critic, net.critic_target, net.actor.network)
+            FusedNetwork(network) for network in (net.critic, net.critic_target, net.actor.network)
         )
 
-    def fits(self) -> bool:
-        """Whether the networks are still where they were."""
+    def is_valid(self) -> bool:
+        """Whether the views still refer to the networks of the learner."""
         net = self.sac.networks
         pairs = (
             (self.critic, net.critic),
             (self.target, net.critic_target),
             (self.actor, net.actor.network),
         )
-        return all(own.is_of(network) for own, network in pairs)
+        return all(fused.matches(network) for fused, network in pairs)
 
     @torch.no_grad()
     def critic_step(self, batch: Transitions) -> dict[str, Tensor]:
-        """What `Sac._update_critic` does."""
+        """One critic step, equal to `Sac._update_critic`."""
         sac = self.sac
         target_B = self._target(batch)
-        inputs = torch.cat([sac.features(batch.seen), batch.action_BA[:, : sac.continuous]], dim=1)
+        inputs = torch.cat([sac.features(batch.obs), batch.action_BA[:, : sac.continuous]], dim=1)
         errors, members = [], len(self.critic.members)
-        share = 2.0 / (members * len(target_B))
+        scale = 2.0 / (members * len(target_B))
         for member in range(members):
-            value_B1, tape = self.critic.answer(member, inputs)
+            value_B1, tape = self.critic.evaluate(member, inputs)
             error_B1 = value_B1.sub_(target_B[:, None])
-            self.critic.pass_back(member, tape, error_B1 * share, learns=True)
+            self.critic.backward_pass(member, tape, error_B1 * scale, learns=True)
             errors.append(error_B1)
         optimizer = sac.optimizers["critic"]
         assert isinstance(optimizer, Adam)
@@ -162,21 +168,21 @@ class StepsByHand:
 
     @torch.no_grad()
     def actor_step(self, batch: Transitions) -> dict[str, Tensor]:
-        """What `Sac._update_actor` does."""
+        """One actor and temperature step, equal to `Sac._update_actor`."""
         sac = self.sac
-        net, features_BF = sac.networks, sac.features(batch.seen)
+        net, features_BF = sac.networks, sac.features(batch.obs)
         rows, first = features_BF.shape
-        out_BD, actor_tape = self.actor.answer(0, features_BF)
-        draw, kept = tanh_normal(out_BD, sac._noise(rows), net.actor.bounds)
-        inputs = torch.cat([features_BF, draw.action_BA], dim=1)
-        value, of_action_BA = self._climbed(inputs, first)
+        out_BD, actor_tape = self.actor.evaluate(0, features_BF)
+        sample, cache = tanh_normal(out_BD, sac._noise(rows), net.actor.bounds)
+        inputs = torch.cat([features_BF, sample.action_BA], dim=1)
+        value, action_gradient_BA = self._actor_value(inputs, first)
         temperature = net.log_temperature.detach().exp()
-        of_out_BD = tanh_normal_gradient(kept, of_action_BA, temperature / rows)
-        self.actor.pass_back(0, actor_tape, of_out_BD, learns=True)
+        output_gradient_BD = tanh_normal_gradient(cache, action_gradient_BA, temperature / rows)
+        self.actor.backward_pass(0, actor_tape, output_gradient_BD, learns=True)
         optimizer = sac.optimizers["actor"]
         assert isinstance(optimizer, Adam)
         self.actor.step(optimizer)
-        entropy = draw.log_prob_B.mean().neg_()
+        entropy = sample.log_prob_B.mean().neg_()
         sac.step_temperature(temperature, entropy)
         return {
             "actor_loss": -temperature * entropy - value,
@@ -185,52 +191,56 @@ class StepsByHand:
         }
 
     def _target(self, batch: Transitions) -> Tensor:
-        """(B,) of the critics; `Sac.next_value` and Bellman's equation."""
+        """(B,) Bellman target of the critics, equal to `Sac.next_value` and `bellman_target`."""
         sac, config = self.sac, self.sac.config
-        features_BF = sac.features(batch.next_seen)
-        out_BD = forward(self.actor.form, self.actor.members[0], features_BF)
-        draw, _ = tanh_normal(
+        features_BF = sac.features(batch.next_obs)
+        out_BD = forward(self.actor.options, self.actor.members[0], features_BF)
+        sample, _ = tanh_normal(
             out_BD, sac._noise(len(features_BF)), sac.networks.actor.bounds, config.backup_entropy
         )
-        inputs = torch.cat([features_BF, draw.action_BA], dim=1)
-        asked = range(config.critics) if (members := sac.subset()) is None else members.tolist()
+        inputs = torch.cat([features_BF, sample.action_BA], dim=1)
+        selected = range(config.critics) if (members := sac.subset()) is None else members.tolist()
         values = [
-            forward(self.target.form, self.target.members[member], inputs) for member in asked
+            forward(self.target.options, self.target.members[member], inputs) for member in selected
         ]
-        least_B = values[0][:, 0]
+        minimum_B = values[0][:, 0]
         for value_B1 in values[1:]:
-            least_B = torch.minimum(least_B, value_B1[:, 0])
+            minimum_B = torch.minimum(minimum_B, value_B1[:, 0])
         if config.backup_entropy:
-            least_B = least_B - sac.networks.log_temperature.detach().exp() * draw.log_prob_B
-        return torch.addcmul(batch.reward_B, batch.discount_B, least_B)
+            minimum_B = minimum_B - sac.networks.log_temperature.detach().exp() * sample.log_prob_B
+        return torch.addcmul(batch.reward_B, batch.discount_B, minimum_B)
 
-    def _climbed(self, inputs: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Mean over the batch of what the actor climbs, and minus its gradient by the inputs from
+    def _actor_value(self, inputs: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """Mean critic value over the batch, and the negative gradient for the critic inputs from
         `first` on."""
-        critic, rows, mean = self.critic, len(inputs), self.sac.config.actor_value == "mean"
+        critic = self.critic
+        rows = len(inputs)
+        mean = self.sac.config.actor_value == "mean"
         members = range(len(critic.members))
-        share_B1 = torch.full((rows, 1), -1.0 / (rows * len(members)))
-        values, tapes, parts = [], [], []
+        weight_B1 = torch.full((rows, 1), -1.0 / (rows * len(members)))
+        values = []
+        tapes = []
+        input_gradients = []
         for member in members:
-            value_B1, tape = critic.answer(member, inputs)
+            value_B1, tape = critic.evaluate(member, inputs)
             values.append(value_B1)
             if mean:
-                # At once, while the member's activations are in the cache.
-                parts.append(
-                    critic.pass_back(member, tape, share_B1, learns=False, inputs_from=first)
+                # Immediately, while the activations of the member are in the cache.
+                input_gradients.append(
+                    critic.backward_pass(member, tape, weight_B1, learns=False, inputs_from=first)
                 )
             else:
                 tapes.append(tape)
         value_BE = torch.cat(values, dim=1)
         if not mean:
-            least_B1 = value_BE.amin(dim=1, keepdim=True)
-            chosen_BE = (value_BE == least_B1).to(value_BE.dtype)
-            # As autograd does: members that share the minimum share its gradient.
-            share_BE = chosen_BE / (chosen_BE.sum(dim=1, keepdim=True) * -rows)
+            minimum_B1 = value_BE.amin(dim=1, keepdim=True)
+            is_minimum_BE = (value_BE == minimum_B1).to(value_BE.dtype)
+            # As in autograd, members with the same minimum divide its gradient.
+            weight_BE = is_minimum_BE / (is_minimum_BE.sum(dim=1, keepdim=True) * -rows)
             for member, tape in enumerate(tapes):
-                share_B1 = share_BE[:, member : member + 1]
-                parts.append(
-                    critic.pass_back(member, tape, share_B1, learns=False, inputs_from=first)
+                weight_B1 = weight_BE[:, member : member + 1]
+                input_gradients.append(
+                    critic.backward_pass(member, tape, weight_B1, learns=False, inputs_from=first)
                 )
-            value_BE = least_B1
-        return value_BE.mean(), torch.stack(parts).sum(0)  # type: ignore[arg-type]
+            value_BE = minimum_B1
+        return value_BE.mean(), torch.stack(input_gradients).sum(0)  # type: ignore[arg-type]

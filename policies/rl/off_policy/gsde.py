@@ -1,15 +1,15 @@
-"""gSDE: exploration by a random matrix that is kept for a while (Raffin et al., arXiv 2005.05719).
+"""Adds generalised state-dependent exploration (gSDE) to SAC (Raffin et al., arXiv 2005.05719).
 
-A raw action is mu(s) + Theta^T phi(s) with phi the actor's last hidden layer and Theta ~ N(0, S^2),
-one deviation per feature and entry of the action; tanh lies on top. Between draws of Theta the
-action is a function of the state, so a robot moves smoothly.
+An action before tanh is mu(s) + Theta^T phi(s), where phi is the last hidden layer of the actor and
+Theta ~ N(0, S^2) has one standard deviation per feature and action entry. Theta is kept for several
+steps, in which the action is a deterministic function of the state, so the robot moves smoothly.
 
-Over Theta, a raw action is N(mu, phi^2 S^2). Updates draw from this law, row by row: the loss has
-the same mean as with one Theta for a batch (stable-baselines3), and less variance. As there, phi is
-detached in the variance unless `gsde_learn_features` says otherwise; the code of its SAC does let
-it learn.
+Marginalised over Theta, the action before tanh is N(mu, phi^2 S^2). Updates sample from this
+distribution for each row: the loss has the same expectation as with one Theta per batch
+(stable-baselines3) and less variance. As there, phi is detached in the variance by default; the SAC
+of stable-baselines3 does not detach it (`gsde_learn_features`).
 
-Shape suffixes: B batch, N worlds, F inputs, P features, A action.
+Shape suffixes: B batch, N environments, F inputs, P features, A action.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from policies.rl.networks.adam import Adam
 from policies.rl.networks.ensemble import EnsembleMlp
 from policies.rl.off_policy.config import SacConfig
 from policies.rl.off_policy.sac import Sac
-from policies.rl.off_policy.tanh_gaussian import Draw, tanh_normal_log_prob
+from policies.rl.off_policy.tanh_gaussian import ActionSample, tanh_normal_log_prob
 from policies.rl.replay.transitions import Observations, Sizes
 from robots.errors import HandoffError
 
@@ -34,28 +34,27 @@ FLOOR = 1e-6
 
 
 class GsdeActor(nn.Module):
-    """Takes the place of `policies.rl.off_policy.tanh_gaussian.TanhGaussian`.
+    """Actor with gSDE; replaces `policies.rl.off_policy.tanh_gaussian.TanhGaussian`.
 
     Args:
-        features: F.
-        actions: A.
-        config: sizes and gSDE's options.
+        features: number of inputs F.
+        actions: entries A of an action.
+        config: layers and options of gSDE.
     """
 
     def __init__(self, features: int, actions: int, config: SacConfig) -> None:
         super().__init__()
-        self.actions, self.learn_features, self.expln = (
-            actions,
-            config.gsde_learn_features,
-            config.gsde_expln,
-        )
+        self.actions = actions
+        self.learn_features = config.gsde_learn_features
+        self.expln = config.gsde_expln
         self.network = EnsembleMlp(1, features, config.actor, actions, config.final_scale)
         self.log_std_PA = nn.Parameter(
             torch.full((config.actor.hidden[-1], actions), config.gsde_log_std_init)
         )
 
     def deviations(self) -> Tensor:
-        """(P, A) S: exp of the parameters, or expln, which grows slowly above 0."""
+        """(P, A) standard deviations S: exp of the parameters, or expln, which grows
+        logarithmically above 0."""
         if not self.expln:
             return self.log_std_PA.exp()
         negative = self.log_std_PA.clamp(max=0.0).exp()
@@ -64,50 +63,51 @@ class GsdeActor(nn.Module):
         )
 
     def mean_and_features(self, features_BF: Tensor) -> tuple[Tensor, Tensor]:
-        """mu (B, A) before tanh, and phi (B, P) as exploration sees it."""
+        """Mean mu (B, A) before tanh, and features phi (B, P) for exploration, detached unless
+        `learn_features`."""
         phi_BP = self.network.hidden(features_BF)[0]
         mean_BA = torch.addmm(self.network.biases[-1][0], phi_BP, self.network.weights[-1][0])
         return mean_BA, phi_BP if self.learn_features else phi_BP.detach()
 
     def moments(self, features_BF: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log of the deviation before tanh over all Theta, (B, A) each."""
+        """Mean and log standard deviation before tanh, marginalised over Theta, (B, A) each."""
         mean_BA, phi_BP = self.mean_and_features(features_BF)
         variance_BA = phi_BP.square() @ self.deviations().square()
         return mean_BA, 0.5 * torch.log(variance_BA + FLOOR)
 
-    def sample(self, features_BF: Tensor, noise_BA: Tensor) -> Draw:
-        """Reparameterised actions for standard normal `noise_BA`, a Theta of its own for every
+    def sample(self, features_BF: Tensor, noise_BA: Tensor) -> ActionSample:
+        """Reparameterised actions from standard normal `noise_BA`, with an independent Theta per
         row."""
         mean_BA, log_std_BA = self.moments(features_BF)
         raw_BA = torch.addcmul(mean_BA, log_std_BA.exp(), noise_BA)
-        return Draw(torch.tanh(raw_BA), tanh_normal_log_prob(noise_BA, log_std_BA, raw_BA))
+        return ActionSample(torch.tanh(raw_BA), tanh_normal_log_prob(noise_BA, log_std_BA, raw_BA))
 
     def mode(self, features_BF: Tensor) -> Tensor:
-        """(B, A): tanh of the mean."""
+        """(B, A) tanh of the mean."""
         return torch.tanh(self.mean_and_features(features_BF)[0])
 
     def log_prob(self, features_BF: Tensor, action_BA: Tensor) -> Tensor:
-        """(B,) log-density of given actions, which are kept off the bounds by 1e-6 [nat]."""
+        """(B,) log-density of given actions, clipped to 1e-6 inside the bounds [nat]."""
         mean_BA, log_std_BA = self.moments(features_BF)
         raw_BA = torch.atanh(action_BA.clamp(-1.0 + 1e-6, 1.0 - 1e-6))
         return tanh_normal_log_prob((raw_BA - mean_BA) / log_std_BA.exp(), log_std_BA, raw_BA)
 
     def explore(self, features_NF: Tensor, theta_NPA: Tensor) -> Tensor:
-        """(N, A) actions with the given Theta of every row."""
+        """(N, A) actions with the given Theta for each row."""
         mean_NA, phi_NP = self.mean_and_features(features_NF)
         return torch.tanh(mean_NA + torch.einsum("np,npa->na", phi_NP, theta_NPA))
 
 
 class GsdeSac(Sac):
-    """SAC that explores by gSDE: the Theta of every world is drawn anew after `gsde` steps.
+    """SAC with gSDE; the Theta of each environment is resampled after `gsde` steps.
 
     Args:
-        config: options; `gsde` at least 1.
-        sizes: of the data.
-        seed: of weights and noise.
+        config: options; `gsde` is at least 1.
+        sizes: sizes of observations and actions.
+        seed: seed of initial weights and noise.
 
     Raises:
-        HandoffError: `gsde` is 0, the deviation is to be fixed, or the acting weights averaged.
+        HandoffError: `gsde` is 0, or `fixed_std` or `actor_ema` is set.
     """
 
     def __init__(self, config: SacConfig, sizes: Sizes, seed: int = 0) -> None:
@@ -116,7 +116,9 @@ class GsdeSac(Sac):
                 f"gsde: gsde = {config.gsde} steps and fixed_std = {config.fixed_std}; expected at least 1 and None."
             )
         if config.actor_ema is not None:
-            raise HandoffError("gsde: it acts with the newest weights. Leave `actor_ema` out.")
+            raise HandoffError(
+                f"gsde: actor_ema is {config.actor_ema}, but gSDE acts with the current weights. Leave `actor_ema` out."
+            )
         super().__init__(config, sizes, seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -128,23 +130,24 @@ class GsdeSac(Sac):
         self._age = 0
 
     @torch.no_grad()
-    def act_on(self, seen: Observations, draw: np.random.Generator | None = None) -> np.ndarray:
-        """(N, A) actions in [-1, 1]: exploring with the present Theta, or without `draw` the
-        policy's mode.
+    def act_on(self, obs: Observations, rng: np.random.Generator | None = None) -> np.ndarray:
+        """(N, A) actions in [-1, 1] with the current Theta, or the mode of the policy without
+        `rng`.
 
-        `draw` is used when Theta is due: after `gsde` calls, or when the number of rows changes.
+        Theta is resampled with `rng` after `gsde` calls, or if the number of rows changes.
         """
-        if draw is None:
-            return super().act_on(seen)
-        features_NF = self.features(seen)
+        if rng is None:
+            return super().act_on(obs)
+        features_NF = self.features(obs)
         if (
             self._theta_NPA is None
             or len(self._theta_NPA) != len(features_NF)
             or self._age >= self.config.gsde
         ):
             deviations = self.actor.deviations()
-            noise = draw.standard_normal((len(features_NF), *deviations.shape), dtype=np.float32)
-            self._theta_NPA, self._age = torch.from_numpy(noise) * deviations, 0
+            noise = rng.standard_normal((len(features_NF), *deviations.shape), dtype=np.float32)
+            self._theta_NPA = torch.from_numpy(noise) * deviations
+            self._age = 0
         self._age += 1
         action = self.actor.explore(features_NF, self._theta_NPA)
         if self.networks.gripper is not None:
@@ -153,10 +156,11 @@ class GsdeSac(Sac):
         return action.numpy()
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Sac.state_dict`; the present Theta and its age belong to it."""
+        """State of `Sac`, the current Theta and its age [steps]."""
         return {**super().state_dict(), "theta": self._theta_NPA, "age": self._age}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes `state_dict` over."""
+        """Restores a `state_dict`."""
         super().load_state_dict(state)
-        self._theta_NPA, self._age = state["theta"], state["age"]
+        self._theta_NPA = state["theta"]
+        self._age = state["age"]

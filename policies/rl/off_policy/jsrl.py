@@ -1,15 +1,14 @@
-"""JSRL: a guide acts first, the learner afterwards, and the guide less and less (Uchendu et al.,
-arXiv 2204.02372).
+"""Implements jump-start RL (JSRL): a guide policy acts first, then the learner, and the guide's
+part shrinks over training (Uchendu et al., arXiv 2204.02372).
 
-Two ways to make it less: a curriculum, whose stages advance while the evaluated return holds, or a
-length drawn anew for every episode. All steps are data for the learner, whoever acted.
+The guide's part is set by a curriculum, whose stages advance while the evaluated return is
+maintained, or sampled for each episode. The learner trains on all steps, of guide and learner.
 
-Followed is the paper: the guide acts for the first H steps. A widely used code lets it act for H +
-1. That code's rule for the curriculum is kept: the first evaluation sets what is to be held, and
-   every later one that holds it, within the
-tolerance, advances by one stage.
+As in the paper, the guide acts for the first H steps; a widely used implementation lets it act for
+H + 1. The curriculum rule is that of this implementation: the first evaluation sets the reference
+return, and each later evaluation that reaches it, within the tolerance, advances by one stage.
 
-Shape suffixes: N worlds, A action.
+Shape suffixes: N environments, A action.
 """
 
 from __future__ import annotations
@@ -24,33 +23,35 @@ from robots.errors import HandoffError
 
 @config
 class JsrlConfig:
-    """How long the guide acts."""
+    """Number of steps for which the guide acts; [C] is a widely used implementation."""
 
     max_horizon: int = 60
-    """H at the start: steps in which the guide can solve the task [C: 60 of 150 in PointMaze]."""
+    """Initial number of guide steps H; the guide should be able to solve the task in them [C: 60 of
+    150 in PointMaze]."""
     variant: Literal["curriculum", "random"] = "curriculum"
-    """`random` draws H of every episode uniformly from 0 to `max_horizon`."""
+    """Schedule of H: `curriculum`, or `random`, which samples H of each episode uniformly from 0 to
+    `max_horizon`."""
     stages: int = 10
-    """Stages in which H goes from `max_horizon` to 0 [C]."""
+    """Stages of the curriculum, over which H decreases from `max_horizon` to 0 [C]."""
     tolerance: float = 0.0
-    """Share of the best moving return by which a stage's return may lie below it, and advance [C:
-    0]."""
+    """Fraction of the best moving average by which a return may be below it and still advance the
+    curriculum [C: 0]."""
     window: int = 1
-    """Evaluations in the moving return [C: 1]."""
+    """Evaluations in the moving average of the return [C: 1]."""
     episodes: int = 20
-    """Episodes of an evaluation [C]."""
+    """Episodes per evaluation [C]."""
 
 
 class GuideSchedule:
-    """Where the guide's share stands.
+    """Schedule of the number of guide steps.
 
     Args:
-        config: see there.
-        seed: of the lengths of `random`; the length of an episode depends on nothing but it and the
-            episode's number.
+        config: options.
+        seed: seed of the variant `random`; H of an episode depends only on the seed and the episode
+            number.
 
     Raises:
-        HandoffError: no stages, no window, or a negative horizon.
+        HandoffError: `stages` or `window` is below 1, or `max_horizon` is negative.
     """
 
     def __init__(self, config: JsrlConfig, seed: int = 0) -> None:
@@ -64,42 +65,49 @@ class GuideSchedule:
         self.horizons = (
             np.linspace(config.max_horizon, 0, config.stages + 1).round().astype(np.int64)
         )
-        """(stages + 1,) H of every stage, the last 0."""
+        """H of each stage, (stages + 1,); the last is 0."""
         self.stage = 0
         self.best = -np.inf
-        """The largest moving return so far."""
+        """Best moving average of the return so far."""
         self.returns: list[float] = []
-        """Of the last evaluations, `window` at most."""
+        """Returns of the last evaluations, at most `window`."""
 
     def horizon(self, episode_N: np.ndarray) -> np.ndarray:
-        """(N,) steps for which the guide acts in the episodes of the given numbers."""
+        """(N,) number of guide steps H in the given episodes."""
         if self.config.variant == "curriculum":
             return np.full(len(episode_N), self.horizons[self.stage])
         high = self.config.max_horizon + 1
         return np.array(
-            [np.random.default_rng([self.seed, int(one)]).integers(high) for one in episode_N]
+            [
+                np.random.default_rng([self.seed, int(episode)]).integers(high)
+                for episode in episode_N
+            ]
         )
 
     def act(
-        self, episode_N: np.ndarray, number_N: np.ndarray, guide_NA: np.ndarray, own_NA: np.ndarray
+        self,
+        episode_N: np.ndarray,
+        number_N: np.ndarray,
+        guide_NA: np.ndarray,
+        learner_NA: np.ndarray,
     ) -> np.ndarray:
-        """(N, A) the guide's actions in the first H steps of an episode, the learner's own after
-        them.
+        """(N, A) actions: those of the guide in the first H steps of an episode, then the
+        learner's.
 
         Args:
-            episode_N: numbers of the episodes.
-            number_N: of the step within its episode, from 0.
-            guide_NA: what the guide would do.
-            own_NA: what the learner would do.
+            episode_N: episode numbers.
+            number_N: step numbers within the episodes, from 0.
+            guide_NA: actions of the guide.
+            learner_NA: actions of the learner.
         """
-        return np.where((number_N < self.horizon(episode_N))[:, None], guide_NA, own_NA)
+        return np.where((number_N < self.horizon(episode_N))[:, None], guide_NA, learner_NA)
 
-    def evaluated(self, mean_return: float) -> bool:
-        """Takes note of an evaluation of guide and learner together, and says whether the
-        curriculum advanced.
+    def record_evaluation(self, mean_return: float) -> bool:
+        """Records an evaluation of guide and learner together; returns whether the curriculum
+        advanced.
 
         Args:
-            mean_return: over `episodes` episodes of the present stage.
+            mean_return: mean return over `episodes` episodes at the current stage.
         """
         if self.config.variant == "random":
             return False
@@ -115,11 +123,11 @@ class GuideSchedule:
         return bool(advances)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands, for `load_state_dict`."""
+        """State of the curriculum, for `load_state_dict`."""
         return {"stage": self.stage, "best": float(self.best), "returns": list(self.returns)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes `state_dict` over."""
+        """Restores a `state_dict`."""
         self.stage = state["stage"]
         self.best = state["best"]
         self.returns = list(state["returns"])

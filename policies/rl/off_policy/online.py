@@ -1,7 +1,7 @@
-"""Learner and worlds in lockstep, in one process: every run repeats itself. The form in which
-learners are tested.
+"""Trains off-policy learners online, with environments and learner in lockstep in one process.
 
-Between processes, where the actor never waits, the same learner runs in `policies.rl.hil.learner`.
+Runs are reproducible, so learners are tested in this form. With an asynchronous actor in another
+process, the same learners run in `policies.rl.hil.learner`.
 """
 
 from __future__ import annotations
@@ -18,148 +18,152 @@ from policies.rl.off_policy.config import OnlineConfig
 from policies.rl.replay.buffer import Replay
 from policies.rl.replay.transitions import Transitions, concatenated
 from robots.errors import HandoffError
-from robots.wire.steps import Steps, chosen
+from robots.wire.steps import Steps, select_steps
 
 
 class Learner(Protocol):
-    """What learns online: acts, updates, and can be saved whole."""
+    """Interface of off-policy learners: act, update, save and restore."""
 
-    def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
-        """(N, A) actions in [-1, 1]; without `draw` the deterministic ones."""
+    def act(self, vector_NO: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+        """(N, A) actions in [-1, 1] for observation vectors (N, O); deterministic without `rng`."""
         ...
 
     def update(self, minibatches: Sequence[Transitions]) -> dict[str, Any]:
-        """One update on U minibatches; returns scalars."""
+        """One update on U minibatches; returns scalar metrics."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next update depends on."""
+        """Complete state of the learner."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes `state_dict` over."""
+        """Restores a `state_dict`."""
         ...
 
 
-def due(config: OnlineConfig, steps: int) -> int:
-    """Updates that ought to have been made after `steps` steps of the environment.
+def updates_due(config: OnlineConfig, steps: int) -> int:
+    """Number of updates due after `steps` environment steps in total.
 
-    A function of the count alone, so that neither rounding nor a resumed run can gain or lose one.
+    It depends only on the step count, so rounding and resumed runs add or lose no updates.
     """
     return math.floor(config.updates_per_step * max(0, steps - config.training_starts) + 1e-9)
 
 
-class Batches:
-    """Draws minibatches, half of them (or as said) from the demonstration buffer.
+class MinibatchSampler:
+    """Samples minibatches with a fixed fraction from the demonstration buffer.
 
     Args:
-        config: sizes and shares.
-        replay: all steps.
-        demos: demonstrations and corrections; may be empty or missing.
+        config: batch size and `demo_share`.
+        replay: buffer of all steps.
+        demos: buffer of demonstrations and corrections; may be empty or None.
 
     Raises:
-        HandoffError: sizes or shares out of range.
+        HandoffError: batch_size, minibatches or demo_share is out of range.
     """
 
     def __init__(self, config: OnlineConfig, replay: Replay, demos: Replay | None = None) -> None:
         if config.batch_size < 1 or config.minibatches < 1 or not 0.0 <= config.demo_share <= 1.0:
             raise HandoffError(
                 f"online: batch_size {config.batch_size}, minibatches {config.minibatches}, demo_share "
-                f"{config.demo_share}; the first two must be at least 1, the share between 0 and 1."
+                f"{config.demo_share}; expected at least 1, at least 1, and from 0 to 1."
             )
         self.config = config
         self.replay = replay
         self.demos = demos
 
-    def __call__(self, draw: np.random.Generator) -> Transitions:
-        """One minibatch; exactly `round(demo_share * batch_size)` rows come from the
+    def __call__(self, rng: np.random.Generator) -> Transitions:
+        """One minibatch, with exactly `round(demo_share * batch_size)` rows from the
         demonstrations.
 
-        While one of the buffers is empty the other gives all rows.
+        While one buffer is empty, all rows come from the other.
 
         Raises:
-            HandoffError: both are empty, or the one that must give all rows is.
+            HandoffError: both buffers are empty, or the replay is empty and `demo_share` is 0.
         """
         size = self.config.batch_size
-        share = round(self.config.demo_share * size)
+        demo_rows = round(self.config.demo_share * size)
         if self.demos is None or not len(self.demos):
-            return self.replay.sample(size, draw)
-        if share and not len(self.replay):
-            share = size
+            return self.replay.sample(size, rng)
+        if demo_rows and not len(self.replay):
+            demo_rows = size
         parts = []
-        if share < size:
-            parts.append(self.replay.sample(size - share, draw))
-        if share:
+        if demo_rows < size:
+            parts.append(self.replay.sample(size - demo_rows, rng))
+        if demo_rows:
             parts.append(
-                self.demos.sample(share, draw)._replace(demo_B=torch.ones(share, dtype=torch.bool))
+                self.demos.sample(demo_rows, rng)._replace(
+                    demo_B=torch.ones(demo_rows, dtype=torch.bool)
+                )
             )
         return parts[0] if len(parts) == 1 else concatenated(parts)
 
 
-class Progressed(NamedTuple):
-    """Where an online run stands: with learner, replay and worlds all that its next step depends
-    on."""
+class OnlineProgress(NamedTuple):
+    """Progress of an online run; together with learner, replay and environments, its complete
+    state."""
 
     steps: int = 0
-    """Of the environment, over all worlds."""
+    """Environment steps, summed over all environments."""
     updates: int = 0
+    """Updates of the learner."""
 
 
 def store(steps: Steps, replay: Replay, demos: Replay | None) -> None:
-    """All steps go to `replay`; those of a person go to `demos` as well (HIL-SERL)."""
+    """Appends all steps to `replay`, and interventions also to `demos` (HIL-SERL)."""
     replay.append(steps)
     if demos is not None and steps.intervention.any():
-        demos.append(chosen(steps, steps.intervention))
+        demos.append(select_steps(steps, steps.intervention))
 
 
 def learn_online(
     learner: Learner,
-    batches: Batches,
+    batches: MinibatchSampler,
     collect: Callable[[Learner, np.random.Generator], Steps],
     config: OnlineConfig,
     steps: int,
     seed: int = 0,
-    watch: Callable[[Progressed, dict[str, Any]], None] = lambda progressed, metrics: None,
-    begin: Progressed | None = None,
-) -> Progressed:
-    """Collects and learns in turn until `steps` steps of the environment have been made.
+    watch: Callable[[OnlineProgress, dict[str, Any]], None] = lambda progressed, metrics: None,
+    begin: OnlineProgress | None = None,
+) -> OnlineProgress:
+    """Alternates between environment steps and updates until `steps` environment steps are made.
 
-    Chance comes from the seed and the counts alone, so a run that goes on from its learner's and
-    buffers' `state_dict`, the worlds as they were and `begin` repeats bit by bit what it would have
-    done.
+    Random numbers depend only on the seed and the counts. A run that is resumed from the
+    `state_dict` of learner and buffers, the same environment states and `begin` is therefore
+    bit-identical to an uninterrupted one.
 
     Args:
-        learner: acts and learns.
-        batches: what it learns from; its replay is filled here.
-        collect: makes one step in every world with the learner's (or a person's) actions and
-            returns them.
-        config: how often to learn.
-        steps: of the environment, over all worlds, those before `begin` among them.
-        seed: of exploration and minibatches.
-        watch: told after every step how far the run is, and what the last update said (nothing
-            before the first).
-        begin: what an earlier call returned; None begins anew.
+        learner: acts and is trained.
+        batches: minibatch sampler; steps are appended to its buffers.
+        collect: makes one step in every environment with the actions of the given learner (or of a
+            person) and returns the steps.
+        config: ratio of updates to steps.
+        steps: total number of environment steps over all environments, including those before
+            `begin`.
+        seed: seed of exploration and minibatches.
+        watch: called after every step with the progress and the metrics of the last update, which
+            are empty before the first update.
+        begin: progress returned by an earlier call; None starts at 0.
 
     Returns:
-        Where the run stands; with several worlds a little over `steps`.
+        Progress at the end; with several environments, slightly more than `steps`.
     """
-    made, updates = begin or Progressed()
+    done, updates = begin or OnlineProgress()
     metrics: dict[str, Any] = {}
-    while made < steps:
-        actor = _Uniform(learner) if made < config.random_steps else learner
-        new = collect(actor, np.random.default_rng([seed, LearnerStream.EXPLORATION, made]))
+    while done < steps:
+        actor = _UniformActions(learner) if done < config.random_steps else learner
+        new = collect(actor, np.random.default_rng([seed, LearnerStream.EXPLORATION, done]))
         store(new, batches.replay, batches.demos)
-        made += new.rows
-        while updates < due(config, made):
-            draw = np.random.default_rng([seed, LearnerStream.REPLAY, updates])
-            metrics = learner.update([batches(draw) for _ in range(config.minibatches)])
+        done += new.rows
+        while updates < updates_due(config, done):
+            rng = np.random.default_rng([seed, LearnerStream.REPLAY, updates])
+            metrics = learner.update([batches(rng) for _ in range(config.minibatches)])
             updates += 1
-        watch(Progressed(made, updates), metrics)
-    return Progressed(made, updates)
+        watch(OnlineProgress(done, updates), metrics)
+    return OnlineProgress(done, updates)
 
 
-class _Uniform:
-    """A learner as it is, but for its actions, which are uniform."""
+class _UniformActions:
+    """Wraps a learner so that its exploration actions are uniformly random."""
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
@@ -167,11 +171,9 @@ class _Uniform:
         self.state_dict = learner.state_dict
         self.load_state_dict = learner.load_state_dict
 
-    def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
-        """See `Learner.act`; without `draw` the learner's own."""
-        action_NA = self.learner.act(vector_NO, draw)
+    def act(self, vector_NO: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+        """Uniform actions in [-1, 1]; without `rng`, those of the learner."""
+        action_NA = self.learner.act(vector_NO, rng)
         return (
-            action_NA
-            if draw is None
-            else draw.uniform(-1.0, 1.0, action_NA.shape).astype(np.float32)
+            action_NA if rng is None else rng.uniform(-1.0, 1.0, action_NA.shape).astype(np.float32)
         )

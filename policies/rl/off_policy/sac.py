@@ -1,10 +1,11 @@
-"""The SAC core: RLPD, SERL, HIL-SERL, RLIF and WSRL's online part are options of it.
+"""Implements soft actor-critic (SAC) with the options of RLPD, SERL, HIL-SERL, RLIF and WSRL.
 
-Followed is the released code of HIL-SERL and RLPD: no entropy in the target and the mean of the
-critics for the actor, unless the options say otherwise. Within an update the actor sees the critics
-after their step, as in RLPD; the code of HIL-SERL takes both gradients at the old weights.
+The implementation follows the released code of HIL-SERL and RLPD: by default, no entropy in the
+Bellman target, and the actor maximises the mean of the critics. Within an update, the actor uses
+the critics after their step, as in RLPD; the code of HIL-SERL computes both gradients at the old
+weights.
 
-Shape suffixes: B batch, E members, A action, C commands of the hand, F features.
+Shape suffixes: B batch, E members, A action, C gripper commands, F features.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from policies.rl.networks.critics import (
     squared_error,
 )
 from policies.rl.networks.ensemble import EnsembleMlp, Features, move_towards
-from policies.rl.networks.image_encoder import augmented, looked_at
+from policies.rl.networks.image_encoder import augmented, encode_observations
 from policies.rl.networks.learner_state import learner_state, load_learner_state
 from policies.rl.off_policy.config import SacConfig
-from policies.rl.off_policy.fused_sac import StepsByHand
+from policies.rl.off_policy.fused_sac import FusedSteps
 from policies.rl.off_policy.sac_networks import SacNetworks
 from policies.rl.off_policy.tanh_gaussian import TanhGaussian
 from policies.rl.replay.transitions import Observations, Sizes, Transitions
@@ -36,26 +37,26 @@ from policies.training.optimizer import ema_decay
 
 _OVERRIDABLE = ("critic_loss", "actor_loss", "next_value", "features", "target_features")
 _OVERRIDABLE += ("_update_critic", "_update_actor", "_step", "_noise")
-"""Members of `Sac` that its fused steps stand for: a learner that overrides one of them learns by
+"""Methods of `Sac` that the fused steps replace; a learner that overrides one of them uses
 autograd."""
 
 Metrics = dict[str, Tensor]
-"""Scalars of one update, detached."""
+"""Detached scalars of one update."""
 
 EMA_POWER = 0.75
-"""With which the running mean of the acting weights grows slow; diffusion_policy's."""
+"""Exponent of the warm-up of the weight average; that of diffusion_policy."""
 
 
 class Sac:
-    """The learner: networks, optimisers and a count of its updates.
+    """SAC learner: networks, optimisers and the number of updates.
 
-    All its chance comes from the seed and the count, so an update can be repeated.
+    Random numbers depend only on the seed and the number of updates, so updates are reproducible.
 
     Args:
         config: options.
-        sizes: of the data.
-        seed: of weights and noise.
-        backbones: frozen networks for the pictures; see
+        sizes: sizes of observations and actions.
+        seed: seed of initial weights and noise.
+        backbones: frozen image backbones per camera; see
             `policies.rl.networks.image_encoder.Encoder`.
     """
 
@@ -77,7 +78,7 @@ class Sac:
         self.target_entropy = (
             -0.5 * self.continuous if config.target_entropy is None else config.target_entropy
         )
-        # Critics train the encoder, SAC's and the hand's each with moments of their own [C].
+        # The critics of SAC and of the gripper train the encoder with separate optimisers [C].
         encoder = [parameter for parameter in net.features.parameters() if parameter.requires_grad]
         self.optimizers: dict[str, Optimizer] = {
             "critic": Adam([*net.critic.parameters(), *encoder], config.learning_rate),
@@ -89,23 +90,23 @@ class Sac:
                 [*net.gripper.parameters(), *encoder], config.gripper.learning_rate
             )
         self.updates = 0
-        self.by_hand = True
-        """Whether the plain form's gradients come from `policies.rl.off_policy.fused_sac`, which is
-        faster, or from autograd."""
-        self._steps: StepsByHand | None = None
+        self.fused = True
+        """Whether to use the faster steps of `policies.rl.off_policy.fused_sac` where they apply,
+        instead of autograd."""
+        self._steps: FusedSteps | None = None
         self._generator = torch.Generator()
 
     def update(self, minibatches: Sequence[Transitions]) -> Metrics:
-        """One critic step per minibatch, then one step of actor and temperature on the last.
+        """One critic step per minibatch, then one actor and temperature step on the last minibatch.
 
-        With U minibatches this is RLPD's update at U updates per data; HIL-SERL has two.
+        With U minibatches this is an update of RLPD with update-to-data ratio U; HIL-SERL uses 2.
         """
         self._generator.manual_seed(mixed_seed(self.seed, self.updates))
         minibatches = [
             augmented(batch, self.config.encoder.shift, self._generator) for batch in minibatches
         ]
         metrics: Metrics = {}
-        steps = self._steps_by_hand()
+        steps = self._fused_steps()
         for batch in minibatches:
             metrics |= self._update_critic(batch) if steps is None else steps.critic_step(batch)
             if self.networks.gripper is not None:
@@ -113,34 +114,36 @@ class Sac:
         last = minibatches[-1]
         metrics |= self._update_actor(last) if steps is None else steps.actor_step(last)
         if self.config.actor_ema is not None:
-            self.networks.average(1.0 - ema_decay(self.updates, EMA_POWER, self.config.actor_ema))
+            self.networks.update_ema(
+                1.0 - ema_decay(self.updates, EMA_POWER, self.config.actor_ema)
+            )
         self.updates += 1
         return metrics
 
-    def _steps_by_hand(self) -> StepsByHand | None:
-        if not self.by_hand:
+    def _fused_steps(self) -> FusedSteps | None:
+        if not self.fused:
             return None
-        if self._steps is None or not self._steps.fits():
-            self._steps = steps_by_hand(self)
+        if self._steps is None or not self._steps.is_valid():
+            self._steps = fused_steps(self)
         return self._steps
 
     @torch.no_grad()
-    def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
-        """(N, A) actions in [-1, 1] for observations (N, O): drawn with `draw`, or without it the
-        policy's mode."""
+    def act(self, vector_NO: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+        """(N, A) actions in [-1, 1] for observation vectors (N, O): sampled with `rng`, or the mode
+        of the policy if it is None."""
         return self.act_on(
-            Observations(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32))), draw
+            Observations(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32))), rng
         )
 
     @torch.no_grad()
-    def act_on(self, seen: Observations, draw: np.random.Generator | None = None) -> np.ndarray:
-        """(N, A) actions likewise, for vectors and pictures."""
-        features = self.features(seen)
+    def act_on(self, obs: Observations, rng: np.random.Generator | None = None) -> np.ndarray:
+        """(N, A) actions in [-1, 1] for observation vectors and images; see `act`."""
+        features = self.features(obs)
         actor, gripper = self.networks.acting()
-        if draw is None:
+        if rng is None:
             action = actor.mode(features)
         else:
-            noise = draw.standard_normal((len(features), self.continuous), dtype=np.float32)
+            noise = rng.standard_normal((len(features), self.continuous), dtype=np.float32)
             action = actor.sample(features, torch.from_numpy(noise)).action_BA
         if gripper is not None:
             command = gripper(features)[0].argmax(dim=1, keepdim=True) - 1
@@ -148,25 +151,25 @@ class Sac:
         return action.numpy()
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimisers and the count; all that the next update depends on."""
+        """Complete state: weights, optimisers and number of updates."""
         return learner_state(self.networks, self.optimizers, self.updates)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes `state_dict` over."""
+        """Restores a `state_dict`."""
         self.updates = load_learner_state(state, self.networks, self.optimizers)
 
-    def features(self, seen: Observations) -> Tensor:
-        """(B, F): what critics and actor are shown."""
-        return looked_at(self.networks.features, seen)
+    def features(self, obs: Observations) -> Tensor:
+        """(B, F) features of the observations for critics and actor."""
+        return encode_observations(self.networks.features, obs)
 
-    def target_features(self, seen: Observations) -> Tensor | None:
-        """(B, F) what the target critics are shown where an encoder learns; None: the same as
-        all."""
+    def target_features(self, obs: Observations) -> Tensor | None:
+        """(B, F) features for the target critics from the target encoder; None without an image
+        encoder, when they are the same as `features`."""
         target = self.networks.features_target
-        return None if target is None else looked_at(target, seen)
+        return None if target is None else encode_observations(target, obs)
 
     def subset(self) -> Tensor | None:
-        """Indices of the target critics to be asked, drawn; None of all."""
+        """Randomly selected target critics for the Bellman target; None selects all."""
         size, members = self.config.subset, self.config.critics
         return (
             None
@@ -175,25 +178,27 @@ class Sac:
         )
 
     def next_value(self, features_BF: Tensor, target_BF: Tensor | None = None) -> Tensor:
-        """(B,) value of the next state under the policy, by the target critics, who see `target_BF`
-        where given."""
+        """(B,) value of the next state under the policy by the target critics, which use the
+        features `target_BF` if given."""
         config, net = self.config, self.networks
-        draw = net.actor.sample(features_BF, self._noise(len(features_BF)))
+        sample = net.actor.sample(features_BF, self._noise(len(features_BF)))
         members = self.subset()
-        inputs = torch.cat([features_BF if target_BF is None else target_BF, draw.action_BA], dim=1)
+        inputs = torch.cat(
+            [features_BF if target_BF is None else target_BF, sample.action_BA], dim=1
+        )
         value_B = net.critic_target(inputs, members)[..., 0].amin(dim=0)
         if config.backup_entropy:
-            value_B = value_B - net.log_temperature.exp() * draw.log_prob_B
+            value_B = value_B - net.log_temperature.exp() * sample.log_prob_B
         return value_B
 
     def critic_loss(self, batch: Transitions) -> tuple[Tensor, Metrics]:
-        """The critics' loss on one minibatch, and what it tells."""
+        """Loss of the critics on one minibatch, and metrics."""
         with torch.no_grad():
-            after = batch.next_seen
-            next_value_B = self.next_value(self.features(after), self.target_features(after))
+            next_obs = batch.next_obs
+            next_value_B = self.next_value(self.features(next_obs), self.target_features(next_obs))
             target_B = bellman_target(batch.reward_B, batch.discount_B, next_value_B)
         action_BA = batch.action_BA[:, : self.continuous]
-        inputs = torch.cat([self.features(batch.seen), action_BA], dim=1)
+        inputs = torch.cat([self.features(batch.obs), action_BA], dim=1)
         value_EB = self.networks.critic(inputs)[..., 0]
         loss = squared_error(value_EB, target_B)
         return loss, {
@@ -203,17 +208,17 @@ class Sac:
         }
 
     def actor_loss(self, batch: Transitions) -> tuple[Tensor, Metrics]:
-        """The actor's loss on one minibatch, and what it tells."""
+        """Loss of the actor on one minibatch, and metrics."""
         net = self.networks
         with torch.no_grad():
-            features_BF = self.features(batch.seen)
-        draw = net.actor.sample(features_BF, self._noise(batch.rows))
-        value_EB = net.critic(torch.cat([features_BF, draw.action_BA], dim=1))[..., 0]
+            features_BF = self.features(batch.obs)
+        sample = net.actor.sample(features_BF, self._noise(batch.rows))
+        value_EB = net.critic(torch.cat([features_BF, sample.action_BA], dim=1))[..., 0]
         value_B = (
             value_EB.mean(dim=0) if self.config.actor_value == "mean" else value_EB.amin(dim=0)
         )
-        loss = (net.log_temperature.detach().exp() * draw.log_prob_B - value_B).mean()
-        return loss, {"actor_loss": loss.detach(), "entropy": -draw.log_prob_B.detach().mean()}
+        loss = (net.log_temperature.detach().exp() * sample.log_prob_B - value_B).mean()
+        return loss, {"actor_loss": loss.detach(), "entropy": -sample.log_prob_B.detach().mean()}
 
     def _update_critic(self, batch: Transitions) -> Metrics:
         loss, metrics = self.critic_loss(batch)
@@ -224,21 +229,22 @@ class Sac:
         return metrics
 
     def _update_gripper(self, batch: Transitions) -> Metrics:
-        """Double DQN on the hand's commands; the toggles' penalty enters here and nowhere else."""
+        """Double DQN step on the gripper commands; only here the toggle penalty is added to the
+        reward."""
         net, config = self.networks, self.config.gripper
         assert net.gripper is not None
         assert net.gripper_target is not None
         assert config is not None
         with torch.no_grad():
-            after_BF = self.features(batch.next_seen)
-            slow_BF = self.target_features(batch.next_seen)
-            slow_BC = net.gripper_target(after_BF if slow_BF is None else slow_BF)[0]
-            value_B = double_dqn_value(net.gripper(after_BF)[0], slow_BC)
+            next_BF = self.features(batch.next_obs)
+            target_BF = self.target_features(batch.next_obs)
+            target_BC = net.gripper_target(next_BF if target_BF is None else target_BF)[0]
+            value_B = double_dqn_value(net.gripper(next_BF)[0], target_BC)
             reward_B = batch.reward_B + config.toggle_penalty * batch.toggles_B
             target_B = bellman_target(reward_B, batch.discount_B, value_B)
         command_B1 = (batch.action_BA[:, -1:].round() + 1).long()
         loss = squared_error(
-            net.gripper(self.features(batch.seen))[0].gather(1, command_B1)[:, 0], target_B
+            net.gripper(self.features(batch.obs))[0].gather(1, command_B1)[:, 0], target_B
         )
         self._step("gripper", loss)
         move_towards(net.gripper_target, net.gripper, self.config.tau)
@@ -255,8 +261,9 @@ class Sac:
         return {**metrics, "temperature": temperature}
 
     def step_temperature(self, temperature: Tensor, entropy: Tensor) -> None:
-        """Moves the temperature down where the entropy is above its target; both are scalars."""
-        # The loss exp(log alpha) (H - H*) is its own gradient, as in RLPD.
+        """Temperature step, which lowers the temperature if the entropy is above its target; both
+        arguments are scalars."""
+        # The gradient of the loss exp(log alpha) (H - H*) equals the loss, as in RLPD.
         self.networks.log_temperature.grad = temperature * (entropy - self.target_entropy)
         self.optimizers["temperature"].step()
 
@@ -270,11 +277,11 @@ class Sac:
         return torch.randn(rows, self.continuous, generator=self._generator)
 
 
-def steps_by_hand(sac: Sac) -> StepsByHand | None:
-    """The steps of a learner whose losses, networks and optimisers are SAC's own; None of
-    another's."""
+def fused_steps(sac: Sac) -> FusedSteps | None:
+    """Fused steps of a learner whose losses, networks and optimisers are those of `Sac`; None for
+    any other learner."""
     net, optimizers = sac.networks, sac.optimizers
-    own = (
+    is_standard = (
         type(net.actor) is TanhGaussian
         and net.actor.fixed is None
         and type(net.features) is Features
@@ -288,4 +295,4 @@ def steps_by_hand(sac: Sac) -> StepsByHand | None:
         and net.log_temperature.device.type == "cpu"
         and net.log_temperature.dtype == torch.float32
     )
-    return StepsByHand(sac) if own else None
+    return FusedSteps(sac) if is_standard else None

@@ -1,13 +1,12 @@
-"""SAC whose actor is held near what people did, ever more loosely: a behaviour-cloning term beside
-the critic's.
+"""Adds a behaviour-cloning term with a decaying weight to SAC's actor loss.
 
-HIL-SERL has no such term; with few steps and precise, long tasks its actor follows the critic's
-errors away from the demonstrations long before the critic is right there. The term is that of Nair
-et al. (arXiv 1709.10089), who filter it by Q; here it is faded out over a number of updates,
-because the filter trusts the very critic that is in doubt (in one run it let 3 to 7 % of the rows
-pass). The hand's critic has the large margin of DQfD (arXiv 1704.03732).
+HIL-SERL has no such term. On long, precise tasks with few steps, its actor follows errors of the
+critic away from the demonstrations long before the critic is accurate there. The term is that of
+Nair et al. (arXiv 1709.10089), who filter it by Q; here its weight decays over a number of updates
+instead, because the filter depends on the inaccurate critic (in one run it passed 3 to 7 % of the
+rows). The gripper critic has the large-margin loss of DQfD (arXiv 1704.03732).
 
-Shape suffixes: B batch, A action, C commands of the hand.
+Shape suffixes: B batch, A action, C gripper commands.
 """
 
 from __future__ import annotations
@@ -22,34 +21,36 @@ from robots.errors import HandoffError
 
 
 class GuidedSac(Sac):
-    """A `Sac` with `config.guidance`; else as there."""
+    """SAC with the behaviour-cloning term of `config.guidance`."""
 
     def guidance(self) -> float:
-        """Weight of the term at the present update: geometric from first to last."""
+        """Weight of the behaviour-cloning term at the current update, decaying geometrically."""
         guidance = self._guidance()
-        share = min(1.0, self.updates / guidance.updates)
-        return guidance.first * (guidance.last / guidance.first) ** share
+        fraction = min(1.0, self.updates / guidance.updates)
+        return guidance.first * (guidance.last / guidance.first) ** fraction
 
     def actor_loss(self, batch: Transitions) -> tuple[Tensor, Metrics]:
-        """SAC's loss, and the squared distance of the actor's mode from what people did in their
-        rows."""
+        """Loss of SAC plus the weighted squared distance of the actor's mode to the human
+        actions."""
         loss, metrics = super().actor_loss(batch)
-        rows = persons(batch)
+        rows = human_rows(batch)
         if not rows.any():
             return loss, metrics
         with torch.no_grad():
-            features_BF = self.features(batch.seen)[rows]
-        apart_BA = self.networks.actor.mode(features_BF) - batch.action_BA[rows, : self.continuous]
-        squared_B = apart_BA.square().sum(dim=1)
+            features_BF = self.features(batch.obs)[rows]
+        difference_BA = (
+            self.networks.actor.mode(features_BF) - batch.action_BA[rows, : self.continuous]
+        )
+        squared_B = difference_BA.square().sum(dim=1)
         loss = loss + self.guidance() * squared_B.sum() / batch.rows
         return loss, {**metrics, "apart": squared_B.detach().mean()}
 
     def _update_gripper(self, batch: Transitions) -> Metrics:
         metrics, net = super()._update_gripper(batch), self.networks
-        rows, margin = persons(batch), self._guidance().margin
+        rows, margin = human_rows(batch), self._guidance().margin
         if net.gripper is None or margin == 0.0 or not rows.any():
             return metrics
-        value_BC = net.gripper(self.features(batch.seen)[rows])[0]
+        value_BC = net.gripper(self.features(batch.obs)[rows])[0]
         command_B1 = (batch.action_BA[rows, -1:].round() + 1).long()
         loss = (
             min(1.0, self.guidance())
@@ -62,24 +63,22 @@ class GuidedSac(Sac):
 
     def _guidance(self) -> GuidanceConfig:
         if self.config.guidance is None:
-            raise HandoffError(
-                "sac: no guidance in its configuration. Use Sac, or set sac.guidance."
-            )
+            raise HandoffError("sac: guidance is not set. Use Sac, or set sac.guidance.")
         return self.config.guidance
 
 
-def persons(batch: Transitions) -> Tensor:
-    """(B,) bool: rows of demonstrations and corrections."""
+def human_rows(batch: Transitions) -> Tensor:
+    """(B,) bool mask of the rows from demonstrations and corrections."""
     return batch.demo_B | batch.intervention_B
 
 
 def margin_loss(value_BC: Tensor, command_B1: Tensor, margin: float) -> Tensor:
-    """Mean over rows of how far the command given falls short of leading all others by `margin`
-    (DQfD)."""
-    ahead_BC = value_BC + torch.full_like(value_BC, margin).scatter(1, command_B1, 0.0)
-    return (ahead_BC.amax(dim=1) - value_BC.gather(1, command_B1)[:, 0]).mean()
+    """Large-margin loss of DQfD: mean over rows of the amount by which the value of the given
+    command is short of all others plus `margin`."""
+    with_margin_BC = value_BC + torch.full_like(value_BC, margin).scatter(1, command_B1, 0.0)
+    return (with_margin_BC.amax(dim=1) - value_BC.gather(1, command_B1)[:, 0]).mean()
 
 
 def sac_learner(config: SacConfig, sizes: Sizes, seed: int = 0) -> Sac:
-    """The SAC learner that the configuration asks for."""
+    """SAC learner for a configuration, a `GuidedSac` if `guidance` is set."""
     return Sac(config, sizes, seed) if config.guidance is None else GuidedSac(config, sizes, seed)

@@ -1,4 +1,4 @@
-"""Options of this package."""
+"""Defines the networks of SAC: critics, actor, temperature, optional gripper critic and encoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from policies.rl.replay.transitions import Sizes
 
 
 class SacNetworks(nn.Module):
-    """All weights of the learner; `targets` follow slowly. Data with pictures make the features an
+    """All networks of a SAC learner with their target networks. With images, `features` is an
     `Encoder`."""
 
     def __init__(
@@ -48,15 +48,16 @@ class SacNetworks(nn.Module):
             )
 
     def acting(self) -> tuple[TanhGaussian, EnsembleMlp | None]:
-        """The actor and the hand's critic that the policy acts with."""
+        """Actor and gripper critic that the policy acts with: the averages if there are any."""
         return (
             (self.actor, self.gripper)
             if self.actor_mean is None
             else (self.actor_mean, self.gripper_mean)
         )
 
-    def average(self, share: float) -> None:
-        """Moves the running means, if there are any, by `share` towards the newest weights."""
-        for mean, newest in ((self.actor_mean, self.actor), (self.gripper_mean, self.gripper)):
-            if mean is not None and newest is not None:
-                move_towards(mean, newest, share)
+    def update_ema(self, step: float) -> None:
+        """Moves the weight averages, if there are any, by the fraction `step` towards the current
+        weights."""
+        for mean, current in ((self.actor_mean, self.actor), (self.gripper_mean, self.gripper)):
+            if mean is not None and current is not None:
+                move_towards(mean, current, step)

@@ -1,11 +1,10 @@
-"""A state task learned from nothing in simulated worlds, by FastTD3 or PQL: from worlds to a
-policy's folder.
+"""Trains a policy from scratch with FastTD3 or PQL in simulated environments.
 
-Worlds and learner take turns (`policies.rl.off_policy.online`), so the ratios of updates to steps
-are exact counts, where PQL's three processes hold them by waiting. What is learned is saved every
-few collections, whole: weights, optimisers, statistics, deviations, worlds, and the new steps of
-the replay in a file of their own. A run that was killed goes on from there bit by bit; where worlds
-cannot be saved, with new episodes.
+Environments and learner alternate (`policies.rl.off_policy.online`), so the ratio of updates to
+steps is exact; PQL's three processes maintain it by waiting. The complete state is saved every few
+collections: weights, optimisers, statistics, exploration noise, environments, and the new steps of
+the replay in a separate file. A killed run resumes bit-identically, or with new episodes if the
+environments cannot be saved.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from policies.rl.collection.seeds import CountedSeeds
-from policies.rl.off_policy.fast_td3_config import ReinforceConfig
+from policies.rl.off_policy.fast_td3_config import RlFromScratchConfig
 from robots.config import to_plain
 from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv
@@ -26,46 +25,47 @@ from robots.interfaces import Progress, VecEnv
 if TYPE_CHECKING:
     import numpy as np
 
-    from policies.rl.off_policy.online import Learner, Progressed
+    from policies.rl.off_policy.online import Learner, OnlineProgress
     from policies.rl.replay.buffer import Replay
     from robots.wire.steps import Steps
 
 STATE = "reinforce.pt"
 CURVE = "reinforce.jsonl"
 PICTURE = "reinforce.png"
-KEPT = "experience"
-DRAWN = (
-    ("steps", "steps in all worlds"),
+REPLAY_FOLDER = "experience"
+PLOT_ENTRIES = (
+    ("steps", "steps in all environments"),
     {"success": "success, last 100 episodes", "return": "return, last 100 episodes"},
 )
-"""What the picture shows: the entry and label of its horizontal axis, and of each vertical one."""
+"""Entries and labels of the learning curve: horizontal axis, then each vertical axis."""
 
 
-def reinforce(
-    config: ReinforceConfig,
+def train_from_scratch(
+    config: RlFromScratchConfig,
     task: str,
     make_env: Callable[[], VecEnv],
     out: Path,
     progress: Progress,
     robot: str = "",
 ) -> dict[str, Any]:
-    """Learns and writes the policy, which acts without noise, to `out`, with its curve
-    (`reinforce.jsonl`, `.png`).
+    """Trains a policy and writes it, without exploration noise, to `out`, with its learning curve
+    (`reinforce.jsonl`, `reinforce.png`).
 
     Args:
-        config: how.
-        task: its name, for the policy's card.
-        make_env: worlds that freeze when they end and take actions in [-1, 1]; closed at the end.
-        out: folder; goes on from what a killed run left there.
-        progress: told every `save_every` collections.
-        robot: name of the worlds' robot; empty where they have none of ours.
+        config: options of learner and training.
+        task: name of the task, for the policy card.
+        make_env: makes a vectorised environment without auto-reset and with actions in [-1, 1]; it
+            is closed at the end.
+        out: output folder; a killed run in it is resumed.
+        progress: called every `save_every` collections.
+        robot: name of the robot; empty if it is not one of Handoff's robots.
 
     Returns:
-        Metrics: collections, steps (of all worlds), updates, policy_updates, episodes, success and
-        return (of the last episodes), cpu_seconds.
+        Metrics: collections, steps (of all environments), updates, policy_updates, episodes,
+        success and return (of the last episodes), cpu_seconds.
 
     Raises:
-        HandoffError: worlds of other fields or actions, or numbers that are not finite.
+        HandoffError: observation fields or actions are unsuitable, or values are not finite.
     """
     from policies.training.loop import torch_threads
     from policies.training.plots import draw_entries
@@ -76,32 +76,32 @@ def reinforce(
             run.resume()
             run.learn(progress)
         finally:
-            run.worlds.env.close()
+            run.env.env.close()
     run.save_policy(task, robot)
     resumable = run.resumable
-    draw_entries(resumable.entries, out / PICTURE, *DRAWN)
+    draw_entries(resumable.entries, out / PICTURE, *PLOT_ENTRIES)
     resumable.finish()
-    shutil.rmtree(out / KEPT, ignore_errors=True)
-    told = {name: resumable.entries[-1][name] for name in ("episodes", "success", "return")}
+    shutil.rmtree(out / REPLAY_FOLDER, ignore_errors=True)
+    final = {name: resumable.entries[-1][name] for name in ("episodes", "success", "return")}
     done = run.done
     return {
         "collections": config.collections,
         "steps": done.steps,
         "updates": done.updates,
         "policy_updates": run.learner.policy_updates,
-        **told,
+        **final,
         "cpu_seconds": round(resumable.cpu_seconds(), 1),
     }
 
 
 class _OffPolicyTraining:
-    """One training, from worlds to a policy."""
+    """State of one training run."""
 
-    def __init__(self, config: ReinforceConfig, env: VecEnv, out: Path) -> None:
-        from policies.rl.collection.state_env import StateWorlds
+    def __init__(self, config: RlFromScratchConfig, env: VecEnv, out: Path) -> None:
+        from policies.rl.collection.state_env import StateEnv
         from policies.rl.off_policy.config import OnlineConfig
         from policies.rl.off_policy.fast_td3 import FastTd3
-        from policies.rl.off_policy.online import Batches, Progressed
+        from policies.rl.off_policy.online import MinibatchSampler, OnlineProgress
         from policies.rl.replay.buffer import Replay
         from policies.rl.replay.config import ReplayConfig
         from policies.rl.replay.transitions import Sizes
@@ -110,15 +110,15 @@ class _OffPolicyTraining:
         self.config = config
         self.out = out
         self._seeds = CountedSeeds(config.first_seed)
-        self.worlds = StateWorlds(env, config.fields, self._seeds, config.reward)
+        self.env = StateEnv(env, config.fields, self._seeds, config.reward)
         n, size = env.num_envs, env.action_spec.size
         self.learner = FastTd3(
-            config.learner, Sizes(observation=self.worlds.entries, action=size), n, config.seed
+            config.learner, Sizes(observation=self.env.entries, action=size), n, config.seed
         )
-        kept = ReplayConfig(
+        replay_config = ReplayConfig(
             capacity=config.capacity * n, discount=config.discount, n_step=config.n_step
         )
-        self._replay = Replay(kept, self.worlds.entries, size)
+        self._replay = Replay(replay_config, self.env.entries, size)
         self._online = OnlineConfig(
             batch_size=config.batch_size,
             demo_share=0.0,
@@ -126,37 +126,36 @@ class _OffPolicyTraining:
             training_starts=config.learning_starts * n,
             random_steps=config.random_collections * n,
         )
-        self._batches = Batches(self._online, self._replay)
-        identity = json.dumps(
-            {"config": to_plain(config), "worlds": n, "fields": self.worlds.fields}
-        )
+        self._batches = MinibatchSampler(self._online, self._replay)
+        identity = json.dumps({"config": to_plain(config), "env": n, "fields": self.env.fields})
         self.resumable = ResumableRun(out, identity, state=STATE, curve=CURVE)
-        self.done = Progressed()
-        self._kept = _Kept(out / KEPT)
+        self.done = OnlineProgress()
+        self._replay_files = _ReplayFiles(out / REPLAY_FOLDER)
 
     def resume(self) -> None:
-        """Takes over what a killed run of the same configuration left, or begins."""
-        from policies.rl.off_policy.online import Progressed
+        """Restores the state of a killed run with the same configuration, or starts a new one."""
+        from policies.rl.off_policy.online import OnlineProgress
 
         state = self.resumable.resume()
         if state is None:
-            shutil.rmtree(self.out / KEPT, ignore_errors=True)
-            self.worlds.begin()
+            shutil.rmtree(self.out / REPLAY_FOLDER, ignore_errors=True)
+            self.env.begin()
             return
         self.learner.load_state_dict(state["learner"])
-        self._kept.load(self._replay, state["parts"])
+        self._replay_files.load(self._replay, state["parts"])
         self._seeds.used = state["seeds"]
-        self.worlds.load_state_dict(state["worlds"])
-        self.done = Progressed(*state["done"])
+        self.env.load_state_dict(state["env"])
+        self.done = OnlineProgress(*state["done"])
 
     def learn(self, progress: Progress) -> None:
-        """All collections that are still to be made."""
+        """Runs the remaining collections."""
         from policies.rl.off_policy.online import learn_online
 
-        n, config = self.worlds.num_envs, self.config
+        n, config = self.env.num_envs, self.config
 
-        def watch(done: Progressed, metrics: dict[str, Any]) -> None:
-            self.done, collections = done, done.steps // n
+        def watch(done: OnlineProgress, metrics: dict[str, Any]) -> None:
+            self.done = done
+            collections = done.steps // n
             if collections % config.save_every == 0 or collections == config.collections:
                 entry = self._entry(collections, metrics)
                 self.resumable.entries.append(entry)
@@ -177,7 +176,7 @@ class _OffPolicyTraining:
             )
 
     def save_policy(self, task: str, robot: str) -> None:
-        """Writes the deterministic policy."""
+        """Writes the deterministic policy to the output folder."""
         from policies.card import PolicyCard
         from policies.families.rl_actor import save_actor
         from policies.policy_config import LearnedActorConfig
@@ -186,38 +185,38 @@ class _OffPolicyTraining:
         from robots.wire.learner import Parameters
 
         card, arrays = fast_td3_actor(self.learner)
-        env = self.worlds.env
+        env = self.env.env
         spec = env.action_spec
         policy = PolicyCard(
             task=task,
             rate_hz=env.rate_hz,
-            observation=self.worlds.shown,
+            observation=self.env.observation_spec,
             action=FieldSpec(
                 shape=(spec.size,),
                 unit=spec.unit,
                 about=f"{spec.interface}: {', '.join(spec.names)}",
             ),
-            model=LearnedActorConfig(observation_fields=self.worlds.fields, card=card),
+            model=LearnedActorConfig(observation_fields=self.env.fields, card=card),
             robot=robot,
         )
         save_actor(self.out, policy, Parameters(self.learner.updates, card, arrays))
 
-    def _collect(self, actor: Learner, draw: np.random.Generator) -> Steps:
-        seen_NO = self.worlds.seen
-        self.learner.observe(seen_NO, self.worlds.number == 0, draw)
-        return self.worlds.step(actor.act(seen_NO, draw))
+    def _collect(self, actor: Learner, rng: np.random.Generator) -> Steps:
+        obs_NO = self.env.observation
+        self.learner.observe(obs_NO, self.env.step_index == 0, rng)
+        return self.env.step(actor.act(obs_NO, rng))
 
     def _entry(self, collections: int, metrics: dict[str, Any]) -> dict[str, float]:
         figures = {name: float(value) for name, value in metrics.items()}
-        lost = [name for name, value in figures.items() if not math.isfinite(value)]
-        if lost:
+        not_finite = [name for name, value in figures.items() if not math.isfinite(value)]
+        if not_finite:
             raise HandoffError(
-                f"reinforce: {lost} not finite after {collections} collections. Are rewards of a size that "
-                f"{self.config.learner.low} to {self.config.learner.high} can hold, and the rates small enough?"
+                f"reinforce: {not_finite} not finite after {collections} collections. Are returns within "
+                f"{self.config.learner.low} to {self.config.learner.high} (low, high), and learning rates small enough?"
             )
-        statistics = self.worlds.statistics
-        # Added up in their order; NumPy's mean rounds otherwise.
-        returns = [one.total_reward for one in statistics.newest()]
+        statistics = self.env.statistics
+        # Summed in order; NumPy's mean rounds differently.
+        returns = [episode.total_reward for episode in statistics.newest()]
         return {
             "collections": collections,
             "steps": self.done.steps,
@@ -230,26 +229,26 @@ class _OffPolicyTraining:
         }
 
     def _save(self) -> None:
-        parts = self._kept.save(self._replay)
+        parts = self._replay_files.save(self._replay)
         state = {
             "learner": self.learner.state_dict(),
             "parts": parts,
             "seeds": self._seeds.used,
-            "worlds": self.worlds.state_dict(),
+            "env": self.env.state_dict(),
             "done": list(self.done),
         }
         self.resumable.save(state)
-        self._kept.forget_others(parts)
+        self._replay_files.remove_others(parts)
 
 
-class _Kept:
-    """The replay's steps on the disk: what is new at each save in a file of its own, written once.
+class _ReplayFiles:
+    """Files of the replay's steps: each save writes the new steps to a separate file.
 
-    `Replay.save` keeps one state only, which may be newer than that of all else when a run is
-    killed between the two; here the other state names the files that belong to it.
+    `Replay.save` keeps a single state, which can be newer than the rest of the checkpoint if a run
+    is killed in between. Here the checkpoint lists the files that belong to it.
 
     Args:
-        folder: of the files; need not exist.
+        folder: folder of the files; created by `save`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -257,8 +256,8 @@ class _Kept:
         self._parts: list[list[int]] = []
 
     def save(self, replay: Replay) -> list[list[int]]:
-        """Writes the steps since the last call; returns first and end (serial numbers) of every
-        part that counts."""
+        """Writes the steps added since the last call; returns the range of serial numbers (begin,
+        end) of each file that is still needed."""
         import torch
 
         from policies.checkpoint import save_state
@@ -270,23 +269,25 @@ class _Kept:
             columns = {
                 name: torch.from_numpy(column) for name, column in replay.rows(begin).items()
             }
-            save_state(self._file(begin), {"identity": KEPT, "end": replay.added, **columns})
+            save_state(
+                self._file(begin), {"identity": REPLAY_FOLDER, "end": replay.added, **columns}
+            )
             self._parts.append([begin, replay.added])
         self._parts = [part for part in self._parts if part[1] > oldest]
         return [list(part) for part in self._parts]
 
-    def forget_others(self, parts: list[list[int]]) -> None:
-        """Removes the files of parts that count no more."""
+    def remove_others(self, parts: list[list[int]]) -> None:
+        """Removes files that are not in `parts`."""
         names = {self._file(begin).name for begin, _ in parts}
         for file in self._folder.glob("*.pt"):
             if file.name not in names:
                 file.unlink()
 
     def load(self, replay: Replay, parts: list[list[int]]) -> None:
-        """Fills the replay as it was, slot for slot.
+        """Restores the replay with the same slots.
 
         Raises:
-            HandoffError: a file is gone, damaged, or of another state.
+            HandoffError: a file is missing, damaged, or of another checkpoint.
         """
         import numpy as np
 
@@ -295,10 +296,10 @@ class _Kept:
         self._parts = [list(part) for part in parts]
         tables = []
         for begin, end in parts:
-            table = read_state(self._file(begin), KEPT)
+            table = read_state(self._file(begin), REPLAY_FOLDER)
             if table is None or table["end"] != end:
                 raise HandoffError(
-                    f"{self._file(begin)}: is gone, or of another run. Remove its folder to start anew."
+                    f"{self._file(begin)}: is missing, or of another run. Remove the output folder to start a new run."
                 )
             tables.append(table)
         added = parts[-1][1] if parts else 0

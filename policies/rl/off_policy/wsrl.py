@@ -1,12 +1,12 @@
-"""WSRL: online learning that starts from offline weights and keeps no offline data (Zhou et al.,
-arXiv 2412.07762).
+"""Implements warm-start RL (WSRL): online RL from offline weights, without offline data (Zhou et
+al., arXiv 2412.07762).
 
-The policy that was learned offline first fills an empty replay for some thousand steps while
-nothing is updated. Then plain SAC with an ensemble learns from that replay alone. Without the
-warm-up the critics forget on the first data.
+The policy learned offline first fills an empty replay buffer for a few thousand steps without
+updates. Then SAC with a critic ensemble learns from this buffer only. Without the warm-up, the
+critics forget on the first data.
 
-Weights, target critics and temperature are taken over, as in the released code. Ours: optimisers
-begin anew.
+Weights, target critics and temperature are copied, as in the released code [C]. Optimisers are
+reset, which is our choice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from robots.errors import HandoffError
 
 
 def wsrl_sac(hidden: tuple[int, ...] = (256, 256)) -> SacConfig:
-    """SAC as WSRL configures it, offline (under Cal-QL) and online [C]."""
+    """Options of SAC in WSRL, both offline (for Cal-QL) and online [C]."""
     network = MlpSizes(hidden=hidden, activation="relu")
     return SacConfig(
         critic=network,
@@ -36,31 +36,31 @@ def wsrl_sac(hidden: tuple[int, ...] = (256, 256)) -> SacConfig:
 
 
 def wsrl_online(warm_up_steps: int = 5000) -> OnlineConfig:
-    """How WSRL acts and learns: 5000 steps without updates, then one of four critic steps per step
-    [C]."""
+    """Online options of WSRL: 5000 warm-up steps without updates, then one update with four critic
+    steps per environment step [C]."""
     return OnlineConfig(
         batch_size=256, demo_share=0.0, minibatches=4, training_starts=warm_up_steps
     )
 
 
 def warm_started(offline: Sac, config: SacConfig, sizes: Sizes, seed: int = 0) -> Sac:
-    """An online learner with the weights of an offline one.
+    """Online learner initialised with the weights of an offline learner.
 
     Args:
-        offline: what was learned from data, such as `policies.rl.offline.calql.CalQl`.
-        config: of the online learner; its networks must have the sizes of the offline one's.
-        sizes: of the data.
-        seed: of the online learner's noise.
+        offline: learner trained offline, such as `policies.rl.offline.calql.CalQl`.
+        config: options of the online learner, with the same network sizes.
+        sizes: sizes of observations and actions.
+        seed: seed of the noise of the online learner.
 
     Raises:
-        HandoffError: networks of other sizes.
+        HandoffError: the networks have other sizes.
     """
     online = Sac(config, sizes, seed)
     try:
         online.networks.load_state_dict(offline.networks.state_dict())
     except RuntimeError as error:
         raise HandoffError(
-            f"wsrl: the offline learner's networks do not fit the online one's: {error}. Other layers, another number "
-            "of critics or another task?"
+            f"wsrl: the weights of the offline learner do not fit the online learner: {error}. Do layers, number of "
+            "critics or task differ?"
         ) from error
     return online

@@ -1,10 +1,10 @@
-"""Learns from recorded transitions alone.
+"""Trains policies from recorded transitions, without an environment.
 
 - `config`: options; imports no torch.
-- `iql`: implicit Q-learning.
+- `iql`: implicit Q-learning (IQL), with XQL and f-DVL as options.
 - `calql`: Cal-QL and CQL.
-- `value_losses`: expectile, Gumbel and f-divergence losses of values.
-- `dynamics_ensemble`: an ensemble of dynamics.
+- `value_losses`: expectile, Gumbel and f-divergence losses of V.
+- `dynamics_ensemble`: an ensemble of learned dynamics models.
 - `offline_ppo`: the offline PPO of RL-100.
-- `train`: the training loop.
+- `train`: the offline training loop.
 """

@@ -1,17 +1,17 @@
-"""Cal-QL and CQL: pessimistic critics from offline data (Nakamoto et al., arXiv 2303.05479; Kumar
-et al., 2006.04779).
+"""Implements Cal-QL and CQL: conservative critics from offline data (Nakamoto et al., arXiv
+2303.05479; Kumar et al., 2006.04779).
 
-To the squared Bellman error comes weight * (logsumexp_a Q(s, a) - Q(s, a of the data)): values of
-actions that the data do not hold are pushed down. Cal-QL stops pushing the policy's actions where
-their values fall below the return that the data's own policy got from there, so what it hands over
-to online learning has the right scale; CQL is the same without.
+The loss is the squared Bellman error plus weight * (logsumexp_a Q(s, a) - Q(s, a of the data)),
+which lowers the values of actions outside the data. In Cal-QL the values of policy actions are
+bounded below by the return of the data's behaviour policy from that state, so the critics have the
+right scale for online fine-tuning; CQL has no such bound.
 
-Followed is the released code: actions are drawn at random, from the policy at s and from the policy
-at s' (all valued at s), each corrected by its log-density, and log of their number is not
-subtracted, which matters to the Lagrange form only; the target takes the largest of several next
-actions' values, each the minimum over critics.
+The implementation follows the released code. Actions are sampled uniformly, from the policy at s
+and from the policy at s' (all evaluated at s), each corrected by its log-density; the log of their
+number is not subtracted, which matters only to the Lagrange form. The Bellman target is the maximum
+over several next actions of the minimum over critics.
 
-Shape suffixes: B batch, E members, K drawn actions per row, F features, A action.
+Shape suffixes: B batch, E members, K sampled actions per row, F features, A action.
 """
 
 from __future__ import annotations
@@ -31,61 +31,66 @@ from policies.rl.replay.transitions import Sizes, Transitions
 from robots.errors import HandoffError
 
 MC_RETURN = "mc_return"
-"""Name in `Transitions.extra` of the return that the data got from a step on."""
+"""Key in `Transitions.extra` of the Monte-Carlo return from a step on."""
 
 
 class CalQl(Sac):
-    """The learner.
+    """Cal-QL or CQL learner.
 
     Args:
         config: options.
-        sizes: of the data.
-        seed: of weights and noise.
+        sizes: sizes of observations and actions.
+        seed: seed of initial weights and noise.
 
     Raises:
-        HandoffError: options of the SAC core that conservatism is not defined for here.
+        HandoffError: `sac.gripper` or `sac.backup_entropy` is set.
     """
 
     def __init__(self, config: CalQlConfig, sizes: Sizes, seed: int = 0) -> None:
         if config.sac.gripper is not None or config.sac.backup_entropy:
             raise HandoffError(
-                "cal-ql: a critic of the hand and entropy in the target are not supported; set sac.gripper to None and "
+                "cal-ql: a gripper critic and entropy in the target are not supported; set sac.gripper to None and "
                 "sac.backup_entropy to False."
             )
         super().__init__(config.sac, sizes, seed)
-        self.conservatism = config
+        self.calql = config
         self.log_multiplier = nn.Parameter(torch.tensor(1.0))
-        """Of the Lagrange form; 1 at the start [C]."""
+        """Logarithm of the multiplier in the Lagrange form; initially 1 [C]."""
         if config.gap is not None:
             self.optimizers["multiplier"] = Adam([self.log_multiplier], config.sac.learning_rate)
 
     def next_value(self, features_BF: Tensor, target_BF: Tensor | None = None) -> Tensor:
-        """(B,) the largest value among those of several actions that the policy draws."""
-        count = self.conservatism.target_actions
-        many_BF = features_BF.repeat_interleave(count, dim=0)
-        slow_BF = None if target_BF is None else target_BF.repeat_interleave(count, dim=0)
-        return super().next_value(many_BF, slow_BF).reshape(-1, count).amax(dim=1)
+        """(B,) maximum value over several actions sampled from the policy."""
+        count = self.calql.target_actions
+        repeated_BF = features_BF.repeat_interleave(count, dim=0)
+        repeated_target_BF = (
+            None if target_BF is None else target_BF.repeat_interleave(count, dim=0)
+        )
+        return super().next_value(repeated_BF, repeated_target_BF).reshape(-1, count).amax(dim=1)
 
     def critic_loss(self, batch: Transitions) -> tuple[Tensor, Metrics]:
-        """Bellman error and conservatism; see the header.
+        """Bellman error plus the conservative term, and metrics; see the module docstring.
 
         Raises:
-            HandoffError: Cal-QL without the data's returns.
+            HandoffError: Cal-QL is used and minibatches have no returns.
         """
-        config = self.conservatism
-        features_BF = self.features(batch.seen)
+        config = self.calql
+        features_BF = self.features(batch.obs)
+        # Bellman target, and actions for the conservative term.
         with torch.no_grad():
-            next_BF = self.features(batch.next_seen)
-            next_value_B = self.next_value(next_BF, self.target_features(batch.next_seen))
+            next_BF = self.features(batch.next_obs)
+            next_value_B = self.next_value(next_BF, self.target_features(batch.next_obs))
             target_B = bellman_target(batch.reward_B, batch.discount_B, next_value_B)
-            action_BKA, log_density_BK = self._drawn(features_BF, next_BF)
+            action_BKA, log_density_BK = self._sample_actions(features_BF, next_BF)
+        # Values of the actions in the data and of the sampled actions.
         actions = torch.cat([batch.action_BA[:, None], action_BKA], dim=1)
         rows = features_BF[:, None].expand(-1, actions.shape[1], -1)
         value = self.networks.critic(torch.cat([rows, actions], dim=2).flatten(0, 1))[..., 0]
         value = value.reshape(len(value), *actions.shape[:2])
         data_EB, value_EBK = value[..., 0], value[..., 1:]
+        # Conservative term, and its weight in the Lagrange form.
         if config.calibrated:
-            value_EBK = calibrated(value_EBK, _returns(batch), config.actions)
+            value_EBK = calibrated(value_EBK, _monte_carlo_returns(batch), config.actions)
         gap = (torch.logsumexp(value_EBK - log_density_BK, dim=2) - data_EB).mean()
         bellman = squared_error(data_EB, target_B)
         weight = config.weight
@@ -99,16 +104,16 @@ class CalQl(Sac):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Sac.state_dict`."""
+        """State of `Sac` and the Lagrange multiplier."""
         return {**super().state_dict(), "log_multiplier": self.log_multiplier.detach().clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes `state_dict` over."""
+        """Restores a `state_dict`."""
         super().load_state_dict(state)
         self.log_multiplier.data.copy_(state["log_multiplier"])
 
     def _update_critic(self, batch: Transitions) -> Metrics:
-        metrics, config = super()._update_critic(batch), self.conservatism
+        metrics, config = super()._update_critic(batch), self.calql
         if config.gap is not None:
             self._step(
                 "multiplier",
@@ -117,10 +122,10 @@ class CalQl(Sac):
             metrics["multiplier"] = self.log_multiplier.detach().exp()
         return metrics
 
-    def _drawn(self, features_BF: Tensor, next_BF: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions (B, 3 n, A), n at random, n of the policy at s, n of it at s', and their
-        log-densities (B, 3 n)."""
-        count, rows = self.conservatism.actions, len(features_BF)
+    def _sample_actions(self, features_BF: Tensor, next_BF: Tensor) -> tuple[Tensor, Tensor]:
+        """Sampled actions (B, 3 n, A) and their log-densities (B, 3 n): n uniform, n from the
+        policy at s, n from the policy at s'."""
+        count, rows = self.calql.actions, len(features_BF)
         uniform_BKA = (
             2.0 * torch.rand(rows, count, self.continuous, generator=self._generator) - 1.0
         )
@@ -128,26 +133,26 @@ class CalQl(Sac):
             [uniform_BKA],
             [torch.full((rows, count), -self.continuous * math.log(2.0))],
         )
-        for shown in (features_BF, next_BF):
-            draw = self.networks.actor.sample(
-                shown.repeat_interleave(count, dim=0), self._noise(rows * count)
+        for policy_BF in (features_BF, next_BF):
+            sample = self.networks.actor.sample(
+                policy_BF.repeat_interleave(count, dim=0), self._noise(rows * count)
             )
-            actions.append(draw.action_BA.reshape(rows, count, -1))
-            densities.append(draw.log_prob_B.reshape(rows, count))
+            actions.append(sample.action_BA.reshape(rows, count, -1))
+            densities.append(sample.log_prob_B.reshape(rows, count))
         return torch.cat(actions, dim=1), torch.cat(densities, dim=1)
 
 
 def calibrated(value_EBK: Tensor, mc_return_B: Tensor, random: int) -> Tensor:
-    """Values (E, B, K), those of the policy's actions (all but the first `random`) no lower than
-    the data's return."""
+    """Values (E, B, K), with those of policy actions (all but the first `random`) bounded below by
+    the return of the data."""
     bounded = torch.maximum(value_EBK[..., random:], mc_return_B[:, None])
     return torch.cat([value_EBK[..., :random], bounded], dim=2)
 
 
-def _returns(batch: Transitions) -> Tensor:
+def _monte_carlo_returns(batch: Transitions) -> Tensor:
     if MC_RETURN not in batch.extra:
         raise HandoffError(
-            f"cal-ql: batches without '{MC_RETURN}', only {sorted(batch.extra)}. Does the replay keep returns? CQL "
-            "(calibrated = False) does without."
+            f"cal-ql: minibatches have {sorted(batch.extra)}, expected '{MC_RETURN}' among them. Is mc_return of the "
+            "replay set? CQL (calibrated = False) does not need it."
         )
     return batch.extra[MC_RETURN]

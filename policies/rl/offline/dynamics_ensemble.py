@@ -1,11 +1,11 @@
-"""An ensemble that predicts what a decision leads to: the model by which RL-100 judges a policy
-that it has not run.
+"""Learns an ensemble of dynamics models, with which RL-100 evaluates a policy off-policy.
 
-Probabilistic networks as in MBPO (Janner et al., arXiv 1906.08253): each member a Gaussian of the
-change, trained by its likelihood on rows drawn for it alone; the elites are those that predict
-held-out rows best. RL-100: 7 members, 5 elites, 400 x 4.
+The models are probabilistic networks as in MBPO (Janner et al., arXiv 1906.08253). Each member
+predicts a Gaussian over the state change and is trained by maximum likelihood on separately sampled
+rows; the elites are the members with the lowest error on held-out rows. RL-100 uses 7 members, 5
+elites and 400 x 4 units.
 
-Shape suffixes: R rows, E members, F features of a state, D entries of a decision.
+Shape suffixes: R rows, E members, F features of a state, D entries of the executed actions.
 """
 
 from __future__ import annotations
@@ -21,34 +21,38 @@ from robots.errors import HandoffError
 from robots.interfaces import Progress
 
 LEAST_LOG_VARIANCE, GREATEST_LOG_VARIANCE = -10.0, 1.0
-"""Of a standardised change."""
+"""Bounds of the log-variance of a standardised state change."""
 LEAST_ROWS = 20
+"""Minimum number of rows for `DynamicsEnsemble.fit`."""
 
 
-class Decisions(NamedTuple):
-    """R decisions and what they led to, all in the units that a policy sees."""
+class ChunkTransitions(NamedTuple):
+    """R transitions over one chunk each, in the normalised units of the policy."""
 
-    seen_RF: Tensor
-    done_RD: Tensor
-    """The part of a chunk that is executed, also where the episode ended within it."""
+    obs_RF: Tensor
+    """Observations before the chunk."""
+    action_RD: Tensor
+    """Executed part of the chunk, complete even if the episode ended within it."""
     reward_R: Tensor
+    """Discounted sum of rewards."""
     discount_R: Tensor
-    """g^length, and 0 where the task ended."""
-    next_RF: Tensor
+    """g^length, or 0 if the task terminated."""
+    next_obs_RF: Tensor
+    """Observations after the chunk."""
 
-    def rows(self, which: Tensor) -> Decisions:
-        """Some of them."""
-        return Decisions(*(column[which] for column in self))
+    def rows(self, index: Tensor) -> ChunkTransitions:
+        """Selected rows."""
+        return ChunkTransitions(*(column[index] for column in self))
 
 
 class DynamicsEnsemble(nn.Module):
-    """E Gaussians of the change of state.
+    """Ensemble of E Gaussian models of the state change.
 
     Args:
-        config: sizes and training.
-        features: F.
-        entries: D.
-        seed: of weights and chance.
+        config: options of networks and training.
+        features: features F of a state.
+        entries: entries D of the executed actions.
+        seed: seed of initial weights, the split and minibatches.
     """
 
     input_centre: Tensor
@@ -75,77 +79,85 @@ class DynamicsEnsemble(nn.Module):
             self.register_buffer(f"{name}_scale", torch.ones(size))
         self.register_buffer("elites", torch.arange(config.elites))
 
-    def fit(self, data: Decisions, progress: Progress | None = None) -> dict[str, float]:
-        """Learns from scratch units and from where it is the weights; chooses the elites.
+    def fit(self, data: ChunkTransitions, progress: Progress | None = None) -> dict[str, float]:
+        """Trains the models and selects the elites; refits the normalisation and continues from the
+        current weights.
 
         Args:
-            data: what decisions led to.
-            progress: told every update.
+            data: transitions.
+            progress: called after every update.
 
         Returns:
-            `error`, the elites' root mean squared error on held-out rows as a share of the spread
-            of the changes, and `rows`.
+            `error`, the root mean squared error of the elites on held-out rows relative to the
+            standard deviation of the changes, and `rows`.
 
         Raises:
-            HandoffError: too few rows to hold some out, or numbers that are not finite.
+            HandoffError: there are fewer than `LEAST_ROWS` rows, or errors are not finite.
         """
         config, count = self.config, len(data.reward_R)
         if count < LEAST_ROWS:
             raise HandoffError(f"dynamics: {count} rows, expected at least {LEAST_ROWS}.")
-        draw = torch.Generator().manual_seed(self.seed)
-        order = torch.randperm(count, generator=draw)
-        held, learned = order[: max(2, count // 10)], order[max(2, count // 10) :]
-        inputs, change = torch.cat([data.seen_RF, data.done_RD], dim=1), data.next_RF - data.seen_RF
-        self._measure("input", inputs[learned])
-        self._measure("change", change[learned])
-        wanted = (change - self.change_centre) / self.change_scale
+        generator = torch.Generator().manual_seed(self.seed)
+        # Held-out split and normalisation.
+        order = torch.randperm(count, generator=generator)
+        held_out, training = order[: max(2, count // 10)], order[max(2, count // 10) :]
+        inputs, change = (
+            torch.cat([data.obs_RF, data.action_RD], dim=1),
+            data.next_obs_RF - data.obs_RF,
+        )
+        self._set_normalisation("input", inputs[training])
+        self._set_normalisation("change", change[training])
+        target = (change - self.change_centre) / self.change_scale
+        # Maximum likelihood.
         optimizer = torch.optim.AdamW(
             self.network.parameters(), config.learning_rate, weight_decay=config.weight_decay
         )
         for number in range(config.updates):
-            # Rows of its own for every member.
-            row_EB = learned[
-                torch.randint(len(learned), (config.members, config.batch_size), generator=draw)
+            # Separately sampled rows for each member.
+            row_EB = training[
+                torch.randint(
+                    len(training), (config.members, config.batch_size), generator=generator
+                )
             ]
             mean_EBF, log_variance_EBF = self._predict(inputs[row_EB])
-            error_EBF = (mean_EBF - wanted[row_EB]).square()
+            error_EBF = (mean_EBF - target[row_EB]).square()
             loss = 0.5 * (error_EBF * (-log_variance_EBF).exp() + log_variance_EBF).mean()
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
             if progress is not None:
                 progress(number + 1, config.updates, "dynamics")
+        # Held-out errors and elites.
         with torch.no_grad():
-            mean_ERF, _ = self._predict(inputs[held])
-            error_E = (mean_ERF - wanted[held]).square().mean(dim=(1, 2))
+            mean_ERF, _ = self._predict(inputs[held_out])
+            error_E = (mean_ERF - target[held_out]).square().mean(dim=(1, 2))
         if not torch.isfinite(error_E).all():
             raise HandoffError(
-                "dynamics: errors are not finite. Are all features finite, and the rate below 1e-2?"
+                "dynamics: errors are not finite. Are all features finite, and is the learning rate below 1e-2?"
             )
         self.elites = error_E.argsort()[: config.elites]
         return {"error": float(error_E[self.elites].mean().sqrt()), "rows": float(count)}
 
     @torch.no_grad()
-    def step(self, seen_RF: Tensor, done_RD: Tensor, draw: torch.Generator) -> Tensor:
-        """(R, F) a state that the decision may lead to: every row by an elite drawn for it, with
-        that one's noise."""
-        mean_ERF, log_variance_ERF = self._predict(torch.cat([seen_RF, done_RD], dim=1))
-        which_R = self.elites[torch.randint(len(self.elites), (len(seen_RF),), generator=draw)]
-        row_R = torch.arange(len(seen_RF))
-        noise_RF = torch.randn(seen_RF.shape, generator=draw)
+    def step(self, obs_RF: Tensor, action_RD: Tensor, generator: torch.Generator) -> Tensor:
+        """(R, F) sampled next states, each from a randomly selected elite and its Gaussian."""
+        mean_ERF, log_variance_ERF = self._predict(torch.cat([obs_RF, action_RD], dim=1))
+        elite_R = self.elites[torch.randint(len(self.elites), (len(obs_RF),), generator=generator)]
+        row_R = torch.arange(len(obs_RF))
+        noise_RF = torch.randn(obs_RF.shape, generator=generator)
         change_RF = (
-            mean_ERF[which_R, row_R] + (0.5 * log_variance_ERF[which_R, row_R]).exp() * noise_RF
+            mean_ERF[elite_R, row_R] + (0.5 * log_variance_ERF[elite_R, row_R]).exp() * noise_RF
         )
-        return seen_RF + self.change_centre + self.change_scale * change_RF
+        return obs_RF + self.change_centre + self.change_scale * change_RF
 
     def _predict(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log-variance (E, R, F) of the standardised change."""
         mean, raw = self.network((inputs - self.input_centre) / self.input_scale).chunk(2, dim=-1)
-        # Softly within bounds, so that no member grows certain without end.
+        # Soft bounds keep the predicted variance from collapsing.
         upper = GREATEST_LOG_VARIANCE - nn.functional.softplus(GREATEST_LOG_VARIANCE - raw)
         return mean, LEAST_LOG_VARIANCE + nn.functional.softplus(upper - LEAST_LOG_VARIANCE)
 
-    def _measure(self, name: str, rows: Tensor) -> None:
+    def _set_normalisation(self, name: str, rows: Tensor) -> None:
         spread = rows.std(dim=0, correction=0)
         getattr(self, f"{name}_centre").copy_(rows.mean(dim=0))
         getattr(self, f"{name}_scale").copy_(

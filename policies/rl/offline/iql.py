@@ -1,11 +1,9 @@
-"""The IQL core: implicit Q-learning, XQL and f-DVL are options of it, and its critics are those of
-EDP's IQL form.
+"""Implements implicit Q-learning (IQL), with XQL and f-DVL as options; EDP uses its critics.
 
-V and Q are learned from the data's actions alone, and the actor is a weighted clone of them
-(advantage-weighted regression), so nothing ever asks for the value of an action that the data do
-not hold. Order of an update as in the
-code: V, then the actor by the new V, then Q by the new V, then the targets. The actor's Gaussian
-has a tanh mean and is not squashed itself; draws are clipped.
+V and Q are learned only from actions in the data, and the actor is trained by advantage-weighted
+regression, so actions outside the data are never evaluated. An update has the order of the released
+code: V, then the actor with the new V, then Q with the new V, then the targets. The actor is a
+Gaussian with a tanh mean; samples are clipped, not squashed.
 
 Shape suffixes: B batch, E members, A action, F features.
 """
@@ -33,15 +31,15 @@ from policies.rl.offline.value_losses import in_sample_value_loss
 from policies.rl.replay.transitions import Observations, Sizes, Transitions
 
 Metrics = dict[str, Tensor]
-"""Scalars of one update, detached."""
+"""Detached scalars of one update."""
 
 
 class InSampleCritics(nn.Module):
-    """Q and V of the data's actions; the targets of Q follow slowly.
+    """Q ensemble with target networks, and V.
 
     Args:
-        sizes: of the data.
-        critics: members of Q.
+        sizes: sizes of observations and actions.
+        critics: members of the Q ensemble.
         critic: hidden layers of Q.
         value: hidden layers of V.
     """
@@ -53,32 +51,32 @@ class InSampleCritics(nn.Module):
         self.critic_target = deepcopy(self.critic).requires_grad_(False)
         self.value = EnsembleMlp(1, self.features.size, value, 1)
 
-    def seen(self, seen: Observations) -> Tensor:
-        """(B, F): what the networks are shown."""
-        return self.features(seen.vector_BO)
+    def encode(self, obs: Observations) -> Tensor:
+        """(B, F) features of the observations."""
+        return self.features(obs.vector_BO)
 
     def state_value(self, features_BF: Tensor) -> Tensor:
-        """(B,) V."""
+        """(B,) state values V."""
         return self.value(features_BF)[0, :, 0]
 
     def action_value(self, features_BF: Tensor, action_BA: Tensor) -> Tensor:
-        """(B,) least of the target critics."""
+        """(B,) minimum Q over the target critics."""
         return self.critic_target(torch.cat([features_BF, action_BA], dim=1))[..., 0].amin(dim=0)
 
     def all_values(self, features_BF: Tensor, action_BA: Tensor) -> Tensor:
-        """(E, B) of the critics that learn."""
+        """(E, B) Q of the trained critics."""
         return self.critic(torch.cat([features_BF, action_BA], dim=1))[..., 0]
 
 
 class TanhMeanGaussian(nn.Module):
-    """A Gaussian with a tanh mean and deviations that do not depend on the state.
+    """Gaussian policy with a tanh mean and state-independent standard deviations.
 
     Args:
-        features: F.
-        actions: A.
-        sizes: of the hidden layers.
-        bounds: of the logarithm of the deviations.
-        dropout: share of hidden units that a training pass leaves out.
+        features: number of features F.
+        actions: entries A of an action.
+        sizes: hidden layers.
+        bounds: bounds of the log standard deviations.
+        dropout: dropout probability of hidden units in training.
     """
 
     def __init__(
@@ -95,7 +93,7 @@ class TanhMeanGaussian(nn.Module):
         self.bounds = bounds
         self.dropout = dropout
         widths = (features, *sizes.hidden, actions)
-        layers = [nn.Linear(before, after) for before, after in pairwise(widths)]
+        layers = [nn.Linear(size_in, size_out) for size_in, size_out in pairwise(widths)]
         self.norms = nn.ModuleList(
             nn.LayerNorm(width, eps=1e-6) for width in sizes.hidden if sizes.layer_norm
         )
@@ -106,7 +104,7 @@ class TanhMeanGaussian(nn.Module):
         self.log_std_A = nn.Parameter(torch.zeros(actions))
 
     def mean(self, features_BF: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """(B, A) in (-1, 1); with a generator hidden units are dropped by it."""
+        """(B, A) mean in (-1, 1); a generator enables dropout."""
         hidden = features_BF
         for number, layer in enumerate(self.layers[:-1]):
             hidden = layer(hidden)
@@ -114,25 +112,26 @@ class TanhMeanGaussian(nn.Module):
                 hidden = self.norms[number](hidden)
             hidden = torch.tanh(hidden) if self.sizes.activation == "tanh" else torch.relu(hidden)
             if generator is not None and self.dropout:
-                kept = torch.empty_like(hidden).bernoulli_(1.0 - self.dropout, generator=generator)
-                hidden = hidden * kept / (1.0 - self.dropout)
+                mask = torch.empty_like(hidden).bernoulli_(1.0 - self.dropout, generator=generator)
+                hidden = hidden * mask / (1.0 - self.dropout)
         return torch.tanh(self.layers[-1](hidden))
 
     def log_std(self) -> Tensor:
-        """(A,) within the bounds."""
+        """(A,) log standard deviations, clipped to the bounds."""
         return self.log_std_A.clamp(*self.bounds)
 
     def log_prob(
         self, features_BF: Tensor, action_BA: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        """(B,) log-density of given actions, before clipping [nat]; `generator` as in `mean`."""
+        """(B,) log-density of given actions under the unclipped Gaussian [nat]; see `mean` for
+        `generator`."""
         log_std_A = self.log_std()
         distance_BA = (action_BA - self.mean(features_BF, generator)) / log_std_A.exp()
         return (-0.5 * distance_BA.square() - log_std_A - 0.5 * math.log(2.0 * math.pi)).sum(dim=1)
 
 
 class IqlNetworks(InSampleCritics):
-    """All weights of the learner."""
+    """All networks of the learner."""
 
     def __init__(self, config: IqlConfig, sizes: Sizes) -> None:
         super().__init__(sizes, config.critics, config.critic, config.value_network)
@@ -146,11 +145,11 @@ Networks = TypeVar("Networks", bound=InSampleCritics)
 
 
 class IqlCritics(Generic[Networks]):
-    """Q and V alone, for learners with actors of their own.
+    """Training of Q and V, without an actor.
 
     Args:
-        config: options; those of the actor have no meaning.
-        networks: learn in place.
+        config: options; those of the actor are not used.
+        networks: Q and V, trained in place.
     """
 
     def __init__(self, config: IqlConfig, networks: Networks) -> None:
@@ -167,7 +166,7 @@ class IqlCritics(Generic[Networks]):
         self.updates = 0
 
     def update(self, minibatches: Sequence[Transitions]) -> Metrics:
-        """V, Q and targets, in this order, on every minibatch in turn."""
+        """Updates V, Q and targets, in this order, on each minibatch."""
         metrics: Metrics = {}
         for batch in minibatches:
             metrics |= self._update_value(batch)
@@ -177,23 +176,23 @@ class IqlCritics(Generic[Networks]):
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimisers and the count; all that the next update depends on."""
+        """Complete state: weights, optimisers and number of updates."""
         return learner_state(self.networks, self.optimizers, self.updates)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes `state_dict` over."""
+        """Restores a `state_dict`."""
         self.updates = load_learner_state(state, self.networks, self.optimizers)
 
     def advantage(self, batch: Transitions) -> Tensor:
-        """(B,) least target Q of the data's actions minus V, detached."""
+        """(B,) detached advantage of the actions in the data: minimum target Q minus V."""
         net = self.networks
         with torch.no_grad():
-            features_BF = net.seen(batch.seen)
+            features_BF = net.encode(batch.obs)
             return net.action_value(features_BF, batch.action_BA) - net.state_value(features_BF)
 
     def _update_value(self, batch: Transitions) -> Metrics:
         net = self.networks
-        features_BF = net.seen(batch.seen)
+        features_BF = net.encode(batch.obs)
         with torch.no_grad():
             q_B = net.action_value(features_BF, batch.action_BA)
         v_B = net.state_value(features_BF)
@@ -209,9 +208,9 @@ class IqlCritics(Generic[Networks]):
         net = self.networks
         with torch.no_grad():
             target_B = bellman_target(
-                batch.reward_B, batch.discount_B, net.state_value(net.seen(batch.next_seen))
+                batch.reward_B, batch.discount_B, net.state_value(net.encode(batch.next_obs))
             )
-        q_EB = net.all_values(net.seen(batch.seen), batch.action_BA)
+        q_EB = net.all_values(net.encode(batch.obs), batch.action_BA)
         loss = critic_loss(q_EB, target_B, self.config.huber)
         self._step("critic", loss)
         return {"critic_loss": loss.detach(), "q": q_EB.detach().mean()}
@@ -224,15 +223,14 @@ class IqlCritics(Generic[Networks]):
 
 
 class Iql(IqlCritics[IqlNetworks]):
-    """The learner: networks, optimisers and a count of its updates; learns offline and goes on
-    online.
+    """IQL learner, for offline training and online fine-tuning.
 
-    All its chance comes from the seed and the count, so an update can be repeated.
+    Random numbers depend only on the seed and the number of updates, so updates are reproducible.
 
     Args:
         config: options.
-        sizes: of the data.
-        seed: of weights and dropout.
+        sizes: sizes of observations and actions.
+        seed: seed of initial weights and dropout.
     """
 
     def __init__(self, config: IqlConfig, sizes: Sizes, seed: int = 0) -> None:
@@ -253,7 +251,7 @@ class Iql(IqlCritics[IqlNetworks]):
         self._generator = torch.Generator()
 
     def update(self, minibatches: Sequence[Transitions]) -> Metrics:
-        """V, actor, Q and targets, in this order, on every minibatch in turn."""
+        """Updates V, actor, Q and targets, in this order, on each minibatch."""
         self._generator.manual_seed(sequence_seed(self.seed, self.updates))
         metrics: Metrics = {}
         for batch in minibatches:
@@ -265,26 +263,26 @@ class Iql(IqlCritics[IqlNetworks]):
         return metrics
 
     @torch.no_grad()
-    def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
-        """(N, A) actions in [-1, 1] for observations (N, O): drawn with `draw`, or without it the
-        mean."""
+    def act(self, vector_NO: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+        """(N, A) actions in [-1, 1] for observation vectors (N, O): sampled with `rng`, or the mean
+        if it is None."""
         net = self.networks
         mean = net.actor.mean(
             net.features(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32)))
         ).numpy()
-        if draw is None:
+        if rng is None:
             return mean
-        noise = draw.standard_normal(mean.shape, dtype=np.float32)
+        noise = rng.standard_normal(mean.shape, dtype=np.float32)
         return np.clip(mean + net.actor.log_std().exp().numpy() * noise, -1.0, 1.0)
 
     def _update_actor(self, batch: Transitions) -> Metrics:
         config, net = self.config, self.networks
         weight_B = awr_weight(self.advantage(batch), config.inverse_temperature, config.weight_clip)
-        log_prob_B = net.actor.log_prob(net.seen(batch.seen), batch.action_BA, self._generator)
+        log_prob_B = net.actor.log_prob(net.encode(batch.obs), batch.action_BA, self._generator)
         loss = -(weight_B * log_prob_B).mean()
         if config.actor_decay_updates is not None:
-            share = cosine_share(self.updates, config.actor_decay_updates)
-            self.optimizers["actor"].param_groups[0]["lr"] = config.actor_learning_rate * share
+            factor = cosine_factor(self.updates, config.actor_decay_updates)
+            self.optimizers["actor"].param_groups[0]["lr"] = config.actor_learning_rate * factor
         self._step("actor", loss)
         return {
             "actor_loss": loss.detach(),
@@ -294,21 +292,19 @@ class Iql(IqlCritics[IqlNetworks]):
 
 
 def awr_weight(advantage_B: Tensor, inverse_temperature: float, clip: float) -> Tensor:
-    """(B,) min(exp(b (Q - V)), clip): how much an action of the data is worth cloning."""
+    """(B,) weights min(exp(b (Q - V)), clip) of advantage-weighted regression."""
     return (inverse_temperature * advantage_B).clamp(max=math.log(clip)).exp()
 
 
-def cosine_share(update: int, updates: int) -> float:
-    """Share of the first rate that is left after `update` of `updates`: half a cosine from 1 to 0,
-    then 0."""
+def cosine_factor(update: int, updates: int) -> float:
+    """Factor of the learning rate at `update`: half a cosine from 1 to 0 over `updates`, then 0."""
     return 0.5 * (1.0 + math.cos(math.pi * min(update / updates, 1.0)))
 
 
 def critic_loss(value_EB: Tensor, target_B: Tensor, huber: float | None) -> Tensor:
-    """Mean squared error over members and rows, or Huber's, whose slope stops growing at an error
-    of `huber`.
+    """Mean squared error over members and rows, or the Huber loss with threshold `huber`.
 
-    Huber's is doubled, so that both are the same wherever the error is small.
+    The Huber loss is doubled, so that both are equal for small errors.
     """
     target_EB = target_B.expand_as(value_EB)
     if huber is None:

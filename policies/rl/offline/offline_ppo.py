@@ -1,19 +1,20 @@
-"""RL-100's offline stage: PPO over the denoising chain on recorded states, accepted or reverted by
-a model's judgement.
+"""Implements the offline stage of RL-100: PPO over denoising chains at recorded states, gated by
+off-policy evaluation.
 
-Lei et al., arXiv 2510.14830. Chains are drawn by the policy as it is, at states of the data, anew
-every few updates. All steps of a chain have the same advantage, the least Q of its chunk less V,
-both learned from the data alone (IQL). Now and then the policy is judged by off-policy evaluation:
-it decides for a few steps in an ensemble of learned dynamics, and its value is the mean of the
-least Q on the way. A policy that is not better by a margin is taken back.
+Lei et al., arXiv 2510.14830. Denoising chains are sampled from the current policy at states of the
+data, and resampled every few updates. All denoising steps of a chain have the same advantage, the
+minimum Q of its chunk minus V, both learned from the data only (IQL). At regular intervals the
+policy is evaluated off-policy: it acts for a few chunks in an ensemble of learned dynamics models,
+and its value J is the mean of the minimum Q along the way. A policy that has not improved by a
+margin is reverted.
 
-Where paper and released code differ: the code moves its reference on improvement and never takes a
-policy back; the paper, which is followed, does. `gate: false` is the ablation. The last chain's
-noise is that of `policies.samplers.chain`, at least .1 wherever it is added, and log-probabilities
+Where paper and released code differ: the code updates its reference on improvement and never
+reverts a policy; this follows the paper, which does. `gate: false` is the ablation. The noise of
+chains is that of `policies.samplers.chain`, at least .1 wherever it is added, and log-probabilities
 are summed over a chunk (see `RL100_CHAIN`).
 
-Shape suffixes: B batch, R rows, T observed steps, O observation, F = T * O, H horizon, A action, D
-executed entries, K denoising steps.
+Shape suffixes: B batch, R rows, T observation steps, O observation, F = T * O, H horizon, A action,
+D executed entries, K denoising steps.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 
 from policies.families.diffusion import DiffusionPolicy
 from policies.rl.offline.config import IqlConfig, OfflinePpoConfig
-from policies.rl.offline.dynamics_ensemble import Decisions, DynamicsEnsemble
+from policies.rl.offline.dynamics_ensemble import ChunkTransitions, DynamicsEnsemble
 from policies.rl.offline.iql import InSampleCritics, IqlCritics
 from policies.rl.on_policy.config import PpoConfig
 from policies.rl.on_policy.diffusion_actor import DenoisingActor
@@ -37,66 +38,68 @@ from policies.rl.replay.transitions import Observations, Sizes, Transitions
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
-Executed = Callable[[Tensor], Tensor]
-"""(R, H, A) to (R, D): what a world sees of a chunk."""
+ExecutedActions = Callable[[Tensor], Tensor]
+"""Selects the executed part of a chunk: (R, H, A) to (R, D)."""
 
 FIRST_SCALE = 0.01
-"""Of the critics' last layers."""
+"""Factor on the initial weights of the last layers of Q and V."""
 
 
-class Judgement(NamedTuple):
-    """Of one period between two looks at the gate."""
+class GateResult(NamedTuple):
+    """Result of one evaluation by the gate."""
 
     updates: int
-    """Up to its end, those that were taken back included."""
+    """Updates so far, including reverted ones."""
     value: float
-    """J of the policy at its end."""
+    """Value J of the evaluated policy."""
     best: float
-    """J of the accepted one."""
+    """Value J of the accepted policy after this evaluation."""
     accepted: bool
+    """Whether the evaluated policy was accepted; otherwise it was reverted."""
 
 
-Watch = Callable[[Judgement], None]
+Watch = Callable[[GateResult], None]
+"""Callback for each evaluation by the gate."""
 
 
 def fit_critics(
     config: IqlConfig,
-    data: Decisions,
+    data: ChunkTransitions,
     updates: int,
     batch_size: int,
     seed: int,
-    shown: Sizes | None = None,
+    sizes: Sizes | None = None,
     progress: Progress | None = None,
 ) -> InSampleCritics:
-    """Q and V of recorded decisions, by `updates` steps of IQL.
+    """Trains Q and V on recorded chunks with IQL.
 
     Args:
-        config: see there.
-        data: to learn from.
-        updates: of V, then Q, then the targets.
-        batch_size: rows of each.
-        seed: of weights and rows.
-        shown: what the networks are shown of the features beside themselves; None: nothing.
-        progress: told every update.
+        config: options of IQL.
+        data: recorded chunks.
+        updates: number of updates, each of V, then Q, then the targets.
+        batch_size: rows per update.
+        seed: seed of initial weights and minibatches.
+        sizes: sizes with relative and scaled features; None uses the observations only.
+        progress: called after every update.
     """
-    sizes = shown or Sizes(observation=data.seen_RF.shape[1], action=data.done_RD.shape[1])
+    sizes = sizes or Sizes(observation=data.obs_RF.shape[1], action=data.action_RD.shape[1])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         networks = InSampleCritics(sizes, config.critics, config.critic, config.value_network)
-    begin_at_zero(networks)
+    shrink_final_layers(networks)
     learner = IqlCritics(config, networks)
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     for number in range(updates):
-        some = data.rows(torch.randint(len(data.reward_R), (batch_size,), generator=draw))
-        nobody = torch.zeros(batch_size, dtype=torch.bool)
+        rows = data.rows(torch.randint(len(data.reward_R), (batch_size,), generator=generator))
+        no_rows = torch.zeros(batch_size, dtype=torch.bool)
         batch = Transitions(
-            seen=Observations(some.seen_RF),
-            action_BA=some.done_RD,
-            reward_B=some.reward_R,
-            discount_B=some.discount_R,
-            next_seen=Observations(some.next_RF),
-            demo_B=nobody,
-            intervention_B=nobody,
+            obs=Observations(rows.obs_RF),
+            action_BA=rows.action_RD,
+            reward_B=rows.reward_R,
+            discount_B=rows.discount_R,
+            next_obs=Observations(rows.next_obs_RF),
+            demo_B=no_rows,
+            intervention_B=no_rows,
             toggles_B=torch.zeros(batch_size),
         )
         learner.update([batch])
@@ -106,26 +109,26 @@ def fit_critics(
 
 
 @torch.no_grad()
-def begin_at_zero(networks: InSampleCritics) -> None:
-    """Scales the last layers down, so that all values begin near 0.
+def shrink_final_layers(networks: InSampleCritics) -> None:
+    """Scales the last layers down, so that all initial values are near 0.
 
-    An offset of all values is forgotten at (1 - g) tau per update alone: of initial values of size
-    1 a few thousand updates, where IQL has a million, leave more than a sparse reward is worth.
+    A common offset of the values decays only by (1 - g) tau per update. From initial values around
+    1, a few thousand updates (IQL has a million) leave an offset larger than a sparse reward.
     """
     for network in (networks.critic, networks.critic_target, networks.value):
         network.weights[-1].mul_(FIRST_SCALE)
 
 
 class OfflinePpo:
-    """The learner.
+    """Offline PPO learner of a diffusion policy.
 
     Args:
-        config: how.
-        policy: learns in place.
-        critics: judge decisions.
-        dynamics: tells what they lead to.
-        executed: of a chunk.
-        seed: of all chance.
+        config: options.
+        policy: policy, trained in place.
+        critics: Q and V of the data.
+        dynamics: learned dynamics models for the evaluation.
+        executed: selects the executed part of a chunk.
+        seed: seed of all random numbers.
     """
 
     def __init__(
@@ -134,7 +137,7 @@ class OfflinePpo:
         policy: DiffusionPolicy,
         critics: InSampleCritics,
         dynamics: DynamicsEnsemble,
-        executed: Executed,
+        executed: ExecutedActions,
         seed: int = 0,
     ) -> None:
         self.config = config
@@ -143,93 +146,109 @@ class OfflinePpo:
         self._dynamics = dynamics
         self._executed = executed
         self._seed = seed
-        self._actor = DenoisingActor(policy, config.walk)
+        self._actor = DenoisingActor(policy, config.denoising)
         self._trained = [
             parameter for parameter in self._actor.parameters() if parameter.requires_grad
         ]
         self._optimizer = torch.optim.Adam(self._trained, config.learning_rate)
 
-    def improve(self, seen: Tensor, watch: Watch | None = None) -> list[Judgement]:
-        """Learns at recorded states (R, T, O), normalised; the policy is at last the one that was
-        accepted last.
+    def improve(self, obs: Tensor, watch: Watch | None = None) -> list[GateResult]:
+        """Trains the policy at recorded states; it ends as the last accepted policy.
 
         Args:
-            seen: of the data.
-            watch: told every judgement when it has been acted upon; may look at the policy.
+            obs: normalised observations of the data, (R, T, O).
+            watch: called after each evaluation has been applied; may read the policy.
+
+        Returns:
+            Results of all evaluations.
 
         Raises:
-            HandoffError: a loss or a judgement that is not finite.
+            HandoffError: a loss or a value is not finite.
         """
-        config, draw = self.config, torch.Generator().manual_seed(self._seed)
-        best, judged = self.value(seen), []
-        kept = self._snapshot()
+        config, generator = self.config, torch.Generator().manual_seed(self._seed)
+        best, results = self.value(obs), []
+        snapshot = self._snapshot()
         for begin in range(0, config.updates, config.gate_every):
-            share = begin / config.updates
-            clip = PpoConfig(clip=config.clip + share * (config.last_clip - config.clip))
+            # PPO updates with a linearly decreasing clip range.
+            fraction = begin / config.updates
+            clip = PpoConfig(clip=config.clip + fraction * (config.last_clip - config.clip))
             end = min(begin + config.gate_every, config.updates)
             for first in range(begin, end, config.redraw_every):
-                self._learn(seen, min(config.redraw_every, end - first), clip, draw)
-            value = self.value(seen)
+                self._learn(obs, min(config.redraw_every, end - first), clip, generator)
+            # Gate: accept or revert.
+            value = self.value(obs)
             accepted = not config.gate or value >= best + config.margin * abs(best)
             if accepted:
-                best, kept = value, self._snapshot()
+                best, snapshot = value, self._snapshot()
             else:
-                self._restore(kept)
-            judged.append(Judgement(end, value, best, accepted))
+                self._restore(snapshot)
+            results.append(GateResult(end, value, best, accepted))
             if watch is not None:
-                watch(judged[-1])
-        return judged
+                watch(results[-1])
+        return results
 
     @torch.no_grad()
-    def value(self, seen: Tensor) -> float:
-        """J: mean of the least Q over the first decisions from recorded states (R, T, O) in the
-        learned dynamics.
+    def value(self, obs: Tensor) -> float:
+        """Value J: mean of the minimum Q over the first chunks from recorded states (R, T, O) in
+        the learned dynamics.
 
-        Always the same states and the same noise, so that two policies differ by what they do.
+        States and noise are the same in every call, so values of different policies are comparable.
 
         Raises:
-            HandoffError: it is not finite.
+            HandoffError: the value is not finite.
         """
-        config, draw = self.config, torch.Generator().manual_seed(self._seed + 1)
-        here = seen[torch.randint(len(seen), (config.judged_rows,), generator=draw)]
+        config, generator = self.config, torch.Generator().manual_seed(self._seed + 1)
+        current = obs[torch.randint(len(obs), (config.judged_rows,), generator=generator)]
         total = 0.0
         for _ in range(config.judged_steps):
-            done = self._executed(self._actor.decide(here, draw, deterministic=True).chunk_BHA)
-            features = here.flatten(1)
-            total += float(
-                self._critics.action_value(self._critics.seen(Observations(features)), done).mean()
+            action_RD = self._executed(
+                self._actor.decide(current, generator, deterministic=True).chunk_BHA
             )
-            here = self._dynamics.step(features, done, draw).unflatten(1, here.shape[1:])
+            features = current.flatten(1)
+            total += float(
+                self._critics.action_value(
+                    self._critics.encode(Observations(features)), action_RD
+                ).mean()
+            )
+            current = self._dynamics.step(features, action_RD, generator).unflatten(
+                1, current.shape[1:]
+            )
         if not total - total == 0.0:
             raise HandoffError(
-                "rl100: the judged value of the policy is not finite. Do critics or dynamics diverge?"
+                "rl100: the value of the policy is not finite. Do the critics or the dynamics diverge?"
             )
         return total / config.judged_steps
 
-    def _learn(self, seen: Tensor, updates: int, clip: PpoConfig, draw: torch.Generator) -> None:
-        """Draws chains of the policy as it is, and makes some updates on them."""
-        config, parts = self.config, self._actor.parts
-        rows = seen[torch.randint(len(seen), (config.chains,), generator=draw)]
-        made = self._actor.decide(rows, draw)
-        advantage_R = standardised(self._advantage(rows, made.chunk_BHA))
+    def _learn(
+        self, obs: Tensor, updates: int, clip: PpoConfig, generator: torch.Generator
+    ) -> None:
+        """Samples denoising chains from the current policy and makes PPO updates on them."""
+        config, denoising_steps = self.config, self._actor.denoising_steps
+        rows = obs[torch.randint(len(obs), (config.chains,), generator=generator)]
+        output = self._actor.decide(rows, generator)
+        advantage_R = standardised(self._advantage(rows, output.chunk_BHA))
         for _ in range(updates):
-            pick = torch.randint(config.chains * parts, (config.batch_size,), generator=draw)
-            row_B, part_B = pick // parts, pick % parts
-            trace: Trace = {name: value[row_B, part_B] for name, value in made.trace.items()}
-            log_prob_B = self._actor.log_prob(rows[row_B], part_B, trace)
-            found = surrogate(clip, log_prob_B, made.log_prob_BK[row_B, part_B], advantage_R[row_B])
-            if not torch.isfinite(found.loss):
+            index_B = torch.randint(
+                config.chains * denoising_steps, (config.batch_size,), generator=generator
+            )
+            row_B, step_B = index_B // denoising_steps, index_B % denoising_steps
+            trace: Trace = {name: value[row_B, step_B] for name, value in output.trace.items()}
+            log_prob_B = self._actor.log_prob(rows[row_B], step_B, trace)
+            result = surrogate(
+                clip, log_prob_B, output.log_prob_BK[row_B, step_B], advantage_R[row_B]
+            )
+            if not torch.isfinite(result.loss):
                 raise HandoffError(
-                    "rl100: the loss of the offline stage is not finite. Is the actor's rate too high?"
+                    "rl100: the loss of the offline stage is not finite. Is the learning rate too high?"
                 )
             self._optimizer.zero_grad(set_to_none=True)
-            found.loss.backward()
+            result.loss.backward()
             nn.utils.clip_grad_norm_(self._trained, config.max_grad_norm)
             self._optimizer.step()
 
     @torch.no_grad()
-    def _advantage(self, seen: Tensor, chunk_RHA: Tensor) -> Tensor:
-        features = self._critics.seen(Observations(seen.flatten(1)))
+    def _advantage(self, obs: Tensor, chunk_RHA: Tensor) -> Tensor:
+        features = self._critics.encode(Observations(obs.flatten(1)))
         return self._critics.action_value(
             features, self._executed(chunk_RHA)
         ) - self._critics.state_value(features)
@@ -237,7 +256,7 @@ class OfflinePpo:
     def _snapshot(self) -> tuple[dict, dict]:
         return deepcopy(self.policy.denoiser.state_dict()), deepcopy(self._optimizer.state_dict())
 
-    def _restore(self, kept: tuple[dict, dict]) -> None:
-        weights, optimizer = kept
+    def _restore(self, snapshot: tuple[dict, dict]) -> None:
+        weights, optimizer = snapshot
         self.policy.denoiser.load_state_dict(weights)
         self._optimizer.load_state_dict(deepcopy(optimizer))

@@ -1,4 +1,4 @@
-"""Options of this package."""
+"""Options of on-policy learning: losses, rollouts, groups and the noise of denoising steps."""
 
 from __future__ import annotations
 
@@ -12,29 +12,27 @@ from robots.errors import HandoffError
 
 @config
 class PpoConfig:
-    """Of the loss. The defaults are PPO's own."""
+    """Options of the PPO loss, with the defaults of PPO."""
 
     clip: float = 0.2
     """Clip range of the ratio below and above 1."""
     clip_high: float | None = None
     """Upper clip range; None uses `clip` for both sides (DAPO: 0.28)."""
     dual_clip: float | None = None
-    """Greatest weight of a row with a negative advantage, above 1; 3 in Ye et al. None bounds
-    nothing."""
+    """Bound on the ratio of rows with a negative advantage, above 1 (Ye et al.: 3). None sets no
+    bound."""
     value_clip: float | None = None
-    """Furthest that a value may move from that of the rollout and still be pulled; RL-100 0.2. None
-    does not clip."""
+    """Clip range of a value around its value in the rollout (RL-100: 0.2). None does not clip."""
     value_huber: float | None = None
-    """Error of a value beyond which it counts linearly (Huber); RLinf 10. None counts its square
-    throughout."""
+    """Delta of the Huber loss of the values (RLinf: 10). None uses the squared error."""
     behaviour_cap: float | None = None
-    """Greatest weight of a row for having been acted by another policy than the proximal one; AReaL
-    5."""
+    """Cap on the importance weight between the proximal and the acting policy (AReaL: 5)."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.clip < 1.0 or (self.clip_high is not None and self.clip_high < self.clip):
             raise HandoffError(
-                f"ppo: clip {self.clip} and {self.clip_high}, expected 0 to 1 and no less."
+                f"ppo: clip is {self.clip} and clip_high {self.clip_high}, expected clip between 0 and 1, and "
+                "clip_high at least clip."
             )
         if self.dual_clip is not None and self.dual_clip <= 1.0:
             raise HandoffError(f"ppo: dual_clip is {self.dual_clip}, expected more than 1.")
@@ -42,45 +40,47 @@ class PpoConfig:
 
 @config
 class OnPolicyConfig:
-    """How a rollout is learned from. The defaults are those of DPPO for state-based robomimic and
+    """Options of learning from a rollout, with the defaults of DPPO for state-based robomimic and
     gym [C]."""
 
     ppo: PpoConfig = field(default_factory=lambda: PpoConfig(clip=0.01))
     """Clipping and value loss."""
-    least_clip: float | None = 0.001
-    """Clip of the noisiest part; rises to `ppo.clip` at the last. None gives all parts the same."""
-    part_discount: float = 0.99
-    """Discount per denoising step: the advantage counts g^(K - 1 - k) at step k."""
+    clip_min: float | None = 0.001
+    """Clip range of the noisiest denoising step, from which it rises to `ppo.clip` at the last.
+    None uses `ppo.clip` for all steps."""
+    denoising_discount: float = 0.99
+    """Discount per denoising step; the advantage of step k is weighted by g^(K - 1 - k)."""
     discount: float = 0.99
     """Discount per action, not per chunk."""
-    trace: float = 0.95
-    """lambda, per decision."""
+    gae_lambda: float = 0.95
+    """Lambda of generalised advantage estimation, per decision."""
     epochs: int = 5
     """Passes over a rollout."""
     batch_size: int = 7500
-    """Rows per minibatch, of all workers."""
-    actor_rate: float = 1e-4
+    """Rows per minibatch over all workers."""
+    actor_learning_rate: float = 1e-4
     """Learning rate of the actor."""
-    critic_rate: float = 1e-3
+    critic_learning_rate: float = 1e-3
     """Learning rate of the critic."""
     target_kl: float | None = 1.0
-    """Divergence above which no more epochs are made."""
-    followed_kl: float | None = None
-    """Divergence that the actor's rate is steered to; RL-100 .02. None leaves the rate."""
-    critic_warm_up: int = 2
-    """Rollouts at the start from which the critic alone learns."""
+    """KL divergence above which no further epoch runs. None runs all epochs."""
+    adaptive_kl_target: float | None = None
+    """KL divergence that the actor's learning rate is adapted to (RL-100: 0.02). None keeps the
+    rate."""
+    critic_warmup_rollouts: int = 2
+    """Rollouts at the start that train only the critic."""
     value_weight: float = 0.5
     """Weight of the value loss."""
     max_grad_norm: float | None = None
-    """Norm to which the gradients of actor and critic are clipped, each on its own; None does not
+    """Norm to which the gradients of actor and critic are clipped separately; None does not
     clip."""
-    cloning: float = 0.0
-    """Weight of staying likely to do what the policy did before; DiWA .05."""
-    entropy: float = 0.0
-    """Weight of staying undecided, per unit; of actors that tell how undecided they are."""
+    bc_weight: float = 0.0
+    """Weight of the behaviour cloning loss towards the initial policy (DiWA: 0.05)."""
+    entropy_coef: float = 0.0
+    """Entropy bonus coefficient; ignored by actors without an entropy."""
     decoupled: bool = False
-    """Bounds ratios against the policy as it is when an update begins, and weighs rows by how
-    likely it is to act as the one that acted did (AReaL), for rollouts of older policies."""
+    """Whether ratios are clipped against the policy at the start of the update, with importance
+    weights for the policy that acted (AReaL's decoupled objective, for stale rollouts)."""
     cost_limit: float = float("inf")
     """Limit on the cost of an episode; infinity means no constraint."""
     cost_rate: float = 0.035
@@ -89,38 +89,36 @@ class OnPolicyConfig:
     """Proportional gain of the multiplier, per unit of cost beyond the limit; damps it."""
 
 
-Level = Literal["token", "action", "chunk"]
-"""For what a ratio is formed; see `policies.rl.on_policy.rollout`."""
+LogProbLevel = Literal["token", "action", "chunk"]
+"""Unit that has a log-probability and a ratio; see `policies.rl.on_policy.rollout`."""
 
 
 Trunk = Literal["shared", "detached", "own"]
-"""What a head of values reads; see `VlaPracticeConfig.critic_trunk`."""
+"""Input of a value head; see `VlaFinetuneConfig.critic_trunk`."""
 
 
 Outcome = Literal["return", "success", "brevity"]
-"""What a trajectory came to; see `GroupConfig.outcomes`."""
+"""Outcome of a trajectory; see `GroupConfig.outcomes`."""
 
 
 @config
 class GroupConfig:
-    """Advantages relative to a group of trajectories from one state; see
-    `policies.rl.on_policy.advantages`."""
+    """Options of group-relative advantages (GRPO); see `policies.rl.on_policy.advantages`."""
 
     size: int = 8
-    """Trajectories of a group."""
+    """Trajectories per group, all from one initial state."""
     drop_alike: bool = True
-    """Leaves groups out in which all came to the same: they would count among the rows and teach
-    nothing."""
+    """Whether groups with equal outcomes are dropped; they count as rows but carry no gradient."""
     length_norm: bool = True
-    """Whether every trajectory weighs the same, however long it is."""
+    """Whether every trajectory has the same weight regardless of its length."""
     outcomes: tuple[Outcome, ...] = ("return",)
-    """What a trajectory comes to, each a reward of its own: what it was paid, whether it solved the
-    task, and if so how much of its time was left."""
+    """Outcomes of a trajectory, normalised one by one: `return` is its summed reward, `success` 1
+    if it solved the task, `brevity` the remaining share of its time limit if it did."""
     weights: tuple[float, ...] = ()
-    """Weights of several outcomes; empty weighs all by 1."""
+    """Weights of the outcomes; empty gives each the weight 1."""
 
 
-RELEASED = ChainConfig(
+RELEASED_CHAIN = ChainConfig(
     min_std=0.1,
     min_log_prob_std=0.1,
     noise_clip=3.0,
@@ -128,52 +126,53 @@ RELEASED = ChainConfig(
     log_prob_max=2.0,
     reduce="mean",
 )
-"""Noise and log-probabilities of the released code."""
+"""Noise and log-probabilities as in the released code of DPPO."""
 
 
 @config
 class DppoConfig:
-    """How a policy is walked while it learns."""
+    """Options of the denoising chain that DPPO trains."""
 
     steps: int = 5
-    """K: of DDIM with the noise of DDPM, or of the flow-SDE. Released: 20 of DDPM, 5 of DDIM for
-    pictures."""
+    """Denoising steps K: DDIM steps with DDPM's noise, or flow-SDE steps. Released: 20 DDPM steps,
+    5 DDIM steps for images."""
     frozen_steps: int = 0
-    """First denoising steps that keep the initial weights: 10 of 20 in the released state-based
-    configurations, none of 5."""
-    chain: ChainConfig = field(default_factory=lambda: RELEASED)
-    """Noise of the chain and the measure of its log-probability."""
+    """Number of first denoising steps that keep the initial weights. Released: 10 of 20 for
+    state-based tasks, 0 of 5."""
+    chain: ChainConfig = field(default_factory=lambda: RELEASED_CHAIN)
+    """Noise of the chain and the definition of its log-probability."""
     flow_noise: float = 0.5
     """Noise level of the flow-SDE."""
 
 
 @config
 class FlowNoiseConfig:
-    """Noise by which the steps of a flow become random in practice; see
+    """Options of the noise that makes flow steps stochastic during fine-tuning; see
     `policies.rl.on_policy.flow_actor`."""
 
     kind: Literal["sde", "learned"] = "sde"
+    """Source of the noise: `sde` is Flow-SDE at the level `sde_noise`, `learned` is Flow-Noise,
+    whose standard deviation a network predicts (pi_RL)."""
     steps: int = 4
-    """K, in practice and at inference after it."""
-    level: float = 0.5
-    """Noise level of the SDE; .2 was unstable."""
+    """Sampler steps K during fine-tuning and at inference afterwards."""
+    sde_noise: float = 0.5
+    """Noise level of the SDE; 0.2 was unstable."""
     one_step: bool = True
-    """Whether one step per decision is stochastic for the SDE, which halves the length of an
-    update."""
+    """Whether only one SDE step per decision is stochastic, which halves the time of an update."""
     low: float = 0.08
-    """Lower bound of the learned noise."""
+    """Lower bound of the learned standard deviation [normalised units]."""
     high: float = 0.16
-    """Bounds of learned deviations [normalised units]."""
+    """Upper bound of the learned standard deviation [normalised units]."""
     hidden: int = 128
-    """Units of the network that answers it."""
+    """Hidden units of the network that predicts the standard deviation."""
 
     def __post_init__(self) -> None:
         if (
             self.steps < 1
             or not 0.0 < self.low <= self.high
-            or (self.kind == "sde" and not self.level > 0.0)
+            or (self.kind == "sde" and not self.sde_noise > 0.0)
         ):
             raise HandoffError(
-                f"practice: noise of level {self.level} or from {self.low} to {self.high} in {self.steps} steps, "
-                "expected more than none, rising, in at least one."
+                f"finetune: flow noise has sde_noise {self.sde_noise}, low {self.low}, high {self.high} and "
+                f"{self.steps} steps; expected sde_noise > 0, 0 < low <= high, and at least 1 step."
             )

@@ -1,19 +1,20 @@
-"""DPPO: a diffusion or flow policy whose denoising steps are the actions that PPO learns from.
+"""Makes a diffusion or flow policy an actor of PPO whose denoising steps are the actions (DPPO).
 
-Ren et al., arXiv 2409.00588, and its released code, irom-princeton/dppo. A chunk is drawn by K
-steps from noise; each of the last K' is a Gaussian of its own, with a log-probability, and counts
-as a row of PPO with the advantage of the whole decision. The steps before follow the policy as it
-was (`frozen_steps`).
+Ren et al., arXiv 2409.00588, and the released code, irom-princeton/dppo. A chunk is sampled by K
+denoising steps; each of the last K' is a Gaussian with its own log-probability and counts as a row
+of PPO with the advantage of the whole decision. The steps before them use the initial weights
+(`frozen_steps`).
 
 For flow policies the steps are those of the flow-SDE (RLinf, arXiv 2510.06710) instead of DDPM's or
 DDIM's.
 
-Where paper and released code differ: the joint log-probability of a chunk against the mean over its
-entries, each clamped; the code's, which its clips belong to. At a time limit it bootstraps with the
-observation after the reset; here with the true one. Evaluation adds no noise at the last step, as
-the code.
+Paper and released code differ: the paper uses the joint log-probability of a chunk, the code the
+mean over its clamped entries, which its clip ranges are tuned for; the code is followed. At a time
+limit the code bootstraps with the observation after the reset, here with the true one. Evaluation
+adds no noise at the last step, as in the code.
 
-Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, K learning parts.
+Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, K trained denoising
+steps.
 """
 
 from __future__ import annotations
@@ -32,121 +33,127 @@ from policies.samplers.chain import chain_log_prob, sample_chain, step_log_prob
 from robots.errors import HandoffError
 
 
-class ChainDecision(NamedTuple):
-    """What was decided for B rows."""
+class ChainSample(NamedTuple):
+    """Sampled chunks, with the denoising chain and its log-probabilities."""
 
     chunk_BHA: Tensor
-    """Normalised."""
+    """Normalised action chunks."""
     trace: Trace
-    """`here` and `next` (B, K, H, A), `std` (B, K)."""
+    """`sample` and `next` (B, K, H, A), samples before and after each step, and `std` (B, K)."""
     log_prob_BK: Tensor
 
 
 class DenoisingActor:
-    """A diffusion policy that acts, learns, and knows how likely it acted; a
+    """A diffusion policy with log-probabilities of its denoising steps; implements
     `policies.rl.on_policy.ppo.OnPolicyActor`.
 
     Args:
-        policy: is learned in place: what it samples afterwards is what was learned. A policy of
-            pictures is refused.
-        config: how it is walked.
+        policy: policy that is trained in place.
+        config: options of the denoising chain.
 
     Raises:
-        HandoffError: more frozen steps than there are, steps that the schedule has not, or a policy
-            of sensors.
+        HandoffError: no trained steps, steps that the schedule does not have, or a policy with
+            images or point clouds.
     """
 
     def __init__(self, policy: DiffusionPolicy, config: DppoConfig) -> None:
         if policy.shapes.sensors:
             raise HandoffError(
-                "dppo: a policy of pictures or point clouds, expected one of vectors alone."
+                "dppo: the policy reads images or point clouds, expected one of vectors alone."
             )
         if not 0 <= config.frozen_steps < config.steps:
             raise HandoffError(
-                f"dppo: {config.frozen_steps} of {config.steps} steps are frozen, expected fewer."
+                f"dppo: frozen_steps is {config.frozen_steps} of {config.steps} steps, expected 0 or more, "
+                "and fewer than all."
             )
-        self.policy, self.config = policy, config
-        self.before = copy.deepcopy(policy).requires_grad_(False).eval()
-        """The policy as it was."""
+        self.policy = policy
+        self.config = config
+        self.reference = copy.deepcopy(policy).requires_grad_(False).eval()
+        """Frozen copy of the initial policy."""
         self.grid = policy.chain_grid(
             config.steps, eta=1.0, flow_noise=config.flow_noise, renoise=True
         )
-        self._frozen, self._learning = (
-            self.grid.part(0, config.frozen_steps),
-            self.grid.part(config.frozen_steps),
-        )
-        self.parts = config.steps - config.frozen_steps
+        self._frozen_grid = self.grid.part(0, config.frozen_steps)
+        self._trained_grid = self.grid.part(config.frozen_steps)
+        self.denoising_steps = config.steps - config.frozen_steps
         policy.requires_grad_(False).eval()
         policy.denoiser.requires_grad_(True)
 
     def parameters(self) -> list[nn.Parameter]:
-        """Those of the denoiser."""
+        """Parameters of the denoiser."""
         return list(self.policy.denoiser.parameters())
 
     @torch.no_grad()
     def decide(
-        self, seen_BTO: Tensor, generator: torch.Generator, *, deterministic: bool = False
-    ) -> ChainDecision:
-        """Draws a chunk for every row.
+        self, obs_BTO: Tensor, generator: torch.Generator, *, deterministic: bool = False
+    ) -> ChainSample:
+        """Samples a chunk for every row.
 
         Args:
-            seen_BTO: normalised observations.
-            generator: of all chance.
-            deterministic: the last step adds no noise, as in evaluation.
+            obs_BTO: normalised observations.
+            generator: supplies all randomness.
+            deterministic: whether the last step adds no noise, as in evaluation.
         """
-        shape = (len(seen_BTO), *self.policy.chunk_shape)
+        shape = (len(obs_BTO), *self.policy.chunk_shape)
         noise_BHA = torch.randn(shape, generator=generator)
         step_noise = torch.randn((self.config.steps, *shape), generator=generator)
-        active_KB = torch.ones(self.config.steps, len(seen_BTO), dtype=torch.bool)
+        active_KB = torch.ones(self.config.steps, len(obs_BTO), dtype=torch.bool)
         active_KB[-1] = not deterministic
         frozen, options = self.config.frozen_steps, self.config.chain
+        # First steps with the initial weights.
         if frozen:
-            walk = (self._frozen, options, active_KB[:frozen])
+            chain_options = (self._frozen_grid, options, active_KB[:frozen])
             noise_BHA = sample_chain(
-                self.before.velocity(ObservationTensors(seen_BTO)),
+                self.reference.velocity(ObservationTensors(obs_BTO)),
                 noise_BHA,
                 step_noise[:frozen],
-                *walk,
+                *chain_options,
             ).clean_BHA
-        walk = (self._learning, options, active_KB[frozen:])
+        # Trained steps.
+        chain_options = (self._trained_grid, options, active_KB[frozen:])
         chain = sample_chain(
-            self.policy.velocity(ObservationTensors(seen_BTO)),
+            self.policy.velocity(ObservationTensors(obs_BTO)),
             noise_BHA,
             step_noise[frozen:],
-            *walk,
+            *chain_options,
         )
         trace = {
-            "here": chain.sample_LBHA[:-1].transpose(0, 1),
+            "sample": chain.sample_LBHA[:-1].transpose(0, 1),
             "next": chain.sample_LBHA[1:].transpose(0, 1),
             "std": chain.std_KB.T,
         }
-        return ChainDecision(self.policy.bounded(chain.clean_BHA), trace, chain.log_prob.T)
+        return ChainSample(self.policy.clip_chunk(chain.clean_BHA), trace, chain.log_prob.T)
 
-    def log_prob(self, seen: Tensor, part: Tensor, trace: Trace) -> Tensor:
+    def log_prob(self, obs: Tensor, denoising_step: Tensor, trace: Trace) -> Tensor:
         """See `OnPolicyActor.log_prob`."""
         return step_log_prob(
-            self.policy.velocity(ObservationTensors(seen)),
-            trace["here"],
+            self.policy.velocity(ObservationTensors(obs)),
+            trace["sample"],
             trace["next"],
             trace["std"],
-            part,
-            self._learning,
+            denoising_step,
+            self._trained_grid,
             self.config.chain,
         )
 
-    def cloning_loss(self, seen: Tensor, generator: torch.Generator) -> Tensor:
-        """See `OnPolicyActor.cloning_loss`: of chains that the policy draws as it was."""
-        shape = (len(seen), *self.policy.chunk_shape)
+    def bc_loss(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        """See `OnPolicyActor.bc_loss`: negative log-likelihood of chains of the initial policy."""
+        shape = (len(obs), *self.policy.chunk_shape)
         with torch.no_grad():
             chain = sample_chain(
-                self.before.velocity(ObservationTensors(seen)),
+                self.reference.velocity(ObservationTensors(obs)),
                 torch.randn(shape, generator=generator),
                 torch.randn((self.config.steps, *shape), generator=generator),
                 self.grid,
                 self.config.chain,
             )
         frozen = self.config.frozen_steps
-        rest = chain._replace(sample_LBHA=chain.sample_LBHA[frozen:], std_KB=chain.std_KB[frozen:])
+        trained_part = chain._replace(
+            sample_LBHA=chain.sample_LBHA[frozen:], std_KB=chain.std_KB[frozen:]
+        )
         return -chain_log_prob(
-            self.policy.velocity(ObservationTensors(seen)), rest, self._learning, self.config.chain
+            self.policy.velocity(ObservationTensors(obs)),
+            trained_part,
+            self._trained_grid,
+            self.config.chain,
         ).mean()

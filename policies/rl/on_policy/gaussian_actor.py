@@ -1,5 +1,5 @@
-"""A Gaussian whose mean is a network's answer: what plain PPO acts by, and what a diffusion policy
-is compared with.
+"""Defines a Gaussian policy with a learned mean, the actor of plain PPO and the baseline of
+diffusion policies.
 
 Shape suffixes: B batch, A action.
 """
@@ -16,8 +16,8 @@ from torch.distributions import Normal
 from policies.rl.on_policy.rollout import Trace
 
 
-class GaussianDecision(NamedTuple):
-    """What was decided for B rows."""
+class GaussianSample(NamedTuple):
+    """Sampled actions and their log-probabilities."""
 
     action_BA: Tensor
     trace: Trace
@@ -27,45 +27,45 @@ class GaussianDecision(NamedTuple):
 
 
 class GaussianActor(nn.Module):
-    """Mean of a network, a standard deviation per entry that does not depend on what is seen, as in
-    stable-baselines3.
+    """A network for the mean and a standard deviation per entry that does not depend on the
+    observation, as in stable-baselines3.
 
     Args:
-        mean: (B, ...) as seen to (B, A); is learned in place.
-        entries: A.
-        std: of every entry at the start.
+        mean: maps observations (B, ...) to means (B, A); trained in place.
+        entries: A, entries of an action.
+        std: initial standard deviation of every entry.
     """
 
-    parts = 1
+    denoising_steps = 1
 
     def __init__(self, mean: nn.Module, entries: int, std: float = 0.5) -> None:
         super().__init__()
         self.mean = mean
         self.log_std = nn.Parameter(torch.full((entries,), float(torch.tensor(std).log())))
-        self._before = copy.deepcopy(mean).requires_grad_(False)
+        self._reference = copy.deepcopy(mean).requires_grad_(False)
 
     @torch.no_grad()
     def decide(
-        self, seen: Tensor, generator: torch.Generator, *, deterministic: bool = False
-    ) -> GaussianDecision:
-        """Draws an action for every row; `deterministic` takes the mean."""
-        mean_BA = self.mean(seen)
+        self, obs: Tensor, generator: torch.Generator, *, deterministic: bool = False
+    ) -> GaussianSample:
+        """Samples an action for every row; `deterministic` takes the mean."""
+        mean_BA = self.mean(obs)
         noise_BA = torch.randn(mean_BA.shape, generator=generator)
         action_BA = mean_BA if deterministic else mean_BA + self.log_std.exp() * noise_BA
         trace = {"action": action_BA[:, None]}
-        return GaussianDecision(action_BA, trace, self._likely(mean_BA, action_BA)[:, None])
+        return GaussianSample(action_BA, trace, self._log_prob(mean_BA, action_BA)[:, None])
 
-    def log_prob(self, seen: Tensor, part: Tensor, trace: Trace) -> Tensor:
+    def log_prob(self, obs: Tensor, denoising_step: Tensor, trace: Trace) -> Tensor:
         """See `OnPolicyActor.log_prob`."""
-        return self._likely(self.mean(seen), trace["action"])
+        return self._log_prob(self.mean(obs), trace["action"])
 
-    def cloning_loss(self, seen: Tensor, generator: torch.Generator) -> Tensor:
-        """See `OnPolicyActor.cloning_loss`: of the mean as it was."""
+    def bc_loss(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        """See `OnPolicyActor.bc_loss`: negative log-likelihood of the initial mean."""
         with torch.no_grad():
-            wanted_BA = self._before(seen)
-        return -self._likely(self.mean(seen), wanted_BA).mean()
+            target_BA = self._reference(obs)
+        return -self._log_prob(self.mean(obs), target_BA).mean()
 
-    def _likely(self, mean_BA: Tensor, action_BA: Tensor) -> Tensor:
+    def _log_prob(self, mean_BA: Tensor, action_BA: Tensor) -> Tensor:
         return (
             Normal(mean_BA, self.log_std.exp(), validate_args=False).log_prob(action_BA).sum(dim=1)
         )

@@ -1,4 +1,5 @@
-"""The rows of a rollout in orders that do not depend on who holds which worlds."""
+"""Shuffles the rows of a rollout into minibatches, independent of how workers share the
+environments."""
 
 from __future__ import annotations
 
@@ -7,44 +8,50 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from policies.rl.on_policy.rollout import Shares
+from policies.rl.on_policy.rollout import WorkerShard
 
 
 class Minibatch(NamedTuple):
-    """Rows of one step of gradient descent, as far as this worker has them."""
+    """Rows of one gradient step that this worker has."""
 
     decision: Tensor
-    part: Tensor
+    """int64, row of the decision in the worker's table."""
+    denoising_step: Tensor
+    """int64, denoising step within the decision."""
     rows: float
-    """Of all workers."""
+    """Number of rows over all workers."""
 
 
-class Rows:
-    """All parts of all decisions of all workers.
+class RolloutMinibatches:
+    """Minibatches over all denoising steps of all decisions of all workers.
 
     Args:
-        shares: which decisions are here.
-        parts: K of each.
+        shard: the decisions of this worker.
+        denoising_steps: K per decision.
     """
 
-    def __init__(self, shares: Shares, parts: int) -> None:
-        self._shares, self._parts = shares, parts
+    def __init__(self, shard: WorkerShard, denoising_steps: int) -> None:
+        self._shard = shard
+        self._denoising_steps = denoising_steps
 
     def minibatches(
         self, size: int, generator: torch.Generator, device: torch.device
     ) -> list[Minibatch]:
-        """One pass over all rows, in some `size` of all workers at a time, as numbers on `device`.
+        """One shuffled pass in minibatches of about `size` rows over all workers, as indices on
+        `device`.
 
-        Their order comes from the host, whatever the device.
+        The order is sampled on the host for every device.
         """
-        steps, here, worlds, first = self._shares
-        order = torch.randperm(steps * worlds * self._parts, generator=generator)
-        found = []
-        # A last one of a few rows would have a gradient of its own size: it joins the one before.
+        decisions, envs_here, num_envs, first_env = self._shard
+        order = torch.randperm(decisions * num_envs * self._denoising_steps, generator=generator)
+        batches = []
+        # Equal chunks avoid a small last minibatch with a noisier gradient.
         for chunk in order.chunk(max(1, round(len(order) / size))):
-            decision, part = chunk // self._parts, chunk % self._parts
-            time, world = decision // worlds, decision % worlds - first
-            mine = (world >= 0) & (world < here)
-            rows = time[mine] * here + world[mine]
-            found.append(Minibatch(rows.to(device), part[mine].to(device), float(len(chunk))))
-        return found
+            decision, denoising_step = chunk // self._denoising_steps, chunk % self._denoising_steps
+            time, env = decision // num_envs, decision % num_envs - first_env
+            in_shard = (env >= 0) & (env < envs_here)
+            rows = time[in_shard] * envs_here + env[in_shard]
+            batches.append(
+                Minibatch(rows.to(device), denoising_step[in_shard].to(device), float(len(chunk)))
+            )
+        return batches

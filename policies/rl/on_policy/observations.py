@@ -1,4 +1,4 @@
-"""Options of this package."""
+"""Converts the observations of chunk environments to a policy's inputs."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ from typing import Any
 
 from torch import Tensor
 
-from policies.policy import ObservationTensors, Words
+from policies.policy import InstructionTokens, ObservationTensors
 from robots.language.text import INSTRUCTION, decode
 
 
-def observed_of(seen: Any) -> ObservationTensors:
-    """What `policies.rl.collection.chunk_env.ChunkWorlds` shows, as a policy sees it."""
-    if isinstance(seen, Tensor):
-        return ObservationTensors(seen)
-    names = [str(name) for name in seen.keys()]  # noqa: SIM118 - iterating goes through the rows
+def observation_tensors(obs: Any) -> ObservationTensors:
+    """A policy's inputs from an observation of `policies.rl.collection.chunk_env.ChunkEnv`."""
+    if isinstance(obs, Tensor):
+        return ObservationTensors(obs)
+    names = [str(name) for name in obs.keys()]  # noqa: SIM118 - iterating goes through the rows
     sensors = {
-        name: seen[name][:, None]
+        name: obs[name][:, None]
         for name in names
         if name not in (VECTOR, INSTRUCTION, TOKENS, MASK)
     }
     if TOKENS in names:
-        # Worlds that stay on a device have read them before.
-        return ObservationTensors(seen[VECTOR], sensors, words=Words(seen[TOKENS], seen[MASK]))
-    told = decode(seen[INSTRUCTION].numpy()) if INSTRUCTION in names else ()
-    return ObservationTensors(seen[VECTOR], sensors, told)
+        # Environments on a device have tokenised the instructions.
+        return ObservationTensors(
+            obs[VECTOR], sensors, instruction_tokens=InstructionTokens(obs[TOKENS], obs[MASK])
+        )
+    instructions = decode(obs[INSTRUCTION].numpy()) if INSTRUCTION in names else ()
+    return ObservationTensors(obs[VECTOR], sensors, instructions)
 
 
 VECTOR = "vector"
-"""Name of the observation vector among several things seen."""
+"""Key of the observation vector in a TensorDict of several fields."""
 
 
 TOKENS, MASK = "tokens", "mask"
-"""Names of the words as the policy reads them, where worlds have done that for it."""
+"""Keys of the instruction's tokens and mask, where the environments tokenise."""

@@ -1,14 +1,13 @@
-"""Advantages and returns of rollouts.
+"""Computes generalised advantage estimates and n-step returns of rollouts.
 
-A rollout is T decisions in N worlds that start anew by themselves. What a decision leads to is
-valued at the true observation after it, also where an episode ended: a time limit is bootstrapped
-behind, a terminal is not. The released DPPO takes the observation after the reset there; the true
-one is the default here, and the only choice.
+A rollout is T decisions in N environments that reset themselves. The next value is that of the true
+observation after a decision, also where an episode ended: a truncated episode is bootstrapped, a
+terminated one is not. The released DPPO bootstraps with the observation after the reset.
 
-A decision may be a chunk: its reward is then the discounted sum of what was executed of it, and
-g^length stands before all that comes after. lambda counts decisions, as in DPPO.
+If a decision is a chunk, its reward is the discounted sum over the executed actions, and everything
+after it is discounted by g^length. lambda counts decisions, as in DPPO.
 
-Shape suffixes: T decisions, N worlds, H steps of a chunk.
+Shape suffixes: T decisions, N environments, H steps of a chunk.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from torch import Tensor
 
 
 class Advantages(NamedTuple):
-    """What generalised advantage estimation gives."""
+    """Advantages and returns of generalised advantage estimation."""
 
     advantage_TN: Tensor
     return_TN: Tensor
-    """The value's target: advantage plus value."""
+    """Value targets: advantage plus value."""
 
 
 class NStep(NamedTuple):
-    """Sums over up to n decisions from each one on."""
+    """n-step returns, without the bootstrap value."""
 
     reward_TN: Tensor
     discount_TN: Tensor
-    """g^n_eff; 0 where the task ended within them."""
+    """g^(number of summed rewards); 0 where the task ended among them."""
     last_TN: Tensor
-    """int64: the last decision of each sum."""
+    """int64, index of the last decision of each sum."""
 
 
 def gae(
@@ -44,49 +43,48 @@ def gae(
     terminated_TN: Tensor,
     truncated_TN: Tensor,
     discount: float | Tensor,
-    trace: float,
+    gae_lambda: float,
 ) -> Advantages:
     """Generalised advantage estimation (Schulman et al., arXiv 1506.02438).
 
     Args:
-        reward_TN: of a chunk the sum of `chunk_reward`.
-        value_TN: of the observations that were decided upon.
-        next_value_TN: of the true observations after the decisions; see `next_values`.
+        reward_TN: rewards; for chunks, those of `chunk_reward`.
+        value_TN: values of the observations before the decisions.
+        next_value_TN: values of the true observations after the decisions; see `next_values`.
         terminated_TN: bool, the task ended.
         truncated_TN: bool, the time limit ended it.
-        discount: g, or (T, N) g^length of chunks of unequal length.
-        trace: lambda, per decision.
+        discount: g, or (T, N) g^length for chunks of unequal length.
+        gae_lambda: lambda, per decision.
     """
     alive_TN = (~terminated_TN).to(reward_TN.dtype)
-    linked_TN = alive_TN * (~truncated_TN)
+    continues_TN = alive_TN * (~truncated_TN)
     error_TN = reward_TN + discount * alive_TN * next_value_TN - value_TN
-    fade_TN = discount * trace * linked_TN
+    decay_TN = discount * gae_lambda * continues_TN
     advantage_TN = torch.empty_like(error_TN)
-    behind_N = torch.zeros_like(error_TN[0])
+    next_advantage_N = torch.zeros_like(error_TN[0])
     for t in range(len(error_TN) - 1, -1, -1):
-        behind_N = torch.addcmul(error_TN[t], fade_TN[t], behind_N)
-        advantage_TN[t] = behind_N
+        next_advantage_N = torch.addcmul(error_TN[t], decay_TN[t], next_advantage_N)
+        advantage_TN[t] = next_advantage_N
     return Advantages(advantage_TN, advantage_TN + value_TN)
 
 
 def next_values(
     value_TN: Tensor, last_value_N: Tensor, final_value_TN: Tensor, ended_TN: Tensor
 ) -> Tensor:
-    """(T, N) values of the true observations after the decisions, without asking a network twice.
+    """(T, N) values of the true observations after the decisions, without a second forward pass.
 
     Args:
-        value_TN: of the observations that were decided upon.
-        last_value_N: of what is observed after the last decision.
-        final_value_TN: of the true final observations; looked at where `ended_TN`.
+        value_TN: values of the observations before the decisions.
+        last_value_N: values of the observations after the last decision.
+        final_value_TN: values of the true final observations; used where `ended_TN`.
         ended_TN: bool, terminated or truncated.
     """
-    after_TN = torch.cat([value_TN[1:], last_value_N[None]])
-    return torch.where(ended_TN, final_value_TN, after_TN)
+    next_TN = torch.cat([value_TN[1:], last_value_N[None]])
+    return torch.where(ended_TN, final_value_TN, next_TN)
 
 
 def chunk_reward(reward_TNH: Tensor, length_TN: Tensor, discount: float) -> Tensor:
-    """(T, N) discounted sums of the first `length` rewards; what stands behind them was not
-    executed."""
+    """(T, N) discounted sums of the first `length` rewards; later ones were not executed."""
     step_H = torch.arange(reward_TNH.shape[-1], device=reward_TNH.device)
     weight_TNH = discount**step_H * (step_H < length_TN[..., None])
     return torch.where(weight_TNH > 0, reward_TNH * weight_TNH, 0.0).sum(dim=-1)

@@ -1,12 +1,13 @@
-"""A vision-language policy that answers with action tokens, as one that acts, learns and knows how
-likely it acted.
+"""Makes a token VLA an actor of PPO: samples action tokens, and evaluates their log-probabilities
+and values.
 
-RLinf-VLA (arXiv 2510.06710): every token is drawn from the softmax of its logits at a temperature,
-over the bins alone; a light head on the backbone's hidden state at the first action token values
-what is seen, as a whole or for every action of the chunk. Different from RLinf's code, a token's
-own hidden state is read, not that one place before it, as in `policies.families.token_vla`.
+RLinf-VLA (arXiv 2510.06710): every token is sampled from the softmax of its logits at a
+temperature, over the action bins alone; a small head on the backbone's hidden state at the first
+action token predicts the value of the chunk or of each of its actions. RLinf's code reads the
+hidden state one position earlier; here it is that of the token itself, as in
+`policies.families.token_vla`.
 
-Shape suffixes: B batch, K parts (one), H horizon, A action, U units, V values, W width.
+Shape suffixes: B batch, K denoising steps (one), H horizon, A action, U units, V values, W width.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from policies.families.action_tokens import (
 )
 from policies.families.token_vla import TokenVlaPolicy
 from policies.policy import ObservationTensors
-from policies.rl.on_policy.config import Level, Trunk
-from policies.rl.on_policy.observations import observed_of
-from policies.rl.on_policy.ppo import Evaluated
+from policies.rl.on_policy.config import LogProbLevel, Trunk
+from policies.rl.on_policy.observations import observation_tensors
+from policies.rl.on_policy.ppo import ActorEvaluation
 from policies.rl.on_policy.rollout import Trace, to_level
 from policies.rl.on_policy.value_head import ValueHead
 
 
-class TokenDecision(NamedTuple):
-    """What was decided for B rows."""
+class ChunkSample(NamedTuple):
+    """Sampled chunks of B rows, with log-probabilities and values."""
 
     chunk_BHA: Tensor
-    """Normalised."""
+    """Normalised action chunks."""
     trace: Trace
-    """See `evaluate` of the actor."""
+    """Tensors that the actor's `evaluate` needs."""
     log_prob_BKHA: Tensor
     value_BV: Tensor | None
 
@@ -48,74 +49,76 @@ class TokenActor:
     """Implements `policies.rl.on_policy.ppo.OnPolicyActor` and `UnitActor`.
 
     Args:
-        policy: learns in place.
-        level: of its log-probabilities.
-        values: what is valued, if anything.
-        hidden: units of the value head's layers.
-        temperature: of the tokens in practice; inference keeps its own.
-        clones: whether to keep the policy as it was, for `cloning_loss`.
-        trunk: what values are read from, see `VlaPracticeConfig.critic_trunk`.
+        policy: policy that is trained in place.
+        log_prob_level: level of the log-probabilities.
+        values: whether chunks or actions have values; None builds no value head.
+        hidden: hidden units of the value head.
+        temperature: temperature of the tokens during fine-tuning; inference keeps its own.
+        keep_reference: whether to keep a copy of the initial policy, for `bc_loss`.
+        trunk: input of the value head, see `VlaFinetuneConfig.critic_trunk`.
 
     Raises:
-        HandoffError: a temperature at which no token has a log-probability.
+        HandoffError: a temperature that is not above 0.
     """
 
-    parts = 1
+    denoising_steps = 1
 
     def __init__(
         self,
         policy: TokenVlaPolicy,
-        level: Level,
+        log_prob_level: LogProbLevel,
         values: Literal["chunk", "action"] | None,
         hidden: Sequence[int] = (512, 128),
         temperature: float = 1.0,
-        clones: bool = False,
+        keep_reference: bool = False,
         trunk: Trunk = "shared",
     ) -> None:
         check_temperature(temperature)
-        self.policy, self.temperature = policy.eval(), temperature
-        self.level: Level = level
-        self.before = copy.deepcopy(policy).requires_grad_(False) if clones else None
-        """The policy as it was."""
+        self.policy = policy.eval()
+        self.temperature = temperature
+        self.log_prob_level: LogProbLevel = log_prob_level
+        self.reference = copy.deepcopy(policy).requires_grad_(False) if keep_reference else None
+        """Frozen copy of the initial policy; None without one."""
         outputs = {"chunk": 1, "action": policy.chunk_shape[0]}
         width = policy.backbone.width
         self.head = (
             None if values is None else ValueHead(policy, width, hidden, outputs[values], trunk)
         )
-        """To values of the hidden state at the first action token."""
+        """Value head on the hidden state at the first action token; None without values."""
 
     def parameters(self) -> list[nn.Parameter]:
-        """Those of the policy, without the head of values."""
+        """Parameters of the policy, without the value head."""
         return list(self.policy.parameters())
 
     def acting(self) -> list[nn.Module]:
         """See `policies.rl.collection.interfaces.PublishedActor.acting`."""
         return [part for part in (self.policy, self.head) if part is not None]
 
-    def beside(self) -> dict[str, nn.Module]:
-        """Networks that fine-tuning has beside the policy, by their names."""
-        found = {"before": self.before, "head": self.head}
-        return {name: module for name, module in found.items() if module is not None}
+    def extra_modules(self) -> dict[str, nn.Module]:
+        """Networks of fine-tuning besides the policy, by name."""
+        modules = {"reference": self.reference, "head": self.head}
+        return {name: module for name, module in modules.items() if module is not None}
 
-    def draw(self, rows: int, generator: torch.Generator) -> Trace:
-        """The chance of a decision for so many rows; each entry (rows, ...)."""
+    def sample_noise(self, rows: int, generator: torch.Generator) -> Trace:
+        """See `PresampledNoiseActor.sample_noise`."""
         shape = (rows, *self.policy.chunk_shape)
         return {"noise": torch.randn(shape, generator=generator, device=generator.device)}
 
-    def decide(self, seen: Any, generator: torch.Generator) -> TokenDecision:
-        """Draws a chunk for every row.
+    def decide(self, obs: Any, generator: torch.Generator) -> ChunkSample:
+        """Samples a chunk for every row.
 
         Args:
-            seen: see `policies.rl.collection.chunk_env.ChunkWorlds`.
-            generator: of all chance.
+            obs: see `policies.rl.collection.chunk_env.ChunkEnv`.
+            generator: supplies all randomness.
         """
-        return self.decide_by(seen, self.draw(len(seen), generator))
+        return self.decide_with_noise(obs, self.sample_noise(len(obs), generator))
 
     @torch.no_grad()
-    def decide_by(self, seen: Any, chance: Trace) -> TokenDecision:
-        """`decide` with what `draw` has drawn: a function of its arguments and the weights
-        alone."""
-        observed, policy, noise_BHA = observed_of(seen), self.policy, chance["noise"]
+    def decide_with_noise(self, obs: Any, presampled: Trace) -> ChunkSample:
+        """See `PresampledNoiseActor.decide_with_noise`."""
+        observed = observation_tensors(obs)
+        policy = self.policy
+        noise_BHA = presampled["noise"]
         if policy.causal:
             tokens_BHA = policy.act(observed, noise_BHA, self.temperature).tokens_BHA
             hidden_BHAW = policy.hidden(observed, tokens_BHA)
@@ -126,7 +129,7 @@ class TokenActor:
             tokens_BHA = draw_tokens(logits_BHAK, noise_BHA, self.temperature)
         log_prob_BHA = token_log_prob(logits_BHAK, tokens_BHA, self.temperature)
         trace = {"tokens": tokens_BHA[:, None]}
-        return TokenDecision(
+        return ChunkSample(
             policy.values(tokens_BHA),
             trace,
             log_prob_BHA[:, None],
@@ -134,41 +137,42 @@ class TokenActor:
         )
 
     @torch.no_grad()
-    def value(self, seen: Any) -> Tensor:
-        """(B, V); of an actor that values."""
-        observed = observed_of(seen)
+    def value(self, obs: Any) -> Tensor:
+        """(B, V) values; the actor needs a value head."""
+        observed = observation_tensors(obs)
         value_BV = self._value(observed, self._hidden(self.policy, observed))
         assert value_BV is not None
         return value_BV
 
-    def evaluate(self, seen: Any, part: Tensor, trace: Trace) -> Evaluated:
-        """See `UnitActor.evaluate`: log-probabilities of the level, values, and how undecided it
-        is."""
-        tokens_BHA, observed = trace["tokens"], observed_of(seen)
+    def evaluate(self, obs: Any, denoising_step: Tensor, trace: Trace) -> ActorEvaluation:
+        """See `UnitActor.evaluate`: log-probabilities at the configured level, values and
+        entropies."""
+        tokens_BHA, observed = trace["tokens"], observation_tensors(obs)
         hidden_BHAW = self.policy.hidden(observed, tokens_BHA)
         logits_BHAK = self.policy.head(hidden_BHAW)
         log_prob_BHA = token_log_prob(logits_BHAK, tokens_BHA, self.temperature)
         entropy_BHA = token_entropy(logits_BHAK, self.temperature)
-        units = to_level(log_prob_BHA, trace["executed"], self.level)
-        entropy_BU = to_level(entropy_BHA, trace["executed"], self.level).log_prob_RU
-        return Evaluated(units.log_prob_RU, self._value(observed, hidden_BHAW), entropy_BU)
+        units = to_level(log_prob_BHA, trace["executed"], self.log_prob_level)
+        entropy_BU = to_level(entropy_BHA, trace["executed"], self.log_prob_level).log_prob_RU
+        return ActorEvaluation(units.log_prob_RU, self._value(observed, hidden_BHAW), entropy_BU)
 
-    def log_prob(self, seen: Any, part: Tensor, trace: Trace) -> Tensor:
-        """See `OnPolicyActor.log_prob`: of all that was executed."""
-        return self.evaluate(seen, part, trace).log_prob.sum(dim=1)
+    def log_prob(self, obs: Any, denoising_step: Tensor, trace: Trace) -> Tensor:
+        """See `OnPolicyActor.log_prob`: summed over the executed actions."""
+        return self.evaluate(obs, denoising_step, trace).log_prob.sum(dim=1)
 
-    def cloning_loss(self, seen: Any, generator: torch.Generator) -> Tensor:
-        """See `OnPolicyActor.cloning_loss`: mean over tokens that the policy draws as it was."""
-        assert self.before is not None
-        observed = observed_of(seen)
+    def bc_loss(self, obs: Any, generator: torch.Generator) -> Tensor:
+        """See `OnPolicyActor.bc_loss`: mean negative log-likelihood of tokens of the initial
+        policy."""
+        assert self.reference is not None
+        observed = observation_tensors(obs)
         with torch.no_grad():
-            noise_BHA = torch.randn((len(seen), *self.policy.chunk_shape), generator=generator)
+            noise_BHA = torch.randn((len(obs), *self.policy.chunk_shape), generator=generator)
             noise_BHA = noise_BHA.to(self.policy.device)
-            tokens_BHA = self.before.act(observed, noise_BHA, self.temperature).tokens_BHA
+            tokens_BHA = self.reference.act(observed, noise_BHA, self.temperature).tokens_BHA
         return -self.policy.log_prob(observed, tokens_BHA, self.temperature).mean()
 
     def _hidden(self, policy: TokenVlaPolicy, observed: ObservationTensors) -> Tensor:
-        """What values are read from; the first action token sees none of them."""
+        """Hidden states for the value head; the first action token attends to no action token."""
         tokens = None
         if policy.causal:
             shape = (len(observed.vector_BTO), *policy.chunk_shape)

@@ -1,4 +1,4 @@
-"""Options of this package."""
+"""Defines value heads on a policy's hidden states."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from policies.rl.on_policy.config import Trunk
 
 
 class ValueHead(nn.Module):
-    """From what is read of an observation to values.
+    """Maps hidden states to values.
 
     Args:
-        policy: of which the trunk is a copy, if there is to be one of its own.
-        width: of a hidden state.
-        hidden: units of the layers.
-        outputs: V.
-        trunk: see `VlaPracticeConfig.critic_trunk`.
+        policy: policy that is copied as the trunk, for `trunk` own.
+        width: width of a hidden state.
+        hidden: units of the hidden layers.
+        outputs: V, number of values.
+        trunk: see `VlaFinetuneConfig.critic_trunk`.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class ValueHead(nn.Module):
         super().__init__()
         self.layers = value_head(width, hidden, outputs)
         self.trunk = copy.deepcopy(policy).requires_grad_() if trunk == "own" else None
-        """Learns at the critic's rate, as what it is a copy of does not."""
+        """Copy of the policy that is trained with the critic's learning rate; None without one."""
         self._detached = trunk == "detached"
 
     def forward(self, hidden_BW: Tensor) -> Tensor:
@@ -36,11 +36,11 @@ class ValueHead(nn.Module):
 
 
 def value_head(width: int, hidden: Sequence[int], outputs: int) -> nn.Module:
-    """From a hidden state (B, width) to values; GELU between. The last begins near 0 and, as in
-    RLinf, has no bias."""
+    """An MLP with GELU from hidden states (B, width) to values (B, outputs). The last layer is
+    initialised near 0 and has no bias, as in RLinf."""
     layers: list[nn.Module] = []
-    for before, after in zip((width, *hidden), hidden, strict=False):
-        layers += [nn.Linear(before, after), nn.GELU()]
+    for inputs, units in zip((width, *hidden), hidden, strict=False):
+        layers += [nn.Linear(inputs, units), nn.GELU()]
     last = nn.Linear((width, *hidden)[-1], outputs, bias=False)
     nn.init.normal_(last.weight, std=0.01)
     return nn.Sequential(*layers, last)

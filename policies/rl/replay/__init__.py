@@ -1,10 +1,10 @@
 """Stores transitions for off-policy learning.
 
-- `config`: size, discount and sampling.
-- `buffer`: the buffer.
+- `config`: capacity, discount and n-step returns; imports no torch.
+- `buffer`: the replay buffer.
 - `transitions`: minibatches of transitions.
-- `episode_links`: steps of an episode, linked for n-step returns.
-- `images`: camera images, stored once.
-- `files`: a buffer on disk.
-- `trajectory_weighting`: sampling by the return of trajectories.
+- `episode_links`: complete chunks and Monte-Carlo returns of episodes.
+- `images`: storage of camera images, each once.
+- `files`: crash-safe storage of a buffer on disk.
+- `trajectory_weighting`: sampling weights by the return of trajectories.
 """

@@ -1,4 +1,4 @@
-"""Options of the replay buffers. Imports without torch."""
+"""Options of the replay buffer. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from robots.config import config
 
 @config
 class ReplayConfig:
-    """What is kept, and what a sample looks like."""
+    """Capacity of the replay buffer and form of its samples."""
 
     capacity: int = 200_000
-    """Steps; the oldest are overwritten. 200k in HIL-SERL [C]."""
+    """Capacity [steps]; the oldest steps are overwritten. 200k in HIL-SERL [C]."""
     discount: float = 0.97
-    """Discount per control period; HIL-SERL .97 to .985 [C]."""
+    """Discount per control period; .97 to .985 in HIL-SERL [C]."""
     n_step: int = 1
-    """Steps whose rewards a sample sums up before it looks at a value."""
+    """Steps of the n-step return."""
     horizon: int = 1
-    """Actions of a chunk; above 1 a sample holds that many actions and sums up as many rewards
-    (Q-chunking), and `n_step` has no say."""
+    """Actions per chunk. If above 1, a sample has that many actions and the sum of as many rewards
+    (Q-chunking), and `n_step` is ignored."""
     timeouts_end: bool = False
-    """Whether a time limit counts as an end of the task, as in the code of HIL-SERL; or the value
-    goes on behind it."""
+    """Whether truncation by a time limit counts as termination, as in the code of HIL-SERL, instead
+    of bootstrapping from the value."""
     mc_return: bool = False
-    """Whether samples hold `extra["mc_return"]`, the discounted return from their step to the end
-    of its episode (Cal-QL); minus infinity, which bounds nothing, where the episode has not ended
-    yet or has a gap before its end."""
+    """Whether samples have `extra["mc_return"]`, the discounted return from their step to the end
+    of its episode (Cal-QL). It is minus infinity, which bounds nothing, if the episode has not
+    ended yet or steps before its end are missing."""
     mc_tail: float = 0.0
-    """Reward per step that `mc_return` assumes for ever after a time limit which is no end of the
-    task. The released Cal-QL does so with AntMaze's negative reward, so that never arriving is
-    worth r / (1 - g) from everywhere [C]."""
+    """Constant reward per step that `mc_return` assumes after a truncation, without end. The
+    released Cal-QL does so with AntMaze's negative reward, so that never reaching the goal has the
+    return r / (1 - g) [C]."""

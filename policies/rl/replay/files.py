@@ -1,10 +1,9 @@
-"""The steps of a replay on the disk: a ring of records of one size, and a small file that says
-which of them count.
+"""Stores the steps of a replay on disk: a ring of fixed-size records and a header file that lists
+the valid ones.
 
-Records are only ever written where none lies that counts, flushed, and then made to count by
-replacing the small file whole. So whatever moment a process dies at, the old or the new state is
-found, and a save writes no more than what is new. For that the ring has an eighth more room than
-the replay.
+New records are written to slots without valid records and flushed; then the header is replaced
+atomically. A crash therefore leaves either the old or the new state, and a save writes only new
+steps. To make this possible the ring has an eighth more slots than the replay.
 """
 
 from __future__ import annotations
@@ -21,42 +20,45 @@ from robots.errors import HandoffError
 from robots.storage.durable import explain_write_errors, sync_path, write_atomically
 
 HEAD = "replay.json"
-"""The small file, whose existence says that something was saved."""
+"""Header file; it exists once a replay was saved."""
 
 Rows = dict[str, np.ndarray]
 """Named columns of equal length."""
 
 
 class StepFile:
-    """One folder's records. See `create` and `open`.
+    """Records of a replay in one folder; see `create` and `open`.
 
     Args:
-        folder: of the files.
+        folder: folder of the files.
         record: dtype of one step.
         capacity: of the replay, in steps.
-        head: what the small file says; None where nothing was saved yet.
+        head: content of the header file; None before the first save.
     """
 
     def __init__(
         self, folder: Path, record: np.dtype, capacity: int, head: dict[str, Any] | None
     ) -> None:
-        self.folder, self._record, self._capacity, self._head = folder, record, capacity, head
+        self.folder = folder
+        self._record = record
+        self._capacity = capacity
+        self._head = head
 
     @classmethod
     def create(cls, folder: Path, empty: Rows, capacity: int) -> StepFile:
-        """For a first save.
+        """Prepares a folder for the first save of a replay.
 
         Args:
-            folder: made if it is not there.
-            empty: columns without rows, which tell shapes and dtypes.
+            folder: created if missing.
+            empty: columns without rows, which define names, shapes and dtypes.
             capacity: of the replay, in steps.
 
         Raises:
-            HandoffError: something was saved there before.
+            HandoffError: the folder already holds a saved replay.
         """
         if (folder / HEAD).exists():
             raise HandoffError(
-                f"{folder}: holds a saved replay that this one was not loaded from; saving would lose it. Load it "
+                f"{folder}: holds a saved replay that was not loaded; saving would overwrite it. Load it "
                 "first, or choose another folder."
             )
         with explain_write_errors(folder, "the replay was not saved"):
@@ -65,11 +67,10 @@ class StepFile:
 
     @classmethod
     def open(cls, folder: Path, empty: Rows, capacity: int) -> StepFile:
-        """For loading, and for saves after that.
+        """Opens a saved replay for loading and further saves.
 
         Raises:
-            HandoffError: nothing was saved there, the small file is damaged, or the columns are
-                others.
+            HandoffError: there is no saved replay, its header is damaged, or its columns differ.
         """
         try:
             head = json.loads((folder / HEAD).read_text())
@@ -79,7 +80,7 @@ class StepFile:
             )
         except FileNotFoundError:
             raise HandoffError(
-                f"{folder}: holds no saved replay ({HEAD} is missing). Another folder?"
+                f"{folder}: holds no saved replay ({HEAD} is missing). Is it the wrong folder?"
             ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise HandoffError(
@@ -89,24 +90,25 @@ class StepFile:
         expected = _columns(record)
         if not complete or stored != {name: (kind, tuple(shape)) for name, kind, shape in expected}:
             raise HandoffError(
-                f"{folder}: holds steps with columns {head['columns']}, expected {expected}. Another task's replay?"
+                f"{folder}: holds steps with columns {head['columns']}, expected {expected}. Is it the "
+                "replay of another task?"
             )
         return cls(folder, record, capacity, head)
 
     def read(self) -> tuple[Rows, int]:
-        """The steps in their order, and how many were ever added when they were saved.
+        """Stored steps, oldest first, and the number of steps ever added at that save.
 
         Raises:
-            HandoffError: fewer records are there than should be.
+            HandoffError: the record file is too short.
         """
         head = self._head
         assert head is not None
         path = self._path(head["generation"])
-        wanted = min(head["slots"], head["added"]) * self._record.itemsize
-        if not path.exists() or path.stat().st_size < wanted:
+        expected_size = min(head["slots"], head["added"]) * self._record.itemsize
+        if not path.exists() or path.stat().st_size < expected_size:
             size = path.stat().st_size if path.exists() else 0
             raise HandoffError(
-                f"{path}: {size} bytes, expected {wanted}. Was it copied while it was written?"
+                f"{path}: {size} bytes, expected {expected_size}. Was it copied while it was written?"
             )
         slots = np.arange(head["first"], head["added"]) % head["slots"]
         records = np.fromfile(path, self._record)[slots]
@@ -115,19 +117,19 @@ class StepFile:
         }, head["added"]
 
     def write(self, added: int, oldest: int, rows: Callable[[int, int], Rows]) -> None:
-        """Makes the files hold the steps with serial numbers from `oldest` until `added`.
+        """Saves the steps with serial numbers from `oldest` to `added` - 1.
 
         Args:
-            added: steps ever added.
-            oldest: serial number of the oldest one that the replay still has.
-            rows: gives those between two serial numbers.
+            added: number of steps ever added.
+            oldest: serial number of the oldest step that the replay still holds.
+            rows: returns the steps between two serial numbers.
 
         Raises:
-            HandoffError: the disk is full, or gone.
+            HandoffError: the files cannot be written, for instance because the disk is full.
         """
         head = self._head
         with explain_write_errors(
-            self.folder, "the replay was not saved; the state saved before still counts"
+            self.folder, "the replay was not saved; the previous save is still valid"
         ):
             if (
                 head is None
@@ -135,7 +137,7 @@ class StepFile:
                 or oldest > head["added"]
                 or head["added"] > added
             ):
-                self._begin(added, oldest, rows)
+                self._rewrite(added, oldest, rows)
                 return
             spare = self._slots - self._capacity
             while head["added"] < added:
@@ -148,8 +150,8 @@ class StepFile:
     def _slots(self) -> int:
         return self._capacity + self._capacity // 8 + 256
 
-    def _begin(self, added: int, oldest: int, rows: Callable[[int, int], Rows]) -> None:
-        """Writes all steps to a new file, makes it count, removes the old one."""
+    def _rewrite(self, added: int, oldest: int, rows: Callable[[int, int], Rows]) -> None:
+        """Writes all steps to a new record file, commits it and removes the old one."""
         generation = 0 if self._head is None else self._head["generation"] + 1
         self._path(generation).unlink(missing_ok=True)
         size = min(self._slots, added) * self._record.itemsize
@@ -172,20 +174,19 @@ class StepFile:
                 old.unlink()
 
     def _put(self, generation: int, begin: int, rows: Rows) -> None:
-        """Writes records at the places that their serial numbers from `begin` on give, and flushes
-        them."""
+        """Writes records with serial numbers from `begin` on to their slots, and flushes them."""
         n = len(rows["reward"])
         records = np.zeros(n, self._record)
         for name, column in rows.items():
             records[name] = column
         descriptor = os.open(self._path(generation), os.O_WRONLY)
         try:
-            done = 0
-            while done < n:
-                place = (begin + done) % self._slots
-                several = records[done : done + self._slots - place]
-                _write_all(descriptor, several.tobytes(), place * self._record.itemsize)
-                done += len(several)
+            written = 0
+            while written < n:
+                slot = (begin + written) % self._slots
+                block = records[written : written + self._slots - slot]
+                _write_all(descriptor, block.tobytes(), slot * self._record.itemsize)
+                written += len(block)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -210,5 +211,5 @@ def _record(empty: Rows) -> np.dtype:
 
 
 def _columns(record: np.dtype) -> list[list[Any]]:
-    """Name, dtype and shape of every column, as JSON can hold them."""
+    """Name, dtype and shape of every column as JSON values."""
     return [[name, record[name].base.str, list(record[name].shape)] for name in record.names or ()]

@@ -1,4 +1,4 @@
-"""Defines the minibatches that reinforcement learners learn from.
+"""Defines the minibatches of transitions that off-policy and offline learners train on.
 
 Shape suffixes: B batch, O observation, A action.
 """
@@ -15,76 +15,79 @@ from robots.config import config
 
 @config
 class Sizes:
-    """What the data give a learner."""
+    """Sizes and features of the observations and actions in the data."""
 
     observation: int
-    """O, entries of the observation vector."""
+    """Entries O of the observation vector."""
     action: int
-    """A, entries of an action, the hand's among them; for chunks entries of all actions of a
+    """Entries A of an action, including the gripper; for chunks, entries of all actions of a
     chunk."""
-    differences: tuple[tuple[int, int, int, float], ...] = ()
-    """(begin, other, count, scale): entries `begin..begin+count` minus `other..other+count`, or the
-    entries alone where `other` is -1, divided by `scale`, are shown to the networks beside the
-    vector: where the hand is, seen from the cube, must not have to be learned."""
-    close_ups: tuple[tuple[int, int, int, float], ...] = ()
-    """(begin, other, count, scale): likewise, but through tanh: half a millimetre beside a peg's
-    hole is shown large, and what is far stays bounded."""
+    relative_features: tuple[tuple[int, int, int, float], ...] = ()
+    """Additional linear network inputs (begin, other, count, scale): entries `begin..begin+count`
+    minus entries `other..other+count` (nothing is subtracted if `other` is -1), divided by `scale`.
+    They give the networks relative positions, such as the gripper's to the cube."""
+    scaled_features: tuple[tuple[int, int, int, float], ...] = ()
+    """Additional network inputs (begin, other, count, scale), computed like `relative_features` and
+    passed through tanh. They magnify small differences, such as half a millimetre at a peg hole,
+    and stay bounded for large ones."""
     pictures: tuple[tuple[str, int, int], ...] = ()
     """(name, height, width) of every camera."""
 
 
 class Observations(NamedTuple):
-    """What is observed at one step of B rows."""
+    """Observations of B rows at one step."""
 
     vector_BO: Tensor
-    """In physical units; learners normalise."""
+    """Observation vectors in physical units; learners normalise them."""
     pictures: Mapping[str, Tensor] = {}
-    """Per camera (B, height, width, 3) uint8 RGB."""
+    """Images per camera, (B, height, width, 3) uint8 RGB."""
 
 
 class Transitions(NamedTuple):
-    """B rows. n-step returns and chunks are worked out by the replay, so that no learner knows of
-    them."""
+    """Minibatch of B transitions. The replay computes n-step returns and chunks, so learners do not
+    depend on them."""
 
-    seen: Observations
+    obs: Observations
     action_BA: Tensor
-    """Executed, in [-1, 1]; a chunk of h actions is one row of h times as many entries, unexecuted
-    ones zero. Where a hand has a critic of its own the last entry is -1, 0 or 1."""
+    """Executed actions in [-1, 1]. A chunk of h actions is one row with h times as many entries,
+    zero for actions that were not executed. With a separate gripper critic the last entry is -1, 0
+    or
+    1."""
     reward_B: Tensor
-    """Sum over the n steps that were executed of g^i r_i."""
+    """Discounted sum of rewards over the n executed steps, sum of g^i r_i."""
     discount_B: Tensor
-    """g^n, and 0 where the task ended within them: all that stands before the value of
-    `next_seen`."""
-    next_seen: Observations
-    """The true observation after those steps."""
+    """Factor of the value of `next_obs`: g^n, or 0 if the task terminated within the n steps."""
+    next_obs: Observations
+    """Observation after those steps, before any reset."""
     demo_B: Tensor
-    """bool: from the demonstration buffer, which holds corrections too."""
+    """Whether a row comes from the demonstration buffer, which includes corrections; bool."""
     intervention_B: Tensor
-    """bool: a person acted."""
+    """Whether a person acted; bool."""
     toggles_B: Tensor
-    """Times that the hand was told to turn round, discounted like `reward_B`."""
+    """Number of commands that reversed the gripper, discounted like `reward_B`."""
     extra: Mapping[str, Tensor] = {}
-    """Further numbers per row, such as `mc_return`."""
+    """Additional values per row, such as `mc_return`."""
 
     @property
     def rows(self) -> int:
-        """Their number."""
+        """Number of rows B."""
         return len(self.reward_B)
 
 
 def concatenated(parts: list[Transitions]) -> Transitions:
-    """The rows of all parts, one after another; only `extra` that all of them have is kept."""
+    """Concatenates minibatches; `extra` keeps the entries that all of them have."""
     import torch
 
-    def seen(which: str) -> Observations:
-        several = [getattr(part, which) for part in parts]
+    def joined(field: str) -> Observations:
+        observations = [getattr(part, field) for part in parts]
         pictures = {
-            name: torch.cat([one.pictures[name] for one in several]) for name in several[0].pictures
+            name: torch.cat([obs.pictures[name] for obs in observations])
+            for name in observations[0].pictures
         }
-        return Observations(torch.cat([one.vector_BO for one in several]), pictures)
+        return Observations(torch.cat([obs.vector_BO for obs in observations]), pictures)
 
     plain = ("action_BA", "reward_B", "discount_B", "demo_B", "intervention_B", "toggles_B")
     columns = {name: torch.cat([getattr(part, name) for part in parts]) for name in plain}
     shared = set.intersection(*(set(part.extra) for part in parts))
     extra = {name: torch.cat([part.extra[name] for part in parts]) for name in sorted(shared)}
-    return Transitions(seen=seen("seen"), next_seen=seen("next_seen"), extra=extra, **columns)
+    return Transitions(obs=joined("obs"), next_obs=joined("next_obs"), extra=extra, **columns)

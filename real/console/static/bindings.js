@@ -1,36 +1,36 @@
-// The table of bindings: an action waits for its new input, two actions that want one input may swap, all may go back to the defaults.
+// The table of bindings: binds an input to an action, swaps the inputs of two actions, restores the defaults.
 
-import { spoken } from "./keys.js";
-import { $, page, say } from "./page.js";
+import { label, spoken } from "./keys.js";
+import { $, page, send } from "./page.js";
 
-const rows = new Map();      // of an action: its cells and its button
-let wished = null;           // what the server was asked for last
-let yes = null;              // what the question's first button does
+const rows = new Map();      // table row and button of every action
+let request = null;          // the last request to the server
+let accept = null;           // action of the first button of a question
 
 /** Whether the page waits for a new input, or for an answer. */
 export const asking = () => page.listening !== null || !$("bind-ask").hidden;
 
 export function showBindings() {
   if (rows.size !== page.actions.length) build();
-  const may = page.told?.mode === "hold" && page.told.controller === page.you;
+  const may = page.state?.mode === "hold" && page.state.controller === page.you;
   for (const [action, { row, how, button }] of rows) {
     const listening = page.listening === action;
     row.classList.toggle("listening", listening);
-    how.textContent = listening ? "press a key, Esc cancels" : page.bindings[action].map(spoken).join(", ");
+    how.textContent = listening ? "Press a key; Esc cancels" : page.bindings[action].map(spoken).join(", ");
     button.textContent = listening ? "Cancel" : "Change";
-    button.setAttribute("aria-label", `${button.textContent} ${action}`);
+    button.setAttribute("aria-label", `${button.textContent} ${label(action)}`);
     button.disabled = !may;
   }
   $("restore").disabled = !may;
 }
 
-// Rows are made once: a button that was made anew would lose the focus.
+// Rows are created once, because a new button would lose the focus.
 function build() {
   rows.clear();
   for (const action of page.actions) {
     const row = document.createElement("tr"), what = document.createElement("td"), how = document.createElement("td"), change = document.createElement("td");
     const button = document.createElement("button");
-    what.textContent = action;
+    what.textContent = label(action);
     button.type = "button";
     button.onclick = () => listenFor(page.listening === action ? null : action);
     change.append(button);
@@ -46,22 +46,22 @@ function listenFor(action) {
   showBindings();
 }
 
-/** The action that waits gets this input, if the server agrees. */
+/** Binds this input to the waiting action, if the server allows it. */
 export function bind(name) {
-  wished = { kind: "bind", action: page.listening, input: name };
+  request = { kind: "bind", action: page.listening, input: name };
   page.listening = null;
-  say(wished);
+  send(request);
   showBindings();
 }
 
-/** The server's answer where it does not agree. */
+/** Shows why the server refused a binding. */
 export function refused({ why, swap }) {
-  ask(why, swap ? "Swap" : "", () => say({ ...wished, swap: true }));
+  ask(why, swap ? "Swap" : "", () => send({ ...request, swap: true }));
 }
 
-/** Waits for nothing any more; nothing has changed. */
+/** Cancels waiting for an input or an answer; no binding changes. */
 export function cancel() {
-  const from = page.listening ?? wished?.action;
+  const from = page.listening ?? request?.action;
   const back = $("bind-ask").contains(document.activeElement);
   close();
   page.listening = null;
@@ -69,10 +69,10 @@ export function cancel() {
   if (back) (rows.get(from)?.button ?? $("restore")).focus();
 }
 
-function ask(words, answer, then) {
+function ask(question, answer, then) {
   page.listening = null;
-  yes = then;
-  $("bind-why").textContent = words;
+  accept = then;
+  $("bind-why").textContent = question;
   $("bind-yes").textContent = answer;
   $("bind-yes").hidden = !answer;
   $("bind-ask").hidden = false;
@@ -82,13 +82,13 @@ function ask(words, answer, then) {
 
 function close() {
   $("bind-ask").hidden = true;
-  yes = null;
+  accept = null;
 }
 
-$("bind-yes").onclick = () => { const then = yes; cancel(); then?.(); };
+$("bind-yes").onclick = () => { const then = accept; cancel(); then?.(); };
 $("bind-no").onclick = () => cancel();
 $("restore").onclick = () => {
-  wished = null;
-  ask("All keys and buttons go back to the defaults.", "Restore", () => say({ kind: "restore" }));
+  request = null;
+  ask("Restore the default bindings of all keys, buttons and axes?", "Restore", () => send({ kind: "restore" }));
 };
 $("devices").addEventListener("close", () => cancel());

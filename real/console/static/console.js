@@ -1,17 +1,17 @@
-// The page: comes in, and shows what it is told. What a key means, the server decides.
+// The page: connects to the server and shows its state. The server decides what a key means.
 
 import { bind, cancel, refused, showBindings } from "./bindings.js";
-import { beat, gamepad, letGo } from "./inputs.js";
+import { gamepad, releaseAll, sendInputs } from "./inputs.js";
 import { spoken } from "./keys.js";
-import { $, page, say } from "./page.js";
+import { $, page, send } from "./page.js";
 import { drawLatency, drawStrip, drawTrend } from "./pictures.js";
 
-const CANVAS = 100;          // ms between two drawings of a canvas
-const OLD_PICTURE = 1000;    // ms after which a picture counts as old
-const SILENCE = 500;         // ms without a word of the server after which the page says so: at the arm it holds since 150
-const GIVEN_UP = 3000;       // ms after which a silent connection is thrown away for a new one
+const CANVAS_PERIOD = 100;   // ms between two drawings of a canvas
+const OLD_IMAGE = 1000;      // ms after which a camera image counts as old
+const SILENCE = 500;         // ms without a message after which the page reports it; the arm holds still after 150
+const RECONNECT = 3000;      // ms without a message after which the page opens a new connection
 
-// ---------------------------------------------------------------- coming in
+// ---------------------------------------------------------------- connection
 
 const fragment = location.hash.slice(1);
 if (fragment) {
@@ -22,9 +22,9 @@ page.token = sessionStorage.getItem("handoff-token") ?? "";
 page.name = localStorage.getItem("handoff-name") ?? "";
 const theme = localStorage.getItem("handoff-theme");
 if (theme) document.documentElement.dataset.theme = theme;
-if (page.token && page.name) connect(); else askWho("");
+if (page.token && page.name) connect(); else showLogin("");
 
-function askWho(trouble) {
+function showLogin(trouble) {
   $("name").value = page.name;
   $("token").value = page.token;
   $("login-trouble").textContent = trouble;
@@ -48,115 +48,115 @@ function connect() {
   const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/page`);
   socket.binaryType = "blob";
   page.socket = socket;
-  page.heard = performance.now();
+  page.receivedAt = performance.now();
   socket.onopen = () => {
     page.tries = 0;
     page.sent.clear();
-    say({ kind: "hello", token: page.token, name: page.name });
-    beat();
+    send({ kind: "hello", token: page.token, name: page.name });
+    sendInputs();
   };
-  socket.onmessage = (event) => typeof event.data === "string" ? hear(JSON.parse(event.data)) : show(event.data);
+  socket.onmessage = (event) => typeof event.data === "string" ? receive(JSON.parse(event.data)) : show(event.data);
   socket.onclose = (event) => {
     if (page.socket !== socket) return;
-    away(event.reason || "the console does not answer");
-    if (event.code === 4401) { sessionStorage.removeItem("handoff-token"); askWho("That token is not the console's."); return; }
-    if (event.code === 4400 || event.code === 4429) return;   // it would happen again
+    disconnected(event.reason || "The console does not answer.");
+    if (event.code === 4401) { sessionStorage.removeItem("handoff-token"); showLogin("Wrong token. Enter the token that the console printed."); return; }
+    if (event.code === 4400 || event.code === 4429) return;   // a new connection would be closed again
     setTimeout(connect, Math.min(3000, 250 * 2 ** page.tries++));
   };
 }
 
-// ---------------------------------------------------------------- what is pressed
+// ---------------------------------------------------------------- buttons
 
 for (const button of document.querySelectorAll("[data-press]")) {
-  button.addEventListener("click", () => say({ kind: "press", action: button.dataset.press }));
+  button.addEventListener("click", () => send({ kind: "press", action: button.dataset.press }));
 }
-$("claim").onclick = () => say({ kind: "claim", force: false });
-$("take").onclick = () => say({ kind: "claim", force: true });
-$("give").onclick = () => say({ kind: "give" });
+$("claim").onclick = () => send({ kind: "claim", force: false });
+$("take").onclick = () => send({ kind: "claim", force: true });
+$("give").onclick = () => send({ kind: "give" });
 
-// ---------------------------------------------------------------- what is told
+// ---------------------------------------------------------------- messages of the server
 
-function hear(word) {
-  if (word.kind !== "state") return;
-  if (word.episode !== undefined) {
-    page.steps = []; page.about = word.about; page.bindings = word.bindings; page.actions = word.actions;
-    page.first = (word.total ?? 0) - (word.steps?.length ?? 0);
+function receive(message) {
+  if (message.kind !== "state") return;
+  if (message.episode !== undefined) {
+    page.steps = []; page.about = message.about; page.bindings = message.bindings; page.actions = message.actions;
+    page.first = (message.total ?? 0) - (message.steps?.length ?? 0);
     showKeys();
   }
-  if (word.steps) {
-    page.steps.push(...word.steps);
+  if (message.steps) {
+    page.steps.push(...message.steps);
     const most = 4000;
     if (page.steps.length > most) { page.first += page.steps.length - most; page.steps.splice(0, page.steps.length - most); }
   }
-  if (word.episodes) page.episodes = word.episodes;
-  if (word.counters) showCounters(word.counters);
-  if (word.refused) refused(word.refused);
-  const executed = word.state?.sequence;
-  if (word.controller === word.you && page.sent.has(executed)) {
+  if (message.episodes) page.episodes = message.episodes;
+  if (message.counters) showCounters(message.counters);
+  if (message.refused) refused(message.refused);
+  const executed = message.state?.sequence;
+  if (message.controller === message.you && page.sent.has(executed)) {
     page.latencies.push(performance.now() - page.sent.get(executed));
     for (const number of page.sent.keys()) if (number <= executed) page.sent.delete(number);
     if (page.latencies.length > 500) page.latencies.shift();
   }
-  page.you = word.you;
-  page.told = word;
-  page.heard = performance.now();
+  page.you = message.you;
+  page.state = message;
+  page.receivedAt = performance.now();
   page.dirty = true;
 }
 
-// A cable that was pulled closes nothing: what the banner said last would stand there for ever.
-function listen() {
+// A pulled cable closes no connection; without this check the banner would show an old state.
+function checkSilence() {
   if (page.socket?.readyState !== WebSocket.OPEN) return;
-  const silent = performance.now() - page.heard;
-  if (silent > GIVEN_UP) { connect(); return; }
-  if (silent > SILENCE) away("the console is silent");
+  const silent = performance.now() - page.receivedAt;
+  if (silent > RECONNECT) { connect(); return; }
+  if (silent > SILENCE) disconnected("No message from the console.");
 }
-setInterval(listen, 100);
+setInterval(checkSilence, 100);
 
-function mode(name, why) {
-  const person = page.told?.people?.[page.told.controller] ?? "";
-  const mine = page.told && page.told.controller === page.you;
-  const words = { policy: "POLICY", person: mine ? "YOU" : person.toUpperCase() || "PERSON", hold: "HOLD", stop: "STOP", away: "NO LINE" };
-  const because = {
-    policy: mine ? "Hold a key and the arm is yours." : "", person: mine ? "Let go and the policy has the arm again." : "", away: why,
+function showMode(name, why) {
+  const person = page.state?.people?.[page.state.controller] ?? "";
+  const mine = page.state && page.state.controller === page.you;
+  const titles = { policy: "POLICY", person: mine ? "YOU" : person.toUpperCase() || "PERSON", hold: "HOLD", stop: "STOP", away: "DISCONNECTED" };
+  const hints = {
+    policy: mine ? "Hold a key to take over the arm." : "", person: mine ? "Release it to give the arm back." : "", away: why,
   };
-  $("mode").textContent = words[name];
-  $("why").textContent = why || because[name] || "";
+  $("mode").textContent = titles[name];
+  $("why").textContent = why || hints[name] || "";
   document.body.dataset.mode = name === "away" ? "hold" : name;
   if (name !== page.mode) { page.mode = name; beep(name); }
 }
 
-function away(why) {
-  mode("away", why);
-  page.shown = null;   // whatever is told next is shown, be it what was told last
+function disconnected(why) {
+  showMode("away", why);
+  page.shownKey = null;   // the next state is shown even if it equals the last one
 }
 
-// The scene in three dimensions comes from a process of its own, through this server.
-// Drawn by software it takes the processor that this page's heartbeat needs, so there it waits to be asked for.
-function sceneWanted() {
-  page.wanted ??= localStorage.getItem("handoff-scene") ?? (drawnBySoftware() ? "off" : "on");
-  return page.wanted === "on";
+// The 3-D scene comes from its own process, through this server. Software rendering would delay
+// the page's heartbeat, so in that case the scene is off until its button is pressed.
+function sceneEnabled() {
+  page.sceneSetting ??= localStorage.getItem("handoff-scene") ?? (rendersInSoftware() ? "off" : "on");
+  return page.sceneSetting === "on";
 }
-function drawnBySoftware() {
+function rendersInSoftware() {
   const context = document.createElement("canvas").getContext("webgl2");
   const named = context?.getExtension("WEBGL_debug_renderer_info");
   return !named || /swiftshader|llvmpipe|software/i.test(context.getParameter(named.UNMASKED_RENDERER_WEBGL));
 }
 $("three").onclick = () => {
-  page.wanted = sceneWanted() ? "off" : "on";
-  localStorage.setItem("handoff-scene", page.wanted);
+  page.sceneSetting = sceneEnabled() ? "off" : "on";
+  localStorage.setItem("handoff-scene", page.sceneSetting);
   page.dirty = true;
 };
 
 function showScene() {
-  const path = sceneWanted() ? page.told.scene : null, box = $("scene");
-  $("three").setAttribute("aria-pressed", String(sceneWanted()));
+  const path = sceneEnabled() ? page.state.scene : null, box = $("scene");
+  $("three").setAttribute("aria-pressed", String(sceneEnabled()));
   if (box.dataset.path === (path ?? "")) return;
   box.dataset.path = path ?? "";
   box.hidden = !path;
   box.replaceChildren();
   if (!path) return;
   const frame = document.createElement("iframe");
-  frame.title = "The scene in three dimensions";
+  frame.title = "3-D scene";
   frame.tabIndex = -1;
   frame.src = dark() ? `${path}?darkMode` : path;
   box.append(frame);
@@ -165,12 +165,12 @@ function showScene() {
 function draw() {
   requestAnimationFrame(draw);
   const now = performance.now();
-  for (const camera of page.cameras.values()) camera.figure.classList.toggle("old", now - camera.at > OLD_PICTURE && page.mode !== "hold");
-  if (!page.dirty || !page.told) return;
+  for (const camera of page.cameras.values()) camera.figure.classList.toggle("old", now - camera.at > OLD_IMAGE && page.mode !== "hold");
+  if (!page.dirty || !page.state) return;
   page.dirty = false;
-  showTold();
+  showState();
   showScene();
-  if (now - page.drawn < CANVAS) { page.dirty = true; return; }
+  if (now - page.drawn < CANVAS_PERIOD) { page.dirty = true; return; }
   page.drawn = now;
   if ($("devices").open) { showDevices(); return; }
   drawStrip($("strip"), page.steps, page.first, page.about.rate_hz ?? 10);
@@ -178,32 +178,32 @@ function draw() {
 }
 requestAnimationFrame(draw);
 
-// Everything that is words; an element is touched only where something has changed.
-function showTold() {
-  const told = page.told;
-  if (told.pending !== null) $("undo-left").value = told.undo_left / told.undo;
-  const key = JSON.stringify([told.mode, told.why, told.controller, told.asking, told.people, told.robot, told.pending, page.about, page.socket?.readyState]);
-  if (key === page.shown) return;
-  page.shown = key;
+// Shows all text; elements change only if the state has changed.
+function showState() {
+  const state = page.state;
+  if (state.pending !== null) $("undo-left").value = state.undo_left / state.undo;
+  const key = JSON.stringify([state.mode, state.why, state.controller, state.asking, state.people, state.robot, state.pending, page.about, page.socket?.readyState]);
+  if (key === page.shownKey) return;
+  page.shownKey = key;
   showKeys();
-  const mine = told.controller === told.you, focused = document.activeElement;
-  if (page.socket?.readyState === WebSocket.OPEN) mode(told.mode, told.why);
+  const mine = state.controller === state.you, focused = document.activeElement;
+  if (page.socket?.readyState === WebSocket.OPEN) showMode(state.mode, state.why);
   $("task").textContent = [page.about.stage, page.about.task].filter(Boolean).join(": ");
-  $("robot").textContent = told.robot ? `${told.people[told.controller] ?? "nobody"} has control` : "no robot connected";
-  const list = Object.entries(told.people).map(([number, name]) => {
+  $("robot").textContent = state.robot ? `${state.people[state.controller] ?? "nobody"} has control` : "no robot connected";
+  const list = Object.entries(state.people).map(([number, name]) => {
     const item = document.createElement("li");
-    item.textContent = Number(number) === told.you ? `${name} (you)` : name;
-    item.className = Number(number) === told.controller ? "has" : Number(number) === told.asking ? "asks" : "";
+    item.textContent = Number(number) === state.you ? `${name} (you)` : name;
+    item.className = Number(number) === state.controller ? "has" : Number(number) === state.asking ? "asks" : "";
     return item;
   });
   $("present").replaceChildren(...list);
   $("claim").hidden = $("take").hidden = mine;
   $("give").hidden = !mine;
-  $("give").textContent = told.asking === null ? "Give control up" : `Hand over to ${told.people[told.asking]}`;
-  $("go").disabled = !mine || told.mode !== "hold" || !told.robot || told.pending !== null;
-  for (const button of document.querySelectorAll("#say .labels button, [data-press='end session']")) button.disabled = !mine || !told.robot;
-  $("undo").hidden = told.pending === null;
-  // Where the control in focus goes, the next Enter must not become `go on`.
+  $("give").textContent = state.asking === null ? "Give up control" : `Hand over to ${state.people[state.asking]}`;
+  $("go").disabled = !mine || state.mode !== "hold" || !state.robot || state.pending !== null;
+  for (const button of document.querySelectorAll("#say .labels button, [data-press='end session']")) button.disabled = !mine || !state.robot;
+  $("undo").hidden = state.pending === null;
+  // If the focused control disappears, the next Enter must not mean `go on`.
   const gone = focused?.matches("main button, footer button") && (focused.disabled || focused.offsetParent === null);
   if (gone && focused !== $("go")) $("halt").focus();
 }
@@ -225,7 +225,7 @@ function showCounters(counters) {
   }));
 }
 
-// A frame: one byte length of the name, the name, then a JPEG.
+// A frame: one byte with the length of the name, the name, then a JPEG.
 async function show(blob) {
   const head = new Uint8Array(await blob.slice(0, 64).arrayBuffer());
   const name = new TextDecoder().decode(head.slice(1, 1 + head[0]));
@@ -266,10 +266,10 @@ function showDevices() {
   const pad = gamepad();
   if (pad) {
     if (page.listening) {
-      const button = pad.buttons.findIndex((one) => one.value > 0.6), axis = pad.axes.findIndex((one) => Math.abs(one) > 0.7);
+      const button = pad.buttons.findIndex((each) => each.value > 0.6), axis = pad.axes.findIndex((value) => Math.abs(value) > 0.7);
       if (button >= 0) bind(`button ${button}`); else if (axis >= 0) bind(`axis ${axis}${pad.axes[axis] > 0 ? "+" : "-"}`);
     }
-    const meters = [...pad.axes.map((value, n) => [`axis ${n}`, value, -1]), ...pad.buttons.map((one, n) => [`button ${n}`, one.value, 0])];
+    const meters = [...pad.axes.map((value, n) => [`axis ${n}`, value, -1]), ...pad.buttons.map((each, n) => [`button ${n}`, each.value, 0])];
     $("pads-found").replaceChildren(document.createTextNode(pad.id), ...meters.map(([name, value, low]) => {
       const line = document.createElement("div"), meter = document.createElement("meter");
       line.className = "meter";
@@ -278,12 +278,12 @@ function showDevices() {
       return line;
     }));
   }
-  $("latency-told").textContent = drawLatency($("latency"), page.latencies);
+  $("latency-text").textContent = drawLatency($("latency"), page.latencies);
 }
 $("open-devices").onclick = () => {
-  // Who reads about keys does not watch the arm.
-  if (page.told?.controller === page.you) say({ kind: "press", action: "hold still" });
-  letGo();
+  // A person who reads this dialog does not watch the arm.
+  if (page.state?.controller === page.you) send({ kind: "press", action: "hold still" });
+  releaseAll();
   cancel();
   $("devices").showModal();
   showKeys();
@@ -305,7 +305,7 @@ $("sound").onclick = () => {
   $("sound").setAttribute("aria-pressed", String(page.sound));
   $("sound").textContent = page.sound ? "Sound" : "Sound is off";
 };
-// One tone per mode: high when the arm is a person's, low when it holds still.
+// One tone per mode: high while a person moves the arm, low while it holds still.
 function beep(name) {
   const pitch = { policy: 440, person: 660, hold: 220, stop: 165 }[name];
   if (!page.sound || !pitch || !navigator.userActivation?.hasBeenActive) return;

@@ -1,17 +1,18 @@
-// What is down now: keys, a gamepad, and what is touched on the screen; told to the server at every change, and thirty times a second.
+// The active inputs: keys, a gamepad and touches on the screen. They are sent to the server at every change, and
+// thirty times per second.
 
 import { asking, bind, cancel } from "./bindings.js";
 import { belongsToControl, dialogOpen, isBound, leaveControl, presses, stops, writing } from "./keys.js";
-import { $, page, say } from "./page.js";
+import { $, page, send } from "./page.js";
 
-const BEAT = 33;             // ms between two heartbeats, well below the watchdog's 150
+const HEARTBEAT = 33;        // ms between two messages with inputs, well below the watchdog's 150
 
 export function gamepad() {
   for (const pad of navigator.getGamepads?.() ?? []) if (pad?.connected) return pad;
   return null;
 }
 
-// In an open dialog inputs are shown and not sent, those that stop excepted.
+// While a dialog is open, inputs are shown but not sent, except those that hold the arm still.
 function inputs() {
   const pad = gamepad(), shut = dialogOpen();
   const counts = (n) => !shut || stops(page.bindings, `button ${n}`);
@@ -22,16 +23,16 @@ function inputs() {
   };
 }
 
-export function beat() {
+export function sendInputs() {
   if (page.socket?.readyState !== WebSocket.OPEN || page.socket.bufferedAmount > 65536) return;
-  const word = inputs();
-  page.sent.set(word.sequence, performance.now());
+  const message = inputs();
+  page.sent.set(message.sequence, performance.now());
   if (page.sent.size > 300) page.sent.delete(page.sent.keys().next().value);
-  say(word);
+  send(message);
 }
-setInterval(beat, BEAT);
+setInterval(sendInputs, HEARTBEAT);
 
-const taken = new Set();     // codes of keys whose own meaning in the browser the page has set aside until they are let go
+const taken = new Set();     // codes of held keys whose default action in the browser is suppressed
 
 function take(event) {
   event.preventDefault();
@@ -41,7 +42,7 @@ function take(event) {
 function press(code) {
   if (page.keys.has(code)) return;
   page.keys.add(code);
-  beat();
+  sendInputs();
 }
 
 addEventListener("keydown", (event) => {
@@ -57,7 +58,7 @@ addEventListener("keydown", (event) => {
   } else if (stop) {
     if (!writing()) take(event);
   } else if (belongsToControl(event.code)) {
-    // A key that is kept down presses a control once.
+    // A held key presses a control only once.
     if (event.repeat && presses(event.code) && !writing()) take(event);
   } else {
     if (isBound(page.bindings, name)) take(event);
@@ -67,37 +68,37 @@ addEventListener("keydown", (event) => {
 addEventListener("keyup", (event) => {
   page.down.delete(event.code);
   if (taken.delete(event.code)) event.preventDefault();
-  if (page.keys.delete(event.code)) beat();
+  if (page.keys.delete(event.code)) sendInputs();
 }, true);
 
-// It has been told to the server; on the page it takes back what is asked, closes the dialog, or leaves the control.
+// Escape was sent to the server already; on the page it cancels a question, closes the dialog or leaves the control.
 function escape(event) {
   if ($("devices").open && !asking() && !event.repeat) return;
   take(event);
   if (asking()) cancel(); else leaveControl();
 }
 
-export function letGo() {
+export function releaseAll() {
   page.keys.clear();
   page.down.clear();
   page.held.clear();
   page.stick = null;
   for (const pad of document.querySelectorAll(".pad")) centre(pad);
-  beat();
+  sendInputs();
 }
 addEventListener("blur", () => {
-  letGo();
-  // A click into the scene must not keep the keys from the arm.
+  releaseAll();
+  // After a click into the scene, keys must still move the arm.
   if (document.activeElement?.tagName === "IFRAME") requestAnimationFrame(() => { document.activeElement.blur(); window.focus(); });
 });
-document.addEventListener("visibilitychange", letGo);
-addEventListener("pagehide", letGo);
+document.addEventListener("visibilitychange", releaseAll);
+addEventListener("pagehide", releaseAll);
 addEventListener("gamepadconnected", () => { page.dirty = true; });
 
 for (const button of document.querySelectorAll("[data-hold]")) {
   const action = button.dataset.hold;
-  const begin = () => { page.held.add(action); beat(); };
-  const end = () => { if (page.held.delete(action)) beat(); };
+  const begin = () => { page.held.add(action); sendInputs(); };
+  const end = () => { if (page.held.delete(action)) sendInputs(); };
   button.addEventListener("pointerdown", (event) => { button.setPointerCapture(event.pointerId); begin(); });
   button.addEventListener("keydown", (event) => { if (presses(event.code) && !event.defaultPrevented) begin(); });
   button.addEventListener("keyup", (event) => { if (presses(event.code)) end(); });
@@ -109,7 +110,7 @@ for (const pad of document.querySelectorAll(".pad")) {
   let from = null;
   pad.addEventListener("pointerdown", (event) => {
     pad.setPointerCapture(event.pointerId);
-    from = [event.clientX, event.clientY];     // zero is where it was touched: nothing jumps
+    from = [event.clientX, event.clientY];     // the touched point is the centre, so that nothing jumps
     deflected.set(pad.id, [0, 0]);
     pad.classList.add("held");
     stick();
@@ -137,5 +138,5 @@ function stick() {
     const pad = $(id), reach = Math.min(pad.clientWidth, pad.clientHeight) / 2 - 15;
     pad.querySelector("i").style.transform = `translate(${id === "pad-plane" ? x * reach : 0}px, ${y * reach}px)`;
   }
-  beat();
+  sendInputs();
 }

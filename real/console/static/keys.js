@@ -1,7 +1,7 @@
-// Whose a key is: the arm's, or that of the control that has the focus.
+// Decides whether a key is for the arm or for the focused control.
 //
-// A control keeps the keys that it acts on: a button Enter and Space, a field all of them, an open dialog all of them.
-// Keys that hold the arm still are told to the server whatever has the focus.
+// A control receives the keys that it reacts to: a button Enter and Space, a text field and an open dialog all keys.
+// Keys that hold the arm still are always sent to the server.
 
 const STOP_KEY = "key Escape";
 const PRESSED = "button:enabled, a[href], summary";
@@ -14,24 +14,27 @@ export const presses = (code) => PRESSING.has(code);
 export const stops = (bindings, name) => name === STOP_KEY || (bindings["hold still"] ?? []).includes(name);
 export const isBound = (bindings, name) => Object.values(bindings).some((names) => names.includes(name));
 
-/** Whether a key is for the control that has the focus, and so not for the arm. */
+/** Whether a key is for the focused control, and therefore not for the arm. */
 export function belongsToControl(code) {
   if (dialogOpen() || writing()) return true;
   return presses(code) && (document.activeElement?.matches(PRESSED) ?? false);
 }
 
-/** Gives the keys back to the arm. */
+/** Removes the focus from a control, so that keys move the arm again. */
 export function leaveControl() {
   if (document.activeElement?.matches(PRESSED)) document.activeElement.blur();
 }
 
-// A click takes no focus, so after it the keys are the arm's.
+// A click does not focus the control, so that keys move the arm afterwards.
 addEventListener("mousedown", (event) => {
   if (!event.target.closest?.(PRESSED)) return;
   event.preventDefault();
   leaveControl();
 });
 
-/** An input as it is shown: `S`, `↑`, `button 3`. */
+/** The displayed name of an action; stored maps have "hand" for the gripper. */
+export const label = (action) => action.replace(/^(open|close) hand$/, "$1 gripper");
+
+/** The displayed name of an input: `S`, `↑`, `button 3`. */
 export const spoken = (name) => name
-  .replace(/^key (Key|Digit)?/, "").replace(/^Arrow(.*)/, (_, way) => ({ Up: "↑", Down: "↓", Left: "←", Right: "→" })[way]);
+  .replace(/^key (Key|Digit)?/, "").replace(/^Arrow(.*)/, (_, direction) => ({ Up: "↑", Down: "↓", Left: "←", Right: "→" })[direction]);

@@ -1,16 +1,16 @@
-// What the page knows, and its line to the server.
+// The state of the page, and its connection to the server.
 
 export const $ = (id) => document.getElementById(id);
 
 export const page = {
   socket: null, token: "", name: "", you: null, tries: 0,
   keys: new Set(), down: new Set(), held: new Set(), stick: null, sequence: 0, sent: new Map(),
-  steps: [], first: 0, episodes: [], bindings: {}, actions: [], told: null, about: {}, latencies: [],
-  cameras: new Map(), listening: null, drawn: 0, heard: 0, mode: "away", sound: true, audio: null, dirty: true,
+  steps: [], first: 0, episodes: [], bindings: {}, actions: [], state: null, about: {}, latencies: [],
+  cameras: new Map(), listening: null, drawn: 0, receivedAt: 0, mode: "away", sound: true, audio: null, dirty: true,
 };
-// For tests, and for the curious.
+// For tests and debugging.
 window.handoff = page;
 
-export function say(word) {
-  if (page.socket?.readyState === WebSocket.OPEN) page.socket.send(JSON.stringify(word));
+export function send(message) {
+  if (page.socket?.readyState === WebSocket.OPEN) page.socket.send(JSON.stringify(message));
 }

@@ -1,4 +1,4 @@
-// Canvases: the running episode as a strip, the episodes so far, and how long a key takes to the arm and back.
+// Canvases: the running episode, the ended episodes, and the latency from a key to the arm and back.
 
 function prepared(canvas) {
   const ratio = devicePixelRatio || 1, width = canvas.clientWidth, height = canvas.clientHeight;
@@ -11,7 +11,7 @@ function prepared(canvas) {
   return [context, width, height];
 }
 
-// A custom property may hold light-dark(); only a real property tells which of the two counts.
+// A custom property may contain light-dark(), which only a real property resolves.
 const probe = document.createElement("i");
 function colour(name) {
   if (!probe.isConnected) { probe.hidden = true; document.body.append(probe); }
@@ -19,17 +19,17 @@ function colour(name) {
   return getComputedStyle(probe).color;
 }
 
-/** Steps are [who, reward, probability, hand]; the newest stands at the right once the strip is full. */
+/** Steps are [who, reward, probability, gripper opening]; the newest is at the right once the strip is full. */
 export function drawStrip(canvas, steps, first, rate) {
   const [context, width, height] = prepared(canvas);
   const left = 76, shown = steps.slice(-Math.max(60, Math.floor((width - left - 10) / 3)));
   const from = first + steps.length - shown.length;
   const each = (width - left - 10) / Math.max(60, shown.length);
-  const rows = [["who", 10, 22], ["reward", 40, 20], ["success?", 66, 20], ["hand", 92, 14]];
+  const rows = [["who", 10, 22], ["reward", 40, 20], ["success?", 66, 20], ["gripper", 92, 14]];
   context.fillStyle = colour("--faint");
   for (const [name, y, tall] of rows) context.fillText(name, 12, y + tall / 2 + 4);
   const largest = (entry) => Math.max(1e-9, ...shown.map((step) => Math.abs(step[entry] ?? 0)));
-  const [reward, hand] = [largest(1), largest(3)];
+  const [reward, opening] = [largest(1), largest(3)];
   shown.forEach((step, n) => {
     const x = left + n * each, wide = Math.max(1, each - 0.4);
     context.fillStyle = colour(step[0] ? "--person" : "--policy");
@@ -41,7 +41,7 @@ export function drawStrip(canvas, steps, first, rate) {
     };
     bar(Math.max(0, (step[1] ?? 0) / reward), 40, 20, "--good");
     bar(step[2], 66, 20, "--policy");
-    bar(step[3] === null ? null : step[3] / hand, 92, 14, "--faint");
+    bar(step[3] === null ? null : step[3] / opening, 92, 14, "--faint");
   });
   context.fillStyle = colour("--faint");
   const second = Math.ceil(from / rate);
@@ -53,22 +53,22 @@ export function drawStrip(canvas, steps, first, rate) {
   }
 }
 
-/** One column per episode: green or red by how it ended, amber for the share that a person did. */
+/** One column per episode: green for success, red for failure, amber for the share of corrected steps. */
 export function drawTrend(canvas, episodes) {
   const [context, width, height] = prepared(canvas);
   const shown = episodes.slice(-Math.floor((width - 20) / 6));
   context.fillStyle = colour("--faint");
-  context.fillText(shown.length ? "episodes: ended well or not, share corrected" : "episodes will stand here", 12, 18);
-  shown.forEach((one, n) => {
+  context.fillText(shown.length ? "episodes: outcome, share of corrected steps" : "no episode has ended yet", 12, 18);
+  shown.forEach((episode, n) => {
     const x = 10 + n * 6, tall = height - 50;
-    context.fillStyle = colour(one.dropped ? "--line" : one.success ? "--good" : "--bad");
+    context.fillStyle = colour(episode.dropped ? "--line" : episode.success ? "--good" : "--bad");
     context.fillRect(x, height - 20, 5, 12);
     context.fillStyle = colour("--person");
-    context.fillRect(x, height - 24 - tall * (one.corrected / Math.max(1, one.steps)), 5, tall * (one.corrected / Math.max(1, one.steps)));
+    context.fillRect(x, height - 24 - tall * (episode.corrected / Math.max(1, episode.steps)), 5, tall * (episode.corrected / Math.max(1, episode.steps)));
   });
 }
 
-/** Returns a line of text with the median and the 95th percentile. */
+/** Draws a histogram; returns a line with the median and the 95th percentile. */
 export function drawLatency(canvas, latencies) {
   const [context, width, height] = prepared(canvas);
   const sorted = [...latencies].sort((a, b) => a - b), bins = new Array(42).fill(0);
@@ -78,7 +78,7 @@ export function drawLatency(canvas, latencies) {
   bins.forEach((count, n) => context.fillRect(n * width / 42, (height - 18) * (1 - count / most), width / 42 - 1, (height - 18) * count / most));
   context.fillStyle = colour("--faint");
   for (const value of [0, 50, 100, 150, 200]) context.fillText(`${value} ms`, value / 210 * width, height - 4);
-  if (!sorted.length) return "Nothing has been executed yet.";
+  if (!sorted.length) return "No action was executed yet.";
   const at = (share) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))].toFixed(0);
   return `${sorted.length} steps: median ${at(0.5)} ms, 95 % within ${at(0.95)} ms.`;
 }

@@ -1,4 +1,4 @@
-"""Reads published formats of demonstrations, a module per format.
+"""Reads published formats of demonstrations, one module each.
 
 - `pusht`: the push-T replay buffer, converted to metres.
 """

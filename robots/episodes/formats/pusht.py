@@ -1,4 +1,4 @@
-"""The official push-T demonstrations, converted to metres.
+"""Reads the official push-T demonstrations and converts them to metres.
 
 Layout (diffusion_policy `ReplayBuffer`, Zarr v2, a folder or a zip of it, possibly nested):
 `data/state` (N, 5) agent x y, block x y [px], block angle [rad]; `data/keypoint` (N, 9, 2) [px];
@@ -25,11 +25,12 @@ STREAM = "policy"
 RATE_HZ = 10.0
 METRES_PER_PIXEL = 1e-3
 ENDS_FILE = "meta/episode_ends/.zarray"
-"""The file by which such a data set is recognised."""
+"""File by which a replay buffer is recognised."""
 
 _SHAPES = {"state": (5,), "keypoint": (9, 2), "action": (2,), "img": (96, 96, 3)}
 _RANGE_PX = {"state": (0.0, 512.0), "keypoint": (-100.0, 612.0), "action": (0.0, 512.0)}
-"""Keypoints are corners of a block whose centre is on the board: they may stand out by its size."""
+"""Plausible values [px]. Keypoints are corners of a block whose centre is on the board; they may
+lie outside by the size of the block."""
 
 
 def pusht_schema(images: bool) -> EpisodeSchema:
@@ -56,13 +57,13 @@ def pusht_schema(images: bool) -> EpisodeSchema:
 
 
 class ReplayBuffer:
-    """The published data set, opened and checked; made by `open_replay_buffer`."""
+    """The published data set, opened and checked; created by `open_replay_buffer`."""
 
     def __init__(self, path: Path, group: Any, images: bool) -> None:
         """Checks the arrays and reads all but the images.
 
         Raises:
-            HandoffError: names the array that is missing, incomplete, misshapen or implausible.
+            HandoffError: an array is missing, incomplete, of the wrong shape or implausible.
         """
         self.schema = pusht_schema(images)
         self._path = path
@@ -74,30 +75,31 @@ class ReplayBuffer:
 
     @property
     def num_episodes(self) -> int:
-        """Episodes in the data set."""
+        """Number of episodes in the data set."""
         return len(self._ends)
 
     def episodes(
         self, first: int, stop: int
     ) -> Iterator[tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]]:
-        """Streams and metadata of episodes `[first, stop)` in metres; a few chunks of images are in
-        memory at a time.
+        """Streams and metadata of episodes `[first, stop)` in metres; only a few chunks of images
+        are in memory at a time.
 
         Raises:
-            HandoffError: images that do not decode, or are not whole numbers in 0..255.
+            HandoffError: images cannot be decoded, or are no whole numbers in 0..255.
         """
         starts = np.concatenate([[0], self._ends[:-1]])
         images = (
             self._images(int(starts[first])) if self._image is not None and first < stop else None
         )
-        held = np.empty((0, *_SHAPES["img"]), np.uint8)
+        decoded = np.empty((0, *_SHAPES["img"]), np.uint8)
         for episode in range(first, stop):
             start, end = int(starts[episode]), int(self._ends[episode])
             fields = self._metric(slice(start, end))
             if images is not None:
-                while len(held) < end - start:
-                    held = np.concatenate([held, next(images)])
-                fields["image"], held = held[: end - start], held[end - start :]
+                while len(decoded) < end - start:
+                    decoded = np.concatenate([decoded, next(images)])
+                fields["image"] = decoded[: end - start]
+                decoded = decoded[end - start :]
             yield {STREAM: fields}, {"source_episode": episode}
 
     def _metric(self, rows: slice) -> dict[str, np.ndarray]:
@@ -112,7 +114,8 @@ class ReplayBuffer:
         return {name: values.astype(np.float32) for name, values in fields.items()}
 
     def _images(self, start: int) -> Iterator[np.ndarray]:
-        """Blocks of frames from `start` to the end; whole chunks, so that each is decoded once."""
+        """Blocks of images from `start` to the end, as whole chunks so that each is decoded
+        once."""
         rows = self._image.chunks[0]
         while start < self._image.shape[0]:
             stop = (start // rows + 1) * rows
@@ -127,8 +130,7 @@ def open_replay_buffer(path: Path, images: bool) -> Iterator[ReplayBuffer]:
     """Opens the published data set at `path`, a zip or a folder.
 
     Raises:
-        HandoffError: it is not one, or is damaged; names the file or array, the value and what was
-            expected.
+        HandoffError: it is another data set, or damaged.
     """
     import zarr
     from zarr.storage import LocalStore, ZipStore
@@ -148,15 +150,15 @@ def open_replay_buffer(path: Path, images: bool) -> Iterator[ReplayBuffer]:
 
 
 def find_replay_buffer(path: Path) -> str | None:
-    """Folder of the replay buffer inside the zip or folder at `path` ("" for the top), None if
-    there is none.
+    """Path of the replay buffer inside the zip or folder at `path` ("" for the top level), None
+    without one.
 
     Raises:
         HandoffError: a zip that cannot be read, or several replay buffers.
     """
     if path.is_dir():
-        found = [file for depth in ("", "*/", "*/*/") for file in path.glob(depth + ENDS_FILE)]
-        names = [file.relative_to(path).as_posix() for file in found]
+        files = [file for depth in ("", "*/", "*/*/") for file in path.glob(depth + ENDS_FILE)]
+        names = [file.relative_to(path).as_posix() for file in files]
     else:
         names = [name for name in zip_names(path) if f"/{name}".endswith(f"/{ENDS_FILE}")]
     if len(names) > 1:
@@ -167,10 +169,10 @@ def find_replay_buffer(path: Path) -> str | None:
 
 
 def zip_names(path: Path) -> list[str]:
-    """The files inside the zip at `path`.
+    """Names of the files inside the zip at `path`.
 
     Raises:
-        HandoffError: it cannot be read, or is not a whole zip.
+        HandoffError: the zip cannot be read or is incomplete.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -191,10 +193,10 @@ def _read_ends(path: Path, group: Any) -> np.ndarray:
     lengths = np.diff(ends, prepend=0)
     if (lengths <= 0).any():
         episode = int(np.argmax(lengths <= 0))
-        before = ends[episode] - lengths[episode]
+        previous = ends[episode] - lengths[episode]
         raise HandoffError(
-            f"{path}: meta/episode_ends[{episode}] is {ends[episode]}, expected more than {before}. "
-            "Ends must rise; was the file damaged?"
+            f"{path}: meta/episode_ends[{episode}] is {ends[episode]}, expected more than {previous}. "
+            "Ends must increase; was the file damaged?"
         )
     return ends.astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""States push-T, in gym-pusht and on the arm.
+"""Defines push-T, in gym-pusht and on the arm.
 
 - `geometry`: the T, its coverage and its frames.
 - `task`: the task on the arm.

@@ -1,11 +1,11 @@
-"""Push-T: bring a T-shaped block onto a painted T by pushing it with a round stick.
+"""Defines the geometry of push-T: push a T-shaped block onto a painted T with a round stick.
 
-The task of Chi et al., Diffusion Policy (RSS 2023), after Florence et al. (CoRL 2021); numbers
-follow gym-pusht 0.1.8 with 1 px = 1 mm. Frame "board": origin in the picture's upper left corner, x
-right, y down, hence z into the table. The block's pose is that of gym-pusht's body: its origin is
-the middle of the bar's outer edge, not the centre of gravity. On the arm's table the board's centre
-lies at (`BOARD_CENTRE_X`, 0) in the base frame, board x along base -y, board y along base -x, board
-z along base -z; the table top is the base frame's z = 0.
+The task is that of Chi et al., Diffusion Policy (RSS 2023), after Florence et al. (CoRL 2021);
+dimensions follow gym-pusht 0.1.8 with 1 px = 1 mm. Frame "board": origin in the image's upper left
+corner, x right, y down, hence z into the table. The block's pose is that of gym-pusht's body: its
+origin is the middle of the bar's outer edge, not the centre of gravity. On the arm's table the
+board's centre is at (`BOARD_CENTRE_X`, 0) in the base frame, with board x along base -y, board y
+along base -x and board z along base -z; the table top is at z = 0 of the base frame.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 BOARD_SIZE = 0.512
 """Side of the square board [m]."""
 GOAL_POSE = np.array([0.256, 0.256, np.pi / 4])
-"""(3,) x, y [m], angle [rad] of the block at the goal, board."""
+"""(3,) x, y [m], angle [rad] of the block at the goal, board frame."""
 SUCCESS_COVERAGE = 0.95
 """Coverage above which the published protocol counts an episode as solved."""
 AGENT_RADIUS = 0.015
 """Radius of the pusher [m]."""
 AGENT_RANGE = (0.030, 0.480)
-"""Lowest and highest board coordinate [m] that the arm's pusher is sent to."""
+"""Minimum and maximum board coordinate of the arm's pusher [m]."""
 
 TEE_RECTANGLES = np.array([[[-0.060, 0.0], [0.060, 0.030]], [[-0.015, 0.030], [0.015, 0.120]]])
-"""(2, 2, 2) bar and stem, each lower and upper corner in the block frame [m] (gym-pusht `add_tee`,
+"""(2, 2, 2) lower and upper corners of bar and stem in the block frame [m] (gym-pusht `add_tee`,
 scale 30)."""
 TEE_THICKNESS = 0.030
-"""[m]; our choice, the published block is flat."""
+"""Thickness of the block [m]; our choice, the published block is flat."""
 TEE_GYM_COG = np.array([0.0, 0.045])
-"""(2,) the point about which gym-pusht turns the block [m]: the mean of the two rectangles'
-centres, block frame."""
+"""(2,) point about which gym-pusht rotates the block [m]: the mean of the two rectangles' centres,
+block frame."""
 
 KEYPOINTS = 1e-3 * np.array(
     [
@@ -56,8 +56,8 @@ KEYPOINTS = 1e-3 * np.array(
         [23.54146, -1.70029],
     ]
 )
-"""(9, 2) the demonstrations' keypoints in the block frame [m]: median over all 25,650 frames of the
-published data, which it reproduces to a median of 1e-5 mm."""
+"""(9, 2) the demonstrations' keypoints in the block frame [m]: the median over all 25,650 frames of
+the published data, with a median error of 1e-5 mm."""
 
 
 def _rotation(angle: float) -> np.ndarray:
@@ -69,10 +69,10 @@ def keypoints(block_pose: np.ndarray) -> np.ndarray:
     """Keypoints of the block.
 
     Args:
-        block_pose: (..., 3) x, y [m], angle [rad], board.
+        block_pose: (..., 3) x, y [m], angle [rad], board frame.
 
     Returns:
-        (..., 9, 2) [m], board.
+        (..., 9, 2) [m], board frame.
     """
     pose = np.asarray(block_pose, dtype=float)
     c, s = np.cos(pose[..., 2, None]), np.sin(pose[..., 2, None])
@@ -81,7 +81,8 @@ def keypoints(block_pose: np.ndarray) -> np.ndarray:
 
 
 def tee_polygons(block_pose: np.ndarray) -> np.ndarray:
-    """(2, 4, 2) corners [m], board, of the bar and the stem of a block at `block_pose` (3,)."""
+    """(2, 4, 2) corners of the bar and the stem of a block at `block_pose` (3,) [m], board
+    frame."""
     (x0, y0), (x1, y1) = np.moveaxis(TEE_RECTANGLES, 0, -1)
     corners = np.stack(
         [np.stack(p, axis=-1) for p in ((x0, y0), (x1, y0), (x1, y1), (x0, y1))], axis=1
@@ -90,8 +91,8 @@ def tee_polygons(block_pose: np.ndarray) -> np.ndarray:
 
 
 def coverage(block_pose: np.ndarray) -> float:
-    """Share of the goal T that the block at `block_pose` (3,) [m, m, rad] covers, 0 to 1, as
-    gym-pusht measures it."""
+    """Fraction of the goal T that the block at `block_pose` (3,) [m, m, rad] covers, 0 to 1,
+    computed like gym-pusht."""
     from shapely.geometry import Polygon
     from shapely.ops import unary_union
 
@@ -104,12 +105,11 @@ def coverage(block_pose: np.ndarray) -> float:
 def batched_coverage(block_pose: np.ndarray) -> np.ndarray:
     """`coverage` of many blocks at once, without a geometry library.
 
-    Seen from the goal its two rectangles are windows along the axes. The part of a polygon within a
-    window has the area of the integral of y, clamped to the window, over x, clamped likewise, once
-    round the polygon (Green's theorem).
+    In the goal's frame its two rectangles are axis-aligned windows. By Green's theorem, the area of
+    a polygon within a window is the contour integral of y dx with x and y clamped to the window.
 
     Args:
-        block_pose: (N, 3) x, y [m], angle [rad], board.
+        block_pose: (N, 3) x, y [m], angle [rad], board frame.
 
     Returns:
         (N,), equal to `coverage` to 1e-9.
@@ -132,37 +132,37 @@ def _area_within(x: np.ndarray, y: np.ndarray, window: np.ndarray) -> np.ndarray
     heights = np.stack([y, np.roll(y, -1, axis=-1)]) - y0
     run = ends[1] - ends[0]
     within = np.clip(ends, x0, x1)
-    # An upright side has no extent in x, whatever the share.
+    # A vertical side has no extent in x, so its fraction is irrelevant.
     share = (within - ends[0]) / np.where(np.abs(run) < 1e-12, 1.0, run)
     low, high = heights[0] + share * (heights[1] - heights[0])
-    # The mean of the clamped height along the side, by its antiderivative where the side is not
-    # level.
+    # Mean of the clamped height along the side, by its antiderivative unless the side is
+    # horizontal.
     top = y1 - y0
     below = [0.5 * np.clip(h, 0.0, top) ** 2 + top * np.maximum(h - top, 0.0) for h in (low, high)]
     level = np.abs(high - low) < 1e-9
     sloping = (below[1] - below[0]) / np.where(level, 1.0, high - low)
     mean = np.where(level, np.clip(0.5 * (low + high), 0.0, top), sloping)
-    # The corners turn from x to y: lower sides run forward, upper sides back.
+    # The corners are ordered from x to y: lower sides run forward, upper sides backward.
     return -(mean * (within[1] - within[0])).sum(axis=(1, 2))
 
 
 def initial_state(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The start that gym-pusht's `reset(seed)` draws.
+    """The initial state that gym-pusht's `reset(seed)` draws.
 
-    gym-pusht assigns the position and then the angle, and pymunk turns a body about its centre of
-    gravity c. The drawn p thus fixes where the block would be at angle 0, and the block comes to
-    rest at p + c - R(angle) c. Where the agent or a wall overlaps the block, gym-pusht's first
-    physics step also pushes the block a little; that is the simulator's answer, not part of the
-    start, and is left out.
+    gym-pusht assigns the position and then the angle, and pymunk rotates a body about its centre of
+    gravity c. The drawn p is thus the block's position at angle 0, and its final position is p + c
+    - R(angle) c. If the agent or a wall overlaps the block, gym-pusht's first physics step also
+      pushes
+    the block a little; that effect is not part of the initial state and is omitted.
 
     Returns:
-        agent (2,) [m] and block pose (3,) [m, m, rad], both board.
+        agent (2,) [m] and block pose (3,) [m, m, rad], both in the board frame.
     """
     return draw_state(np.random.Generator(np.random.PCG64(seed)))
 
 
 def draw_state(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """What `initial_state` draws, from a generator."""
+    """Draws an `initial_state` from a generator."""
     drawn = [
         rng.integers(50, 450),
         rng.integers(50, 450),
@@ -179,17 +179,17 @@ def draw_state(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 
 def clear_of_tee(agent: np.ndarray, block_pose: np.ndarray, gap: float = 0.002) -> np.ndarray:
-    """Moves an agent that stands in or too near the block out by the shortest way.
+    """Moves an agent that overlaps or nearly touches the block to the nearest free position.
 
-    gym-pusht may start with the two overlapping; bodies on a table cannot.
+    gym-pusht may start with the two overlapping, which real bodies cannot.
 
     Args:
-        agent: (2,) [m], board.
-        block_pose: (3,) [m, m, rad], board.
-        gap: free distance between pusher and block [m].
+        agent: (2,) [m], board frame.
+        block_pose: (3,) [m, m, rad], board frame.
+        gap: minimum distance between pusher and block [m].
 
     Returns:
-        (2,) [m], board; `agent` itself when it stands clear.
+        (2,) [m], board frame; `agent` if it is already clear.
     """
     from shapely.geometry import Point, Polygon
     from shapely.ops import nearest_points, unary_union
@@ -197,11 +197,11 @@ def clear_of_tee(agent: np.ndarray, block_pose: np.ndarray, gap: float = 0.002) 
     block = unary_union([Polygon(p) for p in tee_polygons(block_pose)])
     # Shapely's round corners lie inside the true offset curve by up to 0.03 % of the distance at 64
     # segments.
-    kept_free = block.buffer(AGENT_RADIUS + gap, quad_segs=64)
+    keep_out = block.buffer(AGENT_RADIUS + gap, quad_segs=64)
     point = Point(agent)
-    if not kept_free.contains(point):
+    if not keep_out.contains(point):
         return np.asarray(agent, dtype=float)
-    return np.array(nearest_points(kept_free.exterior, point)[0].coords[0])
+    return np.array(nearest_points(keep_out.exterior, point)[0].coords[0])
 
 
 # The scene on the arm's table.
@@ -215,7 +215,7 @@ BASE_R_BOARD = np.array([[0.0, -1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, -1.0]])
 BOARD_CENTRE = np.array([BOARD_SIZE / 2, BOARD_SIZE / 2])
 
 PUSHER_LENGTH = 0.120
-"""Flange to tip [m]."""
+"""Distance from flange to tip [m]."""
 PUSHER_CLEARANCE = 0.004
 """Height of the pusher's tip above the table in use [m]."""
 BASE_R_PUSHER = np.diag([1.0, -1.0, -1.0])
@@ -224,16 +224,16 @@ Q_BOARD_CENTRE = np.array([0.0, 0.518, 0.0, -2.290, 0.0, 2.807, 0.0])
 """Posture of a Franka arm above the board's centre [rad]; seed of inverse kinematics."""
 
 TEE_DENSITY = 600.0
-"""[kg/m^3] beech or birch plywood is 600 to 700."""
+"""Density of the block [kg/m^3]; beech or birch plywood has 600 to 700."""
 PUSHER_DENSITY = 1240.0
-"""[kg/m^3] solid PLA."""
+"""Density of the pusher [kg/m^3]: solid PLA."""
 FRICTION_TEE_TABLE = 0.35
 """Sliding friction of wood on a laminate table, handbooks: 0.2 to 0.5. Chosen once, never tuned."""
 FRICTION_TEE_PUSHER = 0.30
 """Sliding friction of PLA on wood, handbooks: 0.2 to 0.4. Chosen once, never tuned."""
 CONTACT_TIME = 0.008
-"""Time constant of the contact constraint [s]. Bodies sink into one another by at most 0.15 mm in
-use; at 4 ms the pushed block chatters on the table, at 20 ms it sinks by 0.3 mm."""
+"""Time constant of the contact constraint [s]. Bodies penetrate by at most 0.15 mm in use; at 4 ms
+the pushed block chatters on the table, at 20 ms it penetrates by 0.3 mm."""
 
 
 def base_from_board(xy: np.ndarray, height: float = 0.0) -> np.ndarray:
@@ -345,8 +345,8 @@ def _add_tee(spec: mujoco.MjSpec) -> None:
 
 
 def _add_pusher(spec: mujoco.MjSpec, robot: Robot) -> None:
-    """A solid stick with a hemispherical tip: it meets the block's side with its cylindrical
-    part."""
+    """Adds a solid stick with a hemispherical tip, whose cylindrical part touches the block's
+    side."""
     import mujoco
 
     flange = spec.site(robot.flange_name).pos
@@ -367,7 +367,8 @@ def _add_pusher(spec: mujoco.MjSpec, robot: Robot) -> None:
 
 
 def _add_contacts(spec: mujoco.MjSpec) -> None:
-    """Explicit pairs: their friction is then the pair's own, not the larger of two materials."""
+    """Adds explicit contact pairs, so that friction is set per pair instead of the larger of two
+    materials."""
     frictions = {
         ("tee_bar", "table"): FRICTION_TEE_TABLE,
         ("tee_stem", "table"): FRICTION_TEE_TABLE,

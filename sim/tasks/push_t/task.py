@@ -1,11 +1,11 @@
-"""Push-T on N tables: the scene, starts, observations and score of `sim.tasks.push_t.geometry`, as
-a task for learning.
+"""Defines push-T on the arm: the scene, initial states, observations and score of
+`sim.tasks.push_t.geometry` as a task.
 
 Actions are those of gym-pusht (`robots.control.actions.PdTarget`), the fields `agent`, `keypoints`
-and `block_pose` are those of the published benchmark in metres, and a seed starts agent and block
-where gym-pusht's `reset(seed)` draws them; so a policy of the benchmark can be evaluated here as it
-is. What differs: there is an arm behind the pusher, friction is that of materials, the board has no
-walls, and a pusher that would start inside the block is moved out of it.
+and `block_pose` are those of the published benchmark in metres, and a seed gives the initial agent
+and block of gym-pusht's `reset(seed)`, so a policy of the benchmark can be evaluated here
+unchanged. Differences: an arm moves the pusher, friction is that of real materials, the board has
+no walls, and a pusher that would start inside the block is moved out of it.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -42,22 +42,21 @@ from sim.tasks.push_t.geometry import (
     keypoints,
     scene_spec,
 )
-from sim.tasks.task import Intent, ObservationTerm, Reward, Start, Task, proprioception
+from sim.tasks.task import ExpertTarget, InitialState, ObservationTerm, Reward, Task, proprioception
 
 if TYPE_CHECKING:
     import mujoco
 
 TEE = "tee_free"
-"""The block's free joint."""
+"""Name of the block's free joint."""
 TIMESTEP = 0.002
-"""Physics step [s]; the twin's is 1 ms. Pushes of 36 mm at points spread over the outline end 0.4
-mm and
-0.010 rad apart from the twin's on average, 3.0 mm and 0.042 rad at most, where the pusher slips
-past a corner."""
+"""Physics step [s]; the twin's is 1 ms. Pushes of 36 mm at points distributed over the outline
+differ from the twin's by 0.4 mm and 0.010 rad on average, and by 3.0 mm and 0.042 rad at most,
+where the pusher slips past a corner."""
 
 
 def block_pose(view: View) -> np.ndarray:
-    """(N, 3) x, y [m], angle [rad] of the blocks, board."""
+    """(N, 3) x, y [m], angle [rad] of the blocks, board frame."""
     x_axis = view.rotation(TEE)[:, :, 0] @ BASE_R_BOARD
     angle = np.arctan2(x_axis[:, 1], x_axis[:, 0])
     return np.concatenate([board_from_base(view.position(TEE)), angle[:, None]], axis=1)
@@ -89,7 +88,7 @@ def _scene(robot: Robot) -> mujoco.MjSpec:
     add_front_camera(spec)
     pusher = spec.body("pusher")
     pusher.add_camera(name="wrist", pos=[0.075, 0, 0.02], quat=wrist_view(), fovy=75)
-    # Half a turn about x: the frame's axes are the base's while the pusher stands upright.
+    # Half a turn about x: the frame's axes equal the base's while the pusher is upright.
     pusher.add_site(
         name=GRASP_SITE,
         pos=[0, 0, PUSHER_LENGTH],
@@ -104,7 +103,7 @@ def _layout(model: mujoco.MjModel, robot: Robot) -> Layout:
     return Layout(model, robot, np.array([0.0, 0.0, PUSHER_LENGTH]), BASE_R_PUSHER)
 
 
-def _reset(rng: np.random.Generator, start: Start) -> None:
+def _reset(rng: np.random.Generator, start: InitialState) -> None:
     agent, pose = draw_state(rng)
     target = flange_target(clear_of_tee(agent, pose))
     start.arm(inverse_kinematics(start.layout.robot, target, Q_BOARD_CENTRE))
@@ -112,17 +111,17 @@ def _reset(rng: np.random.Generator, start: Start) -> None:
     start.place(TEE, tee[:3], tee[3:])
 
 
-def _expert(view: View) -> Intent:
+def _expert(view: View) -> ExpertTarget:
     pose = np.zeros((view.n, 6))
     space = PdTarget()
     pose[:, :3] = np.array(space.origin) + space.to_base(
         push_to_goal(_agent(view), block_pose(view))
     )
-    return Intent(pose=pose, width=np.zeros(view.n))
+    return ExpertTarget(pose=pose, width=np.zeros(view.n))
 
 
 def task(robot: Robot) -> Task:
-    """States the task for `robot`."""
+    """Returns the task for `robot`."""
     return Task(
         name="push_t",
         robot=robot,

@@ -1,5 +1,5 @@
-"""Files in `configs/`: found by name, composed over the defaults of a class, and refused by the
-path of what does not fit."""
+"""Files in `configs/`: found by name, composed over the defaults of a class; errors name the path
+of a key."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_shipped_groups_list_their_files() -> None:
     assert available("deploy") == ["push_t"]
 
 
-def test_values_of_the_file_lie_over_the_defaults_of_the_class() -> None:
+def test_values_of_the_file_override_the_defaults_of_the_class() -> None:
     session = compose_file(DeploySession, "push_t", ["loop.max_steps=7"], group="deploy")
     assert session.loop.max_steps == 7
     assert session.supervision == DeploySession().supervision
@@ -45,7 +45,7 @@ def test_values_of_the_file_lie_over_the_defaults_of_the_class() -> None:
         ("supervision.speed", "has no '='"),
     ],
 )
-def test_what_does_not_fit_is_named_by_its_path(override: str, message: str) -> None:
+def test_an_invalid_override_is_named_by_its_path(override: str, message: str) -> None:
     with pytest.raises(HandoffError) as caught:
         compose_file(DeploySession, "push_t", [override], group="deploy")
     assert message in str(caught.value)
@@ -61,9 +61,9 @@ def test_an_unknown_key_of_a_session_is_answered_with_the_nearest() -> None:
         compose_hil("reach", ["train.sac.crittics=2"])
 
 
-def test_what_is_said_once_for_a_session_cannot_be_said_for_a_stage() -> None:
-    with pytest.raises(HandoffError, match=r"Could not override 'train\.world\.task'"):
-        compose_hil("reach", ["train.world.task=pick_cube"])
+def test_an_option_of_the_session_cannot_be_set_for_a_stage() -> None:
+    with pytest.raises(HandoffError, match=r"Could not override 'train\.env\.task'"):
+        compose_hil("reach", ["train.env.task=pick_cube"])
 
 
 def test_overrides_may_choose_from_a_group_that_is_named() -> None:

@@ -1,4 +1,4 @@
-"""Every stage and every protocol draws its starts from the range that is its own."""
+"""Every stage and every protocol takes its starts from its own range of seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flows.hil.config import ClassifyConfig, DemonstrateConfig, RolloutConfig
 from flows.stages.config import RecordPlayConfig, ScriptedConfig
 from policies.distillation.config import OnPolicyDistilConfig
 from policies.rl.finetuning.config import FinetuneConfig
-from policies.rl.off_policy.fast_td3_config import ReinforceConfig
+from policies.rl.off_policy.fast_td3_config import RlFromScratchConfig
 from robots.seed_ranges import (
     CLASSIFIER,
     DEMONSTRATIONS,
@@ -40,7 +40,7 @@ from sim.recording.rollouts import RecordConfig
         (RecordConfig, RECORDING),
         (FinetuneConfig, TRAINING),
         (OnPolicyDistilConfig, TRAINING),
-        (ReinforceConfig, TRAINING),
+        (RlFromScratchConfig, TRAINING),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

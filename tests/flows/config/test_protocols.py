@@ -1,4 +1,4 @@
-"""The protocol files, and how they are found."""
+"""Protocol files are found by name or path, and read."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from sim.evaluation.evaluate import make_env
 from sim.evaluation.protocol import ScoreRule
 
 BENCHMARK = ("push_t_published", "push_t_image")
-"""Protocols in whose worlds the time limit is the evaluation's alone."""
+"""Protocols whose environments have no time limit of their own."""
 
 
 @pytest.mark.parametrize("name", available("protocol"))
-def test_every_protocol_file_reads_and_bears_its_name(name: str) -> None:
+def test_every_protocol_file_is_valid_and_has_its_name(name: str) -> None:
     assert read_protocol(name).name == name
 
 
 @pytest.mark.parametrize("name", available("protocol"))
-def test_worlds_of_every_protocol_file_can_be_made_and_freeze(name: str) -> None:
+def test_environments_of_every_protocol_file_can_be_made_and_freeze(name: str) -> None:
     protocol = replace(read_protocol(name), max_steps=1)
     env = make_env(protocol, 1)
     env.reset([protocol.first_seed])

@@ -1,5 +1,5 @@
-"""Tables without a robot: all that deploys an episode, with an arm that obeys at once and fails
-when it is told."""
+"""Tables without a robot: everything that deploys an episode, with an arm that follows commands at
+once and fails on request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from robots.franka import find_robot
 from robots.interfaces import no_progress
 from robots.spec import FieldSpec
 from sim.make import find_task
-from tests.real.console.fake_line import FakeLine, say
+from tests.real.console.fake_connection import FakeConnection, set_command
 from tests.real.fakes import FakeArm, FakeClock, contract
 
 FR3 = find_robot("fr3")
@@ -40,15 +40,15 @@ SEED = 7
 
 
 class ConnectedArm(FakeArm):
-    """A context manager with a state recorder, as `FrankaArm` is. Every event goes to `told`."""
+    """A context manager with a state recorder, as `FrankaArm` is. Every event goes to `events`."""
 
     def __init__(
-        self, clock: FakeClock, pose: np.ndarray, told: Callable[[str], None] = lambda event: None
+        self, clock: FakeClock, pose: np.ndarray, events: Callable[[str], None] = lambda event: None
     ) -> None:
         super().__init__(clock, pose)
         self.flange_T_ee = np.eye(4)
         self.recorder: StateRecorder | None = None
-        self.told = told
+        self.events = events
         self.lost_from = np.inf
         """Robot time from which on no state reaches the recorder [s]."""
         self.leaving: BaseException | None = None
@@ -59,7 +59,7 @@ class ConnectedArm(FakeArm):
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.told("left")
+        self.events("left")
         if self.leaving is not None:
             raise self.leaving
 
@@ -73,11 +73,11 @@ class ConnectedArm(FakeArm):
         super().start()
         self.recorder = StateRecorder(60.0, FR3.num_joints)
         self.clock.on_tick.append(self.record)
-        self.told("started")
+        self.events("started")
 
     def stop(self) -> None:
         super().stop()
-        self.told("stopped")
+        self.events("stopped")
         if self.stop_error is not None:
             raise self.stop_error
 
@@ -100,7 +100,7 @@ class ConnectedArm(FakeArm):
 
 
 class Table:
-    """Clock and arm of an episode, a policy that stays where it is, and the store."""
+    """Clock and arm of an episode, a policy that keeps still, and the store."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "store.zarr"
@@ -113,15 +113,15 @@ class Table:
         """Calls once, in the middle of a tick, at that robot time."""
         done: list[bool] = []
 
-        def look() -> None:
+        def check() -> None:
             if not done and self.clock.now() >= seconds:
                 done.append(True)
                 call()
 
-        self.clock.on_tick.append(look)
+        self.clock.on_tick.append(check)
 
     def run(self) -> Any:
-        """The episode, and the store closed behind it."""
+        """Runs the episode and closes the store."""
         raise NotImplementedError
 
     def stored(self) -> EpisodeStore:
@@ -129,8 +129,8 @@ class Table:
 
 
 class _Policy:
-    def __init__(self, table: Table, told: Contract, action: np.ndarray) -> None:
-        self.table, self.contract, self.action = table, told, action
+    def __init__(self, table: Table, contract: Contract, action: np.ndarray) -> None:
+        self.table, self.contract, self.action = table, contract, action
 
     def __call__(self, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
         self.table.infer()
@@ -146,11 +146,11 @@ class TwinTable(Table):
     config: DeployConfig | DeployTaskConfig
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Answers what the twin's world is asked."""
+        """Answers requests to the twin's world."""
         raise NotImplementedError
 
-    def laid(self) -> DeployTable:
-        """What the stage makes of the configuration."""
+    def table(self) -> DeployTable:
+        """The table that the stage creates from the configuration."""
         raise NotImplementedError
 
     def run(self) -> Any:
@@ -159,9 +159,9 @@ class TwinTable(Table):
             now=self.clock.now,
             advance=self.clock.advance,
             wait_for_motion=lambda: None,
-            hand_actions=lambda: 0,
+            gripper_actions=lambda: 0,
         )
-        table = self.laid()
+        table = self.table()
         with EpisodeStore.create(self.path, table.schema(twin)) as store:
             setup = TwinSetup(self.config, self.policy, table, twin, store)
             return run_start(setup, SEED, no_progress)
@@ -179,7 +179,7 @@ class PushTable(TwinTable):
     def call(self, name: str, *arguments: Any) -> Any:
         return TEE.copy() if name == "tee_pose" else None
 
-    def laid(self) -> DeployTable:
+    def table(self) -> DeployTable:
         return PushTTable(self.options, self.policy.contract)
 
 
@@ -190,25 +190,25 @@ class TaskTable(TwinTable):
 
     def __init__(self, folder: Path, steps: int = 24) -> None:
         super().__init__(folder)
-        stated = find_task("reach")
-        told = contract(
+        task = find_task("reach")
+        task_contract = contract(
             task="reach",
-            observation={name: stated.observations[name].spec for name in self.FIELDS},
+            observation={name: task.observations[name].spec for name in self.FIELDS},
             action=FieldSpec(shape=(3,)),
-            rate_hz=stated.rate_hz,
+            rate_hz=task.rate_hz,
             n_obs_steps=1,
             horizon=1,
             n_action_steps=1,
             action_interface="cartesian_delta",
-            steps=stated.actions,
+            steps=task.actions,
         )
         self.arm.pose = FR3.chain.forward_kinematics(FR3.q_home)
-        self.policy: Any = _Policy(self, told, np.zeros(3))
+        self.policy: Any = _Policy(self, task_contract, np.zeros(3))
         self.config = self.options = DeployTaskConfig(max_steps=steps)
 
     def call(self, name: str, *arguments: Any) -> Any:
         match name:
-            case "things":
+            case "object_observations":
                 return {"goal": np.full(3, 0.3, np.float32)}
             case "scene":
                 return np.zeros(9), np.zeros(0)
@@ -216,15 +216,15 @@ class TaskTable(TwinTable):
                 return False, False
         return None
 
-    def laid(self) -> DeployTable:
+    def table(self) -> DeployTable:
         return TableOfTask(self.options, self.policy.contract)
 
 
-class OverseenTable(Table):
-    """`handoff deploy`: push-T with a person at the console, who lets the policy go on."""
+class SupervisedTable(Table):
+    """`handoff deploy`: push-T with a person at the console, who lets the policy act."""
 
     robot = "fake arm"
-    laid_by_hand = False
+    manual_reset = False
 
     def __init__(self, folder: Path, steps: int = 12) -> None:
         super().__init__(folder)
@@ -232,8 +232,8 @@ class OverseenTable(Table):
         self.arm.pose = self.plane.pose(START)
         self.policy: Any = _Policy(self, contract(), START)
         self.session = DeploySession(loop=LoopConfig(max_steps=steps))
-        self.line = FakeLine()
-        say(self.line, Mode.POLICY)
+        self.line = FakeConnection()
+        set_command(self.line, Mode.POLICY)
         settings = SupervisionConfig()
         operator = ConsoleOperator(
             STEPS, TakeoverConfig(), self.line, "ada", 10.0, lambda: b"", self.clock.now
@@ -245,7 +245,7 @@ class OverseenTable(Table):
         return self.scene.observe(state)
 
     def place(self, seed: int) -> None:
-        """Nothing is laid."""
+        """Places nothing."""
 
     def ready(self, arm: Any, supervision: Any) -> bool:
         return True
@@ -257,7 +257,7 @@ class OverseenTable(Table):
         schema = deploy_schema(
             self.policy.contract, EXTRA, self.session.loop.stream_hz, FR3, supervised=True
         )
-        bench: Any = SimpleNamespace(
+        setup: Any = SimpleNamespace(
             robot=self.robot,
             place=self.place,
             ready=self.ready,
@@ -265,6 +265,8 @@ class OverseenTable(Table):
             arm=lambda: self.arm,
             clock=lambda arm: self.clock,
         )
-        shown: Any = self
+        supervisor: Any = self
         with EpisodeStore.create(self.path, schema) as store:
-            return deploying.run_overseen(self.session, bench, self.policy, shown, SEED, store)
+            return deploying.run_supervised(
+                self.session, setup, self.policy, supervisor, SEED, store
+            )

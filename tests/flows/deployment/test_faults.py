@@ -1,5 +1,4 @@
-"""Whatever ends a deployed episode, what was recorded of it is in the store with the words of what
-ended it."""
+"""A deployed episode that ends with a fault is recorded up to then, with the fault's message."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ import pytest
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError, SafetyError
 from robots.interfaces import Label
-from tests.flows.deployment.fake_tables import SEED, OverseenTable, PushTable, Table, TaskTable
+from tests.flows.deployment.fake_tables import SEED, PushTable, SupervisedTable, Table, TaskTable
 from tests.real.onnx_models import save_policy
 
 ROOT = Path(__file__).resolve().parents[3]
 AT = 0.9
 """Robot time of every fault [s]."""
-TABLES = (OverseenTable, PushTable, TaskTable)
+TABLES = (SupervisedTable, PushTable, TaskTable)
 
 
 def raises(error: BaseException) -> Callable[[], NoReturn]:
@@ -52,10 +51,10 @@ KINDS: dict[str, tuple[Callable[[Table, BaseException], None], BaseException]] =
     "defect of the runtime": (in_the_policy, RuntimeError("ONNXRuntimeError: 6")),
     "Ctrl-C": (in_the_robot, KeyboardInterrupt()),
 }
-WORDS = {"defect of the runtime": "RuntimeError: ONNXRuntimeError: 6", "Ctrl-C": "interrupted"}
+MESSAGES = {"defect of the runtime": "RuntimeError: ONNXRuntimeError: 6", "Ctrl-C": "interrupted"}
 
 
-def made(kind: type[Table], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def make_table(kind: type[Table], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     table = kind(folder)
     monkeypatch.setattr("real.franka.arm.FrankaArm", lambda *arguments: table.arm)
     return table
@@ -66,10 +65,10 @@ def made(kind: type[Table], folder: Path, monkeypatch: pytest.MonkeyPatch) -> An
 def test_an_episode_is_stored_with_what_ended_it(
     table_of: type[Table], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, (place, error) = made(table_of, tmp_path, monkeypatch), KINDS[kind]
+    table, (place, error) = make_table(table_of, tmp_path, monkeypatch), KINDS[kind]
     place(table, error)
-    if isinstance(error, SafetyError) and table_of is not OverseenTable:
-        # Here the stage stands in for the person, and goes on with the next start.
+    if isinstance(error, SafetyError) and table_of is not SupervisedTable:
+        # The stage recovers instead of a person, and continues with the next start.
         assert table.run().fault == "arm: stopped"
     else:
         with pytest.raises(type(error)) as caught:
@@ -79,7 +78,7 @@ def test_an_episode_is_stored_with_what_ended_it(
     assert store.num_episodes == 1
     about = store.metadata(0)
     assert (about["fault"], about["seed"], about["success"]) == (
-        WORDS.get(kind, str(error)),
+        MESSAGES.get(kind, str(error)),
         SEED,
         False,
     )
@@ -96,7 +95,7 @@ def test_an_episode_is_stored_with_what_ended_it(
 def test_an_episode_that_nothing_disturbs_has_no_fault(
     table_of: type[Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = made(table_of, tmp_path, monkeypatch)
+    table = make_table(table_of, tmp_path, monkeypatch)
     table.run()
     assert table.stored().metadata(0)["fault"] is None
 
@@ -105,7 +104,7 @@ def test_an_episode_that_nothing_disturbs_has_no_fault(
 def test_an_arm_whose_context_cannot_be_left_loses_nothing(
     table_of: type[Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = made(table_of, tmp_path, monkeypatch)
+    table = make_table(table_of, tmp_path, monkeypatch)
     table.arm.leaving = HandoffError("arm: connection lost on leaving")
     with pytest.raises(HandoffError, match="lost on leaving"):
         table.run()
@@ -118,7 +117,7 @@ def test_an_arm_whose_context_cannot_be_left_loses_nothing(
 def test_states_that_never_arrive_lose_nothing_but_themselves(
     table_of: type[Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = made(table_of, tmp_path, monkeypatch)
+    table = make_table(table_of, tmp_path, monkeypatch)
     table.arm.lost_from = AT
     with pytest.raises(HandoffError, match=r"state recorder: has states up to 0\.900 s"):
         table.run()
@@ -128,7 +127,7 @@ def test_states_that_never_arrive_lose_nothing_but_themselves(
 
 
 def test_an_arm_that_cannot_be_stopped_hides_nothing(tmp_path: Path) -> None:
-    table = OverseenTable(tmp_path)
+    table = SupervisedTable(tmp_path)
     in_the_robot(table, KeyboardInterrupt())
     table.arm.stop_error = SafetyError("arm: the motion did not end within 4.0 s of robot time.")
     with pytest.raises(KeyboardInterrupt):
@@ -141,7 +140,7 @@ def test_an_arm_that_cannot_be_stopped_hides_nothing(tmp_path: Path) -> None:
 def test_a_label_that_counts_is_kept_with_the_fault_that_comes_with_it(
     where: str, tmp_path: Path
 ) -> None:
-    table, lost = OverseenTable(tmp_path), HandoffError("connection lost")
+    table, lost = SupervisedTable(tmp_path), HandoffError("connection lost")
     table.at(AT, lambda: setattr(table.supervision, "label", Label.SUCCESS))
     if where == "in stopping":
         table.arm.stop_error = lost
@@ -158,16 +157,16 @@ def test_a_label_that_counts_is_kept_with_the_fault_that_comes_with_it(
 
 
 def test_a_session_that_the_person_ends_stores_no_running_episode(tmp_path: Path) -> None:
-    table = OverseenTable(tmp_path)
+    table = SupervisedTable(tmp_path)
     table.at(AT, lambda: setattr(table.supervision, "stopped", True))
     assert not table.run().recorded
     assert table.stored().num_episodes == 0
 
 
-def test_an_episode_that_cannot_be_stored_is_told_with_its_fault(
+def test_an_episode_that_cannot_be_stored_is_reported_with_its_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = OverseenTable(tmp_path)
+    table = SupervisedTable(tmp_path)
     table.at(AT, raises(HandoffError("connection lost.")))
     full = raises(HandoffError("store.zarr: no space left."))
     monkeypatch.setattr("robots.episodes.store.EpisodeStore.append", lambda *arguments: full())
@@ -189,7 +188,7 @@ def test_ctrl_c_while_an_episode_is_written_waits_until_it_is_written(
         signal.raise_signal(signal.SIGINT)
         write(*arguments)
 
-    table = OverseenTable(tmp_path)
+    table = SupervisedTable(tmp_path)
     monkeypatch.setattr(stores, "write_segment", interrupted)
     with pytest.raises(KeyboardInterrupt):
         table.run()
@@ -200,14 +199,14 @@ KILLED = """
 import os, sys, time
 from pathlib import Path
 from flows.__main__ import main
-from tests.flows.deployment.fake_tables import OverseenTable
+from tests.flows.deployment.fake_tables import SupervisedTable
 from tests.real.onnx_models import save_policy
 
 folder = Path(sys.argv[1])
 
 def deploy(options):
-    table = OverseenTable(folder, steps=10_000)
-    table.arm.told = lambda event: (folder / event).touch()
+    table = SupervisedTable(folder, steps=10_000)
+    table.arm.events = lambda event: (folder / event).touch()
     table.clock.on_tick.append(lambda: time.sleep(0.002))
     table.at(0.5, lambda: print("running", flush=True))
     table.run()
@@ -231,13 +230,13 @@ def test_a_session_that_a_signal_ends_stops_the_arm_and_keeps_its_episode(
         _, said = session.communicate(timeout=60.0)
     assert (tmp_path / "stopped").exists(), said
     assert (tmp_path / "left").exists()
-    how = "interrupted" if number is signal.SIGINT else f"ended by {number.name}"
+    reason = "interrupted" if number is signal.SIGINT else f"ended by {number.name}"
     assert session.returncode == 128 + number, said
-    assert said.startswith(f"handoff: {how}. What is finished is kept")
-    table = OverseenTable(tmp_path)
+    assert said.startswith(f"handoff: {reason}. Finished stages are kept")
+    table = SupervisedTable(tmp_path)
     store = table.stored()
     assert store.num_episodes == 1
-    assert store.metadata(0)["fault"] == how
+    assert store.metadata(0)["fault"] == reason
     assert np.all(store.read(0, "policy", ["step_time"])["step_time"] >= 0.0)
 
 
@@ -246,23 +245,23 @@ import sys
 from pathlib import Path
 import flows.deployment.session as deploying
 from flows.__main__ import main
-from flows.deployment.arms import SimulatedBench
+from flows.deployment.arms import SimulatedSetup
 from flows.deployment.config import DeploySession
 from real.console.server import ConsoleConfig
 from real.deploy.loop import LoopConfig
 from real.deploy.supervision import Supervision
 from sim.twin.twin import TwinConfig
 
-look, seen = SimulatedBench.pose, []
+tracked_pose, calls = SimulatedSetup.pose, []
 
 def pose(self):
-    seen.append(0)
-    if len(seen) == 12:
+    calls.append(0)
+    if len(calls) == 12:
         print("running", flush=True)
-    return look(self)
+    return tracked_pose(self)
 
-SimulatedBench.pose = pose
-deploying.await_go = lambda supervision: True
+SimulatedSetup.pose = pose
+deploying.wait_for_resume = lambda supervision: True
 Supervision.poll = lambda self: setattr(self, "paused", False)
 session = DeploySession(loop=LoopConfig(max_steps=10_000), twin=TwinConfig(host="127.0.79.21"))
 folder = Path(sys.argv[1])

@@ -1,4 +1,4 @@
-"""Where the simulated robot and the robot's own software meet: frames, repeatability, faults."""
+"""The push-T table at the twin: frames, repeatability, faults."""
 
 from __future__ import annotations
 
@@ -69,18 +69,18 @@ def test_dead_twin_ends_the_run_in_one_clear_error_and_its_episode_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = save_bundle(tmp_path)
-    look = PushTScene.look
+    update = PushTScene.update
 
-    def kill_then_look(scene: PushTScene) -> np.ndarray:
+    def kill_then_update(scene: PushTScene) -> np.ndarray:
         if scene.best > 0.0:
             process = scene.track.func.__self__._process  # type: ignore[attr-defined]
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
             process.join()
         scene.best = 1e-9
-        return look(scene)
+        return update(scene)
 
-    monkeypatch.setattr(PushTScene, "look", kill_then_look)
+    monkeypatch.setattr(PushTScene, "update", kill_then_update)
     with pytest.raises(
         HandoffError, match=r"twin 127.0.78.2: the process has died \(signal SIGKILL\)"
     ):

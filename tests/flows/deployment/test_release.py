@@ -1,5 +1,4 @@
-"""What `handoff deploy` takes from a gate: the bundle that passed it, as it was then, and nothing
-else."""
+"""`handoff deploy` accepts the unchanged bundle that passed a gate, and nothing else."""
 
 from __future__ import annotations
 
@@ -66,8 +65,8 @@ def note_hash(bundle: Path) -> Callable[[dict[str, Any]], Any]:
     )
 
 
-def work_out_digests(manifest: dict[str, Any]) -> None:
-    """What a person who has read the code does next."""
+def recompute_digests(manifest: dict[str, Any]) -> None:
+    """Recomputes all digests, as a person who knows the code can."""
     manifest.pop("manifest_digest")
     manifest["digest"] = json_digest(
         {name: entry["sha256"] for name, entry in manifest["files"].items()}
@@ -76,7 +75,7 @@ def work_out_digests(manifest: dict[str, Any]) -> None:
 
 
 def refused(gate: Path, message: str) -> None:
-    """Deploying and verifying both find it."""
+    """Asserts that deploying and verifying both fail with the message."""
     with pytest.raises(HandoffError, match=message):
         released_bundle(gate)
     with pytest.raises(
@@ -115,7 +114,7 @@ def test_a_file_beside_the_policy_is_refused(gate: Path, name: str) -> None:
     added = gate.parent / "bundle" / name
     added.parent.mkdir(exist_ok=True)
     added.write_bytes(b"weights of another policy")
-    refused(gate, f"bundle: 1 files are not in its manifest, {name} for one")
+    refused(gate, f"bundle: 1 files are not in its manifest, e.g. {name}")
 
 
 def test_a_policy_that_is_a_link_is_refused(gate: Path) -> None:
@@ -131,7 +130,7 @@ def test_a_verdict_that_was_written_into_the_manifest_is_refused(
     digest = json.loads((gate / "manifest.json").read_text())["inputs"]["bundle"]
     gate.rename(tmp_path / "passed")
     failed = gated(tmp_path, digest, passed=False)
-    with pytest.raises(HandoffError, match="expected one of a gate that was passed"):
+    with pytest.raises(HandoffError, match="expected that of a passed gate"):
         released_bundle(failed)
     rewrite(failed, lambda manifest: manifest["metrics"].update(passed=True))
     refused(failed, "gate: 'manifest_digest' in manifest.json is")
@@ -146,7 +145,7 @@ def test_another_bundle_with_digests_of_its_own_is_refused(gate: Path) -> None:
     bundle = gate.parent / "bundle"
     (bundle / "policy.onnx").write_bytes(b"EVIL")
     rewrite(bundle, note_hash(bundle))
-    rewrite(bundle, work_out_digests)
+    rewrite(bundle, recompute_digests)
     refused(gate, "is not the bundle that passed")
 
 
@@ -157,7 +156,7 @@ def test_what_an_older_version_sealed_is_not_deployed_and_not_called_verified(
     rewrite(gate.parent / older, lambda manifest: manifest.pop("manifest_digest"))
     with pytest.raises(
         HandoffError,
-        match=f"{older}: its manifest has no digest of its own.* run the pipeline again",
+        match=f"{older}: its manifest has no digest.* run the pipeline again",
     ):
         released_bundle(gate)
     text = explain(gate, verify=True)

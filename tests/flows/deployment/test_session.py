@@ -15,7 +15,7 @@ import pytest
 from websockets.sync.server import serve
 
 from flows.deployment import session as deploying
-from flows.deployment.arms import SimulatedBench
+from flows.deployment.arms import SimulatedSetup
 from flows.deployment.config import DeploySession
 from flows.deployment.release import released_bundle
 from flows.runner.artifact import seal
@@ -65,20 +65,19 @@ def on(host: str) -> DeploySession:
     return replace(CONFIG, twin=TwinConfig(host=host))
 
 
-def led(page: Any) -> None:
-    """Ten steps forward, then the label success."""
+def lead(page: Any) -> None:
+    """Moves the arm ten steps forward, then labels the episode a success."""
     page.go()
     stepped(page, 5)
-    told = stepped(page, 10, "ArrowUp")
-    assert told["mode"] == "person"
-    assert len(told["state"]["q"]) == 7
+    state = stepped(page, 10, "ArrowUp")
+    assert state["mode"] == "person"
+    assert len(state["state"]["q"]) == 7
     page.keys()
     labelled(page, "KeyS", 1)
 
 
-def looks_led(store: EpisodeStore, robot: str) -> None:
-    """What `led` leaves behind: the arm went where the person led it, and who did what is written
-    down."""
+def check_led(store: EpisodeStore, robot: str) -> None:
+    """Checks the recording after `lead`: the arm's motion, and the operator of every step."""
     about = store.metadata(0)
     assert (about["robot"], about["label"], about["success"], about["operator"]) == (
         robot,
@@ -106,7 +105,7 @@ def test_a_person_leads_the_simulated_arm_and_judges(tmp_path, bundle):
     session = Session(_deploy, tmp_path, bundle, on("127.0.79.1"))
     page = session.page()
     with contextlib.closing(page.socket):
-        led(page)
+        lead(page)
         page.go()
         stepped(page, 3)
         labelled(page, "KeyR", 2)
@@ -116,7 +115,7 @@ def test_a_person_leads_the_simulated_arm_and_judges(tmp_path, bundle):
         session.ended()
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
     assert store.num_episodes == 2, "the one that the end of the session cut off is not there"
-    looks_led(store, "fr3 twin")
+    check_led(store, "fr3 twin")
     assert store.metadata(1)["discard_reason"] == "redo"
     assert store.metadata(1)["seed"] == 1
     assert {line["who"] for line in logged(tmp_path / "console", "took the arm over")} == {"ada"}
@@ -156,10 +155,10 @@ def held_for(page: Any) -> str:
 
 
 class Lab:
-    """A table with an arm whose time passes by itself, and a tracker that sees the T.
+    """A table with an arm that runs in real time, and a tracker of the T.
 
-    A thread lets it pass, in step with the client: on a busy machine it is slow instead of losing
-    packets.
+    A thread advances the arm's time in step with the client: on a busy machine it is slow instead
+    of losing packets.
     """
 
     def __init__(self, host: str) -> None:
@@ -208,21 +207,21 @@ def test_an_arm_at_an_address_goes_the_same_way(tmp_path, bundle):
         session = Session(_deploy, tmp_path, bundle, config)
         page = session.page()
         with contextlib.closing(page.socket):
-            led(page)
-            until(lambda: held_for(page).startswith("lay the table"))
+            lead(page)
+            until(lambda: held_for(page).startswith("place the objects"))
             page.keys("End")
             session.ended()
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
-    looks_led(store, f"fr3 at {lab.host}")
+    check_led(store, f"fr3 at {lab.host}")
     np.testing.assert_allclose(
         store.read(0, "policy", ["agent"])["agent"][0], CONFIG.start, atol=0.005
     )
 
 
-def test_a_fault_keeps_what_was_recorded_and_is_told(tmp_path, bundle, monkeypatch):
+def test_a_fault_keeps_the_recorded_steps_and_is_reported(tmp_path, bundle, monkeypatch):
     """A tracker that loses the T ends the episode; the steps before are in the store, with the
     reason."""
-    look, calls = SimulatedBench.pose, []
+    pose, calls = SimulatedSetup.pose, []
 
     def lost(self: Any) -> np.ndarray:
         from robots.errors import SafetyError
@@ -230,10 +229,10 @@ def test_a_fault_keeps_what_was_recorded_and_is_told(tmp_path, bundle, monkeypat
         calls.append(0)
         if len(calls) > 12:
             raise SafetyError("tracker: newest pose is 0.300 s old, limit 0.25 s.")
-        return look(self)
+        return pose(self)
 
-    monkeypatch.setattr(SimulatedBench, "pose", lost)
-    monkeypatch.setattr(deploying, "await_go", lambda supervision: True)
+    monkeypatch.setattr(SimulatedSetup, "pose", lost)
+    monkeypatch.setattr(deploying, "wait_for_resume", lambda supervision: True)
     monkeypatch.setattr(
         "real.deploy.supervision.Supervision.poll", lambda self: setattr(self, "paused", False)
     )
@@ -268,10 +267,10 @@ def test_what_passed_the_gate_may_be_deployed(tmp_path):
 def test_nothing_that_did_not_pass_a_gate_is_deployed(tmp_path):
     gate = gate_artifact(tmp_path, passed=False)
     with pytest.raises(
-        HandoffError, match="is the artifact of stage 'export', expected one of a gate"
+        HandoffError, match="is the artifact of stage 'export', expected that of a passed gate"
     ):
         released_bundle(tmp_path / "bundle")
-    with pytest.raises(HandoffError, match="expected one of a gate that was passed"):
+    with pytest.raises(HandoffError, match="expected that of a passed gate"):
         released_bundle(gate)
 
 
@@ -284,7 +283,7 @@ def test_a_bundle_that_changed_behind_its_gate_is_refused(tmp_path):
 
 
 def test_an_arm_without_a_tracker_is_refused(tmp_path, bundle):
-    with pytest.raises(HandoffError, match="an arm needs somebody who sees the T"):
+    with pytest.raises(HandoffError, match="a real arm needs a tracker of the T"):
         deploying.deploy(
             replace(CONFIG, host="127.0.79.9"), bundle, tmp_path, ConsoleConfig(port=0)
         )
@@ -320,11 +319,11 @@ def test_settings_come_from_the_command_line():
 
 
 def test_cameras_are_named_and_have_a_source():
-    found = deploying.cameras_of(["front=0", "wrist=rtsp://cam?x=1"])
-    assert {name: camera.source for name, camera in found.items()} == {
+    cameras = deploying.parse_cameras(["front=0", "wrist=rtsp://cam?x=1"])
+    assert {name: camera.source for name, camera in cameras.items()} == {
         "front": "0",
         "wrist": "rtsp://cam?x=1",
     }
     for wrong in (["front"], ["=0"], ["front="], ["front=0", "front=1"]):
         with pytest.raises(HandoffError, match="expected a new name and a source"):
-            deploying.cameras_of(wrong)
+            deploying.parse_cameras(wrong)

@@ -1,5 +1,5 @@
-"""A task's table at the twin: policies that are written down drive arm and hand through the whole
-deploy layer."""
+"""A task's table at the twin: hand-written linear policies control arm and gripper through the
+whole deployment."""
 
 from __future__ import annotations
 
@@ -30,40 +30,40 @@ from tests.real.onnx_models import save_linear_policy
 from tests.sim.twin.loopback import address
 
 HURRY = 30.0
-"""Steps of an action per metre that the target has to go."""
+"""Action per metre of distance to the target."""
 
 
 def contract_for(task: str, fields: tuple[str, ...], robot: str = "fr3") -> Contract:
-    stated = find_task(task, robot=robot)
-    size = len(stated.actions.spec(stated.robot).low) + stated.use_gripper
+    definition = find_task(task, robot=robot)
+    size = len(definition.actions.spec(definition.robot).low) + definition.use_gripper
     return contract(
         task=task,
-        observation={name: stated.observations[name].spec for name in fields},
+        observation={name: definition.observations[name].spec for name in fields},
         action=FieldSpec(shape=(size,)),
-        rate_hz=stated.rate_hz,
+        rate_hz=definition.rate_hz,
         n_obs_steps=1,
         horizon=1,
         n_action_steps=1,
         action_interface="cartesian_delta",
-        steps=stated.actions,
+        steps=definition.actions,
         robot=robot,
     )
 
 
-def save_bundle(folder: Path, told: Contract, weights: np.ndarray) -> dict[str, Path]:
+def save_bundle(folder: Path, contract: Contract, weights: np.ndarray) -> dict[str, Path]:
     bundle = folder / "bundle"
     bundle.mkdir()
-    save_linear_policy(bundle / "policy.onnx", told, weights)
+    save_linear_policy(bundle / "policy.onnx", contract, weights)
     return {"bundle": bundle}
 
 
-def towards(told: Contract, thing: str) -> np.ndarray:
-    """Weights (O + 1, A) of a policy that goes to the position `thing`, and leaves all else."""
-    sizes = [int(np.prod(spec.shape)) for spec in told.observation.values()]
-    first = dict(zip(told.observation, np.cumsum([0, *sizes[:-1]]), strict=True))
-    weights = np.zeros((sum(sizes) + 1, told.action.shape[0]))
+def towards(contract: Contract, goal: str) -> np.ndarray:
+    """Weights (O + 1, A) of a policy that moves to the position field `goal` only."""
+    sizes = [int(np.prod(spec.shape)) for spec in contract.observation.values()]
+    first = dict(zip(contract.observation, np.cumsum([0, *sizes[:-1]]), strict=True))
+    weights = np.zeros((sum(sizes) + 1, contract.action.shape[0]))
     for axis in range(3):
-        weights[first[thing] + axis, axis] = HURRY
+        weights[first[goal] + axis, axis] = HURRY
         weights[[first["grasp_pose"] + axis, first["target_offset"] + axis], axis] = -HURRY
     return weights
 
@@ -80,9 +80,11 @@ def run(
     return metrics, EpisodeStore.open(out / "store.zarr", "r")
 
 
-def test_a_hand_that_goes_to_its_goal_reaches_it(tmp_path: Path) -> None:
-    told = contract_for("reach", ("grasp_pose", "target_offset", "goal"))
-    metrics, store = run(tmp_path, 41, save_bundle(tmp_path, told, towards(told, "goal")), videos=1)
+def test_an_end_effector_that_moves_to_its_goal_reaches_it(tmp_path: Path) -> None:
+    stated = contract_for("reach", ("grasp_pose", "target_offset", "goal"))
+    metrics, store = run(
+        tmp_path, 41, save_bundle(tmp_path, stated, towards(stated, "goal")), videos=1
+    )
     assert (metrics["success"]["k"], metrics["success"]["n"], metrics["faults"]) == (2, 2, 0)
     assert (metrics["lost_packets"], metrics["command_success_rate"]) == (0, 1.0)
     assert 0.0 < metrics["tracking_rms_m"] < 0.05
@@ -108,8 +110,8 @@ def test_a_hand_that_goes_to_its_goal_reaches_it(tmp_path: Path) -> None:
 
 
 def test_policy_of_a_panda_drives_a_panda_as_its_bundle_says(tmp_path: Path) -> None:
-    told = contract_for("reach", ("grasp_pose", "target_offset", "goal"), robot="panda")
-    metrics, store = run(tmp_path, 49, save_bundle(tmp_path, told, towards(told, "goal")))
+    stated = contract_for("reach", ("grasp_pose", "target_offset", "goal"), robot="panda")
+    metrics, store = run(tmp_path, 49, save_bundle(tmp_path, stated, towards(stated, "goal")))
     assert (metrics["success"]["k"], metrics["success"]["n"], metrics["faults"]) == (2, 2, 0)
     assert (metrics["lost_packets"], metrics["command_success_rate"]) == (0, 1.0)
     assert store.schema.robot == "panda"
@@ -122,36 +124,36 @@ def test_policy_of_a_panda_drives_a_panda_as_its_bundle_says(tmp_path: Path) -> 
 
 
 def test_robot_of_a_bundle_comes_from_its_contract_or_else_from_the_configuration() -> None:
-    told = contract_for("reach", ("goal",), robot="panda")
+    stated = contract_for("reach", ("goal",), robot="panda")
     arm = DeployTaskConfig().arm
-    assert robot_of_bundle(told, arm).name == "panda"
-    assert robot_of_bundle(replace(told, robot=""), arm).name == "fr3"
-    assert robot_of_bundle(replace(told, robot=""), replace(arm, robot="fr3v2")).name == "fr3v2"
+    assert robot_of_bundle(stated, arm).name == "panda"
+    assert robot_of_bundle(replace(stated, robot=""), arm).name == "fr3"
+    assert robot_of_bundle(replace(stated, robot=""), replace(arm, robot="fr3v2")).name == "fr3v2"
     with pytest.raises(HandoffError, match="trained with the robot 'panda', the arm is 'fr3v2'"):
-        robot_of_bundle(told, replace(arm, robot="fr3v2"))
+        robot_of_bundle(stated, replace(arm, robot="fr3v2"))
     with pytest.raises(HandoffError, match="robot: 'ur5e' is not known"):
-        robot_of_bundle(replace(told, robot="ur5e"), arm)
+        robot_of_bundle(replace(stated, robot="ur5e"), arm)
 
 
-def test_the_hand_closes_and_the_policy_sees_it(tmp_path: Path) -> None:
-    told = contract_for("flip_switch", ("grasp_pose", "width", "width_target"))
+def test_the_gripper_closes_and_the_policy_observes_it(tmp_path: Path) -> None:
+    stated = contract_for("flip_switch", ("grasp_pose", "width", "width_target"))
     weights = np.zeros((9, 5))
     weights[-1, -1] = -1.0
-    metrics, store = run(tmp_path, 42, save_bundle(tmp_path, told, weights), starts=1, max_steps=24)
+    metrics, store = run(
+        tmp_path, 42, save_bundle(tmp_path, stated, weights), starts=1, max_steps=24
+    )
     assert metrics["faults"] == 0
     episode = store.read(0, "policy")
-    width, wanted = episode["width"][:, 0], episode["width_target"][:, 0]
+    width, target = episode["width"][:, 0], episode["width_target"][:, 0]
     assert width[0] == pytest.approx(0.08, abs=1e-3)
     assert width[-1] < 0.005
-    assert wanted[1] == pytest.approx(0.075, abs=2e-3)
-    assert (wanted <= width + 1e-3).all(), (
-        "while it closes, what it was told is ahead of where it is"
-    )
+    assert target[1] == pytest.approx(0.075, abs=2e-3)
+    assert (target <= width + 1e-3).all(), "while the gripper closes, its target leads its width"
 
 
 def test_a_task_without_a_goal_is_recorded_and_drawn(tmp_path: Path) -> None:
-    told = contract_for("open_drawer", ("grasp_pose",))
-    inputs = save_bundle(tmp_path, told, np.zeros((7, 5)))
+    stated = contract_for("open_drawer", ("grasp_pose",))
+    inputs = save_bundle(tmp_path, stated, np.zeros((7, 5)))
     metrics, store = run(tmp_path, 48, inputs, starts=1, max_steps=3, videos=1)
     assert (metrics["success"]["k"], metrics["faults"]) == (0, 0)
     assert store.read(0, "policy").keys() == {"grasp_pose", "qpos", "action", "action_proposed"}
@@ -161,10 +163,10 @@ def test_a_task_without_a_goal_is_recorded_and_drawn(tmp_path: Path) -> None:
 
 
 def test_two_runs_give_bit_identical_robot_states(tmp_path: Path) -> None:
-    told = contract_for("pick_cube", ("grasp_pose", "target_offset", "cube_position", "width"))
-    weights = towards(told, "cube_position")
+    stated = contract_for("pick_cube", ("grasp_pose", "target_offset", "cube_position", "width"))
+    weights = towards(stated, "cube_position")
     weights[-1, 2], weights[-1, 4] = 0.05 * HURRY, -1.0
-    inputs = save_bundle(tmp_path, told, weights)
+    inputs = save_bundle(tmp_path, stated, weights)
     recorded = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -179,10 +181,10 @@ def test_two_runs_give_bit_identical_robot_states(tmp_path: Path) -> None:
 def test_a_start_that_the_robot_ends_counts_as_not_solved_and_the_next_goes_on(
     tmp_path: Path,
 ) -> None:
-    told = contract_for("pick_cube", ("grasp_pose", "target_offset", "cube_position"))
-    weights = towards(told, "cube_position")
+    stated = contract_for("pick_cube", ("grasp_pose", "target_offset", "cube_position"))
+    weights = towards(stated, "cube_position")
     weights[-1, -1] = -1.0
-    inputs = save_bundle(tmp_path, told, weights)
+    inputs = save_bundle(tmp_path, stated, weights)
     timid = replace(DeployTaskConfig().arm, collision_force=(5.0,) * 6)
     metrics, store = run(tmp_path, 44, inputs, arm=timid)
     assert (metrics["success"]["k"], metrics["faults"]) == (0, 2)
@@ -192,48 +194,48 @@ def test_a_start_that_the_robot_ends_counts_as_not_solved_and_the_next_goes_on(
 
 
 def test_a_policy_that_diverges_never_reaches_the_arm(tmp_path: Path) -> None:
-    told = contract_for("reach", ("grasp_pose", "target_offset", "goal"))
-    inputs = save_bundle(tmp_path, told, np.full((16, 3), np.nan))
+    stated = contract_for("reach", ("grasp_pose", "target_offset", "goal"))
+    inputs = save_bundle(tmp_path, stated, np.full((16, 3), np.nan))
     metrics, store = run(tmp_path, 45, inputs, starts=1)
     assert "expected finite" in metrics["per_start"][0]["fault"]
     assert metrics["tracking_rms_m"] is None
     assert store.num_episodes == 0
 
 
-def test_a_hand_that_refuses_ends_the_start(tmp_path: Path) -> None:
-    told = contract_for("flip_switch", ("grasp_pose",))
+def test_a_gripper_that_refuses_a_command_ends_the_start(tmp_path: Path) -> None:
+    stated = contract_for("flip_switch", ("grasp_pose",))
     weights = np.zeros((7, 5))
     weights[-1, -1] = -1.0
     metrics, _ = run(
         tmp_path,
         46,
-        save_bundle(tmp_path, told, weights),
+        save_bundle(tmp_path, stated, weights),
         starts=1,
-        hand=GripperDriverConfig(speed=3.0),
+        gripper=GripperDriverConfig(speed=3.0),
     )
     assert "gripper at" in metrics["per_start"][0]["fault"]
     assert "refused a command" in metrics["per_start"][0]["fault"]
 
 
-def test_a_contract_from_before_steps_were_told_is_one_clear_error(tmp_path: Path) -> None:
-    told = replace(contract_for("reach", ("grasp_pose", "target_offset", "goal")), steps=None)
-    with pytest.raises(HandoffError, match="does not say what a step is"):
-        run(tmp_path, 47, save_bundle(tmp_path, told, towards(told, "goal")))
+def test_a_contract_without_action_steps_is_one_clear_error(tmp_path: Path) -> None:
+    stated = replace(contract_for("reach", ("grasp_pose", "target_offset", "goal")), steps=None)
+    with pytest.raises(HandoffError, match="does not define the action steps"):
+        run(tmp_path, 47, save_bundle(tmp_path, stated, towards(stated, "goal")))
 
 
 @pytest.mark.parametrize("name", ["switch_diwa", "drawer_diwa", "pick_rl100"])
 def test_recipes_of_tasks_end_at_their_own_table(name: str) -> None:
     config = compose(name)
-    found = {stage.name: stage for stage in stages(config)}
-    assert found["deploy"].module == "flows.stages.deploy_task"
+    declared = {stage.name: stage for stage in stages(config)}
+    assert declared["deploy"].module == "flows.stages.deploy_task"
     assert config.scripted is not None
     steps = find_task(config.scripted.task).actions
     for exported in ("export", "export_teacher"):
-        assert found[exported].config.steps == steps  # type: ignore[attr-defined]
+        assert declared[exported].config.steps == steps  # type: ignore[attr-defined]
 
 
 def test_a_policy_has_one_table() -> None:
-    with pytest.raises(HandoffError, match="a policy has one table"):
+    with pytest.raises(HandoffError, match="a policy is deployed at one table"):
         stages(replace(compose("pick_rl100"), deploy=DeployConfig()))
 
 

@@ -71,7 +71,7 @@ def protocol(tmp_path: Path) -> str:
 
 @pytest.fixture
 def policies(tmp_path: Path) -> list[str]:
-    """Two checkpoints of small push-T policies that have learned nothing."""
+    """Two checkpoints of small untrained push-T policies."""
     sizes = PLAIN
     card = PolicyCard(
         task="push_t",
@@ -91,7 +91,7 @@ def policies(tmp_path: Path) -> list[str]:
 
 
 def save_untrained(folder: Path, model: PolicyConfig) -> Path:
-    """A checkpoint in `folder` of a push-T policy that has learned nothing."""
+    """A checkpoint in `folder` of an untrained push-T policy."""
     specs = {"keypoints": FieldSpec(shape=(9, 2)), "agent": FieldSpec(shape=(2,))}
     camera = FieldSpec(shape=(48, 48, 3), dtype="uint8", unit="u8")
     card = PolicyCard(
@@ -247,7 +247,7 @@ def test_adastop_from_the_command_line_says_what_it_could_not_tell_apart(
         "--adastop",
     ]
     assert main(["evaluate", protocol, *arguments]) == 0
-    assert "not told apart" in (out / "report.html").read_text()
+    assert "not significant" in (out / "report.html").read_text()
 
 
 def test_adastop_needs_stages_that_divide_the_episodes(
@@ -264,7 +264,7 @@ def test_adastop_needs_stages_that_divide_the_episodes(
         "--stages",
         "3",
     ]
-    assert "3 stages of 3 episodes are not the 10" in failure(
+    assert "3 stages of 3 episodes do not add up to the 10" in failure(
         capsys, "evaluate", protocol, *arguments
     )
 
@@ -294,7 +294,7 @@ def test_protocol_that_rules_the_sampler_overrides_or_refuses(
         make_agent(str(tmp_path / "policy.onnx"), ruled)
 
 
-def test_a_policy_that_sees_pictures_is_evaluated_where_the_worlds_show_them(
+def test_a_policy_with_images_is_evaluated_in_environments_that_render_them(
     tmp_path: Path, protocol: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = replace(
@@ -304,9 +304,9 @@ def test_a_policy_that_sees_pictures_is_evaluated_where_the_worlds_show_them(
         n_obs_steps=2,
         image_encoder=ImageEncoderConfig(channels=(16, 16), crop=(40, 40), keypoints=2, features=4),
     )
-    policy, out = str(save_untrained(tmp_path / "seeing", model)), tmp_path / "out"
-    blind = failure(capsys, "evaluate", protocol, "--policy", policy, "--out", str(out))
-    assert "no field ['image']; the world has ['agent', 'block_pose', 'keypoints']" in blind
+    policy, out = str(save_untrained(tmp_path / "images", model)), tmp_path / "out"
+    error = failure(capsys, "evaluate", protocol, "--policy", policy, "--out", str(out))
+    assert "no field ['image']; the environment has ['agent', 'block_pose', 'keypoints']" in error
     Path(protocol).write_text(SHORT + "options: {picture: 48}\n")
     assert main(["evaluate", protocol, "--policy", policy, "--out", str(out), "--videos", "0"]) == 0
     result = json.loads((out / "episodes.json").read_text())
@@ -350,7 +350,7 @@ def test_a_device_that_is_not_there_is_refused(policies: list[str]) -> None:
 
 def test_steps_of_every_family() -> None:
     backbone = BackboneConfig(folder="")
-    own = {
+    steps = {
         family.kind: family.sampler_steps
         for family in (
             DiffusionPolicyConfig(inference_steps=5),
@@ -361,23 +361,30 @@ def test_steps_of_every_family() -> None:
             TokenVlaConfig(backbone=backbone),
         )
     }
-    assert own == {"diffusion": 5, "beso": 3, "vla": 7, "act": None, "bc": None, "token_vla": None}
+    assert steps == {
+        "diffusion": 5,
+        "beso": 3,
+        "vla": 7,
+        "act": None,
+        "bc": None,
+        "token_vla": None,
+    }
 
 
-def test_a_policy_that_reads_is_told_the_given_words_or_those_of_its_training(
+def test_a_language_conditioned_policy_has_the_given_instruction_or_that_of_its_training(
     tmp_path: Path,
 ) -> None:
     model = VlaConfig(backbone=BackboneConfig(folder=""))
     card = PolicyCard(
         task="push_t", rate_hz=10.0, observation={}, action=FieldSpec(shape=(2,)), model=model
     )
-    own = replace(card, model=replace(model, instruction="push the T home"))
+    trained = replace(card, model=replace(model, instruction="push the T home"))
     assert instruction_of(card) == "push t"
-    assert instruction_of(own) == "push the T home"
-    assert instruction_of(own, "go") == "go"
+    assert instruction_of(trained) == "push the T home"
+    assert instruction_of(trained, "go") == "go"
     plain = replace(card, model=PLAIN)
     assert instruction_of(plain) is None
-    with pytest.raises(HandoffError, match="the family 'diffusion' reads no instructions"):
+    with pytest.raises(HandoffError, match="the family 'diffusion' is not language-conditioned"):
         instruction_of(plain, "go")
 
 
@@ -396,7 +403,7 @@ def test_expert_is_refused_where_there_is_none_and_those_with_one_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ("evaluate", "push_t_published", "--policy", "expert", "--out", str(tmp_path))
-    assert "these have, on mujoco and warp: reach, " in failure(capsys, *arguments)
+    assert "tasks with one, on mujoco and warp: reach, " in failure(capsys, *arguments)
 
 
 def test_unknown_policy_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,5 +1,4 @@
-"""The actor's process of a correction session: an episode that something else than its end ends is
-recorded."""
+"""The actor process of a HIL session: an interrupted episode is recorded."""
 
 from __future__ import annotations
 
@@ -15,44 +14,44 @@ import pytest
 from flows.hil.actor_process import act
 from flows.hil.compose import compose_hil
 from flows.hil.config import CorrectConfig
-from flows.hil.processes import Side
+from flows.hil.processes import RestartedProcess
 from flows.reports.learning_curve import read_history
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
-from sim.vec_env import Worlds
+from sim.vec_env import EngineVecEnv
 
 NOBODY = "ws://127.0.0.1:9"
-"""No learner listens there: the actor acts by chance."""
+"""Address without a learner: the actor takes random actions."""
 TOKEN = "t" * 32
 
 
 def session(speed: float) -> CorrectConfig:
     chosen = compose_hil("reach", ["operator.kind=simulated"])
     actor = replace(chosen.train.actor, random_steps=100_000)
-    shared: Any = {"world": chosen.world, "operator": chosen.operator}
+    shared: Any = {"env": chosen.env, "operator": chosen.operator}
     return replace(chosen.train, actor=actor, reward="task", speed=speed, **shared)
 
 
 def test_an_episode_that_an_error_ends_is_recorded_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    advance, steps = Worlds.step, []
+    advance, steps = EngineVecEnv.step, []
 
-    def lost(self: Worlds, action: np.ndarray) -> Any:
+    def lost(self: EngineVecEnv, action: np.ndarray) -> Any:
         steps.append(1)
         if len(steps) > 8:
             raise HandoffError("sensor: lost.")
         return advance(self, action)
 
-    monkeypatch.setattr(Worlds, "step", lost)
+    monkeypatch.setattr(EngineVecEnv, "step", lost)
     here, there = multiprocessing.Pipe()
     with pytest.raises(HandoffError, match=r"^sensor: lost\.$"):
         act(session(0.0), tmp_path, None, NOBODY, TOKEN, there)
     here.close()
     store = EpisodeStore.open(tmp_path / "store.zarr")
     assert store.num_episodes == 1
-    about = store.metadata(0)
-    assert (about["fault"], about["discard_reason"], about["success"]) == (
+    metadata = store.metadata(0)
+    assert (metadata["fault"], metadata["discard_reason"], metadata["success"]) == (
         "sensor: lost.",
         "fault",
         False,
@@ -62,20 +61,20 @@ def test_an_episode_that_an_error_ends_is_recorded_with_it(
     assert final["grasp_pose"].shape == (1, *rows["grasp_pose"].shape[1:])
     assert not np.array_equal(final["dq"][0], rows["dq"][-1])
     assert len(read_history(tmp_path / "store.zarr").steps) == 0, (
-        "it says nothing of how well the policy does"
+        "a discarded episode does not count for the success rate"
     )
 
 
 def test_an_episode_that_a_signal_ends_is_recorded(tmp_path: Path) -> None:
-    side = Side("actor", act, (session(1.0), tmp_path, None, NOBODY, TOKEN))
-    side.start()
-    words, limit = 0, time.monotonic() + 60.0
-    # One word to the parent after a control step at most.
-    while words < 2:
+    process = RestartedProcess("actor", act, (session(1.0), tmp_path, None, NOBODY, TOKEN))
+    process.start()
+    statuses, limit = 0, time.monotonic() + 60.0
+    # At most one status message per control step.
+    while statuses < 2:
         assert time.monotonic() < limit, "the actor does not act"
-        words += sum(message[0] == "status" for message in side.hear())
+        statuses += sum(message[0] == "status" for message in process.receive())
         time.sleep(0.01)
-    side.end()
+    process.end()
     store = EpisodeStore.open(tmp_path / "store.zarr")
     assert store.num_episodes == 1
     assert store.metadata(0)["fault"] == "ended by SIGTERM"

@@ -1,5 +1,4 @@
-"""A correction session from its first demonstration to its evaluation, with a person at the page
-all the way."""
+"""A HIL session from its first demonstration to its evaluation, with a person at the page."""
 
 import contextlib
 import json
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flows.hil.compose import compose_hil
-from flows.session.worlds import make_session_worlds
+from flows.session.environment import make_session_env
 from real.console.process import OpenConsole
 from robots.episodes.store import EpisodeStore
 from tests.flows.hil.test_session import SMALL
@@ -21,13 +20,13 @@ from tests.real.console.pages import Page, logged
 
 DEMONSTRATIONS, STEPS = 3, 150
 LIMIT = 240.0
-"""Seconds after which the session is given up."""
+"""Time limit of the session [s]."""
 
 
 def goals(count: int) -> np.ndarray:
-    """(count, 3) of the first starts [m], base: what the person sees in the pictures."""
+    """(count, 3) goals of the first starts [m], base frame, as a person sees them in the images."""
     config = compose_hil("reach")
-    env, _ = make_session_worlds(config.world, on_end="freeze")
+    env, _ = make_session_env(config.env, on_end="freeze")
     with contextlib.closing(env):
         first = config.demonstrations.first_seed
         return np.stack(
@@ -36,40 +35,40 @@ def goals(count: int) -> np.ndarray:
 
 
 class Person:
-    """Goes on where the arm is held; demonstrates with the stick; in training takes every other
-    episode's beginning."""
+    """Resumes after a hold; demonstrates with the stick; in training takes over at the start of
+    every second episode."""
 
     def __init__(self, url: str, goals: np.ndarray) -> None:
         self.page, self.goals = Page(OpenConsole(url, "", "", None)), goals
         self.stage, self.demonstrated = "", 0
 
-    def look(self) -> None:
-        """Sees how things stand, and does what is to be done."""
+    def act(self) -> None:
+        """Reads the state of the page and reacts to it."""
         state = self.page.state()
         self.stage = state.get("about", {}).get("stage", self.stage)
         if "episodes" in state and self.stage == "demonstration":
             self.demonstrated = len(state["episodes"])
-        seen = state["state"]
+        arm = state["state"]
         if state["mode"] == "hold":
-            self.say()
+            self.send()
             if state["robot"]:
-                self.say("Enter")
+                self.send("Enter")
         elif (
             self.stage == "demonstration"
-            and "grasp_pose" in seen
+            and "grasp_pose" in arm
             and self.demonstrated < len(self.goals)
         ):
-            way = self.goals[self.demonstrated] - np.array(seen["grasp_pose"][:3])
-            self.say(stick=[*np.clip(20.0 * way, -1.0, 1.0).tolist(), 0.0])
-        elif self.stage == "training" and seen.get("episode", 1) % 2 == 0 and seen["step"] < 15:
-            self.say("KeyI")
+            direction = self.goals[self.demonstrated] - np.array(arm["grasp_pose"][:3])
+            self.send(stick=[*np.clip(20.0 * direction, -1.0, 1.0).tolist(), 0.0])
+        elif self.stage == "training" and arm.get("episode", 1) % 2 == 0 and arm["step"] < 15:
+            self.send("KeyI")
         else:
-            self.say()
+            self.send()
 
-    def say(self, *keys: str, **down: Any) -> None:
+    def send(self, *keys: str, **inputs: Any) -> None:
         self.page.sequence += 1
         self.page.say(
-            kind="inputs", keys=list(keys), sequence=self.page.sequence, visible=True, **down
+            kind="inputs", keys=list(keys), sequence=self.page.sequence, visible=True, **inputs
         )
 
 
@@ -86,19 +85,19 @@ def test_a_whole_session_with_a_person_at_the_page(tmp_path: Path) -> None:
         "--out",
         str(tmp_path),
     ]
-    begun = time.monotonic()
+    started = time.monotonic()
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}
     ) as session:
         assert session.stdout is not None
-        told = session.stdout.readline()
-        assert told.startswith("console  http://"), told
-        person = Person(told.split()[1], goals(DEMONSTRATIONS))
+        line = session.stdout.readline()
+        assert line.startswith("console  http://"), line
+        person = Person(line.split()[1], goals(DEMONSTRATIONS))
         while session.poll() is None:
-            assert time.monotonic() - begun < LIMIT, f"still at stage {person.stage}"
-            # At its end the console goes first.
+            assert time.monotonic() - started < LIMIT, f"still at stage {person.stage}"
+            # The console ends before the session.
             with contextlib.suppress(Exception):
-                person.look()
+                person.act()
         assert session.returncode == 0, session.stdout.read()
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["operator"] == "console"
@@ -109,12 +108,12 @@ def test_a_whole_session_with_a_person_at_the_page(tmp_path: Path) -> None:
         assert demos.metadata(episode)["success"]
         assert demos.read(episode, "policy", ["intervention"])["intervention"].mean() > 0.8
     trained = EpisodeStore.open(tmp_path / "train" / "store.zarr")
-    by_hand = [
+    interventions = [
         trained.read(e, "policy", ["intervention"])["intervention"].mean()
         for e in range(trained.num_episodes)
     ]
-    assert max(by_hand) > 0.05
-    assert min(by_hand) == 0.0
+    assert max(interventions) > 0.05
+    assert min(interventions) == 0.0
     takeovers = logged(tmp_path / "console", "took the arm over")
     assert len(takeovers) >= DEMONSTRATIONS
     assert {line["who"] for line in takeovers} == {"ada"}

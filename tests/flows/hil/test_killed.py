@@ -1,8 +1,7 @@
-"""A session whose processes are ended while it trains: run again it goes on to its end, and tells
-no episode twice.
+"""A session whose processes are ended while it trains: the next run resumes it to its end, and
+records no episode twice.
 
-That no committed step is lost or counted twice is shown where it can be counted:
-`tests/policies/rl`, `tests/real`.
+`tests/policies/rl` and `tests/real` check that no committed step is lost or counted twice.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ train.online.batch_size=32 train.actor.commit_every=10 train.sac.critic.hidden=[
 train.learner.publish_every=20 train.learner.checkpoint_seconds=0.5 train.learner.metrics_every=5
 """
 LONG = 180.0
-"""Limit of a wait [s] that only a defect reaches."""
+"""Time limit of a wait [s], reached only by a defect."""
 
 
 def session(out: Path) -> subprocess.Popen[str]:
-    """A session in a process group of its own."""
+    """Starts a session in a new process group."""
     command = [sys.executable, "-m", "flows", *SMALL.split(), "--out", str(out)]
     pipe, merged = subprocess.PIPE, subprocess.STDOUT
     return subprocess.Popen(command, start_new_session=True, stdout=pipe, stderr=merged, text=True)
@@ -63,27 +62,28 @@ def listening(pid: int) -> psutil.Process:
     raise AssertionError("no process listens")
 
 
-def test_a_session_whose_processes_are_ended_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_session_whose_processes_are_ended_resumes(tmp_path: Path) -> None:
     out = tmp_path / "session"
     running = session(out)
     lines = wait_for_updates(out, running, more=5)
     os.killpg(running.pid, signal.SIGKILL)
     running.communicate()
-    # Again, and now the learner alone is asked to end: it saves, and the session says what to do.
+    # In the second run only the learner is asked to end: it saves, and the session prints how to
+    # resume.
     running = session(out)
     wait_for_updates(out, running, more=lines)
     listening(running.pid).terminate()
-    said = running.communicate(timeout=LONG)[0]
-    assert running.returncode == 1, said
-    assert "ended by a signal" in said
-    assert "Run the same command to go on" in " ".join(said.split())
+    output = running.communicate(timeout=LONG)[0]
+    assert running.returncode == 1, output
+    assert "ended by a signal" in output
+    assert "Run the same command to resume" in " ".join(output.split())
     running = session(out)
-    said = running.communicate(timeout=LONG)[0]
-    assert running.returncode == 0, said
+    output = running.communicate(timeout=LONG)[0]
+    assert running.returncode == 0, output
     store = EpisodeStore.open(out / "train" / "store.zarr")
     lengths = np.diff(store.ends(STREAM), prepend=0)
-    # Three runs: the episode that each was in is not told; what it had told the learner still
-    # counts.
+    # Three runs: the running episode of each is not recorded; its steps still count for the
+    # learner.
     assert STEPS - 300 <= lengths.sum() <= STEPS + 200
     seeds = [store.metadata(episode)["seed"] for episode in range(store.num_episodes)]
-    assert len(set(seeds)) == len(seeds), "no episode is told twice"
+    assert len(set(seeds)) == len(seeds), "no episode is recorded twice"

@@ -1,5 +1,4 @@
-"""The two processes of a training: heard, started again when killed, and ended with whoever started
-them."""
+"""The processes of a training: messages, restarts after a kill, and their end."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows.hil.processes import RESTARTS, Side
+from flows.hil.processes import RESTARTS, RestartedProcess
 from flows.runner.lock import run_lock, write_lock
 from robots.errors import GateError, HandoffError
 from robots.interfaces import no_progress
@@ -32,70 +31,72 @@ def failing(there: Connection) -> None:
 
 
 def lingering(there: Connection) -> None:
-    """Is not ended by SIGTERM, as a learner that saves is not at once."""
+    """Ignores SIGTERM, as a learner does while it saves."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     there.send(("ready",))
     time.sleep(60.0)
 
 
-def heard(side: Side) -> list[Any]:
+def messages_of(process: RestartedProcess) -> list[Any]:
     messages: list[Any] = []
     deadline = time.monotonic() + 60.0
-    while not side.done and time.monotonic() < deadline:
-        messages += side.hear()
+    while not process.done and time.monotonic() < deadline:
+        messages += process.receive()
         time.sleep(0.01)
     return messages
 
 
-def test_a_side_that_is_killed_is_started_again(tmp_path: Path) -> None:
-    side = Side("learner", counting, (tmp_path, 2))
-    side.start()
-    assert heard(side)[-2:] == [("started", 2), ("done",)]
-    side.end()
+def test_a_killed_process_is_restarted(tmp_path: Path) -> None:
+    process = RestartedProcess("learner", counting, (tmp_path, 2))
+    process.start()
+    assert messages_of(process)[-2:] == [("started", 2), ("done",)]
+    process.end()
 
 
-def test_a_side_that_is_killed_again_and_again_is_given_up(tmp_path: Path) -> None:
-    side = Side("learner", counting, (tmp_path, 99))
-    side.start()
+def test_a_process_that_is_killed_too_often_is_an_error(tmp_path: Path) -> None:
+    process = RestartedProcess("learner", counting, (tmp_path, 99))
+    process.start()
     with pytest.raises(HandoffError, match=f"ended {RESTARTS + 1} times"):
-        heard(side)
-    side.end()
+        messages_of(process)
+    process.end()
 
 
-def test_an_error_arrives_as_what_it_was() -> None:
-    side = Side("actor", failing, ())
-    side.start()
+def test_an_error_keeps_its_type() -> None:
+    process = RestartedProcess("actor", failing, ())
+    process.start()
     with pytest.raises(GateError, match="too slow by 3 ms"):
-        heard(side)
-    side.end()
+        messages_of(process)
+    process.end()
 
 
-def test_a_side_that_was_never_started_says_nothing_and_ends_at_once() -> None:
-    side = Side("actor", failing, ())
-    side.say("stop")
-    assert side.hear() == []
-    side.end()
+def test_a_process_that_was_never_started_sends_nothing_and_ends_at_once() -> None:
+    process = RestartedProcess("actor", failing, ())
+    process.send("stop")
+    assert process.receive() == []
+    process.end()
 
 
-def test_a_side_holds_the_lock_of_the_artifact_until_it_has_ended(
+def test_a_process_holds_the_lock_of_the_artifact_until_it_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flows.runner.lock.PATIENCE_SECONDS", 0.2)
     artifact = tmp_path / "train-1"
-    side = Side("learner", lingering, ())
+    process = RestartedProcess("learner", lingering, ())
     with run_lock(artifact), write_lock(artifact, no_progress) as lock, lock.held():
-        side.start()
-        while not side.hear():
+        process.start()
+        while not process.receive():
             time.sleep(0.01)
-    process = side.process
-    assert process is not None
+    current = process.process
+    assert current is not None
     with (
         run_lock(artifact),
-        pytest.raises(HandoffError, match=rf"process \d+ or {process.pid} is still ending"),
+        pytest.raises(
+            HandoffError, match=rf"process \d+ or {current.pid} of an earlier, aborted run"
+        ),
         write_lock(artifact, no_progress),
     ):
         pass
-    process.kill()
-    process.join()
+    current.kill()
+    current.join()
     with run_lock(artifact), write_lock(artifact, no_progress):
         pass

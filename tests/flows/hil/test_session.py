@@ -1,5 +1,5 @@
-"""A correction session: a whole unattended one in small, through its real processes, and what comes
-after it (RLDG)."""
+"""A HIL session: a whole small one with a simulated operator, through its real processes, and the
+RLDG stages after it."""
 
 from __future__ import annotations
 
@@ -79,16 +79,16 @@ def test_every_stage_of_an_unattended_session_ran(summary: dict[str, Any]) -> No
     assert summary["metrics"]["success"]["n"] == 2
 
 
-def test_the_classifier_is_judged_on_held_out_states_of_a_policy(summary: dict[str, Any]) -> None:
-    figures = summary["stages"]["classifier"]["metrics"]
-    assert figures["false_positives_n"] > 0
-    assert figures["false_episodes_n"] == 4, (
-        "of 12 episodes of a policy 30 % are kept for the judgement"
-    )
-    assert "recall_n" in figures
+def test_the_classifier_is_evaluated_on_held_out_states_of_a_policy(
+    summary: dict[str, Any],
+) -> None:
+    metrics = summary["stages"]["classifier"]["metrics"]
+    assert metrics["false_positives_n"] > 0
+    assert metrics["false_episodes_n"] == 4, "30 % of 12 policy episodes are held out"
+    assert "recall_n" in metrics
 
 
-def test_an_expert_has_time_to_leave_success_again_and_again(session: Path) -> None:
+def test_an_expert_has_time_to_leave_success_repeatedly(session: Path) -> None:
     store = EpisodeStore.open(session / "classifier" / "policy.zarr")
     left = [e for e in range(store.num_episodes) if store.metadata(e)["source"] == "leaving"]
     assert len(left) == 3
@@ -97,7 +97,7 @@ def test_an_expert_has_time_to_leave_success_again_and_again(session: Path) -> N
         assert len(solved) >= np.argmax(solved) + 3 * LEAVES * ROUNDS
 
 
-def test_every_episode_tells_both_actions_and_who_acted(session: Path) -> None:
+def test_every_episode_records_both_actions_and_who_acted(session: Path) -> None:
     store = EpisodeStore.open(session / "train" / "store.zarr")
     acted = np.concatenate(
         [
@@ -144,28 +144,30 @@ def test_the_same_session_again_is_all_cached(session: Path, summary: dict[str, 
 
 
 def straight_to_the_goal(root: Path) -> Artifact:
-    """A learned actor of `reach` written by hand: every axis goes as fast as the goal is far, which
-    solves it."""
+    """A hand-written actor that solves `reach`: the speed of every axis is proportional to its
+    distance from the goal."""
     from sim.make import find_task
 
     specs = {name: term.spec for name, term in find_task("reach").observations.items()}
-    seen = {name: specs[name] for name in ("q", "dq", "grasp_pose", "goal")}
+    observed = {name: specs[name] for name in ("q", "dq", "grasp_pose", "goal")}
     # 7 joints, 7 speeds, 6 of the pose, 3 of the goal; behind them the goal less the position, in
     # decimetres.
     weight = np.zeros((26, 6), np.float32)
     weight[23:26, :3] = np.eye(3)
-    form = MlpCard(layers=(26, 6), activation="tanh", layer_norm=False)
+    network = MlpCard(layers=(26, 6), activation="tanh", layer_norm=False)
     card = ActorCard(
         observation=23,
         action=3,
-        differences=((20, 14, 3, 0.1),),
-        actor=form,
+        relative_features=((20, 14, 3, 0.1),),
+        actor=network,
         log_std_min=-5.0,
         log_std_max=2.0,
     )
-    model = LearnedActorConfig(observation_fields=tuple(seen), card=card)
+    model = LearnedActorConfig(observation_fields=tuple(observed), card=card)
     action = replace(specs["goal"], frame="", about="x, y, z", unit="1")
-    policy = PolicyCard(task="reach", rate_hz=20.0, observation=seen, action=action, model=model)
+    policy = PolicyCard(
+        task="reach", rate_hz=20.0, observation=observed, action=action, model=model
+    )
     arrays = {
         "centre": np.zeros(23, np.float32),
         "half_range": np.ones(23, np.float32),
@@ -187,13 +189,15 @@ def straight_to_the_goal(root: Path) -> Artifact:
     return seal(partial, root / "artifacts" / "train-byhand", "policy", record)
 
 
-def test_distil_export_and_gate_take_what_a_learned_policy_teaches(tmp_path: Path) -> None:
-    made = {"train": straight_to_the_goal(tmp_path)}
+def test_distil_export_and_gate_run_on_rollouts_of_a_trained_policy(tmp_path: Path) -> None:
+    artifacts = {"train": straight_to_the_goal(tmp_path)}
     stages = hil_stages("reach", compose_hil("reach", RLDG.split()))
     names = [stage.name for stage in stages]
     for stage in stages[names.index("train") + 1 :]:
-        inputs = {name: made[upstream.name] for name, upstream in stage.inputs.items()}
-        made[stage.name] = run_stage(stage, inputs, tmp_path, no_progress, isolate=False).artifact
+        inputs = {name: artifacts[upstream.name] for name, upstream in stage.inputs.items()}
+        artifacts[stage.name] = run_stage(
+            stage, inputs, tmp_path, no_progress, isolate=False
+        ).artifact
     assert names[-6:] == [
         "pretrain",
         "distil",
@@ -202,17 +206,17 @@ def test_distil_export_and_gate_take_what_a_learned_policy_teaches(tmp_path: Pat
         "gate",
         "evaluate_student",
     ]
-    assert made["evaluate"].manifest["metrics"]["success"]["k"] == 2
-    assert made["rollouts"].manifest["metrics"]["episodes"] == 16
-    assert made["gate"].manifest["metrics"]["parity"] <= 1e-5
-    assert made["gate"].manifest["metrics"]["sampler"] == "one-step"
+    assert artifacts["evaluate"].manifest["metrics"]["success"]["k"] == 2
+    assert artifacts["rollouts"].manifest["metrics"]["episodes"] == 16
+    assert artifacts["gate"].manifest["metrics"]["parity"] <= 1e-5
+    assert artifacts["gate"].manifest["metrics"]["sampler"] == "one-step"
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (["train.stepz=3"], "stepz"),
-        (["train.world.task=reach"], "world"),
+        (["train.env.task=reach"], "env"),
         (["train.steps=many"], "train.steps"),
     ],
 )
@@ -221,7 +225,7 @@ def test_a_misspelt_or_repeated_key_is_refused(overrides: list[str], message: st
         compose_hil("reach", overrides)
 
 
-def test_sessions_of_two_seeds_share_no_start_and_no_chance() -> None:
+def test_sessions_of_two_seeds_share_no_start_and_no_randomness() -> None:
     first, second = (hil_stages("reach", compose_hil("reach", [f"seed={seed}"])) for seed in (0, 1))
     settings = {
         stage.name: (stage.config, other.config) for stage, other in zip(first, second, strict=True)
@@ -232,7 +236,9 @@ def test_sessions_of_two_seeds_share_no_start_and_no_chance() -> None:
         assert settings[name][1].training.seed == settings[name][0].training.seed + 1
     assert settings["train"][1].seed == 1
     assert settings["train"][1].actor.seed == 1
-    assert settings["evaluate"][1] == settings["evaluate"][0], "both are judged on the same starts"
+    assert settings["evaluate"][1] == settings["evaluate"][0], (
+        "both are evaluated on the same starts"
+    )
     with pytest.raises(HandoffError, match="seed is -1"):
         hil_stages("reach", compose_hil("reach", ["seed=-1"]))
 

@@ -1,5 +1,4 @@
-"""Composition: defaults from the classes, values from YAML and overrides, and clear words for what
-does not fit."""
+"""Composition of recipes: defaults of the classes, values from YAML and overrides, clear errors."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from flows.recipes.pipeline import stages
 from flows.runner.plan import plan
 from policies.networks.config import NetworkConfig, ScratchConfig, TransformerConfig, UnetConfig
 from policies.policy_config import ActConfig, DiffusionPolicyConfig, TokenVlaConfig
-from policies.rl.finetuning.config import VlaPracticeConfig
+from policies.rl.finetuning.config import VlaFinetuneConfig
 from policies.rl.on_policy.config import GroupConfig
 from robots.config import to_plain
 from robots.errors import HandoffError
@@ -25,11 +24,11 @@ from robots.errors import HandoffError
 FAMILY = "pretrain.policy"
 POLICIES = sorted(file.stem for file in (Path(configs.__path__[0]) / "policy").glob("*.yaml"))
 DENOISERS = ("mlp", "unet", "unet_image", "transformer", "flow")
-"""Policies of the diffusion family; all others are called like their family."""
+"""Policies of the diffusion family; all others have the name of their family."""
 
 
 def chosen(name: str, folder: Path) -> list[str]:
-    """Overrides that choose a policy, with what it cannot do without."""
+    """Overrides that choose a policy, with its mandatory options."""
     return [
         f"+policy={name}",
         *([f"{FAMILY}.backbone.folder={folder}"] if name in ("vla", "token_vla") else []),
@@ -69,36 +68,38 @@ def test_bad_override_is_named_by_its_path(overrides: list[str], message: str) -
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("way", ["dppo", "best_of_n"])
-def test_practice_stands_before_all_that_follows_imitation(way: str) -> None:
+@pytest.mark.parametrize("method", ["dppo", "best_of_n"])
+def test_finetuning_precedes_all_stages_after_imitation(method: str) -> None:
     composed = compose(
         "demo",
-        [f"+finetune={way}", "finetune.learning.rollouts=3", "finetune.learning.reward.step=-1"],
+        [f"+finetune={method}", "finetune.learning.rollouts=3", "finetune.learning.reward.step=-1"],
     )
     assert composed.finetune is not None
-    assert composed.finetune.learning.practice.kind == way
+    assert composed.finetune.learning.algorithm.kind == method
     assert (composed.finetune.learning.rollouts, composed.finetune.learning.reward.step) == (
         3,
         -1.0,
     )
-    made = {stage.name: stage for stage in stages(composed, fetch=False)}
-    assert made["finetune"].config.protocol == composed.protocol
-    for after in ("distil", "evaluate_teacher", "evaluate_control", "export_teacher"):
-        assert made["finetune"] in made[after].inputs.values()
-    assert made["evaluate_pretrained"].inputs["policy"] is made["pretrain"]
+    declared = {stage.name: stage for stage in stages(composed, fetch=False)}
+    assert declared["finetune"].config.protocol == composed.protocol
+    for later in ("distil", "evaluate_teacher", "evaluate_control", "export_teacher"):
+        assert declared["finetune"] in declared[later].inputs.values()
+    assert declared["evaluate_pretrained"].inputs["policy"] is declared["pretrain"]
     assert "finetune" not in [stage.name for stage in stages(compose("demo"), fetch=False)]
 
 
 @pytest.mark.parametrize("name", ["act", "unet_image"])
-def test_a_policy_that_cannot_practise_is_refused_before_it_imitates(name: str) -> None:
+def test_a_policy_that_cannot_be_finetuned_is_refused_before_imitation(name: str) -> None:
     composed = compose("demo", [f"+policy={name}", "+finetune=best_of_n"])
-    with pytest.raises(HandoffError, match="expected a diffusion or flow policy of vectors alone"):
+    with pytest.raises(
+        HandoffError, match="expected a diffusion or flow policy without image observations"
+    ):
         stages(composed, fetch=False)
 
 
-def test_an_override_of_practice_that_is_not_there_says_so() -> None:
-    with pytest.raises(HandoffError, match=r"Could not override 'finetune\.worlds'"):
-        compose("demo", ["finetune.worlds=3"])
+def test_an_override_of_finetuning_that_is_off_is_refused() -> None:
+    with pytest.raises(HandoffError, match=r"Could not override 'finetune\.num_envs'"):
+        compose("demo", ["finetune.num_envs=3"])
 
 
 def test_unknown_pipeline_gets_a_suggestion() -> None:
@@ -107,7 +108,7 @@ def test_unknown_pipeline_gets_a_suggestion() -> None:
 
 
 def denoiser(composed: PipelineConfig) -> NetworkConfig:
-    """Of a diffusion policy."""
+    """The denoiser of a diffusion policy."""
     assert isinstance(composed.pretrain.policy, DiffusionPolicyConfig)
     return composed.pretrain.policy.network
 
@@ -144,7 +145,7 @@ def test_every_policy_of_the_group_can_be_planned(name: str, tmp_path: Path) -> 
     names = [stage.name for stage in stages(composed, fetch=False)]
     assert names[:2] == ["ingest", "pretrain"]
     assert ("deploy" in names) == (name in DENOISERS and name not in ("unet_image", "flow"))
-    assert plan(stages(composed, fetch=False), tmp_path)[0].fate == "run"
+    assert plan(stages(composed, fetch=False), tmp_path)[0].action == "run"
 
 
 def test_a_family_without_a_default_for_a_key_names_it() -> None:
@@ -184,7 +185,7 @@ def test_a_key_that_the_family_does_not_have_is_named_by_its_path(
     assert message in str(caught.value)
 
 
-def test_push_t_from_pictures_is_the_paper_at_the_protocol_that_shows_them() -> None:
+def test_push_t_from_images_has_the_papers_options_under_the_image_protocol() -> None:
     composed = compose("push_t_image")
     assert composed.protocol == read_protocol("push_t_image")
     published = read_protocol("push_t_published")
@@ -202,7 +203,7 @@ def test_push_t_from_pictures_is_the_paper_at_the_protocol_that_shows_them() -> 
     assert (training.ema_power, training.device, composed.evaluate.device) == (0.75, "cuda", "cuda")
 
 
-def test_push_t_from_pictures_can_be_tried_out_without_a_gpu() -> None:
+def test_push_t_from_images_composes_without_a_gpu() -> None:
     composed = compose(
         "push_t_image", ["pretrain.training.device=cpu", "pretrain.training.steps=3"]
     )
@@ -222,26 +223,26 @@ def test_a_key_of_another_network_is_named_by_its_path() -> None:
 
 
 def test_a_small_backbone_and_groups_are_reached_by_overrides() -> None:
-    reads = [
+    family = [
         f"family@{FAMILY}=token_vla",
         f"{FAMILY}.backbone.folder=null",
         f"{FAMILY}.observation_fields=[agent]",
     ]
     small = [
         f"{FAMILY}.backbone.scratch={{width: 64, layers: 3}}",
-        "finetune.learning.practice.group={size: 4}",
+        "finetune.learning.algorithm.group={size: 4}",
     ]
-    config = compose("demo", [*reads, "+finetune=vla", *small])
-    policy, practice = config.pretrain.policy, config.finetune
+    config = compose("demo", [*family, "+finetune=vla", *small])
+    policy, finetuning = config.pretrain.policy, config.finetune
     assert isinstance(policy, TokenVlaConfig)
     assert policy.backbone.scratch == ScratchConfig(width=64, layers=3)
-    assert practice is not None
-    assert isinstance(practice.learning.practice, VlaPracticeConfig)
-    assert practice.learning.practice.group == GroupConfig(size=4)
+    assert finetuning is not None
+    assert isinstance(finetuning.learning.algorithm, VlaFinetuneConfig)
+    assert finetuning.learning.algorithm.group == GroupConfig(size=4)
     names = [stage.name for stage in stages(config, fetch=False)]
     assert names == ["ingest", "pretrain", "evaluate_pretrained", "finetune", "evaluate_teacher"]
 
 
-def test_a_policy_that_does_not_read_cannot_practise_by_tokens() -> None:
+def test_a_policy_without_language_cannot_be_finetuned_as_a_vla() -> None:
     with pytest.raises(HandoffError, match="expected 'token_vla'"):
         stages(compose("demo", ["+finetune=vla"]), fetch=False)

@@ -1,4 +1,4 @@
-"""The summary's own arithmetic."""
+"""Times and phrases of the summary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def outcome(started: float, seconds: float) -> StageOutcome:
     return StageOutcome(Artifact("number", Path("nowhere"), "d"), False, seconds, started)
 
 
-def test_time_of_stages_side_by_side_counts_once() -> None:
+def test_time_of_parallel_stages_counts_once() -> None:
     # 0..10, 4..12 beside it, a gap, 20..25: 12 + 5 seconds.
     assert _busy_seconds([outcome(20, 5), outcome(0, 10), outcome(4, 8)]) == pytest.approx(17)
 
@@ -28,18 +28,18 @@ def test_stage_inside_another_adds_nothing() -> None:
 
 
 def test_prefect_share_is_the_time_without_any_stage() -> None:
-    ended = Summary("", [], {"stages_busy_seconds": 95.0}).ended(started=1000.0, now=1100.0)
-    assert ended.metrics["total_seconds"] == 100.0
-    assert ended.metrics["prefect_share"] == 0.05
+    summary = Summary("", [], {"stages_busy_seconds": 95.0}).with_times(started=1000.0, now=1100.0)
+    assert summary.metrics["total_seconds"] == 100.0
+    assert summary.metrics["prefect_share"] == 0.05
 
 
-def test_evaluation_is_told_with_its_interval() -> None:
+def test_evaluation_is_described_with_its_interval() -> None:
     success = {"k": 114, "n": 200, "low": 0.5, "high": 0.64}
     text = describe("evaluate_student", {"score": 0.9812, "success": success})
     assert text == "score 0.981, success 0.57 [0.50, 0.64] (n = 200)"
 
 
-def test_memory_meter_sees_what_was_allocated() -> None:
+def test_memory_meter_measures_an_allocation() -> None:
     import numpy as np
 
     with MemoryMeter() as before:

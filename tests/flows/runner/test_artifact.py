@@ -1,5 +1,4 @@
-"""Artifacts: what is sealed is found as it was, and what is not as it was sealed is refused in one
-line."""
+"""Artifacts: unchanged ones are accepted, changed ones are refused with a one-line error."""
 
 from __future__ import annotations
 
@@ -51,10 +50,10 @@ def test_what_was_sealed_is_verified(tmp_path: Path) -> None:
     assert set(manifest["files"]) == {"result.txt", "inner/manifest.json"}
 
 
-def test_the_digest_is_worked_out_from_the_files_and_their_names(tmp_path: Path) -> None:
+def test_the_digest_covers_the_files_and_their_names(tmp_path: Path) -> None:
     path = sealed(tmp_path).path
     rewrite(path, lambda manifest: manifest["files"].pop("inner/manifest.json"))
-    with pytest.raises(HandoffError, match=r"'digest' in manifest.json is \w{12}, worked out"):
+    with pytest.raises(HandoffError, match=r"'digest' in manifest.json is \w{12}, computed"):
         load_artifact(path)
 
 
@@ -74,7 +73,7 @@ def test_a_file_that_is_not_listed_is_refused(tmp_path: Path, name: str) -> None
     (path / name).parent.mkdir(exist_ok=True)
     (path / name).write_text("")
     for check in (load_artifact, verify_artifact):
-        with pytest.raises(HandoffError, match=f"1 files are not in its manifest, {name} for one"):
+        with pytest.raises(HandoffError, match=f"1 files are not in its manifest, e.g. {name}"):
             check(path)
 
 

@@ -78,7 +78,7 @@ def test_failed_stage_leaves_no_artifact_and_the_next_attempt_resumes(tmp_path: 
         ".partial"
     ]
     [planned] = plan([broken], tmp_path)
-    assert planned.fate == "resume"
+    assert planned.action == "resume"
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,16 @@ def test_failures_cross_the_process_border_as_one_line(
 
 
 def test_isolated_stage_reports_progress_and_metrics(tmp_path: Path) -> None:
-    seen: list[tuple[int, int, str]] = []
+    reports: list[tuple[int, int, str]] = []
     outcome = run_stage(
-        make(value=3), {}, tmp_path, lambda done, total, note="": seen.append((done, total, note))
+        make(value=3),
+        {},
+        tmp_path,
+        lambda done, total, note="": reports.append((done, total, note)),
     )
     assert outcome.artifact.manifest["metrics"] == {"total": 3, "resumed": False}
-    assert seen[0] == (1, 2, "half way")
-    assert seen[-1] == (2, 2, "")
+    assert reports[0] == (1, 2, "half way")
+    assert reports[-1] == (2, 2, "")
 
 
 def test_edited_artifact_is_refused(tmp_path: Path) -> None:
@@ -123,13 +126,13 @@ def test_two_runs_never_build_the_same_artifact_at_once(tmp_path: Path) -> None:
     stage = make()
     path = artifact_path(tmp_path, stage, json_digest(identity(stage, {})))
     path.parent.mkdir(parents=True)
-    with (path.parent / f".{path.name}.lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with (path.parent / f".{path.name}.lock").open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
         with pytest.raises(HandoffError, match="another run is building it"):
             run_here(stage, tmp_path)
 
 
-def test_packages_that_are_not_installed_stand_as_such_in_the_manifest(
+def test_the_manifest_lists_packages_that_are_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def version(package: str) -> str:
@@ -147,16 +150,16 @@ def test_packages_that_are_not_installed_stand_as_such_in_the_manifest(
 def test_plan_names_what_waits_and_what_is_cached(tmp_path: Path) -> None:
     left = make("left", 1)
     total = Stage("sum", "number", MODULE, CountingConfig(value=10), {"part": left})
-    assert [(item.stage, item.fate) for item in plan([left, total], tmp_path)] == [
+    assert [(item.stage, item.action) for item in plan([left, total], tmp_path)] == [
         ("left", "run"),
         ("sum", "wait"),
     ]
     artifact = run_here(left, tmp_path).artifact
-    assert [item.fate for item in plan([left, total], tmp_path)] == ["cached", "run"]
+    assert [item.action for item in plan([left, total], tmp_path)] == ["cached", "run"]
     run_stage(total, {"part": artifact}, tmp_path, no_progress, isolate=False)
-    assert [item.fate for item in plan([left, total], tmp_path)] == ["cached", "cached"]
+    assert [item.action for item in plan([left, total], tmp_path)] == ["cached", "cached"]
     changed = replace(total, config=CountingConfig(value=11))
-    assert plan([left, changed], tmp_path)[1].why == "value 10 → 11"
+    assert plan([left, changed], tmp_path)[1].reason == "value 10 → 11"
 
 
 def test_explain_walks_back_to_the_first_input(

@@ -1,4 +1,4 @@
-"""Episodes with a person in the loop: labels, pauses, stops, and what is written down of each."""
+"""Episodes with a person in the loop: labels, pauses, stops, and their metadata."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.session.episodes import Ended, Round
+from flows.session.episodes import EpisodeLoop, EpisodeOutcome
 from robots.episodes.corrections import EpisodeAssembler, corrections_schema, open_corrections
 from robots.episodes.store import EpisodeStore
 from robots.interfaces import Intervention, Label, Observation, Requests
 from robots.spec import ActionSpec
-from sim.vec_env import Worlds, WorldsConfig
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 from tests.sim.walk import WalkEngine
 
 ACTIONS = ActionSpec(low=(-1.0,), high=(1.0,), names=("x",), interface="walk")
 
 
 class Scripted:
-    """A person who says what stands in their script, a line per look, and never touches the arm."""
+    """A person who follows a script of requests, one per poll, and never intervenes."""
 
     def __init__(self, *script: Requests) -> None:
         self.script = list(script)
-        self.looks = 0
+        self.polls = 0
 
-    def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> None:
+    def reset(self, seeds: Sequence[int], env_ids: Sequence[int] | None = None) -> None:
         pass
 
     def intervene(self, proposed: np.ndarray, observation: Observation) -> Intervention:
@@ -36,7 +36,7 @@ class Scripted:
         )
 
     def requests(self) -> Requests:
-        self.looks += 1
+        self.polls += 1
         return self.script.pop(0) if self.script else Requests()
 
     def status(self) -> str:
@@ -53,13 +53,15 @@ def store(tmp_path: Path) -> Iterator[EpisodeStore]:
         yield opened
 
 
-def walk(store: EpisodeStore, person: Scripted, speed: float = 1.0) -> Ended:
-    env = Worlds(WalkEngine(1), WorldsConfig(on_end="freeze", max_steps=12))
-    session = Round(env, person, lambda observation: np.full((1, 1), speed))
+def walk(store: EpisodeStore, person: Scripted, speed: float = 1.0) -> EpisodeOutcome:
+    env = EngineVecEnv(WalkEngine(1), VecEnvConfig(on_end="freeze", max_steps=12))
+    session = EpisodeLoop(env, person, lambda observation: np.full((1, 1), speed))
     return session.run(7, lambda ended: EpisodeAssembler(store, 1, {}), {"source": "test"})
 
 
-def test_what_the_world_says_counts_where_the_person_says_nothing(store: EpisodeStore) -> None:
+def test_the_environments_success_counts_without_a_label(
+    store: EpisodeStore,
+) -> None:
     ended = walk(store, Scripted())
     assert (ended.success, ended.label, ended.stopped) == (True, Label.NONE, False)
     assert store.read(0, "policy")["success"].tolist() == [0] * (ended.steps - 1) + [1]
@@ -72,13 +74,13 @@ def test_what_the_world_says_counts_where_the_person_says_nothing(store: Episode
     )
 
 
-def test_an_episode_that_goes_nowhere_failed_at_its_time_limit(store: EpisodeStore) -> None:
+def test_an_episode_without_success_fails_at_its_time_limit(store: EpisodeStore) -> None:
     ended = walk(store, Scripted(), speed=-1.0)
     assert (ended.steps, ended.success) == (12, False)
     assert store.read(0, "policy")["success"][-1] == -1
 
 
-def test_a_persons_word_ends_the_episode_whatever_the_world_says(store: EpisodeStore) -> None:
+def test_a_label_ends_the_episode_and_overrides_the_environment(store: EpisodeStore) -> None:
     ended = walk(store, Scripted(Requests(), Requests(Label.SUCCESS)), speed=-1.0)
     assert (ended.steps, ended.success, ended.label) == (2, True, Label.SUCCESS)
     ended = walk(store, Scripted(*[Requests()] * 3, Requests(Label.FAILURE)))
@@ -95,10 +97,10 @@ def test_a_dropped_episode_is_kept_with_its_reason(store: EpisodeStore, label: L
 def test_nothing_moves_while_the_person_pauses(store: EpisodeStore) -> None:
     person = Scripted(Requests(), Requests(paused=True), Requests(paused=True))
     ended = walk(store, person)
-    assert person.looks == ended.steps + 2
+    assert person.polls == ended.steps + 2
 
 
-def test_what_is_said_while_the_arm_holds_still_counts_with_the_next_step(
+def test_a_label_given_during_a_pause_applies_to_the_next_step(
     store: EpisodeStore,
 ) -> None:
     ended = walk(
@@ -107,6 +109,6 @@ def test_what_is_said_while_the_arm_holds_still_counts_with_the_next_step(
     assert (ended.steps, ended.success, ended.label) == (2, False, Label.FAILURE)
 
 
-def test_who_stops_leaves_no_half_episode(store: EpisodeStore) -> None:
+def test_stopping_records_no_partial_episode(store: EpisodeStore) -> None:
     assert walk(store, Scripted(Requests(), Requests(stop=True))).stopped
     assert store.num_episodes == 0

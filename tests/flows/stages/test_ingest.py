@@ -1,5 +1,4 @@
-"""The small set that ships with Handoff: found when nothing else is, and what its provenance
-says."""
+"""The demonstrations that ship with Handoff: the fallback, and their provenance."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from sim.tasks.push_t import geometry
 
 @pytest.fixture
 def ingested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[EpisodeStore, dict]:
-    """What a machine ingests that reaches neither data nor network."""
+    """The result of `ingest` on a machine without data and network."""
     monkeypatch.delenv("HANDOFF_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     away = tmp_path / "somewhere" / "else"
@@ -31,7 +30,7 @@ def ingested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[EpisodeSt
     return EpisodeStore.open(out / "store.zarr"), metrics
 
 
-def test_machine_without_data_falls_back_to_it_and_says_so(
+def test_machine_without_data_falls_back_to_them_and_states_it(
     ingested: tuple[EpisodeStore, dict],
 ) -> None:
     store, metrics = ingested
@@ -54,8 +53,10 @@ def test_every_episode_ends_with_the_goal_nearly_covered(
 
 def test_keypoints_fit_the_block(ingested: tuple[EpisodeStore, dict]) -> None:
     store, _ = ingested
-    seen = store.read(7, "policy", ["keypoints", "block_pose"])
-    np.testing.assert_allclose(seen["keypoints"], geometry.keypoints(seen["block_pose"]), atol=2e-4)
+    steps = store.read(7, "policy", ["keypoints", "block_pose"])
+    np.testing.assert_allclose(
+        steps["keypoints"], geometry.keypoints(steps["block_pose"]), atol=2e-4
+    )
 
 
 def test_it_is_small_and_its_seeds_are_far_from_those_of_evaluation() -> None:

@@ -1,5 +1,5 @@
-"""A state task learned from nothing as a pipeline: declared in YAML, run in real worlds, killed and
-gone on with."""
+"""RL from scratch of a state-based task as a pipeline: declared in YAML, run in simulated
+environments, killed and resumed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from robots.interfaces import Progress, no_progress
 from tests.policies.kill import run_until_killed
 
 TINY = [
-    "reinforce.worlds=3",
+    "reinforce.num_envs=3",
     "reinforce.learning.collections=90",
     "reinforce.learning.save_every=15",
     "reinforce.learning.batch_size=16",
@@ -49,22 +49,24 @@ def declared(*overrides: str) -> ReinforcePolicyConfig:
 
 def test_a_point_is_reached_for_and_the_policy_evaluated(tmp_path: Path) -> None:
     config: PipelineConfig = compose("reach_fast_td3", [f"runs={tmp_path}", *TINY])
-    made = {}
+    artifacts = {}
     for stage in stages(config):
-        inputs = {name: made[upstream.name] for name, upstream in stage.inputs.items()}
-        made[stage.name] = run_stage(stage, inputs, tmp_path, no_progress, isolate=False).artifact
-    assert list(made) == ["reinforce", "evaluate_teacher"]
-    metrics = made["reinforce"].manifest["metrics"]
+        inputs = {name: artifacts[upstream.name] for name, upstream in stage.inputs.items()}
+        artifacts[stage.name] = run_stage(
+            stage, inputs, tmp_path, no_progress, isolate=False
+        ).artifact
+    assert list(artifacts) == ["reinforce", "evaluate_teacher"]
+    metrics = artifacts["reinforce"].manifest["metrics"]
     # Ten collections without, then two critic updates each, and one policy update for two of them.
     assert (metrics["steps"], metrics["updates"], metrics["policy_updates"]) == (270, 160, 80)
-    # 90 collections hold four whole episodes of 20 steps in each of three worlds.
+    # 90 collections hold four whole episodes of 20 steps in each of three environments.
     assert metrics["episodes"] >= 12
     assert describe("reinforce", metrics).startswith("270 steps, 160 updates, success ")
-    assert made["evaluate_teacher"].manifest["metrics"]["success"]["n"] == 4
-    assert (made["reinforce"].path / "reinforce.png").stat().st_size > 1000
+    assert artifacts["evaluate_teacher"].manifest["metrics"]["success"]["n"] == 4
+    assert (artifacts["reinforce"].path / "reinforce.png").stat().st_size > 1000
 
 
-def test_in_simulated_worlds_a_killed_run_ends_with_the_weights_it_would_have_had(
+def test_in_simulated_environments_a_killed_run_ends_with_the_weights_it_would_have_had(
     tmp_path: Path,
 ) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -79,13 +81,12 @@ def test_in_simulated_worlds_a_killed_run_ends_with_the_weights_it_would_have_ha
     assert all(torch.equal(expected[name], got[name]) for name in expected)
 
 
-def test_the_recipe_sees_the_controllers_target_and_pays_for_arriving() -> None:
+def test_the_recipe_observes_the_controllers_target_and_rewards_success() -> None:
     config = compose("reach_fast_td3").reinforce
     assert config is not None
     learning = config.learning
     assert "target_offset" in learning.fields
-    # A step pays at most 1, so that waiting short of the goal pays nothing, and atoms hold all
-    # returns there are.
+    # With the step penalty, waiting short of the goal earns nothing; the atoms span all returns.
     assert learning.reward.step == -learning.reward.task
     assert learning.learner.low <= -1.0 / (1.0 - learning.discount)
     assert learning.learner.high >= 0.0
@@ -100,15 +101,15 @@ def test_either_method_is_a_choice() -> None:
     assert released is not None
     assert parallel is not None
     assert released.learning == fast_td3()
-    assert (parallel.learning.critic_per_collection, parallel.worlds) == (
+    assert (parallel.learning.critic_per_collection, parallel.num_envs) == (
         pql().critic_per_collection,
         4096,
     )
     assert parallel.learning.learner.noise.spread == "geometric"
 
 
-def test_demonstrations_and_practice_beside_it_are_refused() -> None:
-    with pytest.raises(HandoffError, match=r"leave out \['scripted', 'finetune'\]"):
+def test_demonstrations_and_finetuning_beside_it_are_refused() -> None:
+    with pytest.raises(HandoffError, match=r"remove \['scripted', 'finetune'\]"):
         stages(compose("reach_fast_td3", ["+scripted=expert", "+finetune=dppo"]))
     with pytest.raises(HandoffError, match=r"unknown key 'reinforce.learning.beta', did you mean"):
         compose("reach_fast_td3", ["reinforce.learning.beta=2"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from policies.data.frames import Frames, FrameSpace
+from policies.data.frames import Frames, FrameStorage
 from robots.errors import HandoffError
 
 PICTURE = ((2, 3, 3), np.dtype(np.uint8))
@@ -12,7 +12,7 @@ PICTURE = ((2, 3, 3), np.dtype(np.uint8))
 
 
 def pictures(steps: int, first: int = 0) -> np.ndarray:
-    """Pictures that are filled with the number of their step."""
+    """Images filled with the number of their step."""
     return np.broadcast_to(
         np.arange(first, first + steps, dtype=np.uint8)[:, None, None, None], (steps, 2, 3, 3)
     )
@@ -48,7 +48,7 @@ def test_a_row_that_was_never_recorded_is_refused():
 
 
 def test_frames_go_to_a_file_where_memory_ends(tmp_path: Path):
-    space = FrameSpace(limit_gb=100e-9, folder=tmp_path)
+    space = FrameStorage(limit_gb=100e-9, folder=tmp_path)
     kept, laid_out, small = (
         space.reserve(name, steps, PICTURE) for name, steps in (("a", 4), ("b", 2), ("c", 1))
     )
@@ -61,7 +61,7 @@ def test_frames_go_to_a_file_where_memory_ends(tmp_path: Path):
 
 
 def test_a_file_holds_what_memory_would(tmp_path: Path):
-    writers = [FrameSpace(limit, tmp_path).reserve("a", 5, PICTURE) for limit in (0.0, 1.0)]
+    writers = [FrameStorage(limit, tmp_path).reserve("a", 5, PICTURE) for limit in (0.0, 1.0)]
     for writer in writers:
         writer.append(pictures(2))
         writer.append(pictures(3, first=2))
@@ -71,35 +71,35 @@ def test_a_file_holds_what_memory_would(tmp_path: Path):
 
 
 def test_numbers_of_another_type_are_stored_as_declared(tmp_path: Path):
-    writer = FrameSpace(0.0, tmp_path).reserve("cloud", 1, ((2, 3), np.dtype(np.float32)))
+    writer = FrameStorage(0.0, tmp_path).reserve("cloud", 1, ((2, 3), np.dtype(np.float32)))
     writer.append(np.full((1, 2, 3), 0.5))
     assert writer.finish().dtype == torch.float32
 
 
-def test_a_whole_file_is_found_again_and_not_written_anew(tmp_path: Path):
-    first = FrameSpace(0.0, tmp_path).reserve("a", 3, PICTURE)
+def test_a_complete_file_is_reused(tmp_path: Path):
+    first = FrameStorage(0.0, tmp_path).reserve("a", 3, PICTURE)
     first.append(pictures(3))
     first.finish()
-    again = FrameSpace(0.0, tmp_path).reserve("a", 3, PICTURE)
+    again = FrameStorage(0.0, tmp_path).reserve("a", 3, PICTURE)
     assert again.complete
     again.append(pictures(3, first=100))
     assert again.finish()[:, 0, 0, 0].tolist() == [0, 1, 2]
 
 
 def test_a_file_of_other_content_is_not_taken_for_it(tmp_path: Path):
-    first = FrameSpace(0.0, tmp_path).reserve("a", 3, PICTURE)
+    first = FrameStorage(0.0, tmp_path).reserve("a", 3, PICTURE)
     first.append(pictures(3))
     first.finish()
-    assert not FrameSpace(0.0, tmp_path).reserve("b", 3, PICTURE).complete
-    assert not FrameSpace(0.0, tmp_path).reserve("a", 4, PICTURE).complete
+    assert not FrameStorage(0.0, tmp_path).reserve("b", 3, PICTURE).complete
+    assert not FrameStorage(0.0, tmp_path).reserve("a", 4, PICTURE).complete
 
 
-def test_what_a_killed_run_left_unfinished_is_written_anew(tmp_path: Path):
-    killed = FrameSpace(0.0, tmp_path).reserve("a", 3, PICTURE)
+def test_an_incomplete_file_of_a_killed_run_is_written_again(tmp_path: Path):
+    killed = FrameStorage(0.0, tmp_path).reserve("a", 3, PICTURE)
     killed.append(pictures(2, first=50))
     del killed
     assert [name.endswith(".partial") for name in files(tmp_path)] == [True]
-    again = FrameSpace(0.0, tmp_path).reserve("a", 3, PICTURE)
+    again = FrameStorage(0.0, tmp_path).reserve("a", 3, PICTURE)
     assert not again.complete
     again.append(pictures(3))
     assert again.finish()[:, 0, 0, 0].tolist() == [0, 1, 2]
@@ -108,15 +108,15 @@ def test_what_a_killed_run_left_unfinished_is_written_anew(tmp_path: Path):
 
 @pytest.mark.parametrize("limit", [0.0, 1.0])
 def test_fewer_steps_than_were_reserved_are_refused(limit: float, tmp_path: Path):
-    writer = FrameSpace(limit, tmp_path).reserve("a", 3, PICTURE)
+    writer = FrameStorage(limit, tmp_path).reserve("a", 3, PICTURE)
     writer.append(pictures(2))
-    with pytest.raises(HandoffError, match="2 steps came, expected 3"):
+    with pytest.raises(HandoffError, match="2 steps were written, expected 3"):
         writer.finish()
 
 
 def test_clearing_removes_files_and_nothing_else(tmp_path: Path):
     (tmp_path / "training.pt").touch()
-    space = FrameSpace(0.0, tmp_path)
+    space = FrameStorage(0.0, tmp_path)
     whole, part = space.reserve("a", 1, PICTURE), space.reserve("b", 2, PICTURE)
     whole.append(pictures(1, first=7))
     part.append(pictures(1))

@@ -3,14 +3,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from policies.data.mixture import MixedWindows, new_mixture, taken
+from policies.data.mixture import MixedWindows, new_mixture, windows_taken
 from policies.data.windows import shuffled_batch
 from robots.errors import HandoffError
 
 
 def test_shares_are_rounded_over_all_updates_and_not_in_each():
     # A quarter of 2, 4, 6, 8 windows: 0.5, 1, 1.5, 2, halves rounded up.
-    assert [taken(2 * step, (1.0, 3.0)) for step in range(5)] == [
+    assert [windows_taken(2 * step, (1.0, 3.0)) for step in range(5)] == [
         [0, 0],
         [1, 1],
         [1, 3],
@@ -26,7 +26,7 @@ def test_shares_are_rounded_over_all_updates_and_not_in_each():
 def test_counts_add_up_never_fall_and_follow_the_weights(weights: tuple[float, ...], size: int):
     before = [0] * len(weights)
     for step in range(1, 500):
-        now = taken(size * step, weights)
+        now = windows_taken(size * step, weights)
         assert sum(now) == size * step
         assert min(after - earlier for after, earlier in zip(now, before, strict=True)) >= 0
         shares = np.array(weights) / sum(weights) * size * step
@@ -35,7 +35,7 @@ def test_counts_add_up_never_fall_and_follow_the_weights(weights: tuple[float, .
 
 
 def test_shares_are_exact_where_whole_numbers_can_be():
-    assert taken(4_000_000_000_000, (1.0, 2.0, 1.0)) == [
+    assert windows_taken(4_000_000_000_000, (1.0, 2.0, 1.0)) == [
         1_000_000_000_000,
         2_000_000_000_000,
         1_000_000_000_000,
@@ -93,7 +93,7 @@ def test_a_weight_that_is_no_share_is_refused(weight: float):
 
 
 def test_a_store_without_a_window_is_named():
-    with pytest.raises(HandoffError, match="other: no window to learn from"):
+    with pytest.raises(HandoffError, match="other: no training windows"):
         new_mixture(("demos", "other"), (3, 0), (1.0, 1.0))
 
 

@@ -50,8 +50,9 @@ def test_no_window_at_all_is_refused():
 
 
 def eight_steps(goals: bool = False) -> Windows:
-    """Those of the second of two episodes, of five and three steps; every number tells its row."""
-    index = window_index(np.array([5, 8]), 2, 4, 2).of([1])
+    """Windows of the second of two episodes, of five and three steps; every value is the number of
+    its row."""
+    index = window_index(np.array([5, 8]), 2, 4, 2).select([1])
     steps = np.arange(8.0)[:, None]
     return Windows(
         torch.from_numpy(steps),
@@ -68,10 +69,10 @@ def test_a_batch_holds_the_rows_of_its_windows():
     windows = eight_steps()
     batch = windows.batch(torch.tensor([1]))
     assert len(windows) == 2
-    assert batch.observed.vector_BTO.tolist() == [[[5.0], [6.0]]]
-    assert batch.observed.sensors["camera"].tolist() == [[[5, 5, 5], [6, 6, 6]]]
-    assert batch.observed.instructions == ("pull it",)
-    assert batch.observed.goal_BO is None
+    assert batch.obs.vector_BTO.tolist() == [[[5.0], [6.0]]]
+    assert batch.obs.sensors["camera"].tolist() == [[[5, 5, 5], [6, 6, 6]]]
+    assert batch.obs.instructions == ("pull it",)
+    assert batch.obs.goal_BO is None
     assert batch.chunk_BHA.tolist() == [[[50.0], [60.0], [70.0], [70.0]]]
     assert batch.padded_BH.tolist() == [[False, False, False, True]]
 
@@ -79,11 +80,11 @@ def test_a_batch_holds_the_rows_of_its_windows():
 def test_every_window_knows_where_its_episode_ends():
     index = window_index(np.array([5, 8]), n_obs_steps=2, horizon=4, n_action_steps=2)
     assert index.end_N.tolist() == [5, 5, 5, 5, 8, 8]
-    assert index.of([1]).episode_N.tolist() == [1, 1]
+    assert index.select([1]).episode_N.tolist() == [1, 1]
 
 
 def test_windows_of_one_episode_are_those_among_many():
-    index, alone = window_index(np.array([5, 8]), 2, 4, 2).of([0]), episode_windows(5, 2, 4, 2)
+    index, alone = window_index(np.array([5, 8]), 2, 4, 2).select([0]), episode_windows(5, 2, 4, 2)
     assert all(np.array_equal(one, other) for one, other in zip(index, alone, strict=True))
     assert len(episode_windows(1, 2, 4, 2).episode_N) == 0
 
@@ -106,7 +107,7 @@ def test_the_last_step_of_an_episode_is_its_own_goal():
 def test_a_batch_has_the_goals_that_its_random_numbers_pick():
     windows = eight_steps(goals=True)
     goals = [
-        windows.batch(torch.tensor([0, 1]), np.random.default_rng(seed)).observed.goal_BO
+        windows.batch(torch.tensor([0, 1]), np.random.default_rng(seed)).obs.goal_BO
         for seed in (0, 0, 1, 2, 3)
     ]
     assert all(goal is not None and goal.shape == (2, 1) for goal in goals)
@@ -117,7 +118,7 @@ def test_a_batch_has_the_goals_that_its_random_numbers_pick():
 
 
 def test_goals_without_random_numbers_are_refused():
-    with pytest.raises(HandoffError, match="no random numbers were given"):
+    with pytest.raises(HandoffError, match="no generator was given"):
         eight_steps(goals=True).batch(torch.tensor([0]))
 
 
@@ -129,8 +130,8 @@ def test_anchored_actions_are_relative_to_the_newest_observation_of_their_window
 
 
 def test_an_epoch_shows_every_window_once():
-    seen = np.concatenate([shuffled_batch(4, 12, step, seed=3) for step in range(3)])
-    assert sorted(seen) == list(range(12))
+    epoch = np.concatenate([shuffled_batch(4, 12, step, seed=3) for step in range(3)])
+    assert sorted(epoch) == list(range(12))
 
 
 def test_epochs_have_their_own_order():

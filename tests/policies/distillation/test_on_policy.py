@@ -1,5 +1,4 @@
-"""On-policy distillation: what the student's distance from its teachers is, who teaches what, and
-where it goes on."""
+"""On-policy distillation: divergences, assignment of teachers, and resumption."""
 
 import copy
 import json
@@ -19,11 +18,11 @@ from policies.data.visited_states import FILE
 from policies.distillation.config import OnPolicyDistilConfig
 from policies.distillation.on_policy import CURVE, PICTURE, STATE, on_policy_distil
 from policies.distillation.teachers import (
-    ChainLessons,
+    DenoisingDistillationLoss,
     Teachers,
-    TokenLessons,
-    lessons,
-    reinforced,
+    TokenDistillationLoss,
+    distillation_loss,
+    policy_gradient_loss,
     token_divergence,
 )
 from policies.families.action_tokens import draw_tokens, token_log_prob
@@ -37,14 +36,14 @@ from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from robots.language.text import encode
 from robots.spec import FieldSpec
-from tests.beds.word_line import WORDS, WordLine
 from tests.policies.kill import run_until_killed
 from tests.policies.rl.counting import Counting
 from tests.policies.rl.finetuning.test_finetune import KilledError, killing
 from tests.policies.rl.on_policy.test_flow_actor import flowing
 from tests.policies.rl.on_policy.test_token_actor import reading
+from tests.toy_envs.word_line import WORDS, WordLine
 
-WORLDS = 6
+NUM_ENVS = 6
 SMALL = OnPolicyDistilConfig(
     rollouts=4, decisions=5, batch_size=7, save_every=1, learning_rate=1e-3, epochs=2
 )
@@ -93,17 +92,17 @@ def denoising(seed: int = 0, **options: Any) -> DiffusionPolicy:
     return module
 
 
-def words(rows: int = WORLDS) -> Any:
+def words(rows: int = NUM_ENVS) -> Any:
     """Rows that hear both sentences in turn."""
     from tensordict import TensorDict
 
-    told = torch.from_numpy(encode([WORDS[row % 2] for row in range(rows)], 16))
+    instructions = torch.from_numpy(encode([WORDS[row % 2] for row in range(rows)], 16))
     place = torch.linspace(-0.5, 0.5, rows)[:, None, None]
-    return TensorDict({"vector": place, "instruction": told}, batch_size=[rows])
+    return TensorDict({"vector": place, "instruction": instructions}, batch_size=[rows])
 
 
 def shown(kind: str) -> Any:
-    return torch.linspace(-1.0, 1.0, WORLDS)[:, None, None] if kind == "denoising" else words()
+    return torch.linspace(-1.0, 1.0, NUM_ENVS)[:, None, None] if kind == "denoising" else words()
 
 
 MAKE: dict[str, Callable[[int], Any]] = {
@@ -115,13 +114,13 @@ MAKE: dict[str, Callable[[int], Any]] = {
 KINDS = pytest.mark.parametrize("kind", list(MAKE))
 
 
-def taught(kind: str, folder: Path, teacher_seed: int, **options: Any) -> tuple[Any, Any]:
+def student_and_loss(kind: str, folder: Path, teacher_seed: int, **options: Any) -> tuple[Any, Any]:
     """A student of seed 0 with one teacher for all, and its lessons."""
     config, student = replace(SMALL, **options), MAKE[kind](0).eval()
-    asked = Teachers(
+    teachers_of = Teachers(
         saved(folder / "teacher", MAKE[kind](teacher_seed)), student, card_of(student), config
     )
-    return student, lessons(config, student, asked)
+    return student, distillation_loss(config, student, teachers_of)
 
 
 def gradient(module: nn.Module) -> Tensor:
@@ -134,9 +133,9 @@ def test_a_student_that_is_its_teacher_is_at_no_distance_and_learns_nothing(
     kind: str, noise: float, tmp_path: Path
 ):
     """Invariant 14."""
-    student, way = taught(kind, tmp_path, 0, noise=noise)
-    _, trace = way.decide(shown(kind), torch.Generator().manual_seed(1))
-    found = way.distance(shown(kind), trace)
+    student, loss_fn = student_and_loss(kind, tmp_path, 0, noise=noise)
+    _, trace = loss_fn.decide(shown(kind), torch.Generator().manual_seed(1))
+    found = loss_fn.divergence(shown(kind), trace)
     assert found.loss.item() == pytest.approx(0.0, abs=1e-7)
     assert found.kl_B.abs().max().item() < 1e-5
     found.loss.backward()
@@ -145,18 +144,18 @@ def test_a_student_that_is_its_teacher_is_at_no_distance_and_learns_nothing(
 
 @KINDS
 def test_another_teacher_is_at_a_distance_and_gives_a_gradient(kind: str, tmp_path: Path):
-    student, way = taught(kind, tmp_path, 1)
-    _, trace = way.decide(shown(kind), torch.Generator().manual_seed(1))
-    found = way.distance(shown(kind), trace)
+    student, loss_fn = student_and_loss(kind, tmp_path, 1)
+    _, trace = loss_fn.decide(shown(kind), torch.Generator().manual_seed(1))
+    found = loss_fn.divergence(shown(kind), trace)
     assert found.kl_B.min().item() > 1e-6
     found.loss.backward()
     assert gradient(student).abs().max().item() > 1e-6
 
 
 def test_a_reinforced_student_that_is_its_teacher_learns_nothing(tmp_path: Path):
-    student, way = taught("tokens", tmp_path, 0, form="reinforce")
-    _, trace = way.decide(words(), torch.Generator().manual_seed(1))
-    way.distance(words(), trace).loss.backward()
+    student, loss_fn = student_and_loss("tokens", tmp_path, 0, form="reinforce")
+    _, trace = loss_fn.decide(words(), torch.Generator().manual_seed(1))
+    loss_fn.divergence(words(), trace).loss.backward()
     assert gradient(student).abs().max().item() < 1e-6
 
 
@@ -197,7 +196,9 @@ def gradients(own: Tensor, wanted: Tensor, draws: int) -> tuple[Tensor, Tensor]:
     token_divergence(closed[None, None, None], wanted[None, None, None], 1.0).sum().backward()
     each = own.expand(draws, 1, 1, -1).clone().requires_grad_()
     trace = drawn(own, draws)
-    (draws * reinforced(PpoConfig(), each, wanted.expand(draws, 1, 1, -1), trace, 1.0)).backward()
+    (
+        draws * policy_gradient_loss(PpoConfig(), each, wanted.expand(draws, 1, 1, -1), trace, 1.0)
+    ).backward()
     return closed.grad, each.grad[:, 0, 0]  # type: ignore[return-value, index]
 
 
@@ -216,12 +217,12 @@ def test_the_closed_form_varies_less_over_the_drawing_of_decisions_than_the_rein
     spread = {}
     for form in ("kl", "reinforce"):
         (tmp_path / form).mkdir()
-        student, way = taught("causal", tmp_path / form, 1, form=form)
+        student, loss_fn = student_and_loss("causal", tmp_path / form, 1, form=form)
         found = []
         for seed in range(40):
-            _, trace = way.decide(words(), torch.Generator().manual_seed(seed))
+            _, trace = loss_fn.decide(words(), torch.Generator().manual_seed(seed))
             student.zero_grad()
-            way.distance(words(), trace).loss.backward()
+            loss_fn.divergence(words(), trace).loss.backward()
             found.append(gradient(student))
         spread[form] = torch.stack(found).var(dim=0).sum().item()
     assert spread["kl"] < 0.2 * spread["reinforce"]
@@ -230,20 +231,22 @@ def test_the_closed_form_varies_less_over_the_drawing_of_decisions_than_the_rein
 def test_the_rows_instruction_chooses_its_teacher(tmp_path: Path):
     one, other, student = reading(seed=1), reading(seed=2), reading(seed=0).eval()
     folders = {WORDS[0]: saved(tmp_path / "one", one), WORDS[1]: saved(tmp_path / "other", other)}
-    way = TokenLessons(SMALL, student, Teachers(folders, student, card_of(student), SMALL))
-    seen = words()
-    _, trace = way.decide(seen, torch.Generator().manual_seed(1))
+    loss_fn = TokenDistillationLoss(
+        SMALL, student, Teachers(folders, student, card_of(student), SMALL)
+    )
+    obs = words()
+    _, trace = loss_fn.decide(obs, torch.Generator().manual_seed(1))
     with torch.no_grad():
-        found = way.distance(seen, trace).kl_B
+        found = loss_fn.divergence(obs, trace).kl_B
         observed = ObservationTensors(
-            seen["vector"], {}, tuple(WORDS[row % 2] for row in range(WORLDS))
+            obs["vector"], {}, tuple(WORDS[row % 2] for row in range(NUM_ENVS))
         )
         own = student.logits(observed)
         single = [
             token_divergence(own, teacher.eval().logits(observed), 1.0).sum((1, 2))
             for teacher in (one, other)
         ]
-    expected = torch.stack([single[row % 2][row] for row in range(WORLDS)])
+    expected = torch.stack([single[row % 2][row] for row in range(NUM_ENVS)])
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
     assert (single[0] - single[1]).abs().min() > 1e-6
 
@@ -254,9 +257,11 @@ def test_the_rows_instruction_chooses_the_teacher_of_a_flow(tmp_path: Path):
         WORDS[0]: saved(tmp_path / "self", flowing(0)),
         WORDS[1]: saved(tmp_path / "other", flowing(1)),
     }
-    way = ChainLessons(SMALL, student, Teachers(folders, student, card_of(student), SMALL))
-    _, trace = way.decide(words(), torch.Generator().manual_seed(1))
-    divergence = way.distance(words(), trace).kl_B
+    loss_fn = DenoisingDistillationLoss(
+        SMALL, student, Teachers(folders, student, card_of(student), SMALL)
+    )
+    _, trace = loss_fn.decide(words(), torch.Generator().manual_seed(1))
+    divergence = loss_fn.divergence(words(), trace).kl_B
     assert divergence[0::2].abs().max() < 1e-6
     assert divergence[1::2].min() > 1e-4
 
@@ -265,11 +270,13 @@ def test_a_teacher_sees_the_state_in_its_own_units(tmp_path: Path):
     student, teacher = reading(seed=0).eval(), reading(seed=0)
     with torch.no_grad():
         next(iter(teacher.normalize_observation.buffers())).add_(0.25)
-    asked = Teachers(saved(tmp_path / "teacher", teacher), student, card_of(student), SMALL)
-    ((policy, _, looks),) = asked.of(ObservationTensors(words()["vector"], {}, WORDS * 3))
+    teachers_of = Teachers(saved(tmp_path / "teacher", teacher), student, card_of(student), SMALL)
+    ((policy, _, inputs),) = teachers_of.assign(
+        ObservationTensors(words()["vector"], {}, WORDS * 3)
+    )
     physical = student.normalize_observation.inverse(words()["vector"])
-    torch.testing.assert_close(policy.normalize_observation.inverse(looks.vector_BTO), physical)
-    assert not torch.allclose(looks.vector_BTO, words()["vector"])
+    torch.testing.assert_close(policy.normalize_observation.inverse(inputs.vector_BTO), physical)
+    assert not torch.allclose(inputs.vector_BTO, words()["vector"])
 
 
 def refused(
@@ -285,16 +292,14 @@ def test_a_teacher_of_another_grid_is_refused(tmp_path: Path):
         tmp_path,
         denoising(),
         denoising(inference_steps=2),
-        "another grid than the student's: timestep_K",
+        "the sampler steps differ: the teacher's timestep_K",
     )
 
 
 def test_steps_for_both_make_one_grid_of_two_but_not_of_two_schedules(tmp_path: Path):
     student, fewer = denoising(), denoising(inference_steps=2)
     Teachers(saved(tmp_path / "fewer", fewer), student, card_of(student), replace(SMALL, steps=5))
-    refused(
-        tmp_path, student, denoising(train_timesteps=20), "another grid than the student's", steps=5
-    )
+    refused(tmp_path, student, denoising(train_timesteps=20), "the sampler steps differ", steps=5)
 
 
 def test_a_teacher_of_other_bins_units_rate_or_family_is_refused(tmp_path: Path):
@@ -317,30 +322,35 @@ def test_a_teacher_of_other_bins_units_rate_or_family_is_refused(tmp_path: Path)
 
 def test_a_sentence_that_nobody_teaches_is_refused(tmp_path: Path):
     student = reading()
-    asked = Teachers(
+    teachers_of = Teachers(
         {WORDS[0]: saved(tmp_path / "one", reading())}, student, card_of(student), SMALL
     )
-    with pytest.raises(HandoffError, match=r"nobody teaches \['go right'\], only \['go left'\]"):
-        asked.of(ObservationTensors(words()["vector"], {}, WORDS * 3))
+    with pytest.raises(
+        HandoffError,
+        match=r"no teacher for the instructions \['go right'\], available are \['go left'\]",
+    ):
+        teachers_of.assign(ObservationTensors(words()["vector"], {}, WORDS * 3))
 
 
-def test_teachers_by_sentence_of_a_student_that_hears_none_are_refused(tmp_path: Path):
+def test_teachers_by_instruction_for_a_student_without_language_are_refused(tmp_path: Path):
     student, folder = denoising(), saved(tmp_path / "one", denoising())
-    with pytest.raises(HandoffError, match="for a DiffusionPolicy, which hears none"):
+    with pytest.raises(HandoffError, match="a DiffusionPolicy, reads none"):
         Teachers({"go left": folder}, student, card_of(student), SMALL)
 
 
 def test_a_flow_is_not_reinforced(tmp_path: Path):
-    with pytest.raises(HandoffError, match="form 'reinforce' is of action tokens"):
-        taught("flowing", tmp_path, 1, form="reinforce")
+    with pytest.raises(HandoffError, match="form is 'reinforce', which needs action tokens"):
+        student_and_loss("flowing", tmp_path, 1, form="reinforce")
 
 
-def teach(folder: Path, out: str, progress: Any = no_progress, **options: Any) -> dict[str, Any]:
+def run_distillation(
+    folder: Path, out: str, progress: Any = no_progress, **options: Any
+) -> dict[str, Any]:
     (folder / out).mkdir(exist_ok=True)
     teachers = {WORDS[0]: folder / "one", WORDS[1]: folder / "other"}
     config = replace(SMALL, **options)
     return on_policy_distil(
-        config, folder / "student", teachers, lambda: WordLine(WORLDS), folder / out, progress
+        config, folder / "student", teachers, lambda: WordLine(NUM_ENVS), folder / out, progress
     )
 
 
@@ -357,19 +367,19 @@ def curve(out: Path) -> list[dict[str, float]]:
     ]
 
 
-def test_a_taught_policy_is_a_policy_nearer_to_its_teachers(school: Path):
-    told: list[int] = []
-    metrics = teach(
+def test_a_distilled_policy_is_nearer_to_its_teachers(school: Path):
+    progress_calls: list[int] = []
+    metrics = run_distillation(
         school,
         "out",
-        lambda done, total, note="": told.append(done),
+        lambda done, total, note="": progress_calls.append(done),
         rollouts=8,
         learning_rate=3e-3,
     )
-    assert told == list(range(1, 9))
+    assert progress_calls == list(range(1, 9))
     entries = curve(school / "out")
     assert entries[-1]["kl"] < 0.7 * entries[0]["kl"]
-    assert metrics["asked"] == entries[-1]["asked"] == 8 * 5 * WORLDS * 2
+    assert metrics["asked"] == entries[-1]["asked"] == 8 * 5 * NUM_ENVS * 2
     module, card = load_module(school / "out")
     assert card.model == reading().config
     assert (school / "out" / PICTURE).stat().st_size > 1000
@@ -386,14 +396,14 @@ def test_a_taught_policy_is_a_policy_nearer_to_its_teachers(school: Path):
 def test_a_run_killed_by_the_system_ends_as_one_that_was_not(
     form: Any, save_every: int, school: Path
 ):
-    teach(school, "whole", form=form, save_every=save_every)
+    run_distillation(school, "whole", form=form, save_every=save_every)
     (school / "cut").mkdir()
     teachers = {WORDS[0]: school / "one", WORDS[1]: school / "other"}
     config = replace(SMALL, form=form, save_every=save_every)
-    told = (config, school / "student", teachers, partial(WordLine, WORLDS), school / "cut")
-    run_until_killed(3, on_policy_distil, *told)
+    arguments = (config, school / "student", teachers, partial(WordLine, NUM_ENVS), school / "cut")
+    run_until_killed(3, on_policy_distil, *arguments)
     done: list[int] = []
-    teach(
+    run_distillation(
         school, "cut", lambda at, total, note="": done.append(at), form=form, save_every=save_every
     )
     assert done[0] == (4 if save_every == 1 else 3)
@@ -402,35 +412,35 @@ def test_a_run_killed_by_the_system_ends_as_one_that_was_not(
     assert all(torch.equal(weight, cut[name]) for name, weight in whole.items())
 
 
-def test_other_teachers_begin_anew(school: Path):
+def test_other_teachers_start_a_new_run(school: Path):
     with pytest.raises(KilledError):
-        teach(school, "out", killing(2))
+        run_distillation(school, "out", killing(2))
     save_policy(school / "one", card_of(reading()), reading(seed=7).state_dict())
     done: list[int] = []
-    teach(school, "out", lambda at, total, note="": done.append(at))
+    run_distillation(school, "out", lambda at, total, note="": done.append(at))
     assert done[0] == 1
 
 
-def test_a_teacher_whose_file_changes_meanwhile_is_told(school: Path):
+def test_a_teacher_whose_file_changes_meanwhile_is_reported(school: Path):
     def replaced(done: int, total: int, note: str = "") -> None:
         if done == 2:
             save_policy(school / "other", card_of(reading()), reading(seed=7).state_dict())
 
-    with pytest.raises(
-        HandoffError, match="other: the teacher's weights are not those with which it began"
-    ):
-        teach(school, "out", replaced)
+    with pytest.raises(HandoffError, match="other: the teacher's weights have changed"):
+        run_distillation(school, "out", replaced)
     assert not (school / "out" / WEIGHTS).exists()
 
 
-def test_a_teacher_that_learns_meanwhile_is_told(tmp_path: Path):
+def test_a_teacher_that_learns_meanwhile_is_reported(tmp_path: Path):
     student = reading()
-    asked = Teachers(saved(tmp_path / "one", reading(seed=1)), student, card_of(student), SMALL)
-    asked.check_unchanged()
+    teachers_of = Teachers(
+        saved(tmp_path / "one", reading(seed=1)), student, card_of(student), SMALL
+    )
+    teachers_of.check_unchanged()
     with torch.no_grad():
-        next(asked.policies[0].parameters()).add_(1e-3)
-    with pytest.raises(HandoffError, match="one: the teacher's weights are not those"):
-        asked.check_unchanged()
+        next(teachers_of.policies[0].parameters()).add_(1e-3)
+    with pytest.raises(HandoffError, match="one: the teacher's weights have changed"):
+        teachers_of.check_unchanged()
 
 
 def test_a_denoising_student_comes_to_answer_as_its_teacher_in_as_many_steps(tmp_path: Path):
@@ -441,17 +451,17 @@ def test_a_denoising_student_comes_to_answer_as_its_teacher_in_as_many_steps(tmp
     (tmp_path / "out").mkdir()
     config = replace(SMALL, steps=2, rollouts=30, learning_rate=1e-2, noise=0.5)
     on_policy_distil(
-        config, student, teacher, lambda: Counting(WORLDS), tmp_path / "out", no_progress
+        config, student, teacher, lambda: Counting(NUM_ENVS), tmp_path / "out", no_progress
     )
     module, card = load_module(tmp_path / "out")
     assert card.model.inference_steps == 2  # type: ignore[union-attr]
-    looks, noise = (
+    inputs, noise = (
         ObservationTensors(shown("denoising")),
-        torch.randn(WORLDS, 2, 1, generator=torch.Generator().manual_seed(3)),
+        torch.randn(NUM_ENVS, 2, 1, generator=torch.Generator().manual_seed(3)),
     )
-    wanted = load_module(teacher, steps=2)[0].sample(looks, noise)
-    before = load_module(student, steps=2)[0].sample(looks, noise)
-    assert (module.sample(looks, noise) - wanted).square().mean() < 0.3 * (
+    wanted = load_module(teacher, steps=2)[0].sample(inputs, noise)
+    before = load_module(student, steps=2)[0].sample(inputs, noise)
+    assert (module.sample(inputs, noise) - wanted).square().mean() < 0.3 * (
         before - wanted
     ).square().mean()
 
@@ -461,11 +471,13 @@ def test_a_loss_that_is_not_finite_stops_it(school: Path):
     with torch.no_grad():
         broken.head.weight.fill_(float("nan"))
     save_policy(school / "one", card_of(broken), broken.state_dict())
-    with pytest.raises(HandoffError, match="the loss of rollout 1 is nan, expected a number"):
-        teach(school, "out")
+    with pytest.raises(
+        HandoffError, match="the loss of rollout 1 is nan, expected a finite number"
+    ):
+        run_distillation(school, "out")
 
 
 @pytest.mark.parametrize("options", [{"decisions": 0}, {"temperature": 0.0}, {"save_every": 0}])
-def test_no_lessons_are_refused(options: dict[str, Any]):
+def test_numbers_below_one_are_refused(options: dict[str, Any]):
     with pytest.raises(HandoffError, match="expected 1 or more, and a temperature above 0"):
         OnPolicyDistilConfig(**options)

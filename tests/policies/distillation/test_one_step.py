@@ -9,11 +9,11 @@ import torch
 from policies.card import PolicyCard
 from policies.checkpoint import read_weights
 from policies.data.demonstrations import read_demonstrations
-from policies.data.visited_states import FILE, save_practised
+from policies.data.visited_states import FILE, save_visited_states
 from policies.data.windows import Windows
 from policies.distillation.config import DistilConfig
 from policies.distillation.one_step import distil
-from policies.distillation.regression import make_targets, same_noise_objective, student_of
+from policies.distillation.regression import make_targets, one_step_student, same_noise_objective
 from policies.families.diffusion import DiffusionPolicy
 from policies.imitation.config import PretrainConfig
 from policies.imitation.objective import normalized_windows
@@ -87,9 +87,14 @@ def test_the_loss_is_zero_exactly_when_the_student_answers_as_the_teacher(
     own = make_targets(CONFIG, expert, windows, "fp32", "job", tmp_path, no_progress)
     within = own.chunk_PHA.abs().amax((1, 2)) < TINY.clip
     assert within.any()
-    loss = same_noise_objective(student_of(expert), windows, own, 320, 0, "fp32")
+    loss = same_noise_objective(one_step_student(expert), windows, own, 320, 0, "fp32")
     shifted = same_noise_objective(
-        student_of(expert), windows, own._replace(chunk_PHA=own.chunk_PHA + 0.1), 320, 0, "fp32"
+        one_step_student(expert),
+        windows,
+        own._replace(chunk_PHA=own.chunk_PHA + 0.1),
+        320,
+        0,
+        "fp32",
     )
     assert loss(0).item() < 0.02
     assert shifted(0).item() > 0.5 * 0.1**2
@@ -123,39 +128,39 @@ def test_a_killed_distillation_ends_with_the_very_weights_it_would_have_had(
     assert all(torch.equal(weights[name], others[name]) for name in weights)
 
 
-def test_a_student_answers_as_its_teacher_does_where_that_has_practised(
+def test_a_student_matches_its_teacher_at_the_teachers_visited_states(
     teacher: Path, demos: Path, tmp_path: Path
 ):
     """Far from the demonstrations, where a student of them alone knows nothing."""
     rng = np.random.default_rng(2)
-    seen = rng.uniform(-4.0, -2.0, (300, 2, 4)).astype(np.float32)
-    practised = tmp_path / "practised"
-    shutil.copytree(teacher, practised)
-    save_practised(practised, torch.from_numpy(seen[:200]))
+    obs = rng.uniform(-4.0, -2.0, (300, 2, 4)).astype(np.float32)
+    visited = tmp_path / "practised"
+    shutil.copytree(teacher, visited)
+    save_visited_states(visited, torch.from_numpy(obs[:200]))
     config = replace(CONFIG, training=replace(TRAINING, steps=300), targets=3200)
     noise = rng.standard_normal((100, 4, 2), dtype=np.float32)
     expert, _ = load_teacher(teacher)
-    there = torch.from_numpy(seen[200:])
+    there = torch.from_numpy(obs[200:])
     wanted = expert.sample(ObservationTensors(there), torch.from_numpy(noise))
     errors = []
-    for folder, told in ((practised, 200), (teacher, 0)):
-        out = tmp_path / f"student-{told}"
+    for folder, num_visited in ((visited, 200), (teacher, 0)):
+        out = tmp_path / f"student-{num_visited}"
         out.mkdir()
-        assert distil(config, folder, demos, out, no_progress)["practised"] == told
+        assert distil(config, folder, demos, out, no_progress)["practised"] == num_visited
         own = load_teacher(out)[0].sample(ObservationTensors(there), torch.from_numpy(noise))
         errors.append(float((own - wanted).square().mean()))
     assert errors[0] < 0.75 * errors[1]
 
 
 def test_states_of_another_policy_are_refused(teacher: Path, demos: Path, tmp_path: Path):
-    practised = tmp_path / "practised"
-    shutil.copytree(teacher, practised)
-    save_practised(practised, torch.zeros(10, 2, 7))
+    visited = tmp_path / "practised"
+    shutil.copytree(teacher, visited)
+    save_visited_states(visited, torch.zeros(10, 2, 7))
     with pytest.raises(HandoffError, match=r"states of shape \(2, 7\), expected \(2, 4\)"):
-        distil(CONFIG, practised, demos, tmp_path, no_progress)
-    (practised / FILE).write_bytes(b"cut")
+        distil(CONFIG, visited, demos, tmp_path, no_progress)
+    (visited / FILE).write_bytes(b"cut")
     with pytest.raises(HandoffError, match="damaged"):
-        distil(CONFIG, practised, demos, tmp_path, no_progress)
+        distil(CONFIG, visited, demos, tmp_path, no_progress)
 
 
 def test_only_the_student_and_its_curve_are_left(student: Path):

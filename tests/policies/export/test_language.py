@@ -1,5 +1,5 @@
-"""Policies that read become bundles: a graph of tokens, the tokenizer beside it, and a gate that
-reads too."""
+"""Export of language-conditioned policies: a graph with token inputs, its tokenizer, and the
+deployment gate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from policies.card import Shapes
-from policies.export.language import LARGEST_GRAPH, captured, reading_of
+from policies.export.language import LARGEST_GRAPH, export_program, tokenizer_spec
 from policies.export.onnx import ExportConfig, export, to_onnx
 from policies.families.vision_language import VisionLanguagePolicy
 from policies.imitation.config import PretrainConfig
@@ -31,7 +31,7 @@ from robots.episodes.store import EpisodeStore
 from robots.errors import GateError, HandoffError
 from robots.interfaces import PolicyInput, no_progress
 from robots.language.text import INSTRUCTION, decode, encode
-from robots.language.tokenizer import Reader, tokenizer_digest
+from robots.language.tokenizer import SentenceTokenizer, tokenizer_digest
 from robots.spec import FieldSpec
 from tests.policies.vlm_fixture import write_backbone
 
@@ -82,7 +82,7 @@ DRAWN = replace(
 
 
 def write_asked(demos: Path) -> Path:
-    """Eight episodes whose action leads to the cube that is asked for."""
+    """Eight episodes whose action moves to the cube named by the instruction."""
     demos.mkdir(parents=True)
     rng = np.random.default_rng(0)
     fields = {**FIELDS, "action": FieldSpec(shape=(2,), unit="m")}
@@ -91,9 +91,11 @@ def write_asked(demos: Path) -> Path:
     )
     with EpisodeStore.create(demos / "store.zarr", schema) as store, store.writer() as writer:
         for number in range(8):
-            seen = {name: rng.uniform(-0.3, 0.3, (6, 3)) for name in FIELDS}
+            vectors = {name: rng.uniform(-0.3, 0.3, (6, 3)) for name in FIELDS}
             name, words = (("red", RED), ("blue", BLUE))[number % 2]
-            writer.append({"policy": {**seen, "action": seen[name][:, :2]}}, {INSTRUCTION: words})
+            writer.append(
+                {"policy": {**vectors, "action": vectors[name][:, :2]}}, {INSTRUCTION: words}
+            )
     return demos
 
 
@@ -122,16 +124,18 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return Exported(policy, bundle)
 
 
-def shown(policy: OnnxPolicy, *told: str, rows: int = 0) -> tuple[PolicyInput, np.ndarray]:
-    rng, rows = np.random.default_rng(1), rows or len(told)
+def policy_input(
+    policy: OnnxPolicy, *instructions: str, rows: int = 0
+) -> tuple[PolicyInput, np.ndarray]:
+    rng, rows = np.random.default_rng(1), rows or len(instructions)
     vector = rng.uniform(-0.3, 0.3, (rows, 1, 9)).astype(np.float32)
     noise = rng.standard_normal((rows, policy.contract.horizon, 2), dtype=np.float32)
-    return PolicyInput(vector, {}, told), noise
+    return PolicyInput(vector, {}, instructions), noise
 
 
 def test_the_graph_answers_as_torch_to_sentences_of_any_length(exported: Exported):
     policy = OnnxPolicy(exported.bundle / "policy.onnx")
-    given, noise = shown(policy, RED, "go", "lift the crimson block", BLUE)
+    given, noise = policy_input(policy, RED, "go", "lift the crimson block", BLUE)
     scale = load_module(exported.policy)[0].normalize_action.scale.numpy()
     assert (
         np.abs(policy(given, noise) - load_policy(exported.policy)(given, noise)) / scale
@@ -140,25 +144,25 @@ def test_the_graph_answers_as_torch_to_sentences_of_any_length(exported: Exporte
 
 def test_a_row_alone_is_answered_as_among_longer_sentences(exported: Exported):
     policy = OnnxPolicy(exported.bundle / "policy.onnx")
-    given, noise = shown(policy, "go", "lift the crimson block")
+    given, noise = policy_input(policy, "go", "lift the crimson block")
     alone = policy(PolicyInput(given.vector[:1], {}, ("go",)), noise[:1])
     np.testing.assert_allclose(alone, policy(given, noise)[:1], atol=1e-6)
 
 
 def test_two_sentences_give_two_actions(exported: Exported):
     policy = OnnxPolicy(exported.bundle / "policy.onnx")
-    given, noise = shown(policy, RED, RED)
+    given, noise = policy_input(policy, RED, RED)
     other = given._replace(instructions=(BLUE, BLUE))
     assert np.abs(policy(given, noise) - policy(other, noise)).max() > 1e-3
 
 
-def test_golden_examples_hold_the_words_of_their_episodes(exported: Exported):
+def test_golden_examples_have_the_instructions_of_their_episodes(exported: Exported):
     golden = np.load(exported.bundle / "golden.npz")
-    told, seen = decode(golden[INSTRUCTION]), golden["observation"][:, 0]
-    assert set(told) == {RED, BLUE}
-    assert len(told) == len(seen) == 20
+    instructions, vectors = decode(golden[INSTRUCTION]), golden["observation"][:, 0]
+    assert set(instructions) == {RED, BLUE}
+    assert len(instructions) == len(vectors) == 20
     policy = OnnxPolicy(exported.bundle / "policy.onnx")
-    answer = policy(PolicyInput(golden["observation"], {}, told), golden["noise"])
+    answer = policy(PolicyInput(golden["observation"], {}, instructions), golden["noise"])
     assert (np.abs(answer - golden["action"]) / golden["action_scale"]).max() <= 1e-5
 
 
@@ -170,32 +174,30 @@ def test_the_bundle_names_its_tokenizer(exported: Exported):
     }
     policy = OnnxPolicy(exported.bundle / "policy.onnx")
     assert policy.contract.instruction
-    assert policy.reader is not None
+    assert policy.tokenizer is not None
     data = (exported.bundle / "tokenizer.json").read_bytes()
-    assert policy.reader.reading.tokenizer == tokenizer_digest(data)
-    assert policy.reader.reading.longest == 24
+    assert policy.tokenizer.spec.tokenizer == tokenizer_digest(data)
+    assert policy.tokenizer.spec.longest == 24
 
 
-def test_without_words_it_follows_its_own_or_says_that_there_are_none(exported: Exported):
+def test_without_instruction_it_uses_its_default_or_raises(exported: Exported):
     policy = OnnxPolicy(exported.bundle / "policy.onnx")
-    given, noise = shown(policy, rows=2)
-    assert policy.reader is not None
-    if policy.reader.reading.said is None:
+    given, noise = policy_input(policy, rows=2)
+    assert policy.tokenizer is not None
+    if policy.tokenizer.spec.said is None:
         with pytest.raises(
             HandoffError, match="0 instructions for 2 observations, expected one each"
         ):
             policy(given.vector, noise)
     else:
-        told = given._replace(instructions=(BLUE, BLUE))
-        np.testing.assert_array_equal(policy(given.vector, noise), policy(told, noise))
+        instructions = given._replace(instructions=(BLUE, BLUE))
+        np.testing.assert_array_equal(policy(given.vector, noise), policy(instructions, noise))
 
 
 def test_a_sentence_too_long_for_the_policy_is_refused(exported: Exported):
     policy = OnnxPolicy(exported.bundle / "policy.onnx")
-    given, noise = shown(policy, RED, "q" * 30)
-    with pytest.raises(
-        HandoffError, match=r"instruction 'qqq.*' has 31 tokens, at most 24 are read"
-    ):
+    given, noise = policy_input(policy, RED, "q" * 30)
+    with pytest.raises(HandoffError, match=r"instruction 'qqq.*' has 31 tokens, limit 24"):
         policy(given, noise)
 
 
@@ -205,7 +207,7 @@ def test_a_tokenizer_of_another_bundle_is_refused(exported: Exported, tmp_path: 
         BackboneConfig(scratch=replace(SCRATCH, sentences=("open the drawer",))), weights=True
     )
     (bundle / "tokenizer.json").write_bytes(other.files()["tokenizer.json"])
-    with pytest.raises(HandoffError, match="Are graph and tokenizer those of two bundles"):
+    with pytest.raises(HandoffError, match="Are graph and tokenizer from different bundles"):
         OnnxPolicy(bundle / "policy.onnx")
 
 
@@ -215,7 +217,7 @@ def test_the_gate_releases_the_bundle(exported: Exported, tmp_path: Path):
     assert (figures["golden"], figures["failed"]) == (20, [])
 
 
-def test_the_gate_keeps_a_bundle_whose_words_were_exchanged(exported: Exported, tmp_path: Path):
+def test_the_gate_refuses_a_bundle_with_another_tokenizer(exported: Exported, tmp_path: Path):
     bundle = shutil.copytree(exported.bundle, tmp_path / "bundle")
     golden = dict(np.load(bundle / "golden.npz"))
     exchanged = [BLUE if line == RED else RED for line in decode(golden[INSTRUCTION])]
@@ -240,11 +242,14 @@ def test_a_robot_makes_the_tokens_that_training_made(tokenizer: str, tmp_path: P
         trained, Shapes({"hand": (0, 3), "red": (3, 6), "blue": (6, 9)}, 2, None, {})
     )
     assert isinstance(policy, VisionLanguagePolicy)
-    reading, data = reading_of(policy)
+    reading, data = tokenizer_spec(policy)
     (tmp_path / "tokenizer.json").write_bytes(data)
-    reader = Reader(tmp_path / "tokenizer.json", reading)
-    for told in (SENTENCES, *((line,) for line in SENTENCES)):
-        words, tokens = policy.backbone.tokens(told), reader.tokens(told, len(told))
+    reader = SentenceTokenizer(tmp_path / "tokenizer.json", reading)
+    for instructions in (SENTENCES, *((line,) for line in SENTENCES)):
+        words, tokens = (
+            policy.backbone.tokens(instructions),
+            reader.tokens(instructions, len(instructions)),
+        )
         assert tokens.token_BL.dtype == np.int64
         np.testing.assert_array_equal(tokens.token_BL, words.token_BL.numpy())
         np.testing.assert_array_equal(tokens.mask_BL, words.mask_BL.numpy())
@@ -280,13 +285,13 @@ def test_pictures_and_adapters_are_in_the_graph_too(tmp_path: Path):
     ]
     vector, noise = torch.randn(3, 1, 9), torch.randn(3, 3, 2)
     front = torch.randint(0, 256, (3, 1, 24, 32, 3), dtype=torch.uint8)
-    told = (RED, BLUE, "go")
-    words = module.backbone.tokens(told)
+    instructions = (RED, BLUE, "go")
+    words = module.backbone.tokens(instructions)
     given = {"observation": vector, "noise": noise, "front": front}
     given |= {"tokens": words.token_BL, "tokens_mask": words.mask_BL}
     (answer,) = session.run(["action"], {name: array.numpy() for name, array in given.items()})
     np.testing.assert_allclose(
-        np.asarray(answer), module(vector, noise, {"front": front}, told).numpy(), atol=1e-5
+        np.asarray(answer), module(vector, noise, {"front": front}, instructions).numpy(), atol=1e-5
     )
 
 
@@ -299,4 +304,4 @@ def test_weights_beyond_one_file_are_refused_before_any_work(monkeypatch: pytest
     )
     assert isinstance(policy, VisionLanguagePolicy)
     with pytest.raises(HandoffError, match="one ONNX file holds less than 2"):
-        captured(policy, (torch.zeros(2, 1, 9), torch.zeros(2, 3, 2)), {}, {})
+        export_program(policy, (torch.zeros(2, 1, 9), torch.zeros(2, 3, 2)), {}, {})

@@ -74,7 +74,7 @@ def a_batch(rows: int = 3, padded: int = 1) -> Batch:
     )
 
 
-def seen(rows: int) -> dict[str, Tensor]:
+def sensor_data(rows: int) -> dict[str, Tensor]:
     draw = torch.Generator().manual_seed(0)
     camera = torch.randint(0, 256, (rows, 1, *SIZE, 3), dtype=torch.uint8, generator=draw)
     return {"camera": camera, "cloud": torch.randn(rows, 1, 5, 3, generator=draw)}
@@ -126,7 +126,7 @@ def test_dropout_is_drawn_from_the_update_alone():
 
 
 def test_the_chunk_is_the_same_whatever_the_noise():
-    module, observation = new_act().eval(), a_batch().observed.vector_BTO
+    module, observation = new_act().eval(), a_batch().obs.vector_BTO
     assert torch.equal(
         module(observation, torch.zeros(3, 4, 2)), module(observation, torch.ones(3, 4, 2))
     )
@@ -194,7 +194,7 @@ def test_without_positions_a_decoder_layer_is_that_of_torch():
     assert torch.allclose(answer, other(hidden, memory), atol=1e-6)
 
 
-def test_places_are_told_by_sines_of_row_and_column():
+def test_positions_are_sines_of_row_and_column():
     # Two rows are half and whole turns, the one column a whole turn.
     assert plane_positions(2, 1, 4).numpy() == pytest.approx(
         np.array([[0, -1, 0, 1], [0, 1, 0, 1]]), abs=1e-6
@@ -211,7 +211,7 @@ def test_places_have_the_order_of_the_flattened_map():
 
 
 def test_pictures_and_points_reach_the_chunk():
-    module, vector, sensors = new_act(SEEING, SEEN).eval(), torch.zeros(2, 1, 2), seen(2)
+    module, vector, sensors = new_act(SEEING, SEEN).eval(), torch.zeros(2, 1, 2), sensor_data(2)
     noise = torch.zeros(2, 4, 2)
     chunk = module(vector, noise, sensors)
     for name, changed in {"camera": 255 - sensors["camera"], "cloud": sensors["cloud"] + 1}.items():
@@ -224,7 +224,7 @@ def test_every_parameter_learns_but_the_one_that_does_not_matter():
         if name.endswith("bias"):
             nn.init.normal_(parameter, std=0.1)
     batch = Batch(
-        ObservationTensors(torch.randn(2, 1, 2), seen(2)),
+        ObservationTensors(torch.randn(2, 1, 2), sensor_data(2)),
         torch.randn(2, 4, 2),
         torch.zeros(2, 4, dtype=torch.bool),
     )
@@ -235,7 +235,7 @@ def test_every_parameter_learns_but_the_one_that_does_not_matter():
 
 @torch.no_grad()
 def test_what_zeros_attend_to_does_not_matter():
-    module, observation = new_act().eval(), a_batch().observed.vector_BTO
+    module, observation = new_act().eval(), a_batch().obs.vector_BTO
     chunk = module(observation, torch.zeros(3, 4, 2))
     nn.init.normal_(module.transformer.get_parameter("decoder.0.own.in_proj_weight"))
     assert torch.allclose(module(observation, torch.zeros(3, 4, 2)), chunk, atol=1e-6)
@@ -244,10 +244,10 @@ def test_what_zeros_attend_to_does_not_matter():
 def test_a_policy_without_an_observation_vector_acts_on_its_camera():
     config = replace(SEEING, observation_fields=(), point_fields=(), anchor_field=None)
     module = new_act(config, Shapes({}, 2, None, {"camera": (*SIZE, 3)})).eval()
-    chunk = module(torch.zeros(2, 1, 0), torch.zeros(2, 4, 2), {"camera": seen(2)["camera"]})
+    chunk = module(torch.zeros(2, 1, 0), torch.zeros(2, 4, 2), {"camera": sensor_data(2)["camera"]})
     assert chunk.shape == (2, 4, 2)
     batch = Batch(
-        ObservationTensors(torch.zeros(2, 1, 0), seen(2)),
+        ObservationTensors(torch.zeros(2, 1, 0), sensor_data(2)),
         torch.zeros(2, 4, 2),
         torch.zeros(2, 4, dtype=torch.bool),
     )
@@ -261,7 +261,7 @@ def test_a_policy_without_an_observation_vector_acts_on_its_camera():
         (replace(TINY, decoder_layers=0), SHAPES, "0 decoder_layers, expected 1 or more"),
         (replace(TINY, heads=3), SHAPES, "width 16 with 3 heads"),
         (replace(TINY, width=18), SHAPES, "width 18 with 2 heads"),
-        (TINY, Shapes({}, 2, None, {}), "it observes nothing"),
+        (TINY, Shapes({}, 2, None, {}), "it has no inputs"),
     ],
 )
 def test_what_does_not_fit_is_refused(config: ActConfig, shapes: Shapes, message: str):
@@ -270,8 +270,8 @@ def test_what_does_not_fit_is_refused(config: ActConfig, shapes: Shapes, message
 
 
 def test_pictures_that_were_scaled_are_refused():
-    module, sensors = new_act(SEEING, SEEN), seen(1)
-    with pytest.raises(HandoffError, match=r"pictures of 'camera' are torch\.float32"):
+    module, sensors = new_act(SEEING, SEEN), sensor_data(1)
+    with pytest.raises(HandoffError, match=r"images of 'camera' are torch\.float32"):
         module(
             torch.zeros(1, 1, 2),
             torch.zeros(1, 4, 2),
@@ -311,7 +311,7 @@ def test_a_policy_that_sees_comes_back_as_it_was_trained(tmp_path: Path):
     assert read_card(tmp_path).model == SEEING
     module, _ = load_module(tmp_path)
     assert read_weights(tmp_path)["transformer.points.cloud.normalize_points.cloud.centre"].all()
-    sensors, vector, noise = seen(2), torch.full((2, 1, 2), 0.1), torch.zeros(2, 4, 2)
+    sensors, vector, noise = sensor_data(2), torch.full((2, 1, 2), 0.1), torch.zeros(2, 4, 2)
     expected = module(vector, noise, sensors).numpy()
     given = PolicyInput(vector.numpy(), {name: value.numpy() for name, value in sensors.items()})
     assert np.array_equal(load_policy(tmp_path)(given, noise.numpy()), expected)

@@ -117,7 +117,7 @@ def test_log_probability_at_temperature_two():
     assert log_prob.exp().item() == pytest.approx(0.41546, abs=1e-4)
 
 
-def test_entropy_of_a_hand_worked_softmax():
+def test_entropy_of_a_worked_softmax():
     # 0.2 ln 5 + 0.5 ln 2 + 0.3 ln(10/3) = 0.32189 + 0.34657 + 0.36119.
     assert token_entropy(LOGITS, 1.0).item() == pytest.approx(1.02965, abs=1e-4)
 
@@ -134,12 +134,12 @@ def test_the_likeliest_tokens_have_no_log_probability(temperature: float):
         token_entropy(LOGITS, temperature)
 
 
-def test_bins_take_the_last_words_of_the_vocabulary_backwards():
+def test_bins_use_the_last_entries_of_the_vocabulary_backwards():
     assert vocabulary_ids(10, 3).tolist() == [9, 8, 7]
 
 
 def test_a_vocabulary_smaller_than_the_bins_is_refused():
-    with pytest.raises(HandoffError, match="vocabulary of 200 words has not the 256"):
+    with pytest.raises(HandoffError, match="vocabulary of 200 entries is smaller than the 256"):
         vocabulary_ids(200, 256)
 
 

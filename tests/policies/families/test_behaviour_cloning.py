@@ -12,7 +12,7 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 from policies.card import Shapes
 from policies.checkpoint import read_card, read_weights
 from policies.export.onnx import to_onnx
-from policies.families.behaviour_cloning import BehaviourCloningPolicy, GaussianMixture, chosen_mode
+from policies.families.behaviour_cloning import BehaviourCloningPolicy, GaussianMixture, sample_mode
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
 from policies.load import load_module, load_policy, new_module
@@ -72,13 +72,13 @@ def last_layer(module: BehaviourCloningPolicy) -> nn.Linear:
 
 def a_batch(rows: int = 3) -> Batch:
     draw = torch.Generator().manual_seed(0)
-    observed = ObservationTensors(torch.randn(rows, 2, 4, generator=draw))
+    obs = ObservationTensors(torch.randn(rows, 2, 4, generator=draw))
     return Batch(
-        observed, torch.randn(rows, 4, 2, generator=draw), torch.zeros(rows, 4, dtype=torch.bool)
+        obs, torch.randn(rows, 4, 2, generator=draw), torch.zeros(rows, 4, dtype=torch.bool)
     )
 
 
-def seen(rows: int) -> dict[str, Tensor]:
+def sensor_data(rows: int) -> dict[str, Tensor]:
     draw = torch.Generator().manual_seed(0)
     camera = torch.randint(0, 256, (rows, 2, *SIZE, 3), dtype=torch.uint8, generator=draw)
     return {"camera": camera, "cloud": torch.randn(rows, 2, 5, 3, generator=draw)}
@@ -137,7 +137,7 @@ def test_far_away_actions_leave_loss_and_gradients_finite():
 def test_every_mode_is_as_frequent_as_its_weight():
     weight = torch.tensor([0.2, 0.5, 0.3])
     noise = torch.from_numpy(np.random.default_rng(0).standard_normal(10_000, dtype=np.float32))
-    share = chosen_mode(weight.log().expand(10_000, 3), noise).bincount(minlength=3) / 10_000
+    share = sample_mode(weight.log().expand(10_000, 3), noise).bincount(minlength=3) / 10_000
     # Five standard deviations of the rarest mode's share are 0.02.
     assert (share - weight).abs().max() <= 0.02
 
@@ -148,42 +148,42 @@ def test_every_mode_is_as_frequent_as_its_weight():
 def test_the_mode_is_the_one_whose_share_the_noise_falls_into(noise: float, mode: int):
     # The standard normal distribution function is 0.2 at -0.842 and 0.7 at 0.524.
     weight = torch.tensor([[0.2, 0.5, 0.3]])
-    assert chosen_mode(weight.log(), torch.tensor([noise])).item() == mode
+    assert sample_mode(weight.log(), torch.tensor([noise])).item() == mode
 
 
 @pytest.mark.parametrize("noise", [-40.0, 40.0])
 def test_a_mode_without_weight_is_never_chosen(noise: float):
     weight = torch.tensor([[0.0, 1.0, 0.0]])
-    assert chosen_mode(weight.log(), torch.tensor([noise])).item() == 1
+    assert sample_mode(weight.log(), torch.tensor([noise])).item() == 1
 
 
 @torch.no_grad()
 def test_the_answer_is_the_mean_of_the_mode_that_the_first_number_chooses():
-    module, observed = new_bc().eval(), a_batch().observed
+    module, obs = new_bc().eval(), a_batch().obs
     noise = torch.from_numpy(np.random.default_rng(0).standard_normal((3, 4, 2), dtype=np.float32))
-    mixture = module.mixture(observed)
-    mode = chosen_mode(mixture.log_weight_BM, noise[:, 0, 0])
+    mixture = module.mixture(obs)
+    mode = sample_mode(mixture.log_weight_BM, noise[:, 0, 0])
     expected = torch.stack(
         [mixture.mean_BMD[row, mode[row]].unflatten(0, (4, 2)) for row in range(3)]
     )
-    assert torch.equal(module.sample(observed, noise), expected)
+    assert torch.equal(module.sample(obs, noise), expected)
     other = torch.randn(3, 4, 2)
     other[:, 0, 0] = noise[:, 0, 0]
-    assert torch.equal(module.sample(observed, other), expected)
+    assert torch.equal(module.sample(obs, other), expected)
 
 
 @torch.no_grad()
 def test_regression_answers_the_same_whatever_the_noise():
-    module, observed = new_bc(replace(TINY, head="mse")).eval(), a_batch().observed
+    module, obs = new_bc(replace(TINY, head="mse")).eval(), a_batch().obs
     assert torch.equal(
-        module.sample(observed, torch.zeros(3, 4, 2)), module.sample(observed, torch.ones(3, 4, 2))
+        module.sample(obs, torch.zeros(3, 4, 2)), module.sample(obs, torch.ones(3, 4, 2))
     )
 
 
 @torch.no_grad()
 def test_regression_learns_by_the_squared_error():
     module, batch = new_bc(replace(TINY, head="mse")), a_batch()
-    predicted = module.sample(batch.observed, torch.zeros(3, 4, 2))
+    predicted = module.sample(batch.obs, torch.zeros(3, 4, 2))
     assert module.loss(
         batch._replace(chunk_BHA=predicted + 3.0), rng(0, 0)
     ).item() == pytest.approx(9.0, rel=1e-5)
@@ -212,7 +212,7 @@ def test_onnx_answers_as_torch_and_keeps_its_noise(head):
 def test_crops_are_drawn_from_the_update_alone():
     module = new_bc(SEEING, SEEN)
     batch = Batch(
-        ObservationTensors(torch.zeros(2, 2, 2), seen(2)),
+        ObservationTensors(torch.zeros(2, 2, 2), sensor_data(2)),
         torch.randn(2, 4, 2),
         torch.zeros(2, 4, dtype=torch.bool),
     )
@@ -227,9 +227,9 @@ def test_crops_are_drawn_from_the_update_alone():
 @pytest.mark.parametrize(
     ("config", "shapes", "message"),
     [
-        (replace(TINY, modes=0), SHAPES, "0 modes with deviations from 0.0001 on"),
-        (replace(TINY, min_deviation=0.0), SHAPES, "3 modes with deviations from 0 on"),
-        (TINY, Shapes({}, 2, None, {}), "it observes nothing"),
+        (replace(TINY, modes=0), SHAPES, "0 modes and min_deviation 0.0001"),
+        (replace(TINY, min_deviation=0.0), SHAPES, "3 modes and min_deviation 0"),
+        (TINY, Shapes({}, 2, None, {}), "it has no inputs"),
     ],
 )
 def test_what_does_not_fit_is_refused(config: BehaviourCloningConfig, shapes: Shapes, message: str):
@@ -239,7 +239,7 @@ def test_what_does_not_fit_is_refused(config: BehaviourCloningConfig, shapes: Sh
 
 def test_regression_has_no_mixture():
     with pytest.raises(HandoffError, match="the head is 'mse'"):
-        new_bc(replace(TINY, head="mse")).mixture(a_batch().observed)
+        new_bc(replace(TINY, head="mse")).mixture(a_batch().obs)
 
 
 @HEADS
@@ -280,7 +280,7 @@ def test_a_policy_that_sees_comes_back_as_it_was_trained(tmp_path: Path):
     )
     assert read_card(tmp_path).model == SEEING
     module, _ = load_module(tmp_path)
-    sensors, vector, noise = seen(2), torch.full((2, 2, 2), 0.1), torch.zeros(2, 4, 2)
+    sensors, vector, noise = sensor_data(2), torch.full((2, 2, 2), 0.1), torch.zeros(2, 4, 2)
     expected = module(vector, noise, sensors).numpy()
     given = PolicyInput(vector.numpy(), {name: value.numpy() for name, value in sensors.items()})
     assert np.array_equal(load_policy(tmp_path)(given, noise.numpy()), expected)

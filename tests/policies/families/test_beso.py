@@ -155,7 +155,7 @@ def test_of_a_future_state_only_the_goal_fields_count() -> None:
     )
 
 
-def test_with_a_future_goal_all_fields_are_seen() -> None:
+def test_with_a_future_goal_all_fields_are_observed() -> None:
     made = policy(FUTURE)
     observation, noise = inputs(5)
     goal = torch.zeros(5, 4)
@@ -258,7 +258,7 @@ def test_the_loss_is_edms_at_the_drawn_noise_levels() -> None:
     sigma = torch.from_numpy(0.5 * np.sqrt(share / (1 - share))).float()
     noisy = given.chunk_BHA + sigma[:, None, None] * torch.from_numpy(noise)
     made.guidance = 1.0
-    error = made.denoise(given.observed)(noisy, sigma) - given.chunk_BHA
+    error = made.denoise(given.obs)(noisy, sigma) - given.chunk_BHA
     weighted = error * ((sigma**2 + 0.25).sqrt() / (0.5 * sigma))[:, None, None]
     expected = mse_loss(weighted, torch.zeros_like(weighted))
     assert made.loss(given, np.random.default_rng(3)).item() == pytest.approx(
@@ -367,7 +367,7 @@ def test_a_saved_policy_takes_a_goal_of_its_own(tmp_path: Path) -> None:
     assert np.allclose(found, made(observation, noise, goal_BO=goal).numpy(), atol=1e-6)
 
 
-def test_the_family_is_told_by_its_kind() -> None:
+def test_the_family_is_identified_by_its_kind() -> None:
     assert isinstance(new_module(FIELD, SHAPES), BesoPolicy)
     plain = {"policy": {"kind": "beso", "guidance": 2.0}}
     assert validate(PretrainConfig, plain).policy == BesoConfig(guidance=2.0)
@@ -419,14 +419,14 @@ def test_an_interrupted_training_ends_with_the_very_weights_it_would_have_had(
             r"goal_fields \['gaol'\].* among the observed \['goal', 'agent'\]",
         ),
         ({"goal_fields": ()}, r"goal_fields \[\], expected at least one"),
-        ({"goal_fields": ("goal", "agent")}, "no state is left to see"),
+        ({"goal_fields": ("goal", "agent")}, "no state is left"),
         (
             {"image_fields": ("wrist",)},
-            r"sensors \['wrist'\], but it sees observation_fields alone",
+            r"sensors \['wrist'\], but it supports observation_fields only",
         ),
-        ({"goal_dropout": 1.0}, "goal_dropout 1.0 and guidance 1.5, expected 0 up to below 1"),
+        ({"goal_dropout": 1.0}, "goal_dropout 1.0 and guidance 1.5, expected goal_dropout in"),
         ({"guidance": -1.0}, "guidance -1.0, expected"),
-        ({"goal_dropout": 0.0}, "guidance 1.5 asks for a network that also does without a goal"),
+        ({"goal_dropout": 0.0}, "guidance 1.5 needs an unconditional network"),
         ({"sampling_steps": 0}, "0 levels from 1.0 down to 0.005"),
         ({"sigma_min": 2.0}, "3 levels from 1.0 down to 2.0"),
     ],
@@ -444,12 +444,12 @@ def test_without_a_goal_it_heads_for_where_the_episodes_end_on_average() -> None
     )
     last.update(np.stack([entries - 0.1, entries + 0.1]))
     made.fit_usual_goal(last)
-    told = torch.from_numpy(entries).float().expand(3, -1)
+    usual_goal = torch.from_numpy(entries).float().expand(3, -1)
     assert torch.allclose(
-        made(observation, noise), made(observation, noise, goal_BO=told), atol=1e-6
+        made(observation, noise), made(observation, noise, goal_BO=usual_goal), atol=1e-6
     )
     assert not torch.allclose(
-        made(observation, noise), made(observation, noise, goal_BO=told + 0.3), atol=1e-3
+        made(observation, noise), made(observation, noise, goal_BO=usual_goal + 0.3), atol=1e-3
     )
 
 

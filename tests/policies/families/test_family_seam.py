@@ -1,5 +1,5 @@
-"""A new family needs its class, its module, its case in `policies.load` and its file in
-`configs/policy`; nothing else in the house names a family."""
+"""A new family needs a class, a module, a case in `policies.load` and a file in `configs/policy`;
+no other module depends on a family by name."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ToyPolicy(ChunkPolicy):
         return mean_BHA + 0.5**self.steps * noise_BHA
 
     def loss(self, batch: Batch, draw: np.random.Generator) -> Tensor:
-        mean_BHA = self.mean(batch.observed.vector_BTO.flatten(1)).unflatten(1, self.chunk_shape)
+        mean_BHA = self.mean(batch.obs.vector_BTO.flatten(1)).unflatten(1, self.chunk_shape)
         return mse_loss(mean_BHA, batch.chunk_BHA)
 '''
 CASE = """        case ToyConfig():
@@ -164,12 +164,12 @@ answers |= {
 }
 export(ExportConfig(golden=8), out, demos, out, no_progress, "a" * 64, "b" * 64)
 golden, exported = np.load(out / "golden.npz"), OnnxPolicy(out / "policy.onnx")
-told = exported(golden["observation"], golden["noise"])
+actions = exported(golden["observation"], golden["noise"])
 again = load_policy(out)(golden["observation"], golden["noise"])
 silent = load_policy(out)(golden["observation"], 0.0 * golden["noise"])
 answers |= {
     "exported": exported.contract.sampler,
-    "parity": float(np.abs(told - again).max()),
+    "parity": float(np.abs(actions - again).max()),
     "noise counts": bool(np.abs(again - silent).max() > 1e-3),
 }
 print(json.dumps(answers))

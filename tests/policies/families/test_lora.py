@@ -94,7 +94,8 @@ def test_a_module_without_adapters_is_left_alone(plain: nn.Sequential):
 
 def test_an_unknown_target_is_named(plain: nn.Sequential):
     with pytest.raises(
-        HandoffError, match=r"\['query'\] are no linear layers; there are k_proj, q_proj, v_proj"
+        HandoffError,
+        match=r"\['query'\] are not linear layers; available are k_proj, q_proj, v_proj",
     ):
         adapted(plain, LoraConfig(targets=("q_proj", "query")))
 

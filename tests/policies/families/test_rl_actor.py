@@ -1,4 +1,4 @@
-"""A published actor as a policy: the same answers as the learner's, in torch, in NumPy and in
+"""A published actor as a policy computes the same actions as the learner, in torch, NumPy and
 ONNX."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from policies.rl.off_policy.config import GripperConfig, SacConfig
 from policies.rl.off_policy.sac import Sac
 from policies.rl.replay.transitions import Sizes
 from robots.config import to_plain, validate
-from robots.control.gripper_commands import CommandedHand
+from robots.control.gripper_commands import CommandedGripper
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from robots.wire.learner import Parameters
@@ -44,8 +44,8 @@ def new_learner(hand: bool, layer_norm: bool = True) -> Sac:
         Sizes(
             observation=7,
             action=3,
-            differences=((0, 3, 3, 0.1),),
-            close_ups=((0, -1, 2, 0.3), (3, 0, 3, 0.2)),
+            relative_features=((0, 3, 3, 0.1),),
+            scaled_features=((0, -1, 2, 0.3), (3, 0, 3, 0.2)),
         ),
         seed=3,
     )
@@ -63,22 +63,22 @@ def card_of(learner: Sac, fields: dict[str, FieldSpec] = FIELDS) -> tuple[Policy
 
 
 def observations() -> np.ndarray:
-    seen = np.random.default_rng(0).uniform(-1.0, 1.0, (40, 7)).astype(np.float32)
-    seen[:, 6] = np.linspace(0.0, 0.08, 40)
-    return seen
+    obs = np.random.default_rng(0).uniform(-1.0, 1.0, (40, 7)).astype(np.float32)
+    obs[:, 6] = np.linspace(0.0, 0.08, 40)
+    return obs
 
 
 @pytest.mark.parametrize(("hand", "layer_norm"), [(True, True), (False, True), (False, False)])
 def test_a_saved_actor_answers_as_its_learner(tmp_path: Path, hand: bool, layer_norm: bool) -> None:
-    learner, seen = new_learner(hand, layer_norm), observations()
+    learner, obs = new_learner(hand, layer_norm), observations()
     save_actor(tmp_path, *card_of(learner))
-    answer = load_policy(tmp_path)(seen[:, None], np.zeros((40, 1, 3), np.float32))[:, 0]
-    expected = learner.act(seen)
+    answer = load_policy(tmp_path)(obs[:, None], np.zeros((40, 1, 3), np.float32))[:, 0]
+    expected = learner.act(obs)
     if hand:
         assert len(set(expected[:, 2])) > 1, (
             "a critic that always commands the same would prove little"
         )
-        expected = CommandedHand(3, 0.08).to_world(expected, {"width_target": seen[:, 6:]})
+        expected = CommandedGripper(3, 0.08).to_env(expected, {"width_target": obs[:, 6:]})
     assert np.abs(answer - expected).max() < 1e-5
 
 
@@ -86,9 +86,9 @@ def test_its_graph_answers_the_same(tmp_path: Path) -> None:
     save_actor(tmp_path, *card_of(new_learner(True)))
     module, _ = load_module(tmp_path)
     session = onnxruntime.InferenceSession(to_onnx(module, 21).SerializeToString())
-    seen, noise = observations()[:, None], np.zeros((40, 1, 3), np.float32)
-    (answer,) = session.run(["action"], {"observation": seen, "noise": noise})
-    assert np.abs(np.asarray(answer) - load_policy(tmp_path)(seen, noise)).max() < 1e-5
+    obs, noise = observations()[:, None], np.zeros((40, 1, 3), np.float32)
+    (answer,) = session.run(["action"], {"observation": obs, "noise": noise})
+    assert np.abs(np.asarray(answer) - load_policy(tmp_path)(obs, noise)).max() < 1e-5
 
 
 def test_its_card_survives_the_way_through_a_file(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_its_card_survives_the_way_through_a_file(tmp_path: Path) -> None:
     assert validate(PolicyCard, json.loads(json.dumps(to_plain(card)))) == card
 
 
-def test_a_commanded_hand_that_does_not_see_its_target_is_refused() -> None:
+def test_a_gripper_critic_without_width_target_is_refused() -> None:
     fields = {"pose": FieldSpec(shape=(7,))}
     card, _ = card_of(new_learner(True), fields)
     assert isinstance(card.model, LearnedActorConfig)
@@ -116,14 +116,14 @@ def test_to_hold_is_the_entry_of_the_grippers_own_stroke(tmp_path: Path) -> None
     card, parameters = card_of(new_learner(True))
     assert isinstance(card.model, LearnedActorConfig)
     wide = replace(card, model=replace(card.model, gripper_width_max=0.16))
-    seen, answers = observations(), []
+    obs, answers = observations(), []
     for number, one in enumerate((card, wide)):
         folder = tmp_path / str(number)
         folder.mkdir()
         save_actor(folder, one, parameters)
         noise = np.zeros((40, 1, 3), np.float32)
-        answers.append(load_policy(folder)(seen[:, None], noise)[:, 0, 2])
+        answers.append(load_policy(folder)(obs[:, None], noise)[:, 0, 2])
     held = np.abs(answers[0]) < 1.0 - 1e-6
     assert held.any(), "a critic that never holds would prove nothing"
-    np.testing.assert_allclose(answers[0][held], 2.0 * seen[held, 6] / 0.08 - 1.0, atol=1e-5)
-    np.testing.assert_allclose(answers[1][held], 2.0 * seen[held, 6] / 0.16 - 1.0, atol=1e-5)
+    np.testing.assert_allclose(answers[0][held], 2.0 * obs[held, 6] / 0.08 - 1.0, atol=1e-5)
+    np.testing.assert_allclose(answers[1][held], 2.0 * obs[held, 6] / 0.16 - 1.0, atol=1e-5)

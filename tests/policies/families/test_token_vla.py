@@ -65,10 +65,10 @@ def untrained(config: TokenVlaConfig) -> TokenVlaPolicy:
     return module.eval().requires_grad_(False)
 
 
-def seen(
+def observe(
     rows: int, cameras: int = 1, instructions: tuple[str, ...] = INSTRUCTIONS
 ) -> ObservationTensors:
-    """Rows that differ in state, pictures and, in turn, instructions."""
+    """Observations with different states and images, and alternating instructions."""
     rng = np.random.default_rng(0)
     vector = torch.from_numpy(rng.uniform(-1, 1, (rows, 1, 2)).astype(np.float32))
     pictures = torch.from_numpy(rng.integers(0, 256, (cameras, rows, 1, *PICTURE), dtype=np.uint8))
@@ -78,7 +78,7 @@ def seen(
 
 def same(rows: int) -> ObservationTensors:
     """The same row again and again."""
-    one = seen(1)
+    one = observe(1)
     sensors = {name: picture.expand(rows, -1, -1, -1, -1) for name, picture in one.sensors.items()}
     return ObservationTensors(one.vector_BTO.expand(rows, -1, -1), sensors, one.instructions * rows)
 
@@ -92,19 +92,21 @@ def noise(rows: int, seed: int = 0) -> Tensor:
 @BOTH
 @pytest.mark.parametrize("cameras", [1, 2, 3])
 def test_one_to_three_cameras_all_have_a_say(backbone: Path, decoding: str, cameras: int):
-    module, observed = untrained(small(backbone, decoding, cameras)), seen(4, cameras)
-    tokens = module.act(observed, noise(4)).tokens_BHA
-    logits = module.logits(observed, tokens)
+    module, obs = untrained(small(backbone, decoding, cameras)), observe(4, cameras)
+    tokens = module.act(obs, noise(4)).tokens_BHA
+    logits = module.logits(obs, tokens)
     assert logits.shape == (4, 3, 2, 8)
-    for name, picture in observed.sensors.items():
-        other = observed._replace(sensors={**observed.sensors, name: 255 - picture})
+    for name, picture in obs.sensors.items():
+        other = obs._replace(sensors={**obs.sensors, name: 255 - picture})
         assert (module.logits(other, tokens) - logits).abs().max() > 1e-3
 
 
 @BOTH
 def test_at_temperature_zero_noise_has_no_influence_on_the_chunk(backbone: Path, decoding: str):
     module = untrained(small(backbone, decoding))
-    assert torch.equal(module.sample(seen(4), noise(4, 1)), module.sample(seen(4), noise(4, 2)))
+    assert torch.equal(
+        module.sample(observe(4), noise(4, 1)), module.sample(observe(4), noise(4, 2))
+    )
 
 
 @BOTH
@@ -112,9 +114,9 @@ def test_above_it_the_same_noise_gives_the_same_chunk_and_other_noise_another(
     backbone: Path, decoding: str
 ):
     module = untrained(replace(small(backbone, decoding), temperature=1.0))
-    chunk = module.sample(seen(4), noise(4, 1))
-    assert torch.equal(chunk, module.sample(seen(4), noise(4, 1)))
-    assert not torch.equal(chunk, module.sample(seen(4), noise(4, 2)))
+    chunk = module.sample(observe(4), noise(4, 1))
+    assert torch.equal(chunk, module.sample(observe(4), noise(4, 1)))
+    assert not torch.equal(chunk, module.sample(observe(4), noise(4, 2)))
 
 
 @BOTH
@@ -122,8 +124,8 @@ def test_a_sampled_chunk_is_that_of_the_tokens_drawn_by_the_same_noise(
     backbone: Path, decoding: str
 ):
     module = untrained(replace(small(backbone, decoding), temperature=0.7))
-    tokens = module.act(seen(4), noise(4), 0.7).tokens_BHA
-    assert torch.equal(module.sample(seen(4), noise(4)), (2 * tokens - 7) / 8)
+    tokens = module.act(observe(4), noise(4), 0.7).tokens_BHA
+    assert torch.equal(module.sample(observe(4), noise(4)), (2 * tokens - 7) / 8)
 
 
 @BOTH
@@ -131,18 +133,18 @@ def test_a_sampled_chunk_is_that_of_the_tokens_drawn_by_the_same_noise(
 def test_recomputed_log_probabilities_are_the_stored_ones(
     backbone: Path, decoding: str, temperature: float
 ):
-    module, observed = untrained(small(backbone, decoding)), seen(16)
-    drawn = module.act(observed, noise(16), temperature)
-    again = module.log_prob(observed, drawn.tokens_BHA, temperature)
+    module, obs = untrained(small(backbone, decoding)), observe(16)
+    drawn = module.act(obs, noise(16), temperature)
+    again = module.log_prob(obs, drawn.tokens_BHA, temperature)
     assert (again - drawn.log_prob_BHA).abs().max() < 1e-5
     assert drawn.log_prob_BHA.std() > 0.1
 
 
 def test_decoding_with_a_cache_gives_the_logits_of_one_pass_without(backbone: Path):
-    module, observed = untrained(small(backbone, "autoregressive")), seen(8)
-    tokens, cached = module._decode(observed, noise(8), 1.0)
-    assert (module.logits(observed, tokens) - cached).abs().max() < 1e-5
-    assert (module.logits(observed, (tokens + 1) % 8) - cached).abs().max() > 1e-2
+    module, obs = untrained(small(backbone, "autoregressive")), observe(8)
+    tokens, cached = module._decode(obs, noise(8), 1.0)
+    assert (module.logits(obs, tokens) - cached).abs().max() < 1e-5
+    assert (module.logits(obs, (tokens + 1) % 8) - cached).abs().max() > 1e-2
 
 
 @BOTH
@@ -171,11 +173,11 @@ def test_entropy_is_the_mean_surprise_over_all_bins(backbone: Path, decoding: st
 
 def test_an_autoregressive_token_depends_on_those_before_it_alone(backbone: Path):
     module = untrained(small(backbone, "autoregressive"))
-    tokens = module.act(seen(4), noise(4)).tokens_BHA
+    tokens = module.act(observe(4), noise(4)).tokens_BHA
     other = tokens.clone()
     other[:, 1, 0] = (other[:, 1, 0] + 1) % 8
     change_BN = (
-        (module.logits(seen(4), other) - module.logits(seen(4), tokens))
+        (module.logits(observe(4), other) - module.logits(observe(4), tokens))
         .abs()
         .amax(dim=-1)
         .flatten(1)
@@ -187,16 +189,16 @@ def test_an_autoregressive_token_depends_on_those_before_it_alone(backbone: Path
 @pytest.mark.parametrize(("decoding", "sees"), [("parallel", True), ("autoregressive", False)])
 def test_tokens_decoded_in_parallel_see_later_places_too(backbone: Path, decoding: str, sees: bool):
     module, tokens = untrained(small(backbone, decoding)), torch.zeros(4, 3, 2, dtype=torch.long)
-    before = module.logits(seen(4), tokens)[:, 0, 0]
+    before = module.logits(observe(4), tokens)[:, 0, 0]
     module.query_NW[-1] += 1.0
-    change = (module.logits(seen(4), tokens)[:, 0, 0] - before).abs().max().item()
+    change = (module.logits(observe(4), tokens)[:, 0, 0] - before).abs().max().item()
     assert (change > 1e-3) == sees
 
 
 @BOTH
 def test_padding_of_a_shorter_instruction_does_not_change_the_answer(backbone: Path, decoding: str):
     module = untrained(small(backbone, decoding))
-    short = seen(
+    short = observe(
         2, instructions=("open the drawer", "push the blue block to the right and open the drawer")
     )
     tokens = module.act(short, noise(2)).tokens_BHA
@@ -211,7 +213,7 @@ def test_padding_of_a_shorter_instruction_does_not_change_the_answer(backbone: P
 def test_a_policy_that_expects_every_bin_alike_loses_the_logarithm_of_their_number(backbone: Path):
     module = untrained(small(backbone))
     module.head.weight.zero_()
-    batch = Batch(seen(4), noise(4), torch.zeros(4, 3, dtype=torch.bool))
+    batch = Batch(observe(4), noise(4), torch.zeros(4, 3, dtype=torch.bool))
     assert module.loss(batch, np.random.default_rng(0)).item() == pytest.approx(np.log(8), abs=1e-6)
 
 
@@ -219,17 +221,17 @@ def test_a_policy_that_expects_every_bin_alike_loses_the_logarithm_of_their_numb
 def test_the_loss_is_the_mean_surprise_at_the_actions_inside_their_episode(
     backbone: Path, decoding: str
 ):
-    module, observed = untrained(small(backbone, decoding)), seen(4)
+    module, obs = untrained(small(backbone, decoding)), observe(4)
     tokens = torch.arange(24).reshape(4, 3, 2) % 8
     padded = torch.tensor([[False, False, True]] * 3 + [[False, True, True]])
     chunk = torch.where(padded[..., None], 0.9, module.values(tokens))
-    loss = module.loss(Batch(observed, chunk, padded), np.random.default_rng(0))
-    expected = -module.log_prob(observed, tokens)[~padded].mean()
+    loss = module.loss(Batch(obs, chunk, padded), np.random.default_rng(0))
+    expected = -module.log_prob(obs, tokens)[~padded].mean()
     assert loss.item() == pytest.approx(expected.item(), abs=1e-5)
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_bins_start_from_the_last_words_of_the_vocabulary(tmp_path: Path, tied: bool):
+def test_bins_start_from_the_last_entries_of_the_vocabulary(tmp_path: Path, tied: bool):
     folder = write_backbone(tmp_path, tied=tied)
     config = replace(small(folder, "autoregressive"), tokens="vocabulary")
     module = new_module(config, Shapes({"agent": (0, 2)}, 2, None, {"front": PICTURE}))
@@ -241,8 +243,8 @@ def test_bins_start_from_the_last_words_of_the_vocabulary(tmp_path: Path, tied: 
     assert "backbone.head.weight" not in module.state_dict()
 
 
-def test_more_bins_than_words_are_refused(backbone: Path):
-    with pytest.raises(HandoffError, match="has not the 1000"):
+def test_more_bins_than_vocabulary_entries_are_refused(backbone: Path):
+    with pytest.raises(HandoffError, match="smaller than the 1000 bins"):
         untrained(replace(small(backbone), tokens="vocabulary", bins=1000))
 
 
@@ -269,7 +271,7 @@ def test_what_the_configuration_trains_gets_a_gradient_and_nothing_else(
 ):
     config = replace(small(backbone), train_backbone=train)  # type: ignore[arg-type]
     module = new_module(config, Shapes({"agent": (0, 2)}, 2, None, {"front": PICTURE}))
-    batch = Batch(seen(4), noise(4), torch.zeros(4, 3, dtype=torch.bool))
+    batch = Batch(observe(4), noise(4), torch.zeros(4, 3, dtype=torch.bool))
     module.loss(batch, np.random.default_rng(0)).backward()
     moved = {name for name, value in module.named_parameters() if value.grad is not None}
     assert {name for name, value in module.named_parameters() if value.requires_grad} == moved
@@ -293,18 +295,18 @@ def test_sizes_that_make_no_policy_are_named(backbone: Path, changes: dict, mess
 
 
 def test_an_autoregressive_policy_has_no_logits_without_tokens(backbone: Path):
-    with pytest.raises(HandoffError, match="only given tokens"):
-        untrained(small(backbone, "autoregressive")).logits(seen(1))
+    with pytest.raises(HandoffError, match="needs tokens to compute logits"):
+        untrained(small(backbone, "autoregressive")).logits(observe(1))
 
 
 def test_the_likeliest_tokens_are_not_given_log_probabilities(backbone: Path):
     with pytest.raises(HandoffError, match="expected more than 0"):
-        untrained(small(backbone)).act(seen(1), noise(1), 0.0)
+        untrained(small(backbone)).act(observe(1), noise(1), 0.0)
 
 
-def write_told(demos: Path) -> Path:
-    """Two episodes per instruction, left and right, one in the dark and one in the light, which
-    means down and up."""
+def write_instructed(demos: Path) -> Path:
+    """Two episodes per instruction (left, right), one with dark images (down) and one with light
+    ones (up)."""
     fields = {
         "agent": FieldSpec(shape=(2,), unit="m", frame="board"),
         "front": FieldSpec(shape=PICTURE, dtype="uint8", unit="u8"),
@@ -312,7 +314,9 @@ def write_told(demos: Path) -> Path:
     }
     demos.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
-    schema = EpisodeSchema(name="told", streams={"policy": StreamSpec(rate_hz=10.0, fields=fields)})
+    schema = EpisodeSchema(
+        name="instructed", streams={"policy": StreamSpec(rate_hz=10.0, fields=fields)}
+    )
     with EpisodeStore.create(demos / "store.zarr", schema) as store, store.writer() as writer:
         for side, words in enumerate(INSTRUCTIONS):
             for light in (0, 1):
@@ -339,9 +343,9 @@ TRAINING = TrainingConfig(
 )
 
 
-class Told(NamedTuple):
-    """A policy that learned from `write_told`, and what it answers in the dark and the light to
-    both instructions."""
+class TrainedPolicy(NamedTuple):
+    """A policy trained on `write_instructed`, and its chunks for dark and light images and both
+    instructions."""
 
     out: Path
     chunks: np.ndarray
@@ -356,14 +360,14 @@ def asked(out: Path) -> np.ndarray:
 
 
 @pytest.fixture(scope="module", params=["parallel", "autoregressive"])
-def told(
+def trained_policy(
     request: pytest.FixtureRequest, backbone: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Told:
+) -> TrainedPolicy:
     """Trained with 256 bins and a frozen backbone, whose folder is then removed."""
-    folder = tmp_path_factory.mktemp("told")
+    folder = tmp_path_factory.mktemp("instructed")
     shutil.copytree(backbone, folder / "backbone")
     config = replace(small(folder / "backbone", request.param), bins=256)
-    demos, out = write_told(folder / "demos"), folder / "policy"
+    demos, out = write_instructed(folder / "demos"), folder / "policy"
     out.mkdir()
     pretrain(
         PretrainConfig(policy=config, training=TRAINING, validation_fraction=0.0),
@@ -372,27 +376,29 @@ def told(
         no_progress,
     )
     shutil.rmtree(folder / "backbone")
-    return Told(out, asked(out))
+    return TrainedPolicy(out, asked(out))
 
 
-def test_it_answers_two_instructions_and_two_pictures_with_four_chunks(told: Told):
+def test_it_answers_two_instructions_and_two_pictures_with_four_chunks(
+    trained_policy: TrainedPolicy,
+):
     expected = np.array([[0.0, 0.0], [0.0, 0.3], [0.1, 0.0], [0.1, 0.3]])
     # The range of an entry has 256 bins, so its centres are within 1/512 of it.
-    assert np.abs(told.chunks - expected[:, None]).max(axis=(0, 1)) == pytest.approx(
+    assert np.abs(trained_policy.chunks - expected[:, None]).max(axis=(0, 1)) == pytest.approx(
         [0.1 / 512, 0.3 / 512], rel=1e-3
     )
 
 
-def test_a_saved_policy_answers_the_same_whenever_it_is_loaded(told: Told):
-    assert np.array_equal(asked(told.out), told.chunks)
+def test_a_saved_policy_answers_the_same_whenever_it_is_loaded(trained_policy: TrainedPolicy):
+    assert np.array_equal(asked(trained_policy.out), trained_policy.chunks)
 
 
-def test_without_instructions_there_is_no_answer(told: Told):
+def test_without_instructions_there_is_no_answer(trained_policy: TrainedPolicy):
     question = PolicyInput(
         np.zeros((1, 1, 2), np.float32), {"front": np.zeros((1, 1, *PICTURE), np.uint8)}
     )
     with pytest.raises(HandoffError, match="0 instructions for 1 observations"):
-        load_policy(told.out)(question, np.zeros((1, 3, 2), np.float32))
+        load_policy(trained_policy.out)(question, np.zeros((1, 3, 2), np.float32))
 
 
 def test_an_interrupted_training_with_adapters_and_dropout_ends_with_the_same_weights(
@@ -414,7 +420,11 @@ def test_an_interrupted_training_with_adapters_and_dropout_ends_with_the_same_we
     config = PretrainConfig(
         policy=sizes, training=replace(TRAINING, steps=30), validation_fraction=0.0
     )
-    demos, whole, parts = write_told(tmp_path / "demos"), tmp_path / "whole", tmp_path / "parts"
+    demos, whole, parts = (
+        write_instructed(tmp_path / "demos"),
+        tmp_path / "whole",
+        tmp_path / "parts",
+    )
     for out in (whole, parts):
         out.mkdir()
     with pytest.raises(StopError):

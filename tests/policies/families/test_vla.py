@@ -50,14 +50,16 @@ def policy(folder: Path, cameras: int = 1, **options: Any) -> VlaPolicy:
     return VlaPolicy(replace(sizes, **options), shapes)
 
 
-def observed(
+def obs(
     rows: int, cameras: int = 1, words: str = "open the drawer", seed: int = 0
 ) -> ObservationTensors:
     draw = torch.Generator().manual_seed(seed)
     names = [f"camera{number}" for number in range(cameras)]
     shape = (rows, 1, *SIZE, 3)
-    seen = {name: torch.randint(0, 256, shape, dtype=torch.uint8, generator=draw) for name in names}
-    return ObservationTensors(torch.randn(rows, 1, 3, generator=draw), seen, (words,) * rows)
+    observation = {
+        name: torch.randint(0, 256, shape, dtype=torch.uint8, generator=draw) for name in names
+    }
+    return ObservationTensors(torch.randn(rows, 1, 3, generator=draw), observation, (words,) * rows)
 
 
 def noise(rows: int, seed: int = 0) -> Tensor:
@@ -65,7 +67,7 @@ def noise(rows: int, seed: int = 0) -> Tensor:
 
 
 def batch(rows: int = 4) -> Batch:
-    return Batch(observed(rows), noise(rows, 1), torch.zeros(rows, 4, dtype=torch.bool))
+    return Batch(obs(rows), noise(rows, 1), torch.zeros(rows, 4, dtype=torch.bool))
 
 
 def train_adapters(module: VlaPolicy) -> None:
@@ -140,11 +142,11 @@ def test_the_expert_answers_from_a_cache_as_from_the_whole_sequence(
     tmp_path: Path, family: str, every: int
 ):
     module = policy(write_backbone(tmp_path, family=family), self_attention_every=every).eval()
-    told = ("go", "lift the cup")
-    seen, time = observed(2)._replace(instructions=told), torch.tensor([0.3, 0.9])
+    instructions = ("go", "lift the cup")
+    observation, time = obs(2)._replace(instructions=instructions), torch.tensor([0.3, 0.9])
     with torch.no_grad():
-        cached = module.denoise(module.see(seen))(noise(2), time)
-        expected = whole_sequence(module, module.prefix(seen), noise(2), time)
+        cached = module.denoise(module.expert_context(observation))(noise(2), time)
+        expected = whole_sequence(module, module.prefix(observation), noise(2), time)
     assert [layer.cross for layer in module.expert.layers] == (
         [False, False] if every == 1 else [False, True]
     )
@@ -153,26 +155,30 @@ def test_the_expert_answers_from_a_cache_as_from_the_whole_sequence(
 
 
 def test_a_chunk_is_ten_steps_of_euler_each_from_a_fresh_look(folder: Path):
-    module, seen = policy(folder).eval(), observed(2)
+    module, observation = policy(folder).eval(), obs(2)
     sample = noise(2)
     with torch.no_grad():
         for number in range(10):
             time = torch.full((2,), 1.0 - number / 10)
-            sample = sample - module.denoise(module.see(seen))(sample, time) / 10
-        assert torch.allclose(module.sample(seen, noise(2)), sample, atol=1e-5)
+            sample = sample - module.denoise(module.expert_context(observation))(sample, time) / 10
+        assert torch.allclose(module.sample(observation, noise(2)), sample, atol=1e-5)
 
 
-def test_the_same_observation_words_and_noise_give_the_same_chunk(folder: Path):
-    module, seen = policy(folder).eval(), observed(2)
-    assert torch.equal(module.sample(seen, noise(2)), module.sample(seen, noise(2)))
-    assert (module.sample(seen, noise(2)) - module.sample(seen, noise(2, 5))).abs().max() > 1e-2
+def test_the_same_observation_instruction_and_noise_give_the_same_chunk(folder: Path):
+    module, observation = policy(folder).eval(), obs(2)
+    assert torch.equal(module.sample(observation, noise(2)), module.sample(observation, noise(2)))
+    assert (
+        module.sample(observation, noise(2)) - module.sample(observation, noise(2, 5))
+    ).abs().max() > 1e-2
 
 
 def test_a_row_does_not_depend_on_longer_instructions_beside_it(folder: Path):
-    module, seen = policy(folder).eval(), observed(2)
-    both = seen._replace(instructions=("go", "lift the cup and put it on the plate"))
+    module, observation = policy(folder).eval(), obs(2)
+    both = observation._replace(instructions=("go", "lift the cup and put it on the plate"))
     alone = ObservationTensors(
-        seen.vector_BTO[:1], {name: part[:1] for name, part in seen.sensors.items()}, ("go",)
+        observation.vector_BTO[:1],
+        {name: part[:1] for name, part in observation.sensors.items()},
+        ("go",),
     )
     with torch.no_grad():
         assert torch.allclose(
@@ -181,27 +187,29 @@ def test_a_row_does_not_depend_on_longer_instructions_beside_it(folder: Path):
 
 
 @pytest.mark.parametrize("cameras", [1, 2, 3])
-def test_every_camera_is_seen(folder: Path, cameras: int):
-    module, seen = policy(folder, cameras).eval(), observed(1, cameras)
+def test_every_camera_affects_the_chunk(folder: Path, cameras: int):
+    module, observation = policy(folder, cameras).eval(), obs(1, cameras)
     with torch.no_grad():
-        chunk = module.sample(seen, noise(1))
-        for name in seen.sensors:
-            other = seen._replace(sensors={**seen.sensors, name: 255 - seen.sensors[name]})
+        chunk = module.sample(observation, noise(1))
+        for name in observation.sensors:
+            other = observation._replace(
+                sensors={**observation.sensors, name: 255 - observation.sensors[name]}
+            )
             assert (module.sample(other, noise(1)) - chunk).abs().max() > 1e-4
 
 
-def test_the_words_and_the_state_matter(folder: Path):
-    module, seen = policy(folder).eval(), observed(1)
+def test_the_instruction_and_the_state_affect_the_chunk(folder: Path):
+    module, observation = policy(folder).eval(), obs(1)
     with torch.no_grad():
-        chunk = module.sample(seen, noise(1))
+        chunk = module.sample(observation, noise(1))
         for other in (
-            seen._replace(instructions=("go",)),
-            seen._replace(vector_BTO=seen.vector_BTO + 1.0),
+            observation._replace(instructions=("go",)),
+            observation._replace(vector_BTO=observation.vector_BTO + 1.0),
         ):
             assert (module.sample(other, noise(1)) - chunk).abs().max() > 1e-4
 
 
-def test_time_is_told_by_sines_of_periods_from_four_thousandths_to_four():
+def test_time_is_embedded_by_sines_of_periods_from_four_thousandths_to_four():
     # A quarter of the longest period and a whole number of the shortest one.
     assert torch.allclose(
         time_embedding(torch.tensor([1.0]), 4), torch.tensor([[0.0, 1.0, 1.0, 0.0]]), atol=1e-5
@@ -213,7 +221,7 @@ def test_the_loss_is_the_mean_over_the_actions_inside_their_episode(folder: Path
     torch.nn.init.zeros_(module.expert.out.weight)
     torch.nn.init.zeros_(module.expert.out.bias)
     padded = torch.tensor([[False, False, True, True], [False, True, True, True]])
-    rows = Batch(observed(2), noise(2, 1), padded)
+    rows = Batch(obs(2), noise(2, 1), padded)
     draw = np.random.default_rng(3)
     draw.random(2, dtype=np.float32)
     velocity = torch.from_numpy(draw.standard_normal((2, 4, 2), dtype=np.float32)) - rows.chunk_BHA
@@ -264,9 +272,7 @@ def test_an_untrained_adapter_changes_no_answer(folder: Path):
         plain.backbone.state_projections.state_dict()
     )
     with torch.no_grad():
-        assert torch.equal(
-            adapted.sample(observed(2), noise(2)), plain.sample(observed(2), noise(2))
-        )
+        assert torch.equal(adapted.sample(obs(2), noise(2)), plain.sample(obs(2), noise(2)))
 
 
 def test_dropped_units_are_those_of_the_draw(folder: Path):
@@ -291,7 +297,7 @@ def test_half_precision_learns_from_almost_the_same_loss(folder: Path):
 
 def test_fewer_expert_layers_read_the_last_of_their_group(tmp_path: Path):
     module = policy(write_backbone(tmp_path, num_hidden_layers=4), expert_layers=2)
-    assert (module.expert.read, len(module.expert.layers)) == ((1, 3), 2)
+    assert (module.expert.source_layers, len(module.expert.layers)) == ((1, 3), 2)
     # Three quarters of 32.
     assert module.expert.out.in_features == 24
 
@@ -300,7 +306,7 @@ def test_fewer_expert_layers_read_the_last_of_their_group(tmp_path: Path):
     "options", [{"expert_layers": 3}, {"expert_width": 0.1}, {"self_attention_every": 0}]
 )
 def test_an_expert_that_does_not_fit_is_refused(folder: Path, options: dict[str, Any]):
-    with pytest.raises(HandoffError, match="expert: its width"):
+    with pytest.raises(HandoffError, match="expert: width"):
         policy(folder, **options)
 
 
@@ -312,10 +318,10 @@ def test_a_policy_that_sees_nothing_is_refused(folder: Path):
         VlaPolicy(sizes, Shapes({}, 2, None, {}))
 
 
-def test_its_own_instruction_is_said_where_there_is_none(folder: Path):
-    module, seen = policy(folder, instruction="open the drawer").eval(), observed(1)
-    silent = seen._replace(instructions=())
-    assert torch.equal(module.sample(silent, noise(1)), module.sample(seen, noise(1)))
+def test_its_default_instruction_is_used_where_there_is_none(folder: Path):
+    module, observation = policy(folder, instruction="open the drawer").eval(), obs(1)
+    silent = observation._replace(instructions=())
+    assert torch.equal(module.sample(silent, noise(1)), module.sample(observation, noise(1)))
     with pytest.raises(HandoffError, match="0 instructions for 1 observations"):
         policy(folder).sample(silent, noise(1))
 
@@ -362,7 +368,7 @@ def test_at_the_published_sizes_it_has_the_parameters_of_smolvla(tmp_path: Path)
     # head among them.
     assert round(expert / 1e6) == 100
     assert round((whole + 49280 * 960) / 1e6) == 450
-    assert (module.expert.out.in_features, module.backbone.picture_tokens) == (720, 64)
+    assert (module.expert.out.in_features, module.backbone.image_tokens) == (720, 64)
 
 
 TRAINING = TrainingConfig(
@@ -398,8 +404,7 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def moved(demos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy with adapters, trained on a backbone that is no longer there, in another folder than
-    it was saved in."""
+    """A policy with adapters, moved to another folder after its backbone's folder was removed."""
     root = tmp_path_factory.mktemp("moved")
     write_backbone(root / "backbone", tied=True)
     (root / "saved").mkdir()
@@ -408,7 +413,7 @@ def moved(demos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return (root / "saved").rename(root / "elsewhere")
 
 
-def seen_input() -> tuple[PolicyInput, np.ndarray]:
+def policy_input() -> tuple[PolicyInput, np.ndarray]:
     draw = np.random.default_rng(0)
     camera = draw.integers(0, 256, (2, 1, 33, 64, 3), dtype=np.uint8)
     vector = draw.uniform(0, 0.4, (2, 1, 2)).astype(np.float32)
@@ -421,29 +426,29 @@ def test_a_moved_policy_needs_no_other_folder(moved: Path):
         "preprocessor_config.json",
         "tokenizer.json",
     }
-    chunk = load_policy(moved)(*seen_input())
+    chunk = load_policy(moved)(*policy_input())
     assert chunk.shape == (2, 4, 2)
     assert np.isfinite(chunk).all()
 
 
 def test_a_served_policy_is_merged_and_answers_as_the_trained_one(moved: Path):
     module, _ = load_module(moved)
-    seen, draws = seen_input()
-    vector, noises = torch.from_numpy(seen.vector), torch.from_numpy(draws)
-    sensors = {"camera": torch.from_numpy(seen.sensors["camera"])}
+    observation, draws = policy_input()
+    vector, noises = torch.from_numpy(observation.vector), torch.from_numpy(draws)
+    sensors = {"camera": torch.from_numpy(observation.sensors["camera"])}
     with torch.no_grad():
-        expected = module(vector, noises, sensors, seen.instructions).numpy()
+        expected = module(vector, noises, sensors, observation.instructions).numpy()
     assert len(adapters(module)) == 4
     assert read_weights(moved)[
         "backbone.text.layers.0.self_attn.k_proj.lora_B.default.weight"
     ].any()
-    assert np.abs(load_policy(moved)(seen, draws) - expected).max() < 1e-5
+    assert np.abs(load_policy(moved)(observation, draws) - expected).max() < 1e-5
 
 
 def test_a_policy_copied_without_its_backbone_is_named(moved: Path, tmp_path: Path):
     shutil.copytree(moved, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "backbone")
-    with pytest.raises(HandoffError, match="no folder 'backbone' beside the weights"):
+    with pytest.raises(HandoffError, match="no folder 'backbone' next to the weights"):
         load_policy(tmp_path)
 
 

@@ -50,11 +50,11 @@ def assert_same_weights(one: Path, other: Path) -> None:
 
 
 class Resumed(NamedTuple):
-    """A training that was killed at update 37 and gone on with."""
+    """A training that was killed at update 37 and resumed."""
 
     out: Path
     left: set[str]
-    seen: list[int]
+    updates: list[int]
     cpu_seconds: float
 
 
@@ -62,9 +62,9 @@ class Resumed(NamedTuple):
 def resumed(demos: Path, tmp_path_factory: pytest.TempPathFactory) -> Resumed:
     out = tmp_path_factory.mktemp("resumed")
     run_until_killed(37, pretrain, CONFIG, demos, out)
-    left, seen = {path.name for path in out.iterdir()}, []
-    metrics = pretrain(CONFIG, demos, out, lambda done, total, note="": seen.append(done))
-    return Resumed(out, left, seen, metrics["cpu_seconds"])
+    left, updates = {path.name for path in out.iterdir()}, []
+    metrics = pretrain(CONFIG, demos, out, lambda done, total, note="": updates.append(done))
+    return Resumed(out, left, updates, metrics["cpu_seconds"])
 
 
 def test_a_killed_training_leaves_a_checkpoint_and_no_policy(resumed: Resumed):
@@ -72,8 +72,8 @@ def test_a_killed_training_leaves_a_checkpoint_and_no_policy(resumed: Resumed):
     assert not resumed.left & {"config.json", "policy.safetensors"}
 
 
-def test_it_goes_on_from_its_last_checkpoint(resumed: Resumed):
-    assert resumed.seen == list(range(31, 61))
+def test_it_resumes_from_its_last_checkpoint(resumed: Resumed):
+    assert resumed.updates == list(range(31, 61))
 
 
 def test_it_ends_with_the_very_weights_it_would_have_had(finished, resumed: Resumed):
@@ -102,10 +102,10 @@ def test_a_changed_configuration_starts_afresh(demos: Path, tmp_path: Path):
 
     with pytest.raises(StopError):
         pretrain(CONFIG, demos, tmp_path, stop)
-    seen = []
+    updates = []
     changed = replace(CONFIG, training=replace(TRAINING, learning_rate=2e-2))
-    pretrain(changed, demos, tmp_path, lambda done, total, note="": seen.append(done))
-    assert seen[0] == 1
+    pretrain(changed, demos, tmp_path, lambda done, total, note="": updates.append(done))
+    assert updates[0] == 1
 
 
 def test_the_loss_falls(finished):

@@ -21,7 +21,7 @@ from policies.rewards.success_classifier import (
     digest_weights,
     load_classifier,
     probabilities,
-    shifted_pictures,
+    shifted_images,
     to_tensors,
 )
 from policies.rewards.train_success_classifier import (
@@ -49,7 +49,8 @@ from robots.success import (
 )
 from sim.engines.mujoco import MujocoConfig
 from sim.make import find_task
-from sim.recording.play import PlayConfig, play
+from sim.recording.config import PlayConfig
+from sim.recording.play import play
 from tests.policies.kill import run_until_killed
 
 TINY = ClassifierConfig(
@@ -83,8 +84,8 @@ SCHEMA = EpisodeSchema(
 
 
 def write_lamps(path: Path, episodes: int, seed: int) -> Path:
-    """Episodes of ten steps in which a bright spot appears, somewhere in the picture; then the task
-    is solved."""
+    """Episodes of ten steps in which a bright spot appears somewhere in the image when the task is
+    solved."""
     rng = np.random.default_rng(seed)
     with EpisodeStore.create(path, SCHEMA) as store, store.writer() as writer:
         for _ in range(episodes):
@@ -149,15 +150,15 @@ def test_no_episode_is_in_two_parts_and_both_sources_are_in_each(lamps: Labelled
 
 
 def test_demonstrations_alone_are_refused(lamps: LabelledSteps):
-    with pytest.raises(HandoffError, match="Were only demonstrations handed in"):
+    with pytest.raises(HandoffError, match="Were only demonstrations given"):
         split_steps(lamps._replace(by_policy=np.zeros_like(lamps.by_policy)), CONFIG)
 
 
 class Recorder(SuccessClassifier):
-    """Remembers the batches that it is asked about."""
+    """Records the batches that it receives."""
 
     def forward(self, fields: dict[str, torch.Tensor]) -> torch.Tensor:
-        self.seen = fields
+        self.fields = fields
         return super().forward(fields)
 
 
@@ -167,7 +168,7 @@ def test_half_of_a_batch_are_successes(lamps: LabelledSteps):
     )
     classifier = Recorder(rare.observation, TINY)
     classification_loss(classifier, rare, CONFIG, "fp32")(0)
-    bright = classifier.seen["lamp"].flatten(1).amax(dim=1) >= 180
+    bright = classifier.fields["lamp"].flatten(1).amax(dim=1) >= 180
     assert bright.tolist() == [True] * 16 + [False] * 16
 
 
@@ -187,11 +188,11 @@ def test_one_class_alone_is_refused(lamps: LabelledSteps):
 def test_a_shift_repeats_the_edge():
     picture = np.arange(12, dtype=np.uint8).reshape(1, 4, 1, 3).repeat(5, axis=2)
     draws = np.random.default_rng(0)
-    rows = {tuple(shifted_pictures(picture, 1, draws)[0, :, 0, 0].tolist()) for _ in range(50)}
+    rows = {tuple(shifted_images(picture, 1, draws)[0, :, 0, 0].tolist()) for _ in range(50)}
     assert rows == {(0, 3, 6, 9), (0, 0, 3, 6), (3, 6, 9, 9)}
 
 
-def test_it_tells_solved_pictures_of_unseen_episodes(trained: Path, tmp_path: Path):
+def test_it_classifies_images_of_held_out_episodes(trained: Path, tmp_path: Path):
     classifier, card = load_classifier(trained)
     unseen = read_labelled_steps(write_lamps(tmp_path / "store", 20, seed=9), TINY, by_policy=True)
     said = probabilities(classifier, unseen.fields) >= card.detector.threshold
@@ -202,7 +203,7 @@ def test_it_tells_solved_pictures_of_unseen_episodes(trained: Path, tmp_path: Pa
 def test_a_saved_classifier_answers_as_it_did(trained: Path, lamps: LabelledSteps):
     split = split_steps(lamps, CONFIG)
     classifier, card = load_classifier(trained)
-    judge = lamps.rows(split.judge & lamps.by_policy)
+    judge = lamps.rows(split.evaluation & lamps.by_policy)
     report = report_threshold(
         probabilities(classifier, judge.fields), judge.success, judge.episode, card.detector
     )
@@ -228,9 +229,9 @@ def test_a_killed_training_ends_with_the_very_weights_it_would_have_had(
     trained: Path, lamps: LabelledSteps, tmp_path: Path
 ):
     run_until_killed(33, train_lamps, lamps, tmp_path)
-    seen: list[int] = []
-    train_lamps(lamps, tmp_path, lambda done, total, note="": seen.append(done))
-    assert seen == list(range(31, 61))
+    updates: list[int] = []
+    train_lamps(lamps, tmp_path, lambda done, total, note="": updates.append(done))
+    assert updates == list(range(31, 61))
     assert (tmp_path / WEIGHTS).read_bytes() == (trained / WEIGHTS).read_bytes()
 
 
@@ -263,15 +264,13 @@ class Brightness(nn.Module):
         )
 
 
-def test_an_encoder_that_is_handed_in_is_used_and_stays_frozen(
-    lamps: LabelledSteps, tmp_path: Path
-):
+def test_a_given_encoder_is_used_and_stays_frozen(lamps: LabelledSteps, tmp_path: Path):
     report = train_success(CONFIG, lamps, tmp_path, no_progress, {"lamp": Brightness()})
     assert report["precision"] > 0.95
     classifier, card = load_classifier(tmp_path, {"lamp": Brightness(scale=0.0)})
     assert float(classifier.encoders["lamp"].scale) == 2.0  # type: ignore[arg-type]
     assert card.foreign_encoders == ("lamp",)
-    with pytest.raises(HandoffError, match=r"handed in for \[\], expected \['lamp'\]"):
+    with pytest.raises(HandoffError, match=r"given for \[\], expected \['lamp'\]"):
         load_classifier(tmp_path)
 
 
@@ -289,10 +288,10 @@ def test_a_policy_that_never_succeeds_needs_the_share_of_successes_to_come(
     hopeless = lamps.rows(~lamps.by_policy | ~lamps.success)
     with pytest.raises(HandoffError, match="0 successes of"):
         train_success(CONFIG, hopeless, tmp_path, no_progress)
-    told = TrainSuccessConfig(
+    train_config = TrainSuccessConfig(
         classifier=TINY, training=CONFIG.training, precision=0.8, success_share=0.3
     )
-    report = train_success(told, hopeless, tmp_path, no_progress)
+    report = train_success(train_config, hopeless, tmp_path, no_progress)
     assert report["recall_n"] == 0
     assert report["false_positives"] < 0.1
 
@@ -340,8 +339,9 @@ SWITCH = TrainSuccessConfig(
 
 @pytest.fixture(scope="module")
 def switches(tmp_path_factory: pytest.TempPathFactory) -> tuple[LabelledSteps, LabelledSteps]:
-    """Demonstrations, and a clumsy policy that errs away from them; both go on after success."""
-    folder, worlds = tmp_path_factory.mktemp("switch"), MujocoConfig(reward="sparse")
+    """Demonstrations, and an inaccurate policy that deviates from them; both continue after
+    success."""
+    folder, envs = tmp_path_factory.mktemp("switch"), MujocoConfig(reward="sparse")
     task = find_task("flip_switch")
     expert = PlayConfig(
         steps=60,
@@ -350,10 +350,10 @@ def switches(tmp_path_factory: pytest.TempPathFactory) -> tuple[LabelledSteps, L
         slowest=0.99,
         noise=0.0,
         batch=32,
-        worlds=worlds,
+        mujoco=envs,
     )
     clumsy = PlayConfig(
-        steps=60, weights=(0.1, 0.1, 0.1, 0.05, 0.05, 0.6), noise=0.01, batch=64, worlds=worlds
+        steps=60, weights=(0.1, 0.1, 0.1, 0.05, 0.05, 0.6), noise=0.01, batch=64, mujoco=envs
     )
     play(task, range(32), folder / "demos", expert)
     play(task, range(1000, 1064), folder / "policy", clumsy)
@@ -404,10 +404,10 @@ def test_a_threshold_from_demonstrations_is_less_precise_on_a_policys_states_tha
     assert too_easy.false_episodes.k > fair.false_episodes.k
 
 
-def test_a_classifier_is_shown_differences_beside_its_vectors():
+def test_relative_features_are_added_to_the_vectors():
     specs = {"hand": FieldSpec(shape=(3,)), "goal": FieldSpec(shape=(2,))}
     classifier = SuccessClassifier(
-        specs, ClassifierConfig(fields=("hand", "goal"), differences=(("hand", "goal"),))
+        specs, ClassifierConfig(fields=("hand", "goal"), relative_features=(("hand", "goal"),))
     )
     fields = {
         "hand": np.array([[1.0, 2.0, 0.0], [3.0, 4.0, 0.0]]),
@@ -419,14 +419,14 @@ def test_a_classifier_is_shown_differences_beside_its_vectors():
     assert classifier(to_tensors(fields, torch.device("cpu"))).shape == (2,)
 
 
-def test_a_classifier_can_be_shown_the_difference_alone():
+def test_relative_features_can_replace_the_vectors():
     specs = {
         "hand": FieldSpec(shape=(2,)),
         "goal": FieldSpec(shape=(2,)),
         "speed": FieldSpec(shape=(1,)),
     }
     config = ClassifierConfig(
-        fields=tuple(specs), differences=(("hand", "goal"),), differences_only=True
+        fields=tuple(specs), relative_features=(("hand", "goal"),), relative_only=True
     )
     classifier = SuccessClassifier(specs, config).eval()
     classifier.fit({"hand": np.eye(2), "goal": np.zeros((2, 2)), "speed": np.array([[1.0], [3.0]])})
@@ -448,27 +448,27 @@ def test_a_difference_of_unknown_vectors_is_refused():
     with pytest.raises(HandoffError, match="'hand' and 'goal'"):
         SuccessClassifier(
             {"hand": FieldSpec(shape=(2,))},
-            ClassifierConfig(fields=("hand",), differences=(("hand", "goal"),)),
+            ClassifierConfig(fields=("hand",), relative_features=(("hand", "goal"),)),
         )
 
 
-def test_a_classifier_is_shown_close_ups_through_tanh_behind_the_rest():
+def test_scaled_features_are_added_through_tanh_after_the_rest():
     specs = {"hand": FieldSpec(shape=(2,)), "goal": FieldSpec(shape=(2,))}
     config = ClassifierConfig(
-        fields=tuple(specs), differences=(("hand", "goal"),), close_ups=(("goal", 0.5),)
+        fields=tuple(specs), relative_features=(("hand", "goal"),), scaled_features=(("goal", 0.5),)
     )
     classifier = SuccessClassifier(specs, config)
     fields = {"hand": np.zeros((2, 2)), "goal": np.array([[0.5, 100.0], [-0.5, 100.0]])}
     classifier.fit(fields)
-    shown = classifier.normalize.centre.tolist()
-    assert shown == pytest.approx([0.0, 0.0, 0.0, 100.0, 0.0, -100.0, 0.0, 1.0])
+    centre = classifier.normalize.centre.tolist()
+    assert centre == pytest.approx([0.0, 0.0, 0.0, 100.0, 0.0, -100.0, 0.0, 1.0])
     assert classifier(to_tensors(fields, torch.device("cpu"))).shape == (2,)
 
 
 @pytest.mark.parametrize("close_up", [("cube", 0.1), ("hand", 0.0)])
-def test_an_impossible_close_up_is_refused(close_up: tuple[str, float]):
-    with pytest.raises(HandoffError, match="no close-up"):
+def test_an_impossible_scaled_feature_is_refused(close_up: tuple[str, float]):
+    with pytest.raises(HandoffError, match="scaled feature"):
         SuccessClassifier(
             {"hand": FieldSpec(shape=(2,))},
-            ClassifierConfig(fields=("hand",), close_ups=(close_up,)),
+            ClassifierConfig(fields=("hand",), scaled_features=(close_up,)),
         )

@@ -1,4 +1,4 @@
-"""Image-text reward, EPIC distance, scaler and stages, by hand."""
+"""Image-text reward, EPIC distance, scaler and stages against worked numbers."""
 
 from collections.abc import Sequence
 
@@ -24,8 +24,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 class RandomProjection:
-    """Stands in for an image-text model: pictures are projected at random, texts are the given
-    vectors."""
+    """Fake image-text model: images are projected at random, texts are the given vectors."""
 
     def __init__(self, entries: int, texts: dict[str, np.ndarray]) -> None:
         size = len(next(iter(texts.values())))
@@ -99,7 +98,7 @@ def test_embeddings_that_are_no_unit_vectors_are_refused():
 
 
 def test_a_goal_that_is_the_baseline_is_refused():
-    with pytest.raises(HandoffError, match="Do both prompts say the same"):
+    with pytest.raises(HandoffError, match="Do both prompts have the same meaning"):
         image_text_reward(
             RandomProjection(48, {"a cube": GOAL, "the cube": GOAL}), "a cube", "the cube"
         )
@@ -133,27 +132,27 @@ def test_unrelated_rewards_are_about_071_apart():
 
 
 def test_a_reward_that_is_only_shaping_is_refused():
-    with pytest.raises(HandoffError, match="ranks no policies"):
+    with pytest.raises(HandoffError, match="does not rank policies"):
         epic_distance(shaped(np.ones((9, 9)), RNG.standard_normal(9), 0.9), np.eye(9), 0.9)
 
 
 def test_the_scaler_divides_by_the_deviation_of_the_discounted_returns():
-    scaler = RewardScaler(worlds=2, discount=0.5, clip=100.0)
+    scaler = RewardScaler(num_envs=2, discount=0.5, clip=100.0)
     scaler(np.array([1.0, 0.0]), np.array([False, True]))
     scaled = scaler(np.array([2.0, 4.0]), np.array([False, False]))
-    # Returns 1, 0, then .5 + 2 and 4, for the second world began anew.
+    # Returns 1, 0, then .5 + 2 and 4, for the second environment began anew.
     assert scaled == pytest.approx(np.array([2.0, 4.0]) / np.std([1.0, 0.0, 2.5, 4.0]))
 
 
 def test_the_scaler_bounds_its_rewards():
-    scaler = RewardScaler(worlds=100, clip=2.0)
+    scaler = RewardScaler(num_envs=100, clip=2.0)
     reward = np.zeros(100)
     reward[0] = 1.0
     assert scaler(reward, np.ones(100, dtype=bool))[0] == 2.0
 
 
-def test_a_restored_scaler_goes_on_as_before():
-    first, second = RewardScaler(worlds=3), RewardScaler(worlds=3)
+def test_a_restored_scaler_continues():
+    first, second = RewardScaler(num_envs=3), RewardScaler(num_envs=3)
     rewards, dones = RNG.standard_normal((20, 3)), RNG.random((20, 3)) < 0.2
     for reward, done in zip(rewards[:10], dones[:10], strict=True):
         first(reward, done)
@@ -163,7 +162,7 @@ def test_a_restored_scaler_goes_on_as_before():
 
 
 def test_stages_pay_once_each_and_in_order():
-    latch = StageLatch([DetectorConfig(steps=1), DetectorConfig(steps=1)], worlds=1)
+    latch = StageLatch([DetectorConfig(steps=1), DetectorConfig(steps=1)], num_envs=1)
     # Too early, first stage, undone and done again, second stage, and again.
     probabilities = [(0.0, 0.9), (0.9, 0.0), (0.0, 0.0), (0.9, 0.0), (0.0, 0.9), (0.9, 0.9)]
     steps = [latch.update(np.array([probability])) for probability in probabilities]
@@ -172,8 +171,8 @@ def test_stages_pay_once_each_and_in_order():
     assert [bool(step.success[0]) for step in steps] == [False, False, False, False, True, True]
 
 
-def test_stages_of_one_world_begin_anew_without_the_others():
-    latch = StageLatch([DetectorConfig(steps=1)], worlds=2)
+def test_stages_of_one_environment_are_reset_without_the_others():
+    latch = StageLatch([DetectorConfig(steps=1)], num_envs=2)
     latch.update(np.full((2, 1), 0.9))
     latch.reset(np.array([True, False]))
     assert latch.update(np.full((2, 1), 0.9)).reward.tolist() == [1.0, 0.0]

@@ -1,4 +1,4 @@
-"""Demonstrations in the counting worlds."""
+"""Demonstrations in the counting environments."""
 
 from pathlib import Path
 

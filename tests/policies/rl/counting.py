@@ -1,4 +1,4 @@
-"""Worlds whose every number is known."""
+"""Environments whose every number is known."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,14 +8,14 @@ from robots.interfaces import Observation, Step
 from robots.spec import ActionSpec, FieldSpec
 
 LIMIT = 7
-"""Steps after which the counting worlds run into their time limit."""
+"""Steps after which the counting environments run into their time limit."""
 
 
 class Counting:
-    """Worlds that observe their seed and their steps, are paid the step's number, and freeze when
-    they end.
+    """Environments that observe their seed and their steps, are paid the step's number, and freeze
+    when they end.
 
-    World 0 is solved at step 3 of every episode, the others never.
+    Environment 0 is solved at step 3 of every episode, the others never.
     """
 
     rate_hz = 10.0
@@ -30,10 +30,10 @@ class Counting:
         self.seeds, self.steps = np.zeros(num_envs), np.zeros(num_envs)
         self.done: list[tuple[int, list[float]]] = []
 
-    def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> Observation:
-        rows = list(range(self.num_envs)) if worlds is None else list(worlds)
+    def reset(self, seeds: Sequence[int], env_ids: Sequence[int] | None = None) -> Observation:
+        rows = list(range(self.num_envs)) if env_ids is None else list(env_ids)
         self.seeds[rows], self.steps[rows] = seeds, 0
-        return self._seen()
+        return self._obs()
 
     def step(self, action: np.ndarray) -> Step:
         assert action.ndim == 3
@@ -46,11 +46,11 @@ class Counting:
             self.done.append((h, action[:, h, 0].tolist()))
         solved = self._solved()
         return Step(
-            observation=self._seen(),
+            observation=self._obs(),
             reward=rewards,
             terminated=solved,
             truncated=(self.steps >= LIMIT) & ~solved,
-            final_observation=self._seen(),
+            final_observation=self._obs(),
             info={"success": solved},
             executed=executed,
         )
@@ -58,7 +58,7 @@ class Counting:
     def save(self):
         raise NotImplementedError
 
-    def restore(self, state, worlds=None):
+    def restore(self, state, env_ids=None):
         raise NotImplementedError
 
     def close(self) -> None:
@@ -70,5 +70,5 @@ class Counting:
     def _over(self) -> np.ndarray:
         return self._solved() | (self.steps >= LIMIT)
 
-    def _seen(self) -> Observation:
+    def _obs(self) -> Observation:
         return {"seed": self.seeds[:, None].copy(), "step": self.steps[:, None].copy()}

@@ -1,4 +1,4 @@
-"""Arms of the learning checks of offline methods: data, a learner of modest size, and a score.
+"""Arms of the learning checks of offline methods: data, a small learner, and a score.
 
 The networks are smaller, the rates higher and the targets faster than the methods' defaults, so
 that a few thousand updates do what a million do there.
@@ -22,11 +22,11 @@ from policies.rl.replay.trajectory_weighting import (
 )
 from policies.rl.replay.transitions import Sizes
 from robots.wire.steps import Steps
-from tests.beds.bed import Bed, success_rate
-from tests.beds.datasets import random_and_expert
-from tests.beds.maze_walks import maze_walks
-from tests.beds.point_maze import PointMaze
-from tests.beds.point_reach import PointReach
+from tests.toy_envs.datasets import random_and_expert
+from tests.toy_envs.maze_walks import maze_walks
+from tests.toy_envs.point_maze import PointMaze
+from tests.toy_envs.point_reach import PointReach
+from tests.toy_envs.toy_env import ToyEnv, success_rate
 
 SMALL = MlpSizes(hidden=(128, 128), activation="relu", layer_norm=False)
 IQL = IqlConfig(
@@ -72,9 +72,9 @@ def trained(
     return learner
 
 
-def solved(learner: Iql, bed: type[Bed], seed: int) -> float:
+def solved(learner: Iql, toy_env: type[ToyEnv], seed: int) -> float:
     """Share of `EPISODES` that the learner's mean action solves."""
-    return success_rate(bed(20, 1000 + seed), learner.act, EPISODES)
+    return success_rate(toy_env(20, 1000 + seed), learner.act, EPISODES)
 
 
 def maze_success(
@@ -122,11 +122,11 @@ def reach_success(
     One reward of 1 at the end, discount .97; 3,000 updates, b 3 and w .7, as IQL has them outside
     mazes.
     """
-    sizes = Sizes(observation=7, action=3, differences=((0, 2, 2, 0.2), (2, 4, 2, 0.2)))
+    sizes = Sizes(observation=7, action=3, relative_features=((0, 2, 2, 0.2), (2, 4, 2, 0.2)))
     replay = filled(
         random_and_expert(PointReach, episodes, expert_share, seed=seed), sizes, 0.97, 0.0
     )
-    config = replace(IQL, level=0.7, inverse_temperature=3.0)
+    config = replace(IQL, expectile=0.7, inverse_temperature=3.0)
     return solved(
         trained(config, replay, sizes, OfflineConfig(updates=3000), weighting, seed),
         PointReach,

@@ -41,12 +41,12 @@ def assert_same(replay: Replay, slow: SlowReplay) -> None:
     got = replay.transitions(slots)
     wanted = [slow.transition(serial) for serial in slow.stored()]
     columns = {
-        "observation": got.seen.vector_BO,
+        "observation": got.obs.vector_BO,
         "action": got.action_BA,
         "reward": got.reward_B,
         "toggles": got.toggles_B,
         "discount": got.discount_B,
-        "next_observation": got.next_seen.vector_BO,
+        "next_observation": got.next_obs.vector_BO,
         "demo": got.demo_B,
         "intervention": got.intervention_B,
         "mc_return": got.extra["mc_return"],

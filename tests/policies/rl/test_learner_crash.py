@@ -16,8 +16,6 @@ from policies.rl.hil.learner import STATE
 from real.hil.actor import Actor, ActorStep
 from real.hil.journal import Journal
 from real.hil.learner_client import LearnerClient
-from tests.beds.point_reach import PointReach
-from tests.beds.vec_env import BedActions, BedEnv, ExpertOperator
 from tests.policies.rl.training import (
     LONG,
     TOKEN,
@@ -29,6 +27,8 @@ from tests.policies.rl.training import (
     link_config,
     loaded,
 )
+from tests.toy_envs.point_reach import PointReach
+from tests.toy_envs.vec_env import ExpertOperator, ToyActions, ToyVecEnv
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -78,17 +78,17 @@ def test_a_killed_learner_loses_and_doubles_nothing_and_the_actor_never_waits_fo
     folder, port = tmp_path / "learner", free_port()
     learner = LearnerProcess(folder, port)
     acted: list[ActorStep] = []
-    env = BedEnv(PointReach)
+    env = ToyVecEnv(PointReach)
     with (
         Journal(tmp_path / "journal") as journal,
         LearnerClient(journal, link_config(port), TOKEN, tmp_path) as link,
     ):
         actor = Actor(
             env,
-            ExpertOperator(env.bed, 10, 3),
+            ExpertOperator(env.toy_env, 10, 3),
             journal,
             link,
-            actions=BedActions(env.bed),
+            actions=ToyActions(env.toy_env),
             clock=Counted(0.01),
             watch=acted.append,
         )

@@ -1,9 +1,9 @@
 """D1: DPPO lifts a weak diffusion policy; beside it PPO on a Gaussian from the same demonstrations.
 
 BimodalReach, demonstrations of which 45 % run straight into the obstacle, so that what imitates
-them solves about half. 200,000 steps of practice in 50 worlds. Asked for, seeds 0 to 4: DPPO solves
-at least 90 % at its end, and significantly more (AdaStop) than the policy it began as; and it is
-steadier than PPO on a Gaussian whose mean imitated the same
+them solves about half. 200,000 steps of practice in 50 environments. Asked for, seeds 0 to 4: DPPO
+solves at least 90 % at its end, and significantly more (AdaStop) than the policy it began as; and
+it is steadier than PPO on a Gaussian whose mean imitated the same
 demonstrations: the worst stretch of its practice, once the policy learns, is better (AdaStop). At
 first the third was who got further.
 
@@ -32,37 +32,37 @@ from policies.rl.on_policy.config import DppoConfig, OnPolicyConfig, PpoConfig
 from policies.rl.on_policy.diffusion_actor import DenoisingActor
 from policies.rl.on_policy.gaussian_actor import GaussianActor
 from policies.rl.on_policy.ppo import OnPolicyLearner
-from tests.beds.bed import rollouts, success_rate
-from tests.beds.bimodal_reach import BimodalReach, detours
-from tests.beds.practice import practice
-from tests.beds.race import better, runs
+from tests.toy_envs.bimodal_reach import BimodalReach, detours
+from tests.toy_envs.comparison import better, runs
+from tests.toy_envs.rollout_env import toy_collector
+from tests.toy_envs.toy_env import rollouts, success_rate
 
 pytestmark = pytest.mark.slow
 
-WORLDS, DECISIONS, ROLLOUTS = 50, 100, 40
+NUM_ENVS, DECISIONS, ROLLOUTS = 50, 100, 40
 EPISODES = 200
 WIDE, SHIFT = np.array([2.0, 1.0], np.float32), np.array([1.0, 0.0], np.float32)
 DPPO = OnPolicyConfig(
     ppo=PpoConfig(clip=0.1),
-    least_clip=0.01,
-    actor_rate=3e-4,
+    clip_min=0.01,
+    actor_learning_rate=3e-4,
     batch_size=1000,
     epochs=5,
-    critic_warm_up=2,
+    critic_warmup_rollouts=2,
 )
 """Wider clips and a higher rate than released: 5,000 decisions a rollout where DPPO has ten times
 as many."""
 PPO = OnPolicyConfig(
     ppo=PpoConfig(clip=0.2),
-    least_clip=None,
+    clip_min=None,
     batch_size=500,
     epochs=5,
-    critic_warm_up=2,
+    critic_warmup_rollouts=2,
     target_kl=0.1,
 )
 
 
-class Practised(NamedTuple):
+class Finetuned(NamedTuple):
     """What a run came to."""
 
     solved: float
@@ -74,7 +74,9 @@ class Practised(NamedTuple):
     def worst(self) -> float:
         """Mean success of the worst five rollouts in a row, of those behind the critic's
         warm-up."""
-        return float(np.convolve(self.curve[DPPO.critic_warm_up :], np.full(5, 0.2), "valid").min())
+        return float(
+            np.convolve(self.curve[DPPO.critic_warmup_rollouts :], np.full(5, 0.2), "valid").min()
+        )
 
 
 def see(observation: np.ndarray) -> torch.Tensor:
@@ -84,8 +86,8 @@ def see(observation: np.ndarray) -> torch.Tensor:
 
 def shown(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """What 50 demonstrations saw and did."""
-    bed = BimodalReach(10, seed)
-    steps = rollouts(bed, detours(bed, seed, straight=0.45), 50, demo=True)
+    toy_env = BimodalReach(10, seed)
+    steps = rollouts(toy_env, detours(toy_env, seed, straight=0.45), 50, demo=True)
     observation, action = (
         np.concatenate([getattr(one, name) for one in steps]) for name in ("observation", "action")
     )
@@ -105,13 +107,13 @@ def imitating(seed: int, updates: int = 2000) -> DiffusionPolicy:
         network=MlpConfig(width=128, blocks=2),
     )
     policy = DiffusionPolicy(config, Shapes.of_vector(2, 2, None))
-    seen, action = shown(seed)
+    obs, action = shown(seed)
     optimizer = torch.optim.AdamW(policy.denoiser.parameters(), 1e-3)
     draw = np.random.default_rng([seed, 1])
     for _ in range(updates):
-        rows = torch.from_numpy(draw.integers(0, len(seen), 256))
+        rows = torch.from_numpy(draw.integers(0, len(obs), 256))
         batch = Batch(
-            ObservationTensors(seen[rows]),
+            ObservationTensors(obs[rows]),
             action[rows, None],
             torch.zeros(256, 1, dtype=torch.bool),
         )
@@ -129,20 +131,20 @@ def critic(seed: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(128, 1))
 
 
-def practised(
+def finetuned(
     seed: int, actor, config: OnPolicyConfig, rollouts_made: int = ROLLOUTS
 ) -> list[float]:
     """Learns; returns the success of practice, rollout by rollout."""
     value = critic(seed)
-    collector = practice(
-        BimodalReach(WORLDS, 1000 + seed), actor, value, see, config.discount, seed
+    collector = toy_collector(
+        BimodalReach(NUM_ENVS, 1000 + seed), actor, value, see, config.discount, seed
     )
     learner = OnPolicyLearner(config, actor, value, seed)
     curve = []
     for _ in range(rollouts_made):
         rollout = collector.rollout(DECISIONS)
         collector.statistics.flush()
-        newest = collector.statistics.ended[-WORLDS:]
+        newest = collector.statistics.ended[-NUM_ENVS:]
         curve.append(float(np.mean([one.success for one in newest] or [0.0])))
         learner.update(rollout)
     return curve
@@ -160,13 +162,13 @@ def solved(seed: int, actor) -> float:
     return success_rate(BimodalReach(50, 2000 + seed), act, EPISODES)
 
 
-def dppo(seed: int, rollouts_made: int = ROLLOUTS) -> Practised:
+def dppo(seed: int, rollouts_made: int = ROLLOUTS) -> Finetuned:
     actor = DenoisingActor(imitating(seed), DppoConfig(steps=10, frozen_steps=5))
-    curve = practised(seed, actor, DPPO, rollouts_made)
-    return Practised(solved(seed, actor), curve)
+    curve = finetuned(seed, actor, DPPO, rollouts_made)
+    return Finetuned(solved(seed, actor), curve)
 
 
-def gaussian_ppo(seed: int) -> Practised:
+def gaussian_ppo(seed: int) -> Finetuned:
     torch.manual_seed(seed)
     mean = nn.Sequential(
         nn.Flatten(),
@@ -176,16 +178,16 @@ def gaussian_ppo(seed: int) -> Practised:
         nn.Mish(),
         nn.Linear(128, 2),
     )
-    seen, action = shown(seed)
+    obs, action = shown(seed)
     optimizer, draw = torch.optim.Adam(mean.parameters(), 1e-3), np.random.default_rng([seed, 1])
     for _ in range(2000):
-        rows = torch.from_numpy(draw.integers(0, len(seen), 256))
+        rows = torch.from_numpy(draw.integers(0, len(obs), 256))
         optimizer.zero_grad()
-        mse_loss(mean(seen[rows]), action[rows]).backward()
+        mse_loss(mean(obs[rows]), action[rows]).backward()
         optimizer.step()
     actor = GaussianActor(mean, 2, std=0.3)
-    curve = practised(seed, actor, PPO)
-    return Practised(solved(seed, actor), curve)
+    curve = finetuned(seed, actor, PPO)
+    return Finetuned(solved(seed, actor), curve)
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +195,7 @@ def scores() -> dict[str, list[float]]:
     found = runs(
         {"dppo": dppo, "imitation": partial(dppo, rollouts_made=0), "gaussian": gaussian_ppo}
     )
-    columns = {name: [one.solved for one in practised] for name, practised in found.items()}
+    columns = {name: [one.solved for one in finetuned] for name, finetuned in found.items()}
     return columns | {
         f"{name} at worst": [one.worst for one in found[name]] for name in ("dppo", "gaussian")
     }
@@ -204,5 +206,5 @@ def test_dppo_lifts_a_weak_policy(scores: dict[str, list[float]]) -> None:
     assert better(scores, "dppo", "imitation")
 
 
-def test_dppo_practises_more_steadily_than_a_gaussian(scores: dict[str, list[float]]) -> None:
+def test_dppo_trains_more_steadily_than_a_gaussian(scores: dict[str, list[float]]) -> None:
     assert better(scores, "dppo at worst", "gaussian at worst")

@@ -28,9 +28,9 @@ from policies.rl.networks.config import MlpSizes
 from policies.rl.offline.train import OfflineConfig, fit_features, learn_offline
 from policies.rl.replay.buffer import Replay, sizes_of
 from policies.rl.replay.config import ReplayConfig
-from tests.beds.bed import rollouts
-from tests.beds.bimodal_reach import BimodalReach, detours, passed_above
-from tests.beds.race import better, race
+from tests.toy_envs.bimodal_reach import BimodalReach, detours, passed_above
+from tests.toy_envs.comparison import better, compare
+from tests.toy_envs.toy_env import rollouts
 
 pytestmark = pytest.mark.slow
 
@@ -55,9 +55,9 @@ EPISODES = 100
 def travelled(seed: int, config: EdpConfig, notes: Path) -> float:
     """Mean return of a learner, drawn actions; the shares of episodes over and under the obstacle
     go to a file."""
-    bed = BimodalReach(20, seed)
+    toy_env = BimodalReach(20, seed)
     replay = Replay(ReplayConfig(capacity=20_000, discount=0.97), 2, 2)
-    for steps in rollouts(bed, detours(bed, seed, straight=STRAIGHT), 400):
+    for steps in rollouts(toy_env, detours(toy_env, seed, straight=STRAIGHT), 400):
         replay.append(steps)
     learner = Edp(config, sizes_of(replay), seed)
     fit_features(learner.networks.features, replay)
@@ -69,7 +69,7 @@ def travelled(seed: int, config: EdpConfig, notes: Path) -> float:
         outcome = test.step(learner.act(test.observe(), draw))
         made += running * outcome.reward
         running &= ~(outcome.terminated | outcome.truncated)
-        # A world that has ended starts anew; what it does then is no part of the path.
+        # An environment that has ended starts anew; what it does then is no part of the path.
         places.append(np.where(running[:, None], test.point, places[-1]))
     side = passed_above(np.array(places))
     notes.mkdir(exist_ok=True)
@@ -80,7 +80,7 @@ def travelled(seed: int, config: EdpConfig, notes: Path) -> float:
 
 
 def test_edp_keeps_both_ways_and_is_faster_than_its_data(tmp_path: Path):
-    scores = race(
+    scores = compare(
         {
             "edp": partial(travelled, config=EDP, notes=tmp_path / "edp"),
             "clone": partial(travelled, config=CLONE, notes=tmp_path / "clone"),

@@ -31,19 +31,19 @@ from policies.rl.generative.config import BehaviourConfig, ExpoConfig
 from policies.rl.generative.expo import Expo
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import OnlineConfig, SacConfig
-from policies.rl.off_policy.online import Batches, Learner, Progressed, learn_online
+from policies.rl.off_policy.online import Learner, MinibatchSampler, OnlineProgress, learn_online
 from policies.rl.replay.buffer import Replay
 from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
 from robots.wire.steps import Steps
-from tests.beds.bed import rollouts
-from tests.beds.pendulum import Pendulum, mean_return
-from tests.beds.person import uniform
-from tests.beds.race import better, race
+from tests.toy_envs.comparison import better, compare
+from tests.toy_envs.pendulum import Pendulum, mean_return
+from tests.toy_envs.person import uniform
+from tests.toy_envs.toy_env import rollouts
 
 pytestmark = pytest.mark.slow
 
-STEPS, IMITATION, EVERY, WORLDS = 1_500, 500, 250, 2
+STEPS, IMITATION, EVERY, NUM_ENVS = 1_500, 500, 250, 2
 ONLINE = OnlineConfig(
     batch_size=64, demo_share=0.5, minibatches=4, updates_per_step=0.5, training_starts=0
 )
@@ -86,16 +86,18 @@ def score(seed: int, config: ExpoConfig) -> float:
     expo.networks.features.fit(torch.tensor([-1.0, -1.0, -8.0]), torch.tensor([1.0, 1.0, 8.0]))
     for number in range(IMITATION):
         expo.imitate(offline.sample(ONLINE.batch_size, np.random.default_rng([seed, 3, number])))
-    practised, returns = Pendulum(WORLDS, seed), []
+    finetuned, returns = Pendulum(NUM_ENVS, seed), []
 
     def collect(learner: Learner, draw: np.random.Generator) -> Steps:
-        return lighter(practised.transition(learner.act(practised.observe(), draw))[0])
+        return lighter(finetuned.transition(learner.act(finetuned.observe(), draw))[0])
 
-    def watch(progressed: Progressed, metrics: dict[str, object]) -> None:
+    def watch(progressed: OnlineProgress, metrics: dict[str, object]) -> None:
         if progressed.steps % EVERY == 0:
             returns.append(mean_return(Pendulum(20, seed=77), expo.act, 20))
 
-    learn_online(expo, Batches(ONLINE, replay, offline), collect, ONLINE, STEPS, seed, watch)
+    learn_online(
+        expo, MinibatchSampler(ONLINE, replay, offline), collect, ONLINE, STEPS, seed, watch
+    )
     return float(np.mean(returns))
 
 
@@ -108,6 +110,6 @@ ARMS = {
 
 
 def test_expo_beats_its_base_and_the_greatest_value_beats_the_policys() -> None:
-    scores = race(ARMS)
+    scores = compare(ARMS)
     assert better(scores, "expo", "base only")
     assert better(scores, "expo", "policy backup")

@@ -33,8 +33,8 @@ import pytest
 
 from policies.rl.networks.config import MlpSizes
 from policies.rl.offline.config import IqlConfig
-from tests.beds.race import Arm, better, race
 from tests.policies.rl.offline_arms import IQL, MAZE_IQL, SMALL, largest_value, maze_success
+from tests.toy_envs.comparison import Arm, better, compare
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,7 @@ def successes() -> dict[str, list[float]]:
         normed = replace(config, tau=MAZE_IQL.tau, critic=NORMED, value_network=NORMED)
         return partial(maze_success, config=normed, updates=6000)
 
-    return race({"iql": arm(IQL), "chi2": arm(CHI2), "tv": arm(TV)})
+    return compare({"iql": arm(IQL), "chi2": arm(CHI2), "tv": arm(TV)})
 
 
 @pytest.mark.parametrize("name", ["tv", "chi2"])
@@ -61,7 +61,7 @@ def test_fdvl_solves_what_iql_solves(name: str, successes: dict[str, list[float]
 
 @pytest.fixture(scope="module")
 def sizes() -> dict[str, list[float]]:
-    return race(
+    return compare(
         {
             "chi2": partial(largest_value, config=CHI2),
             "tv": partial(largest_value, config=TV),

@@ -21,14 +21,14 @@ import pytest
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import OnlineConfig, SacConfig
 from policies.rl.off_policy.gsde import GsdeSac
-from policies.rl.off_policy.online import Batches, Learner, learn_online
+from policies.rl.off_policy.online import Learner, MinibatchSampler, learn_online
 from policies.rl.off_policy.sac import Sac
 from policies.rl.replay.buffer import Replay
 from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
 from robots.wire.steps import Steps
-from tests.beds.pendulum import Pendulum, mean_return
-from tests.beds.race import race
+from tests.toy_envs.comparison import compare
+from tests.toy_envs.pendulum import Pendulum, mean_return
 
 pytestmark = pytest.mark.slow
 
@@ -56,16 +56,16 @@ def swung(seed: int, gsde: int, shakes: Path) -> float:
         gsde=gsde,
     )
     learner = (GsdeSac if gsde else Sac)(config, Sizes(observation=3, action=1), seed)
-    bed, actions, first = Pendulum(1, seed), [], []
+    toy_env, actions, first = Pendulum(1, seed), [], []
 
     def collect(one: Learner, draw: np.random.Generator) -> Steps:
-        first.append(bed.steps[0] == 0)
-        actions.append(one.act(bed.observe(), draw)[0, 0])
-        return bed.transition(np.array([[actions[-1]]]))[0]
+        first.append(toy_env.steps[0] == 0)
+        actions.append(one.act(toy_env.observe(), draw)[0, 0])
+        return toy_env.transition(np.array([[actions[-1]]]))[0]
 
     online = OnlineConfig(batch_size=128, demo_share=0.0, training_starts=200)
     replay = Replay(ReplayConfig(capacity=STEPS, discount=0.98), 3, 1)
-    learn_online(learner, Batches(online, replay), collect, online, STEPS, seed)
+    learn_online(learner, MinibatchSampler(online, replay), collect, online, STEPS, seed)
     changes = np.abs(np.diff(actions))[~np.array(first)[1:]]
     (shakes / f"{gsde}-{seed}").write_text(str(changes.mean()))
     return mean_return(Pendulum(100, 1000 + seed), learner.act, 100)
@@ -73,7 +73,7 @@ def swung(seed: int, gsde: int, shakes: Path) -> float:
 
 def test_it_reaches_what_sac_reaches_with_half_the_shaking(tmp_path: Path) -> None:
     arms = {"sac": 0, "gsde": HOLD, "every step": 1}
-    returns = race(
+    returns = compare(
         {name: partial(swung, gsde=gsde, shakes=tmp_path) for name, gsde in arms.items()}
     )
     shakes = {

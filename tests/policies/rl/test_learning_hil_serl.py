@@ -13,8 +13,8 @@ look at seed 0), five seeds:
 - with the toggles' penalty the hand turns round less often per episode of training than with a
   penalty of 0.
 
-Unlike the released code: networks of 64 units, batch 128, ten worlds side by side, returns over
-three steps instead of one, and the policy acts with a running mean of its weights.
+Unlike the released code: networks of 64 units, batch 128, ten environments side by side, returns
+over three steps instead of one, and the policy acts with a running mean of its weights.
 """
 
 from collections import Counter
@@ -27,17 +27,17 @@ import pytest
 from policies.rl.collection.episode_statistics import EpisodeStatistics
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import GripperConfig, OnlineConfig, SacConfig
-from policies.rl.off_policy.online import Batches, Learner, learn_online
+from policies.rl.off_policy.online import Learner, MinibatchSampler, learn_online
 from policies.rl.off_policy.sac import Sac
 from policies.rl.replay.buffer import Replay
 from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
 from robots.wire.learner import RECENT_EPISODES
 from robots.wire.steps import Steps
-from tests.beds.bed import demonstrations, success_rate
-from tests.beds.person import Person, PersonConfig, collector
-from tests.beds.point_reach import PointReach
-from tests.beds.race import better, runs
+from tests.toy_envs.comparison import better, runs
+from tests.toy_envs.person import Person, PersonConfig, collector
+from tests.toy_envs.point_reach import PointReach
+from tests.toy_envs.toy_env import demonstrations, success_rate
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ STEPS = 15_000
 DISCOUNT = 0.92
 """An episode takes a fifth of the control steps of one on a robot, so the future is discounted
 faster than by .97."""
-WORLDS = 10
+NUM_ENVS = 10
 PERSON = PersonConfig(probability=0.5, half_life=20_000)
 """At the end of a run they step in with a probability of .30 per step at which they see failure
 coming."""
@@ -78,7 +78,9 @@ def new_learner(seed: int, penalty: float = -0.02) -> Sac:
         actor_ema=0.999,
     )
     return Sac(
-        config, Sizes(observation=7, action=3, differences=((0, 2, 2, 0.2), (2, 4, 2, 0.2))), seed
+        config,
+        Sizes(observation=7, action=3, relative_features=((0, 2, 2, 0.2), (2, 4, 2, 0.2))),
+        seed,
     )
 
 
@@ -89,10 +91,10 @@ def trained(seed: int, demos: int, person: bool, penalty: float = -0.02) -> Trai
     replay, shown = Replay(buffer, 7, 3), Replay(buffer, 7, 3)
     for steps in demonstrations(PointReach(1, 1000 + seed), demos):
         shown.append(steps)
-    bed, statistics = PointReach(WORLDS, seed), EpisodeStatistics(keep=RECENT_EPISODES)
+    toy_env, statistics = PointReach(NUM_ENVS, seed), EpisodeStatistics(keep=RECENT_EPISODES)
     toggles: Counter[int] = Counter()
     ended: list[int] = []
-    act = collector(bed, Person(bed, PERSON, seed) if person else None)
+    act = collector(toy_env, Person(toy_env, PERSON, seed) if person else None)
 
     def collect(one: Learner, draw: np.random.Generator) -> Steps:
         steps = act(one, draw)
@@ -101,7 +103,7 @@ def trained(seed: int, demos: int, person: bool, penalty: float = -0.02) -> Trai
         ended.extend(steps.episode[steps.terminated | steps.truncated].tolist())
         return steps
 
-    learn_online(learner, Batches(ONLINE, replay, shown), collect, ONLINE, STEPS, seed)
+    learn_online(learner, MinibatchSampler(ONLINE, replay, shown), collect, ONLINE, STEPS, seed)
     success = success_rate(PointReach(50, 2000 + seed), learner.act, 100)
     return Trained(
         success,
@@ -112,13 +114,13 @@ def trained(seed: int, demos: int, person: bool, penalty: float = -0.02) -> Trai
 
 def help_of_the_untrained(seed: int) -> float:
     """Share of steps in which the person of a run's end acts, the policy being untrained."""
-    bed, learner = PointReach(WORLDS, seed), new_learner(seed)
+    toy_env, learner = PointReach(NUM_ENVS, seed), new_learner(seed)
     statistics = EpisodeStatistics(keep=RECENT_EPISODES)
-    person = Person(bed, PERSON, seed)
+    person = Person(toy_env, PERSON, seed)
     person.made = STEPS
-    collect = collector(bed, person)
+    collect = collector(toy_env, person)
     while statistics.episodes < RECENT_EPISODES:
-        draw = np.random.default_rng([seed, statistics.episodes, int(bed.steps[0])])
+        draw = np.random.default_rng([seed, statistics.episodes, int(toy_env.steps[0])])
         statistics.add_steps(collect(learner, draw))
     return statistics.intervention_rate()
 
@@ -132,12 +134,12 @@ def test_a_person_and_demonstrations_teach_what_neither_alone_does() -> None:
             "no penalty": partial(trained, demos=20, person=True, penalty=0.0),
         }
     )
-    told = str(results)
+    text = str(results)
     success = {name: [one.success for one in values] for name, values in results.items()}
-    assert np.mean(success["hil-serl"]) >= 0.95, told
-    assert better(success, "hil-serl", "rlpd"), told
-    assert better(success, "rlpd", "sac"), told
-    assert np.mean([one.interventions for one in results["hil-serl"]]) < 0.05, told
+    assert np.mean(success["hil-serl"]) >= 0.95, text
+    assert better(success, "hil-serl", "rlpd"), text
+    assert better(success, "rlpd", "sac"), text
+    assert np.mean([one.interventions for one in results["hil-serl"]]) < 0.05, text
     assert min(help_of_the_untrained(seed) for seed in range(5)) > 0.1
     toggles = {name: [one.toggles for one in values] for name, values in results.items()}
-    assert better(toggles, "no penalty", "hil-serl"), told
+    assert better(toggles, "no penalty", "hil-serl"), text

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from policies.rl.replay.trajectory_weighting import TrajectoryWeightingConfig
-from tests.beds.race import better, race
 from tests.policies.rl.offline_arms import MAZE_IQL, maze_success
+from tests.toy_envs.comparison import better, compare
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ ARMS = {
 
 
 def test_iql_puts_walks_together_and_clones_do_not():
-    scores = race(ARMS)
+    scores = compare(ARMS)
     assert np.mean(scores["iql"]) >= 0.7
     assert np.mean(scores["best_tenth_cloned"]) <= 0.2
     assert better(scores, "iql", "best_tenth_cloned")

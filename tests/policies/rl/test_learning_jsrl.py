@@ -16,16 +16,16 @@ import pytest
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import OnlineConfig, SacConfig
 from policies.rl.off_policy.jsrl import GuideSchedule, JsrlConfig
-from policies.rl.off_policy.online import Batches, Learner, Progressed, learn_online
+from policies.rl.off_policy.online import Learner, MinibatchSampler, OnlineProgress, learn_online
 from policies.rl.off_policy.sac import Sac
 from policies.rl.replay.buffer import Replay
 from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
 from robots.wire.steps import Steps
-from tests.beds.bed import success_rate
-from tests.beds.person import expert_with
-from tests.beds.point_maze import PointMaze
-from tests.beds.race import better, race
+from tests.toy_envs.comparison import better, compare
+from tests.toy_envs.person import expert_with
+from tests.toy_envs.point_maze import PointMaze
+from tests.toy_envs.toy_env import success_rate
 
 pytestmark = pytest.mark.slow
 
@@ -55,43 +55,43 @@ def learned(seed: int, config: JsrlConfig) -> float:
         log_std_max=2.0,
     )
     learner = Sac(sac, Sizes(observation=2, action=2), seed)
-    schedule, bed = GuideSchedule(config, seed), PointMaze(1, seed)
-    guide = expert_with(bed, SKILL, seed)
+    schedule, toy_env = GuideSchedule(config, seed), PointMaze(1, seed)
+    guide = expert_with(toy_env, SKILL, seed)
 
     def collect(one: Learner, draw: np.random.Generator) -> Steps:
-        shown = bed.observe()
-        action = schedule.act(bed.episode, bed.steps, guide(shown), one.act(shown, draw))
-        steps = bed.transition(action)[0]
+        shown = toy_env.observe()
+        action = schedule.act(toy_env.episode, toy_env.steps, guide(shown), one.act(shown, draw))
+        steps = toy_env.transition(action)[0]
         return steps._replace(reward=steps.reward - 1.0)
 
-    def watch(progress: Progressed, metrics: dict[str, object]) -> None:
+    def watch(progress: OnlineProgress, metrics: dict[str, object]) -> None:
         if config.max_horizon and progress.steps % EVALUATE_EVERY == 0:
-            schedule.evaluated(together(learner, schedule, progress.steps))
+            schedule.record_evaluation(together(learner, schedule, progress.steps))
 
     online = OnlineConfig(batch_size=128, demo_share=0.0, training_starts=200)
     replay = Replay(ReplayConfig(capacity=STEPS), 2, 2)
-    learn_online(learner, Batches(online, replay), collect, online, STEPS, seed, watch)
+    learn_online(learner, MinibatchSampler(online, replay), collect, online, STEPS, seed, watch)
     return success_rate(PointMaze(50, 2000 + seed), learner.act, EPISODES)
 
 
 def together(learner: Sac, schedule: GuideSchedule, seed: int) -> float:
     """Mean return (here success) of guide and learner, without exploration."""
-    bed = PointMaze(schedule.config.episodes, 10_000 + seed)
-    guide = expert_with(bed, SKILL, 10_000 + seed)
+    toy_env = PointMaze(schedule.config.episodes, 10_000 + seed)
+    guide = expert_with(toy_env, SKILL, 10_000 + seed)
 
     def act(shown: np.ndarray) -> np.ndarray:
-        return schedule.act(bed.episode, bed.steps, guide(shown), learner.act(shown))
+        return schedule.act(toy_env.episode, toy_env.steps, guide(shown), learner.act(shown))
 
-    return success_rate(bed, act, schedule.config.episodes)
+    return success_rate(toy_env, act, schedule.config.episodes)
 
 
 def guided(seed: int) -> float:
-    bed = PointMaze(50, 2000 + seed)
-    return success_rate(bed, expert_with(bed, SKILL, seed), EPISODES)
+    toy_env = PointMaze(50, 2000 + seed)
+    return success_rate(toy_env, expert_with(toy_env, SKILL, seed), EPISODES)
 
 
 def test_a_guide_that_seldom_arrives_is_enough() -> None:
-    scores = race(
+    scores = compare(
         {
             "curriculum": partial(learned, config=JSRL),
             "random": partial(

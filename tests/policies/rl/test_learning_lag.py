@@ -2,10 +2,11 @@
 it is (AReaL).
 
 Inclusion AI's AReaL (arXiv 2505.24298) lets rollouts be made by weights that are several versions
-behind. Pendulum, 64 worlds, 60 rollouts of 64 steps, 245,760 steps from an untrained Gaussian; who
-acts has the weights of 0, 4 or 8 rollouts ago, each with ten epochs of updates since. The score is
-the mean return of the policy's means over 200 starts that are the same for all. Asked for, seeds 0
-to 4: plain PPO degrades at a lag of 8, significantly (AdaStop); decoupled PPO is within 10 % of lag
+behind. Pendulum, 64 environments, 60 rollouts of 64 steps, 245,760 steps from an untrained
+Gaussian; who acts has the weights of 0, 4 or 8 rollouts ago, each with ten epochs of updates since.
+The score is the mean return of the policy's means over 200 starts that are the same for all. Asked
+for, seeds 0 to 4: plain PPO degrades at a lag of 8, significantly (AdaStop); decoupled PPO is
+within 10 % of lag
 0.
 
 At five seeds, mean return: fresh -182, -182, -191, -180, -187; plain at a lag of 8 -228, -219,
@@ -28,13 +29,13 @@ from torch import nn
 from policies.rl.on_policy.config import OnPolicyConfig, PpoConfig
 from policies.rl.on_policy.gaussian_actor import GaussianActor
 from policies.rl.on_policy.ppo import OnPolicyLearner
-from tests.beds.pendulum import Pendulum, mean_return
-from tests.beds.practice import practice
-from tests.beds.race import better, race
+from tests.toy_envs.comparison import better, compare
+from tests.toy_envs.pendulum import Pendulum, mean_return
+from tests.toy_envs.rollout_env import toy_collector
 
 pytestmark = pytest.mark.slow
 
-WORLDS, STEPS, ROLLOUTS, STARTS = 64, 64, 60, 200
+NUM_ENVS, STEPS, ROLLOUTS, STARTS = 64, 64, 60, 200
 CAP = 5.0
 """On the weight of a row for having been acted by older weights; AReaL's."""
 
@@ -50,7 +51,7 @@ def network() -> nn.Sequential:
     )
 
 
-def practised(seed: int, lag: int, decoupled: bool) -> float:
+def finetuned(seed: int, lag: int, decoupled: bool) -> float:
     """Mean return of the policy that learned from rollouts of itself as it was `lag` rollouts
     before."""
     torch.manual_seed(seed)
@@ -62,17 +63,19 @@ def practised(seed: int, lag: int, decoupled: bool) -> float:
     acting = copy.deepcopy(actor)
     config = OnPolicyConfig(
         ppo=PpoConfig(behaviour_cap=CAP if decoupled else None),
-        least_clip=None,
+        clip_min=None,
         discount=0.95,
         batch_size=512,
         epochs=10,
-        actor_rate=3e-4,
-        critic_warm_up=0,
+        actor_learning_rate=3e-4,
+        critic_warmup_rollouts=0,
         target_kl=None,
         max_grad_norm=0.5,
         decoupled=decoupled,
     )
-    collector = practice(Pendulum(WORLDS, 1000 + seed), acting, critic, see, config.discount, seed)
+    collector = toy_collector(
+        Pendulum(NUM_ENVS, 1000 + seed), acting, critic, see, config.discount, seed
+    )
     learner = OnPolicyLearner(config, actor, critic, seed)
     versions = deque([copy.deepcopy(actor.state_dict())] * (lag + 1), maxlen=lag + 1)
     for _ in range(ROLLOUTS):
@@ -88,11 +91,11 @@ def practised(seed: int, lag: int, decoupled: bool) -> float:
 @pytest.fixture(scope="module")
 def returns() -> dict[str, list[float]]:
     """Decoupled at lag 0 is plain PPO there, which a unit test shows (`test_token_actor.py`)."""
-    arms = {"fresh": partial(practised, lag=0, decoupled=False)}
+    arms = {"fresh": partial(finetuned, lag=0, decoupled=False)}
     for lag in (4, 8):
-        arms[f"plain {lag}"] = partial(practised, lag=lag, decoupled=False)
-        arms[f"decoupled {lag}"] = partial(practised, lag=lag, decoupled=True)
-    return race(arms)
+        arms[f"plain {lag}"] = partial(finetuned, lag=lag, decoupled=False)
+        arms[f"decoupled {lag}"] = partial(finetuned, lag=lag, decoupled=True)
+    return compare(arms)
 
 
 def test_plain_ppo_degrades_at_a_lag_of_eight(returns: dict[str, list[float]]) -> None:

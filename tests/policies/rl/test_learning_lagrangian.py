@@ -1,9 +1,9 @@
 """G3: PPO-Lagrangian keeps a cost at its limit, and pays for it in reward.
 
-HazardReach, 50 worlds, 300,000 steps of practice from an untrained Gaussian. Asked for, seeds 0 to
-4: with a limit of 2 steps in the disc per episode the cost of the last 1,000 episodes is within 20
-% of it, and their return significantly (AdaStop) less than without a limit, where the way leads
-through the disc. That a limit of infinity is PPO itself, bit for bit, is a unit test
+HazardReach, 50 environments, 300,000 steps of practice from an untrained Gaussian. Asked for, seeds
+0 to 4: with a limit of 2 steps in the disc per episode the cost of the last 1,000 episodes is
+within 20 % of it, and their return significantly (AdaStop) less than without a limit, where the way
+leads through the disc. That a limit of infinity is PPO itself, bit for bit, is a unit test
 (`test_on_policy.py`).
 
 At five seeds: cost 1.83, 2.34, 1.74, 2.16, 1.82; without a limit 5.05, 5.03, 5.04, 5.04, 5.05: met.
@@ -21,20 +21,20 @@ from torch import nn
 from policies.rl.on_policy.config import OnPolicyConfig, PpoConfig
 from policies.rl.on_policy.gaussian_actor import GaussianActor
 from policies.rl.on_policy.ppo import OnPolicyLearner
-from tests.beds.hazard_reach import HazardReach
-from tests.beds.practice import practice
-from tests.beds.race import better, runs
+from tests.toy_envs.comparison import better, runs
+from tests.toy_envs.hazard_reach import HazardReach
+from tests.toy_envs.rollout_env import toy_collector
 
 pytestmark = pytest.mark.slow
 
-WORLDS, STEPS, ROLLOUTS, LAST = 50, 60, 100, 1000
+NUM_ENVS, STEPS, ROLLOUTS, LAST = 50, 60, 100, 1000
 LIMIT = 2.0
 GAIN = 0.1
 """Without it the cost swung about its limit: 1.64, 1.96, 2.23, 1.36, 2.12 at the end, one
 outside."""
 
 
-class Practised(NamedTuple):
+class Finetuned(NamedTuple):
     """Of the last episodes."""
 
     paid: float
@@ -55,26 +55,26 @@ def network(outputs: int) -> nn.Sequential:
     )
 
 
-def practised(seed: int, limit: float) -> Practised:
+def finetuned(seed: int, limit: float) -> Finetuned:
     torch.manual_seed(seed)
     mean, critic = network(2), network(2)
     with torch.no_grad():
         # As stable-baselines3 begins: without a direction of its own.
         mean[-1].get_parameter("weight").mul_(0.01)
     actor = GaussianActor(mean, 2, std=0.5)
-    bed = HazardReach(WORLDS, 1000 + seed)
+    toy_env = HazardReach(NUM_ENVS, 1000 + seed)
     config = OnPolicyConfig(
         ppo=PpoConfig(clip=0.2),
-        least_clip=None,
+        clip_min=None,
         batch_size=500,
         epochs=10,
-        actor_rate=3e-4,
-        critic_warm_up=0,
+        actor_learning_rate=3e-4,
+        critic_warmup_rollouts=0,
         target_kl=0.05,
         cost_limit=limit,
         cost_gain=GAIN,
     )
-    collector = practice(bed, actor, critic, see, config.discount, seed, cost=bed.cost)
+    collector = toy_collector(toy_env, actor, critic, see, config.discount, seed, cost=toy_env.cost)
     learner = OnPolicyLearner(config, actor, critic, seed)
     statistics = collector.statistics
     for _ in range(ROLLOUTS):
@@ -84,23 +84,23 @@ def practised(seed: int, limit: float) -> Practised:
         costs = [one.cost for one in statistics.ended[before:]]
         learner.update(rollout, episode_cost=float(np.mean(costs)))
     last = [(one.total_reward, one.cost, one.success) for one in statistics.ended[-LAST:]]
-    return Practised(*np.mean(last, axis=0).tolist())
+    return Finetuned(*np.mean(last, axis=0).tolist())
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, list[Practised]]:
+def found() -> dict[str, list[Finetuned]]:
     return runs(
-        {"limited": partial(practised, limit=LIMIT), "free": partial(practised, limit=math.inf)}
+        {"limited": partial(finetuned, limit=LIMIT), "free": partial(finetuned, limit=math.inf)}
     )
 
 
-def test_the_cost_comes_to_its_limit(found: dict[str, list[Practised]]) -> None:
+def test_the_cost_comes_to_its_limit(found: dict[str, list[Finetuned]]) -> None:
     for one in found["limited"]:
         assert one.cost == pytest.approx(LIMIT, rel=0.2)
     assert min(one.cost for one in found["free"]) > 1.5 * LIMIT
 
 
-def test_the_limit_is_paid_for_in_reward(found: dict[str, list[Practised]]) -> None:
+def test_the_limit_costs_reward(found: dict[str, list[Finetuned]]) -> None:
     assert all(one.success > 0.95 for arm in found.values() for one in arm)
     assert better(
         {name: [one.paid for one in arm] for name, arm in found.items()}, "free", "limited"

@@ -28,19 +28,19 @@ from policies.rl.generative.open_loop import OpenLoop
 from policies.rl.generative.q_chunking import QChunking
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import OnlineConfig
-from policies.rl.off_policy.online import Batches, Learner, learn_online
+from policies.rl.off_policy.online import Learner, MinibatchSampler, learn_online
 from policies.rl.replay.buffer import Replay
 from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
 from robots.wire.steps import Steps
-from tests.beds.bed import Outcome, rollouts, success_rate
-from tests.beds.person import expert_with
-from tests.beds.point_maze import PointMaze
-from tests.beds.race import better, race
+from tests.toy_envs.comparison import better, compare
+from tests.toy_envs.person import expert_with
+from tests.toy_envs.point_maze import PointMaze
+from tests.toy_envs.toy_env import Outcome, rollouts, success_rate
 
 pytestmark = pytest.mark.slow
 
-STEPS, OFFLINE, EVERY, WORLDS = 10_000, 1_000, 500, 10
+STEPS, OFFLINE, EVERY, NUM_ENVS = 10_000, 1_000, 500, 10
 ONLINE = OnlineConfig(batch_size=64, demo_share=0.5, updates_per_step=0.5, training_starts=100)
 SMALL = MlpSizes(hidden=(64, 64), activation="relu")
 
@@ -61,14 +61,14 @@ def method(horizon: int) -> QChunkingConfig:
 
 
 class Executed:
-    """Worlds of the maze in which a policy of chunks acts."""
+    """Environments of the maze in which a policy of chunks acts."""
 
-    def __init__(self, bed: PointMaze, qc: QChunking) -> None:
-        self.bed, self.loop = bed, OpenLoop(qc.act, bed.num_envs, qc.config.horizon)
+    def __init__(self, toy_env: PointMaze, qc: QChunking) -> None:
+        self.toy_env, self.loop = toy_env, OpenLoop(qc.act, toy_env.num_envs, qc.config.horizon)
 
     def __call__(self, learner: Learner, draw: np.random.Generator) -> Steps:
-        steps, outcome = self.bed.transition(self.loop.act(self.bed.observe(), draw))
-        self.loop.ended(ends(outcome))
+        steps, outcome = self.toy_env.transition(self.loop.act(self.toy_env.observe(), draw))
+        self.loop.reset(ends(outcome))
         return steps
 
 
@@ -83,14 +83,14 @@ class Evaluated(PointMaze):
 
     def step(self, action_NA: np.ndarray) -> Outcome:
         outcome = super().step(action_NA)
-        self.loop.ended(ends(outcome))
+        self.loop.reset(ends(outcome))
         return outcome
 
 
 def success(qc: QChunking, episodes: int = 50) -> float:
-    bed = Evaluated(25, seed=1_000)
-    bed.loop = OpenLoop(qc.act, 25, qc.config.horizon)
-    return success_rate(bed, bed.loop.act, episodes)
+    toy_env = Evaluated(25, seed=1_000)
+    toy_env.loop = OpenLoop(qc.act, 25, qc.config.horizon)
+    return success_rate(toy_env, toy_env.loop.act, episodes)
 
 
 def steps_to_80_percent(seed: int, horizon: int) -> float:
@@ -106,10 +106,10 @@ def steps_to_80_percent(seed: int, horizon: int) -> float:
         demos.append(steps)
     qc = QChunking(method(horizon), Sizes(observation=2, action=2 * horizon), seed)
     qc.networks.features.fit(torch.zeros(2), torch.ones(2))
-    batches = Batches(ONLINE, replay, demos)
+    batches = MinibatchSampler(ONLINE, replay, demos)
     for number in range(OFFLINE):
         qc.update([demos.sample(ONLINE.batch_size, np.random.default_rng([seed, 3, number]))])
-    collect, begin = Executed(PointMaze(WORLDS, seed), qc), None
+    collect, begin = Executed(PointMaze(NUM_ENVS, seed), qc), None
     for made in range(0, STEPS + 1, EVERY):
         if made:
             begin = learn_online(qc, batches, collect, ONLINE, made, seed, begin=begin)
@@ -120,6 +120,6 @@ def steps_to_80_percent(seed: int, horizon: int) -> float:
 
 def test_chunks_of_five_need_at_most_half_of_the_steps_of_single_actions() -> None:
     arms = {f"h={horizon}": partial(steps_to_80_percent, horizon=horizon) for horizon in (5, 1)}
-    scores = race(arms)
+    scores = compare(arms)
     assert np.mean(scores["h=5"]) >= 0.5 * np.mean(scores["h=1"])
     assert better(scores, "h=5", "h=1")

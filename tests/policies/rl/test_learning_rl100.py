@@ -39,25 +39,25 @@ from policies.policy import Batch, ObservationTensors
 from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.networks.config import MlpSizes
 from policies.rl.offline.config import RL100_CHAIN, DynamicsConfig, IqlConfig, OfflinePpoConfig
-from policies.rl.offline.dynamics_ensemble import Decisions, DynamicsEnsemble
+from policies.rl.offline.dynamics_ensemble import ChunkTransitions, DynamicsEnsemble
 from policies.rl.offline.iql import InSampleCritics
-from policies.rl.offline.offline_ppo import Judgement, OfflinePpo, fit_critics
+from policies.rl.offline.offline_ppo import GateResult, OfflinePpo, fit_critics
 from policies.rl.on_policy.config import DppoConfig, OnPolicyConfig, PpoConfig
 from policies.rl.on_policy.diffusion_actor import DenoisingActor
 from policies.rl.on_policy.ppo import OnPolicyLearner
 from policies.rl.replay.transitions import Sizes
 from robots.wire.steps import Steps
-from tests.beds.bed import Act, rollouts, success_rate
-from tests.beds.point_reach import PointReach, shaking
-from tests.beds.practice import practice
-from tests.beds.race import better, runs
+from tests.toy_envs.comparison import better, runs
+from tests.toy_envs.point_reach import PointReach, shaking
+from tests.toy_envs.rollout_env import toy_collector
+from tests.toy_envs.toy_env import Act, rollouts, success_rate
 
 pytestmark = pytest.mark.slow
 
 DEMONSTRATIONS, NOISE = 30, 0.8
 """Standard deviation of what is added to the person's x and y: it is what makes an imitation solve
 about 60 %."""
-WORLDS, EPISODES = 50, 400
+NUM_ENVS, EPISODES = 50, 400
 ITERATIONS, ROLLOUTS = 2, 600
 DISCOUNT = 0.95
 """Its horizon of 20 steps is about what a good episode takes: with .99 a wasted step costs 1 %,
@@ -66,17 +66,17 @@ WIDE = np.array([2.0] * 6 + [1.0], np.float32)
 WALK = DppoConfig(steps=5, chain=RL100_CHAIN)
 LAYERS = MlpSizes(hidden=(128, 128), activation="relu", layer_norm=True)
 CRITICS = IqlConfig(
-    level=0.7, critics=4, critic=LAYERS, value_network=LAYERS, learning_rate=1e-3, tau=0.05
+    expectile=0.7, critics=4, critic=LAYERS, value_network=LAYERS, learning_rate=1e-3, tau=0.05
 )
 """Four and layer norm: the least of more critics is less often too high where no data are. The
 rates are for thousands of updates instead of a million."""
-SHOWN = Sizes(observation=7, action=3, differences=((0, 2, 2, 0.2), (2, 4, 2, 0.2)))
-"""As the other learners on this bed: how far the thing is need not be learned."""
+SHOWN = Sizes(observation=7, action=3, relative_features=((0, 2, 2, 0.2), (2, 4, 2, 0.2)))
+"""As the other learners on this toy environment: how far the thing is need not be learned."""
 DYNAMICS = DynamicsConfig(
     network=MlpSizes(hidden=(128, 128), activation="relu", layer_norm=False), updates=1000
 )
 OFFLINE = OfflinePpoConfig(
-    walk=WALK,
+    denoising=WALK,
     learning_rate=1e-4,
     updates=2000,
     batch_size=1024,
@@ -88,19 +88,19 @@ HASTY = replace(OFFLINE, learning_rate=3e-4, updates=400, gate_every=100, margin
 """A rate at which critics of 30 demonstrations are exploited, and the published margin."""
 ONLINE = OnPolicyConfig(
     ppo=PpoConfig(clip=0.2, value_clip=0.2),
-    least_clip=None,
-    part_discount=1.0,
+    clip_min=None,
+    denoising_discount=1.0,
     discount=0.99,
     epochs=5,
     batch_size=2048,
-    actor_rate=1e-4,
-    critic_rate=1e-3,
+    actor_learning_rate=1e-4,
+    critic_learning_rate=1e-3,
     target_kl=None,
-    followed_kl=0.02,
-    critic_warm_up=2,
+    adaptive_kl_target=0.02,
+    critic_warmup_rollouts=2,
     max_grad_norm=0.5,
 )
-ONLINE_WORLDS, ONLINE_ROLLOUTS, ONLINE_DECISIONS = 100, 40, 60
+ONLINE_ENVS, ONLINE_ROLLOUTS, ONLINE_DECISIONS = 100, 40, 60
 
 
 class Scores(NamedTuple):
@@ -135,21 +135,21 @@ def acting(policy: DiffusionPolicy, seed: int) -> Act:
 
 def solved(policy: DiffusionPolicy, seed: int) -> float:
     """As it is deployed: by DDIM without noise."""
-    return success_rate(PointReach(WORLDS, 2000 + seed), acting(policy, seed), EPISODES)
+    return success_rate(PointReach(NUM_ENVS, 2000 + seed), acting(policy, seed), EPISODES)
 
 
-def decisions(steps: list[Steps]) -> Decisions:
+def decisions(steps: list[Steps]) -> ChunkTransitions:
     """What was recorded, as decisions of one action."""
     before, after, action, reward, ended = (
         np.concatenate([getattr(one, name) for one in steps])
         for name in ("observation", "next_observation", "action", "reward", "terminated")
     )
-    return Decisions(
-        seen_RF=see(before).flatten(1),
-        done_RD=torch.from_numpy(action.astype(np.float32)),
+    return ChunkTransitions(
+        obs_RF=see(before).flatten(1),
+        action_RD=torch.from_numpy(action.astype(np.float32)),
         reward_R=torch.from_numpy(reward.astype(np.float32)),
         discount_R=torch.from_numpy(DISCOUNT * ~ended).float(),
-        next_RF=see(after).flatten(1),
+        next_obs_RF=see(after).flatten(1),
     )
 
 
@@ -161,7 +161,7 @@ def successful(steps: list[Steps]) -> torch.Tensor:
     return torch.from_numpy(np.isin(episode, episode[ended]))
 
 
-def imitating(data: Decisions, seed: int, updates: int = 3000) -> DiffusionPolicy:
+def imitating(data: ChunkTransitions, seed: int, updates: int = 3000) -> DiffusionPolicy:
     """A diffusion policy of decisions, from scratch."""
     torch.manual_seed(seed)
     config = DiffusionPolicyConfig(
@@ -180,7 +180,7 @@ def imitating(data: Decisions, seed: int, updates: int = 3000) -> DiffusionPolic
     for _ in range(updates):
         rows = torch.from_numpy(draw.integers(0, len(data.reward_R), 256))
         batch = Batch(
-            ObservationTensors(data.seen_RF[rows, None]), data.done_RD[rows, None], free_BH
+            ObservationTensors(data.obs_RF[rows, None]), data.action_RD[rows, None], free_BH
         )
         optimizer.zero_grad()
         policy.loss(batch, draw).backward()
@@ -192,30 +192,30 @@ def imitating(data: Decisions, seed: int, updates: int = 3000) -> DiffusionPolic
 class Judges(NamedTuple):
     """What is learned from the data alone."""
 
-    data: Decisions
+    data: ChunkTransitions
     critics: InSampleCritics
     dynamics: DynamicsEnsemble
 
     @classmethod
-    def of(cls, data: Decisions, seed: int) -> "Judges":
+    def of(cls, data: ChunkTransitions, seed: int) -> "Judges":
         dynamics = DynamicsEnsemble(DYNAMICS, 7, 3, seed)
         dynamics.fit(data)
         return cls(data, fit_critics(CRITICS, data, 3000, 256, seed, SHOWN), dynamics)
 
     def improve(
         self, policy: DiffusionPolicy, config: OfflinePpoConfig, seed: int, watch=None
-    ) -> list[Judgement]:
+    ) -> list[GateResult]:
         learner = OfflinePpo(
             config, policy, self.critics, self.dynamics, lambda chunk: chunk.flatten(1), seed
         )
-        return learner.improve(self.data.seen_RF[:, None], watch)
+        return learner.improve(self.data.obs_RF[:, None], watch)
 
 
 def worst(judges: Judges, policy: DiffusionPolicy, config: OfflinePpoConfig, seed: int) -> float:
     """The least success of the policy and of all that came of it."""
     found = [solved(policy, seed)]
 
-    def watch(one: Judgement) -> None:
+    def watch(one: GateResult) -> None:
         # A policy that was taken back is the one before.
         if one.accepted:
             found.append(solved(learned, seed))
@@ -225,13 +225,13 @@ def worst(judges: Judges, policy: DiffusionPolicy, config: OfflinePpoConfig, see
     return min(found)
 
 
-def joined(parts: list[Decisions]) -> Decisions:
+def joined(parts: list[ChunkTransitions]) -> ChunkTransitions:
     """The rows of all parts, one after another."""
-    return Decisions(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+    return ChunkTransitions(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
 def iterated(
-    policy: DiffusionPolicy, shown: Decisions, first: Judges | None, seed: int
+    policy: DiffusionPolicy, shown: ChunkTransitions, first: Judges | None, seed: int
 ) -> DiffusionPolicy:
     """All iterations; without judges the same without PPO."""
     every, kept, judges = [shown], [shown], first
@@ -240,7 +240,9 @@ def iterated(
         if judges is not None:
             judges.improve(improved, OFFLINE, seed)
         made = rollouts(
-            PointReach(WORLDS, 500 + 10 * seed + number), acting(improved, seed + number), ROLLOUTS
+            PointReach(NUM_ENVS, 500 + 10 * seed + number),
+            acting(improved, seed + number),
+            ROLLOUTS,
         )
         every.append(decisions(made))
         kept.append(every[-1].rows(successful(made)))
@@ -258,32 +260,32 @@ def critic(seed: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(128, 1))
 
 
-def practised(policy: DiffusionPolicy, seed: int) -> DiffusionPolicy:
+def finetuned(policy: DiffusionPolicy, seed: int) -> DiffusionPolicy:
     """Online PPO in place; returns the student that followed."""
     actor, value = DenoisingActor(policy, WALK), critic(seed)
-    collector = practice(
-        PointReach(ONLINE_WORLDS, 1000 + seed), actor, value, see, ONLINE.discount, seed
+    collector = toy_collector(
+        PointReach(ONLINE_ENVS, 1000 + seed), actor, value, see, ONLINE.discount, seed
     )
     learner = OnPolicyLearner(ONLINE, actor, value, seed)
     student = OneStepStudent(OneStepConfig(), policy, seed)
     for _ in range(ONLINE_ROLLOUTS):
         rollout = collector.rollout(ONLINE_DECISIONS)
         learner.update(rollout)
-        student.follow(rollout.seen.flatten(0, 1))
+        student.update(rollout.obs.flatten(0, 1))
     return student.policy
 
 
 def scored(seed: int) -> Scores:
     """The whole of it, and what it is compared with."""
-    bed = PointReach(10, seed)
-    shown = decisions(rollouts(bed, shaking(bed, NOISE, seed), DEMONSTRATIONS, demo=True))
+    toy_env = PointReach(10, seed)
+    shown = decisions(rollouts(toy_env, shaking(toy_env, NOISE, seed), DEMONSTRATIONS, demo=True))
     policy = imitating(shown, seed)
     judges = Judges.of(shown, seed)
     gated, free = (worst(judges, policy, replace(HASTY, gate=gate), seed) for gate in (True, False))
     unimproved = iterated(policy, shown, None, seed)
     last = iterated(policy, shown, judges, seed)
     offline = solved(last, seed)
-    student = practised(last, seed)
+    student = finetuned(last, seed)
     return Scores(
         imitation=solved(policy, seed),
         offline=offline,

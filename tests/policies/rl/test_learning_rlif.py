@@ -7,11 +7,11 @@ more often than HG-DAgger, which imitates the same person's demonstrations and c
 least as often as the person alone. Negative control: the same rewards, shuffled in time within each
 episode, teach less.
 
-The bars were fixed before any run, the world and the person changed after a first one that missed:
-on PointReach, with its hand, and with a person who waits for five steps in a row without progress
-or unlike their own, RLIF had .11, .05 and .06 with seeds 0 to 2, shuffled 0, HG-DAgger .69 with
-seeds 0 and 1. Looks at seed 100 told why. Of a stall of five steps the last is punished, which is
-the least telling; and an action that a person forestalls is never executed, so never punished. A
+The bars were fixed before any run, the environment and the person changed after a first one that
+missed: on PointReach, with its hand, and with a person who waits for five steps in a row without
+progress or unlike their own, RLIF had .11, .05 and .06 with seeds 0 to 2, shuffled 0, HG-DAgger .69
+with seeds 0 and 1. Looks at seed 100 told why. Of a stall of five steps the last is punished, which
+is the least telling; and an action that a person forestalls is never executed, so never punished. A
 person who judges the step that was made, at once, teaches the maze within 1,000 steps (1.00 with
 seed 100 from then on), but not the hand, which makes no way: .07 after 5,000. The hand is left to
 the other checks.
@@ -27,16 +27,16 @@ from policies.rl.hil.hg_dagger import HgDagger
 from policies.rl.hil.rlif import InterventionReward, RlifReplay
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import OnlineConfig, SacConfig
-from policies.rl.off_policy.online import Batches, Learner, learn_online
+from policies.rl.off_policy.online import Learner, MinibatchSampler, learn_online
 from policies.rl.off_policy.sac import Sac
 from policies.rl.replay.buffer import Replay
 from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
-from robots.wire.steps import Steps, chosen, joined
-from tests.beds.bed import rollouts, success_rate
-from tests.beds.person import Person, PersonConfig, collector, expert_with
-from tests.beds.point_maze import PointMaze
-from tests.beds.race import better, race
+from robots.wire.steps import Steps, concatenate_steps, select_steps
+from tests.toy_envs.comparison import better, compare
+from tests.toy_envs.person import Person, PersonConfig, collector, expert_with
+from tests.toy_envs.point_maze import PointMaze
+from tests.toy_envs.toy_env import rollouts, success_rate
 
 pytestmark = pytest.mark.slow
 
@@ -66,8 +66,12 @@ class Shuffled(RlifReplay):
     def append(self, steps: Steps) -> None:
         known = self._known(steps)
         for row in range(known.rows):
-            one, episode = chosen(known, np.array([row])), int(known.episode[row])
-            whole = joined([self._running.pop(episode), one]) if episode in self._running else one
+            one, episode = select_steps(known, np.array([row])), int(known.episode[row])
+            whole = (
+                concatenate_steps([self._running.pop(episode), one])
+                if episode in self._running
+                else one
+            )
             if one.terminated[0] or one.truncated[0]:
                 Replay.append(self, whole._replace(reward=self._draw.permutation(whole.reward)))
             else:
@@ -75,14 +79,14 @@ class Shuffled(RlifReplay):
 
 
 def shown(seed: int) -> list[Steps]:
-    bed = PointMaze(1, 1000 + seed)
-    return rollouts(bed, expert_with(bed, SKILL, seed), DEMOS, demo=True)
+    toy_env = PointMaze(1, 1000 + seed)
+    return rollouts(toy_env, expert_with(toy_env, SKILL, seed), DEMOS, demo=True)
 
 
-def run(learner: Learner, batches: Batches, config: OnlineConfig, seed: int) -> float:
-    bed = PointMaze(1, seed)
-    person = Person(bed, WATCHES, seed, expert_with(bed, SKILL, seed))
-    learn_online(learner, batches, collector(bed, person), config, STEPS, seed)
+def run(learner: Learner, batches: MinibatchSampler, config: OnlineConfig, seed: int) -> float:
+    toy_env = PointMaze(1, seed)
+    person = Person(toy_env, WATCHES, seed, expert_with(toy_env, SKILL, seed))
+    learn_online(learner, batches, collector(toy_env, person), config, STEPS, seed)
     return success_rate(PointMaze(50, 2000 + seed), learner.act, EPISODES)
 
 
@@ -103,7 +107,7 @@ def from_rewards(seed: int, shuffled: bool) -> float:
     replay = Shuffled(stored, 2, 2, seed) if shuffled else RlifReplay(stored, 2, 2)
     for steps in shown(seed):
         replay.append(steps._replace(episode=-1 - steps.episode))
-    return run(Sac(sac, SIZES, seed), Batches(config, replay), config, seed)
+    return run(Sac(sac, SIZES, seed), MinibatchSampler(config, replay), config, seed)
 
 
 def from_actions(seed: int) -> float:
@@ -112,16 +116,16 @@ def from_actions(seed: int) -> float:
     for steps in shown(seed):
         corrections.append(steps._replace(episode=-1 - steps.episode))
     learner = HgDagger(HgDaggerConfig(network=NETWORK, learning_rate=1e-3), SIZES, seed)
-    return run(learner, Batches(config, replay, corrections), config, seed)
+    return run(learner, MinibatchSampler(config, replay, corrections), config, seed)
 
 
 def alone(seed: int) -> float:
-    bed = PointMaze(50, 2000 + seed)
-    return success_rate(bed, expert_with(bed, SKILL, seed), EPISODES)
+    toy_env = PointMaze(50, 2000 + seed)
+    return success_rate(toy_env, expert_with(toy_env, SKILL, seed), EPISODES)
 
 
 def test_interventions_alone_teach_more_than_their_actions_and_than_the_person_can() -> None:
-    scores = race(
+    scores = compare(
         {
             "rlif": partial(from_rewards, shuffled=False),
             "shuffled": partial(from_rewards, shuffled=True),

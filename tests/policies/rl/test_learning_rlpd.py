@@ -7,9 +7,9 @@ method's other half: learned from the demonstrations alone, the critics' values 
 above 1/(1 - g), which no policy can be worth; with LayerNorm they never do.
 
 That control has changed twice. It was meant to be seen during the online run, where on this small
-bed it cannot be: where the actor may try what is thought too good, values stay below 3 with
-LayerNorm and without. Then all five seeds were to exceed the bound: four do, by far, and seed 2
-stays at 1.2 however long it learns.
+toy environment it cannot be: where the actor may try what is thought too good, values stay below 3
+with LayerNorm and without. Then all five seeds were to exceed the bound: four do, by far, and seed
+2 stays at 1.2 however long it learns.
 
 Ten critics, two of them in every target. Reduced against the released code: networks of 64 units,
 batch 128, two critic steps per step of the environment instead of 20; in return larger rates, a
@@ -24,21 +24,21 @@ import torch
 
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import OnlineConfig, SacConfig
-from policies.rl.off_policy.online import Batches, learn_online
+from policies.rl.off_policy.online import MinibatchSampler, learn_online
 from policies.rl.off_policy.sac import Sac
 from policies.rl.replay.buffer import Replay
 from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Observations, Sizes
-from tests.beds.bed import demonstrations, success_rate
-from tests.beds.person import collector
-from tests.beds.point_maze import PointMaze
-from tests.beds.race import better, race
+from tests.toy_envs.comparison import better, compare
+from tests.toy_envs.person import collector
+from tests.toy_envs.point_maze import PointMaze
+from tests.toy_envs.toy_env import demonstrations, success_rate
 
 pytestmark = pytest.mark.slow
 
 STEPS = 8_000
 DISCOUNT = 0.97
-WORLDS = 10
+NUM_ENVS = 10
 ONLINE = OnlineConfig(batch_size=128, updates_per_step=0.5, minibatches=4, training_starts=200)
 OFFLINE = 3_000
 """Updates from demonstrations alone."""
@@ -75,8 +75,8 @@ def success(seed: int, demos: int) -> float:
     """Share of 100 fresh episodes that the deterministic policy solves after a run of RLPD."""
     learner = new_learner(seed, layer_norm=True)
     replay = Replay(ReplayConfig(capacity=STEPS, discount=DISCOUNT), 2, 2)
-    batches = Batches(ONLINE, replay, shown(seed, demos))
-    learn_online(learner, batches, collector(PointMaze(WORLDS, seed)), ONLINE, STEPS, seed)
+    batches = MinibatchSampler(ONLINE, replay, shown(seed, demos))
+    learn_online(learner, batches, collector(PointMaze(NUM_ENVS, seed)), ONLINE, STEPS, seed)
     return success_rate(PointMaze(50, 2000 + seed), learner.act, 100)
 
 
@@ -102,7 +102,7 @@ def largest_value(learner: Sac) -> float:
 
 
 def test_demonstrations_solve_the_maze() -> None:
-    scores = race(
+    scores = compare(
         {"rlpd": partial(success, demos=20), "without demonstrations": partial(success, demos=0)}
     )
     assert np.mean(scores["rlpd"]) >= 0.9
@@ -111,7 +111,7 @@ def test_demonstrations_solve_the_maze() -> None:
 
 
 def test_without_layer_norm_values_exceed_what_any_policy_can_be_worth() -> None:
-    values = race(
+    values = compare(
         {"with": partial(largest, layer_norm=True), "without": partial(largest, layer_norm=False)}
     )
     impossible = 1.0 / (1.0 - DISCOUNT)

@@ -20,19 +20,19 @@ import torch
 
 from policies.rl.networks.config import EncoderConfig, MlpSizes
 from policies.rl.off_policy.config import OnlineConfig, SacConfig
-from policies.rl.off_policy.online import Batches, Learner, learn_online
+from policies.rl.off_policy.online import Learner, MinibatchSampler, learn_online
 from policies.rl.off_policy.sac import Sac
 from policies.rl.replay.buffer import Replay
 from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Observations, Sizes
 from robots.wire.steps import Steps
-from tests.beds.bed import Act, demonstrations, success_rate
-from tests.beds.picture_reach import CAMERA, PictureReach, photographed, picture
-from tests.beds.race import better, race
+from tests.toy_envs.comparison import better, compare
+from tests.toy_envs.picture_reach import CAMERA, PictureReach, photographed, picture
+from tests.toy_envs.toy_env import Act, demonstrations, success_rate
 
 pytestmark = pytest.mark.slow
 
-STEPS, DEMOS, WORLDS, DISCOUNT = 6_000, 20, 10, 0.95
+STEPS, DEMOS, NUM_ENVS, DISCOUNT = 6_000, 20, 10, 0.95
 ONLINE = OnlineConfig(batch_size=128, updates_per_step=0.5, minibatches=2, training_starts=200)
 NETWORK = MlpSizes(hidden=(64, 64), activation="tanh")
 SERL = SacConfig(
@@ -73,18 +73,18 @@ def success(seed: int, goal_shown: bool) -> float:
     learner.networks.features.fit(torch.full((2,), -0.5), torch.full((2,), 0.5))
     for steps in demonstrations(PictureReach(1, 1000 + seed), DEMOS):
         demos.append(photographed(steps, goal_shown))
-    bed = PictureReach(WORLDS, seed)
+    toy_env = PictureReach(NUM_ENVS, seed)
 
     def collect(acting: Learner, draw: np.random.Generator) -> Steps:
-        steps, _ = bed.transition(looking(learner, goal_shown, draw)(bed.observe()))
+        steps, _ = toy_env.transition(looking(learner, goal_shown, draw)(toy_env.observe()))
         return photographed(steps, goal_shown)
 
-    learn_online(learner, Batches(ONLINE, empty(), demos), collect, ONLINE, STEPS, seed)
+    learn_online(learner, MinibatchSampler(ONLINE, empty(), demos), collect, ONLINE, STEPS, seed)
     return success_rate(PictureReach(50, 2000 + seed), looking(learner, goal_shown), 100)
 
 
 def test_what_the_camera_sees_is_found() -> None:
-    scores = race(
+    scores = compare(
         {"seen": partial(success, goal_shown=True), "not seen": partial(success, goal_shown=False)}
     )
     assert np.mean(scores["seen"]) >= 0.8

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from policies.rl.replay.trajectory_weighting import TrajectoryWeightingConfig
-from tests.beds.race import better, race
 from tests.policies.rl.offline_arms import reach_success
+from tests.toy_envs.comparison import better, compare
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ TOP = TrajectoryWeightingConfig(kind="top")
 
 
 def test_weighting_by_advantage_finds_the_expert_among_random_trajectories():
-    scores = race(
+    scores = compare(
         {
             "aw": partial(reach_success, weighting=AW),
             "uniform": partial(reach_success, weighting=UNIFORM),
@@ -39,7 +39,7 @@ def test_weighting_by_advantage_finds_the_expert_among_random_trajectories():
 
 
 def test_weighting_loses_nothing_where_all_trajectories_are_good():
-    scores = race(
+    scores = compare(
         {
             "aw": partial(reach_success, weighting=AW, expert_share=1.0, episodes=100),
             "uniform": partial(reach_success, weighting=UNIFORM, expert_share=1.0, episodes=100),

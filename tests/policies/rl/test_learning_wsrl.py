@@ -26,7 +26,7 @@ import numpy as np
 import pytest
 import torch
 
-from policies.rl.off_policy.online import Batches, Learner, Progressed, learn_online
+from policies.rl.off_policy.online import Learner, MinibatchSampler, OnlineProgress, learn_online
 from policies.rl.off_policy.sac import Sac
 from policies.rl.off_policy.wsrl import warm_started, wsrl_online, wsrl_sac
 from policies.rl.offline.calql import CalQl
@@ -35,10 +35,10 @@ from policies.rl.replay.buffer import Replay
 from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
 from robots.wire.steps import Steps
-from tests.beds.bed import success_rate
-from tests.beds.person import collector, expert_with, uniform
-from tests.beds.point_maze import PointMaze
-from tests.beds.race import better, race
+from tests.toy_envs.comparison import better, compare
+from tests.toy_envs.person import collector, expert_with, uniform
+from tests.toy_envs.point_maze import PointMaze
+from tests.toy_envs.toy_env import success_rate
 
 pytestmark = pytest.mark.slow
 
@@ -63,14 +63,18 @@ ONLINE_SAC = replace(
 def mixed(seed: int) -> Replay:
     """The data, with the return from every step."""
     replay = Replay(ReplayConfig(capacity=DATA, discount=DISCOUNT, mc_return=True), 2, 2)
-    bed, rng = PointMaze(10, seed), np.random.default_rng([seed, 5])
-    person, anything, knows = expert_with(bed, SKILL, seed), uniform(bed, seed), np.zeros(10, bool)
+    toy_env, rng = PointMaze(10, seed), np.random.default_rng([seed, 5])
+    person, anything, knows = (
+        expert_with(toy_env, SKILL, seed),
+        uniform(toy_env, seed),
+        np.zeros(10, bool),
+    )
     while replay.added < DATA:
-        knows = np.where(bed.steps == 0, rng.random(10) < 0.5, knows)
-        shown = bed.observe()
+        knows = np.where(toy_env.steps == 0, rng.random(10) < 0.5, knows)
+        shown = toy_env.observe()
         trembling = person(shown) + TREMBLE * rng.standard_normal((10, 2))
         replay.append(
-            scaled(bed.transition(np.where(knows[:, None], trembling, anything(shown)))[0])
+            scaled(toy_env.transition(np.where(knows[:, None], trembling, anything(shown)))[0])
         )
     return replay
 
@@ -97,7 +101,7 @@ def pessimism(seed: int, calibrated: bool) -> float:
     returns = rows.extra["mc_return"]
     known = torch.isfinite(returns)
     with torch.no_grad():
-        inputs = torch.cat([learner.features(rows.seen), rows.action_BA], dim=1)
+        inputs = torch.cat([learner.features(rows.obs), rows.action_BA], dim=1)
         values = learner.networks.critic(inputs)[..., 0].mean(dim=0)
     return float((returns[known] - values[known]).mean() / returns[known].abs().mean())
 
@@ -107,20 +111,22 @@ def dip(seed: int, warm_up: int) -> float:
     updates, at worst."""
     online = warm_started(pretrained(seed, mixed(seed), calibrated=True), ONLINE_SAC, SIZES, seed)
     before, worst = tried(online, seed), []
-    bed = PointMaze(1, seed)
-    acts = collector(bed)
+    toy_env = PointMaze(1, seed)
+    acts = collector(toy_env)
 
     def collect(learner: Learner, draw: np.random.Generator) -> Steps:
         return scaled(acts(learner, draw))
 
-    def watch(progress: Progressed, metrics: dict[str, object]) -> None:
+    def watch(progress: OnlineProgress, metrics: dict[str, object]) -> None:
         learned = progress.steps - warm_up
         if learned > 0 and learned % EVERY == 0:
             worst.append(tried(online, seed))
 
     config = replace(wsrl_online(warm_up), batch_size=BATCH)
     replay = Replay(ReplayConfig(capacity=10_000, discount=DISCOUNT), 2, 2)
-    learn_online(online, Batches(config, replay), collect, config, warm_up + ONLINE, seed, watch)
+    learn_online(
+        online, MinibatchSampler(config, replay), collect, config, warm_up + ONLINE, seed, watch
+    )
     return before - min(worst)
 
 
@@ -129,14 +135,14 @@ def tried(learner: Sac, seed: int) -> float:
 
 
 def test_without_the_warm_up_success_dips_and_with_it_not() -> None:
-    dips = race({"cold": partial(dip, warm_up=0), "warm": partial(dip, warm_up=WARM_UP)})
+    dips = compare({"cold": partial(dip, warm_up=0), "warm": partial(dip, warm_up=WARM_UP)})
     assert np.mean(dips["cold"]) >= 0.3
     assert np.mean(dips["warm"]) < 0.3
     assert better(dips, "cold", "warm")
 
 
 def test_without_calibration_values_lie_far_below_the_returns() -> None:
-    shares = race(
+    shares = compare(
         {"cql": partial(pessimism, calibrated=False), "cal-ql": partial(pessimism, calibrated=True)}
     )
     assert np.mean(shares["cql"]) >= 0.5

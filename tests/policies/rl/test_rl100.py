@@ -1,5 +1,4 @@
-"""What RL-100 records, when its iterations are due, where it goes on; and a student that follows
-its teacher."""
+"""RL-100: recorded transitions, phases, resumption, and a student trained alongside."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,23 +11,23 @@ import torch
 from policies.distillation.config import OneStepConfig
 from policies.distillation.online_student import OneStepStudent
 from policies.policy_config import DiffusionPolicyConfig
-from policies.rl.collection.reward_shaping import PracticeReward
-from policies.rl.finetuning.config import RL100PracticeConfig
-from policies.rl.finetuning.offline_dataset import RecordedDecisions, demonstrated
-from policies.rl.finetuning.rl100 import RL100Practice, _own
+from policies.rl.collection.reward_shaping import RewardShaping
+from policies.rl.finetuning.config import RL100FinetuneConfig
+from policies.rl.finetuning.offline_dataset import OfflineDataset, demonstration_dataset
+from policies.rl.finetuning.rl100 import RL100Finetuning, _rollout_datasets
 from policies.rl.networks.config import MlpSizes
 from policies.rl.offline.config import RL100_CHAIN, DynamicsConfig, IqlConfig, OfflinePpoConfig
-from policies.rl.offline.dynamics_ensemble import Decisions
+from policies.rl.offline.dynamics_ensemble import ChunkTransitions
 from policies.rl.offline.offline_ppo import fit_critics
 from policies.rl.on_policy.config import DppoConfig, OnPolicyConfig
 from policies.training.config import TrainingConfig
 from policies.training.loop import torch_threads
 from robots.errors import HandoffError
-from tests.policies.rl.collection.test_collector import policy, worlds
+from tests.policies.rl.collection.test_collector import envs, policy
 from tests.policies.rl.counted_demos import write_counted
 
 TINY = MlpSizes(hidden=(16,), activation="relu", layer_norm=True)
-CONFIG = RL100PracticeConfig(
+CONFIG = RL100FinetuneConfig(
     iterations=2,
     offline_every=2,
     critics=IqlConfig(critic=TINY, value_network=TINY),
@@ -36,7 +35,7 @@ CONFIG = RL100PracticeConfig(
     critic_batch=16,
     dynamics=DynamicsConfig(members=2, elites=1, network=TINY, updates=10, batch_size=16),
     offline=OfflinePpoConfig(
-        walk=DppoConfig(steps=5, chain=RL100_CHAIN),
+        denoising=DppoConfig(steps=5, chain=RL100_CHAIN),
         updates=4,
         gate_every=2,
         batch_size=16,
@@ -48,10 +47,10 @@ CONFIG = RL100PracticeConfig(
     imitation=TrainingConfig(
         steps=10, learning_rate=1e-3, batch_size=16, warmup_steps=0, log_every=5
     ),
-    online=OnPolicyConfig(batch_size=60, epochs=2, critic_warm_up=0),
+    online=OnPolicyConfig(batch_size=60, epochs=2, critic_warmup_rollouts=0),
     critic=(16,),
 )
-FREE = PracticeReward()
+FREE = RewardShaping()
 MODEL = DiffusionPolicyConfig(
     anchor_field=None,
     observation_fields=("step", "seed"),
@@ -77,37 +76,37 @@ def demos(tmp_path: Path) -> Path:
     return write_counted(tmp_path / "demos", episodes=8)
 
 
-def shown(demos: Path, pays: PracticeReward = FREE) -> RecordedDecisions:
-    return demonstrated(demos, policy(), MODEL, pays, 0.9)
+def shown(demos: Path, reward_shaping: RewardShaping = FREE) -> OfflineDataset:
+    return demonstration_dataset(demos, policy(), MODEL, reward_shaping, 0.9)
 
 
-def practice(demos: Path, config: RL100PracticeConfig = CONFIG) -> RL100Practice:
-    found = worlds()
-    return RL100Practice(config, found._policy, found, 0, shown(demos))  # type: ignore[arg-type]
+def make_finetuning(demos: Path, config: RL100FinetuneConfig = CONFIG) -> RL100Finetuning:
+    found = envs()
+    return RL100Finetuning(config, found._policy, found, 0, shown(demos))  # type: ignore[arg-type]
 
 
-def weights(made: RL100Practice) -> torch.Tensor:
+def weights(made: RL100Finetuning) -> torch.Tensor:
     return torch.cat([weight.flatten() for weight in made.policy.denoiser.state_dict().values()])
 
 
-def test_every_step_of_a_demonstration_is_a_decision_with_its_reward_and_what_it_led_to(
+def test_every_step_of_a_demonstration_is_a_transition_with_reward_and_next_observation(
     demos: Path,
 ):
     found = shown(demos)
     assert len(found.reward_R) == 8 * 5
-    newest, after = found.seen[:5, -1, 0].tolist(), found.next_seen[:5, -1, 0].tolist()
+    newest, after = found.obs[:5, -1, 0].tolist(), found.next_obs[:5, -1, 0].tolist()
     assert newest == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert after[:3] == [2.0, 3.0, 4.0]
     np.testing.assert_allclose(
         found.reward_R[:5], [1 + 0.9 * 2, 2 + 0.9 * 3, 3 + 0.9 * 4, 4 + 0.9 * 5, 5], rtol=1e-6
     )
     np.testing.assert_allclose(found.discount_R[:5], [0.81, 0.81, 0.81, 0.0, 0.0], rtol=1e-6)
-    assert found.told_R[:5].tolist() == [True, True, True, False, False]
-    assert found.seen[0, :, 0].tolist() == [0.0, 0.0], "the first step repeats"
+    assert found.next_obs_recorded_R[:5].tolist() == [True, True, True, False, False]
+    assert found.obs[0, :, 0].tolist() == [0.0, 0.0], "the first step repeats"
 
 
 def test_the_progress_of_a_demonstration_begins_with_it(demos: Path):
-    found = shown(demos, PracticeReward(task=0.0, progress=1.0))
+    found = shown(demos, RewardShaping(task=0.0, progress=1.0))
     # Rewards count 1, 2, ...: each action rises by 1 but the first of an episode.
     np.testing.assert_allclose(found.reward_R[:7], [0.9, 1.9, 1.9, 1.9, 1.0, 0.9, 1.9], rtol=1e-6)
 
@@ -124,11 +123,11 @@ def test_the_chunk_of_a_demonstration_begins_at_its_oldest_observed_step_in_the_
     assert found.padded_RH[4].tolist() == [False, False, True, True]
 
 
-def test_a_solved_demonstration_is_paid_for_its_success_and_an_unsolved_one_has_no_end(
+def test_only_a_solved_demonstration_has_the_success_reward_and_a_terminal(
     tmp_path: Path,
 ):
     folder = write_counted(tmp_path / "demos", episodes=2, reward=False, unsolved=1)
-    found = shown(folder, PracticeReward(success=1.0))
+    found = shown(folder, RewardShaping(success=1.0))
     assert len(found.reward_R) == 5 + 3
     np.testing.assert_allclose(found.reward_R, [0, 0, 0, 0.9, 1.0, 0, 0, 0], rtol=1e-6)
     assert found.solved_R.tolist() == [True] * 5 + [False] * 3
@@ -138,77 +137,78 @@ def test_a_solved_demonstration_is_paid_for_its_success_and_an_unsolved_one_has_
 def test_the_first_iteration_is_due_before_any_rollout_and_the_next_behind_so_many(
     demos: Path, tmp_path: Path
 ):
-    made, due = practice(demos), []
+    made, phase_due = make_finetuning(demos), []
     for _ in range(6):
-        due.append(made.due)
-        if made.due:
-            made.settle("job", tmp_path, quiet)
-        assert not made.due
+        phase_due.append(made.phase_due)
+        if made.phase_due:
+            made.run_phase("job", tmp_path, quiet)
+        assert not made.phase_due
         made.rollout(4)
-    assert due == [True, False, True, False, True, False]
+    assert phase_due == [True, False, True, False, True, False]
 
 
 def test_a_rollout_before_the_iteration_that_is_due_is_refused(demos: Path):
-    with pytest.raises(HandoffError, match="an iteration is due after 0 rollouts"):
-        practice(demos).rollout(2)
+    with pytest.raises(HandoffError, match="a training phase is due after 0 rollouts"):
+        make_finetuning(demos).rollout(2)
 
 
-def test_the_first_iteration_improves_the_policy_and_the_second_imitates_anew(
+def test_the_first_iteration_improves_the_policy_and_the_second_retrains_it(
     demos: Path, tmp_path: Path
 ):
-    made = practice(demos)
+    made = make_finetuning(demos)
     begun = weights(made)
-    made.settle("job", tmp_path, quiet)
+    made.run_phase("job", tmp_path, quiet)
     improved = weights(made)
     assert 0.0 < float((improved - begun).norm()) < 0.1 * float(begun.norm()), "as PPO moves it"
     for _ in range(2):
         made.rollout(4)
-    made.settle("job", tmp_path, quiet)
+    made.run_phase("job", tmp_path, quiet)
     assert float((weights(made) - improved).norm()) > 0.5 * float(begun.norm()), (
         "other first weights"
     )
 
 
 def test_behind_the_last_iteration_it_learns_online_with_every_rollout(demos: Path, tmp_path: Path):
-    made = practice(demos)
+    made = make_finetuning(demos)
     for _ in range(4):
-        if made.due:
-            made.settle("job", tmp_path, quiet)
+        if made.phase_due:
+            made.run_phase("job", tmp_path, quiet)
         assert set(made.rollout(4)) == {"iteration"}
-    made.settle("job", tmp_path, quiet)
+    made.run_phase("job", tmp_path, quiet)
     before = weights(made)
     assert "kl" in made.rollout(4)
     assert not torch.equal(weights(made), before)
-    assert made.finish("job", tmp_path, quiet).sampler_steps == CONFIG.offline.walk.steps
+    assert made.finish("job", tmp_path, quiet).sampler_steps == CONFIG.offline.denoising.steps
 
 
-def test_decisions_of_episodes_that_end_in_a_later_rollout_are_told_by_how_they_end(
+def test_decisions_are_marked_solved_by_the_end_of_their_episode_in_a_later_rollout(
     demos: Path, tmp_path: Path
 ):
-    """World 0 is solved at its third step, so by its second chunk of two; world 1 never."""
-    made = practice(demos, replace(CONFIG, offline_every=3))
-    made.settle("job", tmp_path, quiet)
+    """Environment 0 is solved at its third step, so by its second chunk of two; environment 1
+    never."""
+    made = make_finetuning(demos, replace(CONFIG, offline_every=3))
+    made.run_phase("job", tmp_path, quiet)
     for _ in range(3):
         made.rollout(1)
-    first, second, third = _own(made._rollouts)
+    first, second, third = _rollout_datasets(made._rollouts)
     assert [part.solved_R.tolist() for part in (first, second)] == [[True, False], [True, False]]
     assert third.solved_R.tolist() == [False, False], "left before its end"
-    assert first.told_R.all()
+    assert first.next_obs_recorded_R.all()
     assert second.discount_R[0] == 0.0
 
 
-def test_an_episode_that_was_left_is_not_told_by_the_next_one(demos: Path, tmp_path: Path):
-    made = practice(demos, replace(CONFIG, offline_every=3))
-    made.settle("job", tmp_path, quiet)
+def test_an_abandoned_episode_is_not_marked_by_the_next_one(demos: Path, tmp_path: Path):
+    made = make_finetuning(demos, replace(CONFIG, offline_every=3))
+    made.run_phase("job", tmp_path, quiet)
     made.rollout(1)
     made.load_state_dict(made.state_dict())
     made.rollout(2)
-    first, second = _own(made._rollouts)
+    first, second = _rollout_datasets(made._rollouts)
     assert first.solved_R.tolist() == [False, False]
     assert second.solved_R.tolist() == [True, False, True, False]
 
 
-def test_a_killed_practice_improves_as_one_that_was_not(demos: Path, tmp_path: Path):
+def test_a_killed_run_improves_like_an_uninterrupted_one(demos: Path, tmp_path: Path):
     """Killed within its second iteration, and taken up from what was saved before it."""
 
     class KilledError(Exception):
@@ -218,40 +218,40 @@ def test_a_killed_practice_improves_as_one_that_was_not(demos: Path, tmp_path: P
         if note == "dynamics":
             raise KilledError
 
-    whole = practice(demos)
-    whole.settle("job", tmp_path, quiet)
+    whole = make_finetuning(demos)
+    whole.run_phase("job", tmp_path, quiet)
     for _ in range(2):
         whole.rollout(4)
-    whole.save_new(tmp_path)
+    whole.save_rollouts(tmp_path)
     state = {name: value for name, value in whole.state_dict().items() if name != "policy"}
     state["policy"] = {name: value.clone() for name, value in whole.policy.state_dict().items()}
-    killed, resumed = practice(demos), practice(demos)
+    killed, resumed = make_finetuning(demos), make_finetuning(demos)
     killed.load_state_dict(state)
-    killed.load_kept(tmp_path)
+    killed.load_rollouts(tmp_path)
     with pytest.raises(KilledError):
-        killed.settle("job", tmp_path, killing)
+        killed.run_phase("job", tmp_path, killing)
     resumed.load_state_dict(state)
-    resumed.load_kept(tmp_path)
+    resumed.load_rollouts(tmp_path)
     (tmp_path / "whole").mkdir()
-    whole.settle("job", tmp_path / "whole", quiet)
-    resumed.settle("job", tmp_path, quiet)
+    whole.run_phase("job", tmp_path / "whole", quiet)
+    resumed.run_phase("job", tmp_path, quiet)
     assert torch.equal(weights(resumed), weights(whole))
 
 
 def test_a_rollout_that_is_gone_is_missed(demos: Path, tmp_path: Path):
-    made = practice(demos)
-    made.settle("job", tmp_path, quiet)
+    made = make_finetuning(demos)
+    made.run_phase("job", tmp_path, quiet)
     made.rollout(2)
-    made.save_new(tmp_path)
-    resumed = practice(demos)
+    made.save_rollouts(tmp_path)
+    resumed = make_finetuning(demos)
     resumed.load_state_dict(made.state_dict())
     (tmp_path / "recorded" / "rollout-00000.pt").unlink()
-    with pytest.raises(HandoffError, match=r"rollout-00000\.pt: is gone"):
-        resumed.load_kept(tmp_path)
+    with pytest.raises(HandoffError, match=r"rollout-00000\.pt: the file is missing"):
+        resumed.load_rollouts(tmp_path)
 
 
 def test_no_iteration_at_all_is_refused():
-    with pytest.raises(HandoffError, match="0 iterations of 2 rollouts"):
+    with pytest.raises(HandoffError, match="iterations is 0, offline_every 2"):
         replace(CONFIG, iterations=0)
 
 
@@ -259,13 +259,15 @@ def test_critics_of_few_updates_stay_within_what_can_be_earned():
     """A reward of 1 at the end alone: no value is beyond it, however the critics' first weights
     were drawn."""
     draw = torch.Generator().manual_seed(0)
-    seen, done = torch.rand(500, 2, generator=draw), torch.rand(500, 1, generator=draw)
+    obs, done = torch.rand(500, 2, generator=draw), torch.rand(500, 1, generator=draw)
     ends = torch.rand(500, generator=draw) < 0.05
-    data = Decisions(seen, done, ends.float(), 0.99 * ~ends, torch.rand(500, 2, generator=draw))
+    data = ChunkTransitions(
+        obs, done, ends.float(), 0.99 * ~ends, torch.rand(500, 2, generator=draw)
+    )
     small = MlpSizes(hidden=(32, 32), activation="relu", layer_norm=True)
     for seed in range(3):
         critics = fit_critics(IqlConfig(critic=small, value_network=small), data, 30, 32, seed)
-        value = critics.state_value(seen)
+        value = critics.state_value(obs)
         assert float(value.min()) > -0.2
         assert float(value.max()) < 1.0
 
@@ -275,8 +277,8 @@ def test_a_student_comes_near_its_teachers_chunks_and_leaves_the_teacher_alone()
     before = {name: weight.clone() for name, weight in teacher.state_dict().items()}
     student = OneStepStudent(OneStepConfig(updates=30, batch_size=64, learning_rate=1e-3), teacher)
     assert student.policy.sampler == "one-step"
-    seen = torch.rand(200, 2, 2, generator=torch.Generator().manual_seed(1))
-    distances = [student.follow(seen) for _ in range(4)]
+    obs = torch.rand(200, 2, 2, generator=torch.Generator().manual_seed(1))
+    distances = [student.update(obs) for _ in range(4)]
     assert distances[-1] < 0.5 * distances[0]
     assert all(torch.equal(weight, before[name]) for name, weight in teacher.state_dict().items())
 
@@ -284,12 +286,12 @@ def test_a_student_comes_near_its_teachers_chunks_and_leaves_the_teacher_alone()
 def test_a_student_follows_a_teacher_that_moves():
     teacher = policy()
     student = OneStepStudent(OneStepConfig(updates=30, batch_size=64, learning_rate=1e-3), teacher)
-    seen = torch.rand(200, 2, 2, generator=torch.Generator().manual_seed(1))
-    settled = [student.follow(seen) for _ in range(5)][-1]
+    obs = torch.rand(200, 2, 2, generator=torch.Generator().manual_seed(1))
+    settled = [student.update(obs) for _ in range(5)][-1]
     with torch.no_grad():
         for weight in teacher.denoiser.parameters():
             weight.mul_(1.3)
-    moved = student.follow(seen)
-    again = [student.follow(seen) for _ in range(5)][-1]
+    moved = student.update(obs)
+    again = [student.update(obs) for _ in range(5)][-1]
     assert moved > 1.5 * settled
     assert again < 0.7 * moved

@@ -16,9 +16,9 @@ from policies.rl.hil.config import LearnerConfig
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import GripperConfig, OnlineConfig, SacConfig
 from policies.rl.replay.transitions import Sizes
-from tests.beds.bed import demonstrations
-from tests.beds.point_reach import PointReach
-from tests.beds.vec_env import BedActions, BedEnv, ExpertOperator
+from tests.toy_envs.point_reach import PointReach
+from tests.toy_envs.toy_env import demonstrations
+from tests.toy_envs.vec_env import ExpertOperator, ToyActions, ToyVecEnv
 
 TOKEN = "token-of-the-tests"
 TINY = MlpSizes(hidden=(8,))
@@ -115,7 +115,7 @@ def act(
         made += 1
         os.write(file, np.array([acted.steps.episode[0], acted.steps.number[0]]).tobytes())
 
-    env = BedEnv(PointReach)
+    env = ToyVecEnv(PointReach)
     config = ActorConfig(commit_every=commit_every)
     with (
         Journal(folder, segment_bytes=4000) as journal,
@@ -124,11 +124,11 @@ def act(
         os.pwrite = torn  # type: ignore[assignment]
         actor = Actor(
             env,
-            ExpertOperator(env.bed, 10, 3),
+            ExpertOperator(env.toy_env, 10, 3),
             journal,
             link,
             config,
-            actions=BedActions(env.bed),
+            actions=ToyActions(env.toy_env),
             watch=note,
         )
         try:
@@ -184,7 +184,7 @@ class Serving:
 
 
 class Counted:
-    """A clock for simulated worlds that lets the other threads run.
+    """A clock for simulated environments that lets the other threads run.
 
     Args:
         seconds: real time per step [s], whatever the step says.

@@ -1,12 +1,12 @@
-"""Worlds of one number that walks: small enough to follow by hand, freezing when they end, saved
-and restored."""
+"""Environments with one number that moves: easy to follow by hand, freezing at their end, saved and
+restored."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from robots.errors import HandoffError
-from robots.interfaces import Observation, Step, WorldState
+from robots.interfaces import EnvState, Observation, Step
 from robots.spec import ActionSpec, FieldSpec
 
 LIMIT = 5
@@ -38,15 +38,15 @@ class Walking:
         self.seeds: list[int] = []
         """Every seed from which an episode began."""
 
-    def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> Observation:
-        rows = list(range(self.num_envs)) if worlds is None else list(worlds)
+    def reset(self, seeds: Sequence[int], env_ids: Sequence[int] | None = None) -> Observation:
+        rows = list(range(self.num_envs)) if env_ids is None else list(env_ids)
         self.seeds += [int(seed) for seed in seeds]
         for row, seed in zip(rows, seeds, strict=True):
             self.place[row] = np.random.default_rng(seed).uniform(0.5, 1.5) * (
                 1 if seed % 2 else -1
             )
         self.steps[rows] = 0
-        return self._seen()
+        return self._obs()
 
     def step(self, action: np.ndarray) -> Step:
         running = ~self._over()
@@ -54,23 +54,23 @@ class Walking:
         self.steps += running
         solved = np.abs(self.place) < NEAR
         return Step(
-            observation=self._seen(),
+            observation=self._obs(),
             reward=-np.abs(self.place),
             terminated=solved,
             truncated=(self.steps >= LIMIT) & ~solved,
-            final_observation=self._seen(),
+            final_observation=self._obs(),
             info={"success": solved},
             executed=running.astype(np.int64),
         )
 
-    def save(self) -> WorldState:
+    def save(self) -> EnvState:
         if not self._saves:
             raise HandoffError("walking: its state cannot be saved.")
         return {"place": self.place.copy(), "steps": self.steps.copy()}
 
-    def restore(self, state: WorldState, worlds: Sequence[int] | None = None) -> Observation:
+    def restore(self, state: EnvState, env_ids: Sequence[int] | None = None) -> Observation:
         self.place, self.steps = state["place"].copy(), state["steps"].copy()
-        return self._seen()
+        return self._obs()
 
     def close(self) -> None:
         self.closed = True
@@ -78,7 +78,7 @@ class Walking:
     def _over(self) -> np.ndarray:
         return (np.abs(self.place) < NEAR) | (self.steps >= LIMIT)
 
-    def _seen(self) -> Observation:
+    def _obs(self) -> Observation:
         place = self.place[:, None].copy()
         return {
             "place": place,

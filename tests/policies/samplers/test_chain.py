@@ -103,7 +103,7 @@ def test_other_weights_give_another_log_prob_and_a_gradient(name: str) -> None:
 
 
 def log_density(value, mean, std):
-    """Of the normal distribution, from its formula."""
+    """Log-density of the normal distribution, from its formula."""
     return -0.5 * ((value - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2.0 * np.pi)
 
 
@@ -114,7 +114,7 @@ def test_another_std_gives_another_log_prob() -> None:
     assert (wrong - chain.log_prob).abs().min() > 1e-3
 
 
-def test_one_step_of_the_flow_sde_has_the_density_worked_by_hand() -> None:
+def test_one_step_of_the_flow_sde_has_the_worked_density() -> None:
     # From 1 to 0.5 with sigma = 0.5 * sqrt(1 / 0.5), so sigma^2 = 0.5: the velocity 0.4 at x = 2
     # puts the clean chunk at 1.6 and the noise at 2; mean 0.5 * 1.6 + (0.5 - 0.5 * 0.5 / 2) * 2 =
     # 1.55, std sqrt(0.5 * 0.5) = 0.5.

@@ -184,7 +184,7 @@ def test_training_sigmas_are_log_logistic_between_the_bounds() -> None:
 def test_impossible_noise_levels_are_refused() -> None:
     with pytest.raises(HandoffError, match=r"0 levels from 1\.0 down to 0\.005"):
         exponential_sigmas(0)
-    with pytest.raises(HandoffError, match="expected sigmas that decrease"):
+    with pytest.raises(HandoffError, match="decreasing sigmas"):
         edm_grid(torch.tensor([0.1, 1.0]), 0.0)
     with pytest.raises(HandoffError, match=r"eta 1\.5"):
         edm_grid(exponential_sigmas(3), 1.5)

@@ -1,4 +1,5 @@
-"""Every way to die, and beside it a training that lives and must not be stopped."""
+"""Every failure that the health checks detect, each with a healthy training that must not be
+stopped."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,8 +11,8 @@ from torch import Tensor, nn
 
 from policies.training import loop
 from policies.training.config import TrainingConfig
-from policies.training.health import Sentinel
-from policies.training.loop import Trained, train, without_data
+from policies.training.health import TrainingHealth
+from policies.training.loop import TrainingResult, train, without_data
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
 
@@ -32,7 +33,7 @@ class Layers(nn.Module):
 
 def run(
     model: nn.Module, loss: Callable[[int], Tensor], out: Path, config: TrainingConfig = CONFIG
-) -> Trained:
+) -> TrainingResult:
     return train(config, model, without_data(loss), "job", out, no_progress)
 
 
@@ -130,12 +131,12 @@ def test_a_rate_of_zero_may_leave_the_weights(tmp_path: Path):
 
 def test_weights_in_any_order_of_memory_are_compared():
     weight = nn.Parameter(torch.ones(2, 3, 5, 5).to(memory_format=torch.channels_last))
-    sentinel = Sentinel({"weight": weight}, torch.optim.AdamW([weight]))
+    health = TrainingHealth({"weight": weight}, torch.optim.AdamW([weight]))
     with torch.no_grad():
         weight += 1.0
-    sentinel.look(1, 1e-3)
+    health.check(1, 1e-3)
     with pytest.raises(HandoffError, match="no weight changed"):
-        sentinel.look(2, 1e-3)
+        health.check(2, 1e-3)
 
 
 def nan_from(model: nn.Module, first: int) -> Callable[[int], Tensor]:
@@ -145,7 +146,7 @@ def nan_from(model: nn.Module, first: int) -> Callable[[int], Tensor]:
 def test_a_loss_that_is_not_finite_stops_between_entries_when_those_are_rare(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(loop, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CHECK_SECONDS", 0.0)
     model = nn.Linear(1, 1)
     with pytest.raises(HandoffError, match="loss is nan in the 34 updates before 34"):
         run(model, nan_from(model, 33), tmp_path, replace(CONFIG, log_every=90))
@@ -184,6 +185,6 @@ def test_spoilt_weights_are_not_kept(tmp_path: Path):
 
 def test_an_exploding_gradient_is_reported():
     weight = nn.Parameter(torch.ones(1))
-    sentinel = Sentinel({"weight": weight}, torch.optim.AdamW([weight]))
-    assert [sentinel.exploding(norm) for norm in (1.0, 2.0, 2.0, 2.0, 3.0, 150.0)] == [""] * 6
-    assert sentinel.exploding(250.0) == "gradient norm 250 is 125 times its median"
+    health = TrainingHealth({"weight": weight}, torch.optim.AdamW([weight]))
+    assert [health.exploding(norm) for norm in (1.0, 2.0, 2.0, 2.0, 3.0, 150.0)] == [""] * 6
+    assert health.exploding(250.0) == "gradient norm 250 is 125 times its median"

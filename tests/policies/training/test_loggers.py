@@ -1,4 +1,4 @@
-"""What the loggers leave on the disk is read back; a training is killed in between."""
+"""Reads back the loggers' files, also of a training that was killed and resumed."""
 
 import json
 from collections import Counter
@@ -12,7 +12,7 @@ from matplotlib.image import imsave
 from torch import nn
 
 from policies.training.config import TrainingConfig
-from policies.training.loggers import JsonLines, TensorBoard, log_pictures, open_loggers
+from policies.training.loggers import JsonLines, TensorBoard, log_images, open_loggers
 from policies.training.loop import train, without_data
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
@@ -75,7 +75,7 @@ def wandb_history(out: Path) -> dict[str, list[dict[str, float]]]:
 
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training that was killed after update 37 and gone on with."""
+    """A training that was killed after update 37 and resumed."""
     out = tmp_path_factory.mktemp("resumed")
     run_until_killed(37, learn, CONFIG, out)
     learn(CONFIG, out, no_progress)
@@ -97,7 +97,7 @@ def test_tensorboard_holds_every_entry_once(resumed: Path):
     )
 
 
-def test_weights_and_biases_holds_no_step_twice_and_goes_on_with_the_same_run(resumed: Path):
+def test_weights_and_biases_logs_no_step_twice_and_continues_the_same_run(resumed: Path):
     ((number, entries),) = wandb_history(resumed).items()
     assert number == (resumed / "wandb-id.txt").read_text()
     counts = Counter(int(entry["_step"]) for entry in entries)
@@ -133,12 +133,12 @@ def test_tensorboard_hides_what_no_checkpoint_held(tmp_path: Path):
     assert tensorboard_steps(tmp_path) == [1, 2, 3, 4]
 
 
-def test_pictures_are_shown_beside_the_curve(tmp_path: Path):
+def test_images_are_logged_with_the_curve(tmp_path: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     picture = tmp_path / "picture.png"
     imsave(picture, np.zeros((4, 6, 3)))
-    log_pictures(CONFIG, tmp_path, {"sample": picture})
+    log_images(CONFIG, tmp_path, {"sample": picture})
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     (event,) = events.Images("sample")

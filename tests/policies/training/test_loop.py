@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from policies.training.config import TrainingConfig
 from policies.training.loop import resolve_device, resolve_precision, rng, train, without_data
-from policies.training.optimizer import decayed, ema_decay, learning_rate, new_optimizer
+from policies.training.optimizer import decayed_parameters, ema_decay, learning_rate, new_optimizer
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
 
@@ -57,7 +57,7 @@ class Mixed(nn.Module):
 
 def test_only_matrices_decay_when_asked_for():
     model = Mixed()
-    assert list(decayed(model)) == [
+    assert list(decayed_parameters(model)) == [
         "attention.in_proj_weight",
         "attention.out_proj.weight",
         "head.weight",
@@ -99,7 +99,7 @@ def test_gradients_are_left_by_default(tmp_path: Path):
     assert float(model.weight.grad) == 50.0  # type: ignore[arg-type]
 
 
-def test_a_training_with_groups_and_a_cosine_goes_on_bit_for_bit(tmp_path: Path):
+def test_a_training_with_groups_and_a_cosine_resumes_bit_for_bit(tmp_path: Path):
     config = replace(
         CONFIG,
         learning_rate=0.01,
@@ -218,7 +218,7 @@ def test_weights_spoilt_by_such_a_loss_are_not_saved(tmp_path: Path):
     assert torch.isfinite(saved["parameters"][0]).all()
 
 
-def test_a_checkpoint_of_another_job_is_not_gone_on_with(tmp_path: Path):
+def test_a_checkpoint_of_another_job_is_not_resumed(tmp_path: Path):
     model, path = Scalar(), []
     train(
         replace(CONFIG, steps=20),
@@ -253,7 +253,7 @@ def test_a_finished_training_is_not_repeated(tmp_path: Path):
     assert len(path) == 20
 
 
-def test_draws_are_told_apart_by_seed_and_number_only():
+def test_draws_differ_by_seed_and_number_only():
     first = rng(1, 2).standard_normal(4)
     assert (rng(1, 2).standard_normal(4) == first).all()
     assert (rng(2, 1).standard_normal(4) != first).all()

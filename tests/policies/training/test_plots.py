@@ -25,7 +25,7 @@ SIZES = DiffusionPolicyConfig(
 def policy_and_windows(
     entries: int, anchor: int | None, count: int = 5
 ) -> tuple[DiffusionPolicy, Windows]:
-    """An untrained policy that sees `entries` numbers and answers as many, and windows of random
+    """An untrained policy with `entries` observation and action entries, and windows of random
     steps."""
     draw = torch.Generator().manual_seed(0)
     module = DiffusionPolicy(SIZES, Shapes.of_vector(entries, entries, anchor))
@@ -70,7 +70,7 @@ def test_the_same_seed_draws_the_same_picture_and_another_one_another(tmp_path: 
 
 
 @pytest.mark.parametrize("learning", [True, False])
-def test_the_policy_goes_on_learning_or_not_as_before(learning: bool, tmp_path: Path):
+def test_the_training_mode_of_the_policy_is_restored(learning: bool, tmp_path: Path):
     module, windows = policy_and_windows(2, 0)
     module.train(learning)
     draw_samples(module, windows, tmp_path, 0, METRES)

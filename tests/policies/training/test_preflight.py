@@ -18,7 +18,7 @@ CONFIG = TrainingConfig(
 
 
 class Clock:
-    """Time that passes only where it is told to."""
+    """A clock that advances by explicit calls only."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -28,7 +28,7 @@ class Clock:
 
 
 class TwoStages:
-    """Reading and putting together, each of a length of its own."""
+    """A two-stage batch function with different durations of the stages."""
 
     def __init__(self, clock: Clock, decode: float, collate: float) -> None:
         self.clock, self.lengths = clock, (decode, collate)
@@ -167,7 +167,7 @@ def test_nothing_that_a_training_depends_on_is_touched(tmp_path: Path):
     assert all(torch.equal(average[name], expected[name]) for name in expected)
 
 
-def test_the_report_is_written_and_told(tmp_path: Path):
+def test_the_report_is_written_and_shown_as_progress(tmp_path: Path):
     model, notes = Dot(), []
     objective = Objective(
         lambda step: torch.ones(8, 4), lambda rows, step: (rows @ model.weight).square().mean()

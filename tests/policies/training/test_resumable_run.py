@@ -1,4 +1,4 @@
-"""What a run keeps of itself on the disk, and what the next attempt takes over."""
+"""What a run saves on disk, and what a resumed run restores."""
 
 import json
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_the_curve_is_a_line_per_entry_and_is_written_behind_the_state(
     assert len((tmp_path / "curve.jsonl").read_text().splitlines()) == 2
 
 
-def test_a_state_that_tells_its_processor_time_in_the_curve_alone_is_taken_over(tmp_path: Path):
+def test_a_state_with_its_cpu_time_in_the_curve_alone_is_resumed(tmp_path: Path):
     entries = [{"rollout": 1, "cpu_seconds": 4.5}]
     save_state(tmp_path / "state.pt", {"identity": "run", "entries": entries})
     made = run(tmp_path)

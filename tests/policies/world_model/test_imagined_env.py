@@ -1,4 +1,5 @@
-"""Dreams behave as worlds do: seeds, chunks, ends and limits; and a policy can practise in them."""
+"""ImaginedVecEnv behaves as other environments do: seeds, chunks, terminations and limits; and a
+policy can be fine-tuned in it."""
 
 import json
 from pathlib import Path
@@ -13,10 +14,10 @@ from policies.families.diffusion import DiffusionPolicy
 from policies.load import load_module
 from policies.networks.config import MlpConfig
 from policies.policy_config import DiffusionPolicyConfig
-from policies.rl.finetuning.config import DppoPracticeConfig, FinetuneConfig
+from policies.rl.finetuning.config import DppoFinetuneConfig, FinetuneConfig
 from policies.rl.finetuning.finetune import finetune
 from policies.rl.on_policy.config import DppoConfig, OnPolicyConfig, PpoConfig
-from policies.world_model.imagined_env import Dreams
+from policies.world_model.imagined_env import ImaginedVecEnv
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from robots.spec import FieldSpec
@@ -28,13 +29,13 @@ def model(toy_model) -> Path:
     return toy_model[0]
 
 
-def pushes(worlds: int, steps: int = 6, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).uniform(-1.0, 1.0, (worlds, steps, 1))
+def pushes(num_envs: int, steps: int = 6, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-1.0, 1.0, (num_envs, steps, 1))
 
 
-def test_a_dream_depends_on_its_seed_and_actions_not_on_its_neighbours(model: Path):
+def test_an_imagined_rollout_depends_on_its_seed_and_actions_not_on_its_neighbours(model: Path):
     action = pushes(3)
-    together, alone = Dreams(model, 3, 50), Dreams(model, 1, 50)
+    together, alone = ImaginedVecEnv(model, 3, 50), ImaginedVecEnv(model, 1, 50)
     together.reset([4, 5, 6])
     alone.reset([5])
     for step in range(6):
@@ -47,77 +48,79 @@ def test_a_dream_depends_on_its_seed_and_actions_not_on_its_neighbours(model: Pa
 
 def test_a_chunk_is_its_actions_one_after_another(model: Path):
     action = pushes(4)
-    chunked, single = Dreams(model, 4, 5), Dreams(model, 4, 5)
-    for dreams in (chunked, single):
-        dreams.reset([0, 1, 2, 3])
-    told = chunked.step(action)
-    made = [single.step(action[:, step]) for step in range(6)]
-    np.testing.assert_allclose(told.observation["point"], made[-1].observation["point"], atol=1e-6)
-    np.testing.assert_array_equal(told.reward, np.stack([one.reward for one in made], axis=1))
-    np.testing.assert_array_equal(told.executed, np.sum([one.executed for one in made], axis=0))
-    assert (told.executed <= 5).all()
-    assert (told.terminated | told.truncated).all()
+    chunked, single = ImaginedVecEnv(model, 4, 5), ImaginedVecEnv(model, 4, 5)
+    for envs in (chunked, single):
+        envs.reset([0, 1, 2, 3])
+    result = chunked.step(action)
+    steps = [single.step(action[:, step]) for step in range(6)]
+    np.testing.assert_allclose(
+        result.observation["point"], steps[-1].observation["point"], atol=1e-6
+    )
+    np.testing.assert_array_equal(result.reward, np.stack([one.reward for one in steps], axis=1))
+    np.testing.assert_array_equal(result.executed, np.sum([one.executed for one in steps], axis=0))
+    assert (result.executed <= 5).all()
+    assert (result.terminated | result.truncated).all()
 
 
-def test_pushing_on_solves_it_once_and_then_the_dream_stands_still(model: Path):
-    dreams = Dreams(model, 20, 50)
-    dreams.reset(range(20))
-    made = [dreams.step(np.ones((20, 1))) for _ in range(25)]
-    last = made[-1]
+def test_pushing_solves_it_once_and_then_the_environment_is_frozen(model: Path):
+    envs = ImaginedVecEnv(model, 20, 50)
+    envs.reset(range(20))
+    steps = [envs.step(np.ones((20, 1))) for _ in range(25)]
+    last = steps[-1]
     assert last.terminated.mean() > 0.9
-    reward = np.stack([one.reward for one in made])
+    reward = np.stack([one.reward for one in steps])
     np.testing.assert_array_equal(reward.sum(axis=0), last.terminated)
     np.testing.assert_array_equal(last.info["success"], last.terminated)
     assert last.observation["point"][last.terminated].min() > SOLVED - 3.0 * PUSH
-    again = dreams.step(np.full((20, 1), np.nan))
+    again = envs.step(np.full((20, 1), np.nan))
     np.testing.assert_array_equal(again.executed[last.terminated], 0)
     np.testing.assert_array_equal(again.observation["point"], last.observation["point"])
 
 
 def test_pushing_away_never_solves_it(model: Path):
-    dreams = Dreams(model, 20, 30)
-    dreams.reset(range(20))
-    last = [dreams.step(np.full((20, 1), -1.0)) for _ in range(30)][-1]
+    envs = ImaginedVecEnv(model, 20, 30)
+    envs.reset(range(20))
+    last = [envs.step(np.full((20, 1), -1.0)) for _ in range(30)][-1]
     # A few begin within reach of what the classifier is in doubt of.
     assert last.terminated.mean() < 0.2
     assert (last.terminated | last.truncated).all()
 
 
 def test_actions_are_held_within_what_was_played(model: Path):
-    bold, bounded = Dreams(model, 2, 50), Dreams(model, 2, 50)
-    for dreams in (bold, bounded):
-        dreams.reset([0, 1])
+    bold, bounded = ImaginedVecEnv(model, 2, 50), ImaginedVecEnv(model, 2, 50)
+    for envs in (bold, bounded):
+        envs.reset([0, 1])
     most = bounded.action_spec.high[0]
     one, other = bold.step(np.full((2, 1), 50.0)), bounded.step(np.full((2, 1), most))
     np.testing.assert_array_equal(one.observation["point"], other.observation["point"])
 
 
-def test_some_worlds_begin_anew_while_others_go_on(model: Path):
-    dreams = Dreams(model, 3, 50)
-    dreams.reset([0, 1, 2])
-    before = dreams.step(np.ones((3, 1))).observation["point"].copy()
-    fresh = dreams.reset([7], [1])["point"]
+def test_some_environments_are_reset_while_others_continue(model: Path):
+    envs = ImaginedVecEnv(model, 3, 50)
+    envs.reset([0, 1, 2])
+    before = envs.step(np.ones((3, 1))).observation["point"].copy()
+    fresh = envs.reset([7], [1])["point"]
     np.testing.assert_array_equal(fresh[[0, 2]], before[[0, 2]])
-    np.testing.assert_array_equal(fresh[1], Dreams(model, 1, 50).reset([7])["point"][0])
+    np.testing.assert_array_equal(fresh[1], ImaginedVecEnv(model, 1, 50).reset([7])["point"][0])
 
 
 def test_what_is_no_action_is_refused(model: Path):
-    dreams = Dreams(model, 2, 50)
-    dreams.reset([0, 1])
+    envs = ImaginedVecEnv(model, 2, 50)
+    envs.reset([0, 1])
     with pytest.raises(HandoffError, match=r"actions of shape \(2, 3\)"):
-        dreams.step(np.zeros((2, 3)))
+        envs.step(np.zeros((2, 3)))
     with pytest.raises(HandoffError, match="an action is not finite"):
-        dreams.step(np.full((2, 1), np.nan))
-    with pytest.raises(HandoffError, match="1 seeds for 2 worlds"):
-        dreams.reset([0])
-    with pytest.raises(HandoffError, match="0 worlds of 50 steps"):
-        Dreams(model, 0, 50)
-    with pytest.raises(HandoffError, match="not saved"):
-        dreams.save()
+        envs.step(np.full((2, 1), np.nan))
+    with pytest.raises(HandoffError, match="1 seeds for 2 environments"):
+        envs.reset([0])
+    with pytest.raises(HandoffError, match="0 environments of 50 steps"):
+        ImaginedVecEnv(model, 0, 50)
+    with pytest.raises(HandoffError, match="cannot be saved"):
+        envs.save()
 
 
-def test_a_policy_improves_in_dreams_alone(model: Path, tmp_path: Path):
-    """It knows nothing; what moves the point to the goal is what dreams pay."""
+def test_a_policy_improves_on_imagined_rollouts_alone(model: Path, tmp_path: Path):
+    """An untrained policy; only imagined rewards move the point to the goal."""
     torch.manual_seed(0)
     config = DiffusionPolicyConfig(
         anchor_field=None,
@@ -143,16 +146,16 @@ def test_a_policy_improves_in_dreams_alone(model: Path, tmp_path: Path):
     save_policy(before, card, module.state_dict())
     learning = OnPolicyConfig(
         ppo=PpoConfig(clip=0.2),
-        least_clip=None,
-        critic_warm_up=1,
-        actor_rate=2e-3,
+        clip_min=None,
+        critic_warmup_rollouts=1,
+        actor_learning_rate=2e-3,
         batch_size=200,
         target_kl=None,
     )
-    practice = DppoPracticeConfig(walk=DppoConfig(steps=5), learning=learning, critic=(32,))
-    options = FinetuneConfig(practice=practice, rollouts=25, decisions=10, first_seed=0)
-    finetune(options, before, lambda: Dreams(model, 16, 20), after, no_progress)
-    curve = [json.loads(line) for line in (after / "practice.jsonl").read_text().splitlines()]
+    practice = DppoFinetuneConfig(denoising=DppoConfig(steps=5), learning=learning, critic=(32,))
+    options = FinetuneConfig(algorithm=practice, rollouts=25, decisions=10, first_seed=0)
+    finetune(options, before, lambda: ImaginedVecEnv(model, 16, 20), after, no_progress)
+    curve = [json.loads(line) for line in (after / "finetune.jsonl").read_text().splitlines()]
     assert curve[-1]["success"] > curve[1]["success"] + 0.2
     old, new = (load_module(folder)[0].state_dict() for folder in (before, after))
     assert any(not torch.equal(old[name], new[name]) for name in old)

@@ -1,5 +1,5 @@
-"""The latent world model: what it knows before it has learned, what it has learned of play, and
-what it refuses."""
+"""The latent world model: its initial state, its predictions after training on play, and invalid
+inputs."""
 
 import shutil
 from dataclasses import replace
@@ -31,17 +31,17 @@ def fresh() -> WorldModel:
 
 def test_before_it_has_learned_nothing_changes():
     model, draw = fresh(), torch.Generator().manual_seed(0)
-    seen = torch.randn(5, 3, generator=draw)
-    latent = model.begin(seen, model.gumbel(5, draw))
+    obs = torch.randn(5, 3, generator=draw)
+    latent = model.initial_latent(obs, model.gumbel(5, draw))
     after = model.imagine(latent, torch.ones(5, 1), model.gumbel(5, draw))
-    assert torch.equal(after.seen_BO, seen)
+    assert torch.equal(after.obs_BO, obs)
     assert not torch.equal(after.recurrent_BH, latent.recurrent_BH)
 
 
 def test_draws_are_one_hot_and_pass_gradients_on():
     model, draw = fresh(), torch.Generator().manual_seed(0)
-    latent = model.begin(torch.randn(5, 3, generator=draw), model.gumbel(5, draw))
-    hot = latent.drawn_BZ.unflatten(1, (4, 4))
+    latent = model.initial_latent(torch.randn(5, 3, generator=draw), model.gumbel(5, draw))
+    hot = latent.stochastic_BZ.unflatten(1, (4, 4))
     torch.testing.assert_close(hot.sum(dim=-1), torch.ones(5, 4))
     assert set(hot.detach().round(decimals=5).unique().tolist()) == {0.0, 1.0}
     (hot[..., 0]).sum().backward()
@@ -50,11 +50,11 @@ def test_draws_are_one_hot_and_pass_gradients_on():
 
 def test_draws_follow_their_probabilities():
     model, draw = fresh(), torch.Generator().manual_seed(0)
-    seen = torch.randn(1, 3, generator=draw)
+    obs = torch.randn(1, 3, generator=draw)
     log_probs = model._log_probs(
-        model.recognise(torch.cat([torch.zeros(1, 16), seen, torch.zeros(1, 3)], dim=1))
+        model.recognise(torch.cat([torch.zeros(1, 16), obs, torch.zeros(1, 3)], dim=1))
     )
-    many = model.begin(seen.expand(20_000, 3), model.gumbel(20_000, draw)).drawn_BZ
+    many = model.initial_latent(obs.expand(20_000, 3), model.gumbel(20_000, draw)).stochastic_BZ
     torch.testing.assert_close(many.mean(dim=0), log_probs.exp().flatten(), atol=0.015, rtol=0.0)
 
 
@@ -66,7 +66,7 @@ def test_the_divergence_is_that_of_the_library():
     assert float(categorical_divergence(p, p).abs().max()) == 0.0
 
 
-def test_it_foretells_pushes_keeps_the_wall_and_knows_the_lamp_for_chance(toy_model):
+def test_it_predicts_pushes_keeps_the_wall_and_learns_that_the_lamp_is_random(toy_model):
     _, metrics = toy_model
     assert metrics["errors"]["10"]["point"] < 0.8 * PUSH
     assert metrics["errors"]["10"]["wall"] < 0.02
@@ -76,17 +76,17 @@ def test_it_foretells_pushes_keeps_the_wall_and_knows_the_lamp_for_chance(toy_mo
     assert metrics["error"]["1"] < metrics["stays"]["1"]
 
 
-def test_without_its_actions_play_is_not_foretold(toy_model, toy_play: Path):
-    """Negative control: the same model, told that nobody pushed."""
+def test_without_its_actions_play_is_not_predicted(toy_model, toy_play: Path):
+    """Negative control: the same model with zero actions."""
     folder, metrics = toy_model
     model, _, _ = load_world_model(folder)
     data = read_play(toy_play / "store.zarr", TOY)
     still = data._replace(action_MA=np.zeros_like(data.action_MA))
-    told = open_loop(model, still, np.arange(4), (10,), 0)
-    assert told["errors"]["10"]["point"] > 2.0 * metrics["errors"]["10"]["point"]
+    report = open_loop(model, still, np.arange(4), (10,), 0)
+    assert report["errors"]["10"]["point"] > 2.0 * metrics["errors"]["10"]["point"]
 
 
-def test_success_is_told_from_latents(toy_model):
+def test_success_is_classified_from_latents(toy_model):
     _, metrics = toy_model
     assert metrics["success"]["precision"] > 0.7
     assert metrics["success"]["recall"] > 0.5
@@ -152,9 +152,9 @@ def test_a_damaged_or_missing_model_is_named(toy_model, tmp_path: Path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (replace(TOY, fields=("point", "door")), r"\['door'\] are missing"),
-        (replace(TOY, close_ups=(("door", 0.1),)), "close-up of 'door' at 0.1"),
-        (replace(TOY, close_ups=(("wall", 0.0),)), "close-up of 'wall' at 0.0"),
+        (replace(TOY, fields=("point", "door")), r"\['door'\] of fields"),
+        (replace(TOY, scaled_features=(("door", 0.1),)), "scaled feature 'door' with scale 0.1"),
+        (replace(TOY, scaled_features=(("wall", 0.0),)), "scaled feature 'wall' with scale 0.0"),
         (replace(TOY, fields=()), r"world model: fields \[\]"),
         (replace(TOY, sequence=41), "the shortest of 40 steps"),
         (replace(TOY, held_out=1.0), "60 episodes of which 60 are held out"),
@@ -170,5 +170,5 @@ def test_play_that_will_not_do_is_refused(
 
 
 def test_play_without_a_label_of_success_is_refused(tmp_path: Path):
-    with pytest.raises(HandoffError, match=r"\['success'\] are missing"):
+    with pytest.raises(HandoffError, match=r"\['success'\] of fields"):
         read_play(write_play(tmp_path, 3, labelled=False) / "store.zarr", TOY)

@@ -41,7 +41,7 @@ class Tab:
         self.page.goto(url)
 
     def ready(self) -> Tab:
-        self.until("handoff.told?.robot === true")
+        self.until("handoff.state?.robot === true")
         return self
 
     def until(self, expression: str) -> None:

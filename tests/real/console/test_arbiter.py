@@ -1,4 +1,4 @@
-"""The console without wires: who has the arm, and what makes it hold still."""
+"""The arbiter alone: who controls the arm, and what makes it hold still."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,16 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from real.console.arbiter import ArbiterConfig, ControlArbiter, FloodedError
+from real.console.arbiter import ArbiterConfig, ControlArbiter
 from real.console.bindings import DEFAULTS, Bindings, Inputs, RefusedBindingError
 from real.console.commands import STILL, Mode
+from real.console.people import FloodedError
 from real.teleop.takeover import HandInput
 from robots.errors import HandoffError
 from robots.interfaces import Label
 
 
-class Told:
-    """A desk, its log and its time."""
+class Setup:
+    """An arbiter with its log and its time."""
 
     def __init__(self) -> None:
         self.time, self.log, self.sequence = 100.0, [], 0
@@ -36,7 +37,7 @@ class Told:
         self.keys()
 
     def wait(self, seconds: float, *codes: str) -> None:
-        """Ada's page goes on telling what is down."""
+        """Ada's page continues to send its inputs."""
         for _ in range(round(seconds / 0.03)):
             self.time += 0.03
             self.keys(*codes)
@@ -47,21 +48,21 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def setup() -> Setup:
+    return Setup()
 
 
 @pytest.fixture
-def running(told: Told) -> Told:
-    told.go()
-    assert told.arbiter.mode is Mode.POLICY
-    return told
+def running(setup: Setup) -> Setup:
+    setup.go()
+    assert setup.arbiter.mode is Mode.POLICY
+    return setup
 
 
-def test_nothing_moves_before_somebody_says_go_on(told):
-    told.keys("ArrowUp")
-    assert told.arbiter.command().mode is Mode.HOLD
-    assert not told.arbiter.command().hand.engaged
+def test_nothing_moves_before_somebody_says_go_on(setup):
+    setup.keys("ArrowUp")
+    assert setup.arbiter.command().mode is Mode.HOLD
+    assert not setup.arbiter.command().hand.engaged
 
 
 def test_a_held_key_takes_the_arm_and_letting_go_gives_it_back(running):
@@ -241,12 +242,12 @@ def test_a_key_held_down_says_a_label_once(running):
     assert sum(entry[1] == "said" for entry in running.log) == 1
 
 
-def test_without_a_robot_nothing_goes_on_and_no_label_is_taken(told):
-    told.arbiter.robot_connected(False, "reach")
-    told.keys("Enter")
-    assert (told.arbiter.mode, told.arbiter.why) == (Mode.HOLD, "there is no robot yet")
-    told.keys("KeyS")
-    assert told.happened("label not taken")
+def test_without_a_robot_nothing_goes_on_and_no_label_is_taken(setup):
+    setup.arbiter.robot_connected(False, "reach")
+    setup.keys("Enter")
+    assert (setup.arbiter.mode, setup.arbiter.why) == (Mode.HOLD, "Wait for the robot to connect.")
+    setup.keys("KeyS")
+    assert setup.happened("label not taken")
 
 
 def test_a_robot_that_comes_back_holds_still_and_knows_no_old_label(running):
@@ -268,11 +269,11 @@ def test_the_end_ends_it_for_good(running):
 
 
 def test_bindings_change_while_it_holds_still_by_who_has_control(running):
-    with pytest.raises(RefusedBindingError, match="only while the arm holds still"):
+    with pytest.raises(RefusedBindingError, match="Hold the arm still and take control"):
         running.arbiter.bind(running.ada, "forward", "key KeyW")
     running.keys("Escape")
     bob = running.arbiter.join("bob", "there")
-    with pytest.raises(RefusedBindingError, match="by whoever has control"):
+    with pytest.raises(RefusedBindingError, match="take control to change bindings"):
         running.arbiter.bind(bob, "forward", "key KeyW")
     assert running.arbiter.bindings.inputs["forward"][0] == "key ArrowUp"
     assert running.happened("not bound")
@@ -329,14 +330,14 @@ def test_a_device_alone_moves_nothing(running):
     assert running.arbiter.command().mode is Mode.HOLD
 
 
-def test_a_device_that_is_pushed_when_it_goes_on_must_come_to_rest_first(told):
-    told.arbiter.device(MOUSE)
-    told.go()
-    told.arbiter.device(MOUSE)
-    assert told.arbiter.command().mode is Mode.POLICY
-    told.arbiter.device(STILL)
-    told.arbiter.device(MOUSE)
-    assert told.arbiter.command().mode is Mode.PERSON
+def test_a_device_that_is_pushed_when_it_goes_on_must_come_to_rest_first(setup):
+    setup.arbiter.device(MOUSE)
+    setup.go()
+    setup.arbiter.device(MOUSE)
+    assert setup.arbiter.command().mode is Mode.POLICY
+    setup.arbiter.device(STILL)
+    setup.arbiter.device(MOUSE)
+    assert setup.arbiter.command().mode is Mode.PERSON
 
 
 def test_a_page_that_falls_silent_takes_its_device_along(running):

@@ -33,7 +33,7 @@ def test_the_banner_says_why_it_holds(tab, robot):
     tab.page.keyboard.press("Escape")
     reaches(robot, Mode.HOLD)
     tab.shows("HOLD")
-    assert tab.page.inner_text("#why") == "ada said so"
+    assert tab.page.inner_text("#why") == "ada pressed Hold still."
 
 
 def test_labels_can_be_taken_back_and_count_once(tab, robot):
@@ -117,8 +117,8 @@ def test_a_cut_network_ends_in_hold(browser, opened, robot, folder):
     relay.cut()
     reaches(robot, Mode.HOLD)
     assert "silent" in logged(folder, "hold")[-1]["why"]
-    tab.shows("NO LINE")
-    assert tab.page.inner_text("#why") == "the console is silent"
+    tab.shows("DISCONNECTED")
+    assert tab.page.inner_text("#why") == "No message from the console."
     relay.mend()
     tab.shows("HOLD")
     relay.close()
@@ -146,7 +146,7 @@ def test_a_wrong_token_holds_the_arm_and_is_asked_for_again(tab, browser, opened
     thief = Tab(browser, opened.url.partition("#")[0] + "#" + "x" * 24, "thief")
     reaches(robot, Mode.HOLD)
     thief.page.wait_for_selector("#login[open]")
-    assert "not the console's" in thief.page.inner_text("#login-trouble")
+    assert "Wrong token" in thief.page.inner_text("#login-trouble")
     assert logged(folder, "refused")[-1]["why"] == "wrong token"
     thief.context.close()
 
@@ -160,7 +160,7 @@ def test_a_flood_ends_in_hold_and_the_page_says_so(tab, robot, folder):
     # The first of the words holds the arm already.
     until(lambda: logged(folder, "flooded") != [])
     assert logged(folder, "flooded")[-1]["who"] == "ada"
-    tab.shows("NO LINE")
+    tab.shows("DISCONNECTED")
     assert "messages in a second" in tab.page.inner_text("#why")
 
 
@@ -174,7 +174,7 @@ def test_everything_can_be_done_from_the_keyboard(browser, opened, robot):
     page.keyboard.press("Tab")
     page.keyboard.type(token)
     page.keyboard.press("Enter")
-    until(lambda: page.evaluate("handoff.told?.robot === true"))
+    until(lambda: page.evaluate("handoff.state?.robot === true"))
     until(lambda: robot.command().person == "eve")
     page.keyboard.press("Enter")
     reaches(robot, Mode.POLICY)
@@ -259,11 +259,11 @@ def test_light_and_dark_and_no_request_to_anybody_else(tab, opened):
 def test_the_scene_waits_for_its_button_where_software_draws(tab):
     assert tab.page.evaluate("document.getElementById('scene').hidden")
     tab.page.evaluate(
-        "handoff.told.scene = 'static/icon.svg'; document.getElementById('three').click()"
+        "handoff.state.scene = 'static/icon.svg'; document.getElementById('three').click()"
     )
-    tab.until("handoff.wanted === 'on'")
+    tab.until("handoff.sceneSetting === 'on'")
     tab.page.click("#three")
-    tab.until("handoff.wanted === 'off'")
+    tab.until("handoff.sceneSetting === 'off'")
 
 
 def test_a_killed_server_is_noticed_and_found_again(tab, robot, opened):
@@ -273,7 +273,7 @@ def test_a_killed_server_is_noticed_and_found_again(tab, robot, opened):
     os.kill(opened.process.pid, signal.SIGKILL)
     reaches(robot, Mode.HOLD)
     # By now it may have been found again.
-    tab.showed("NO LINE")
+    tab.showed("DISCONNECTED")
     until(lambda: robot.connection > connection, 30.0)
     tab.shows("HOLD")
     tab.page.keyboard.up("ArrowUp")

@@ -43,8 +43,8 @@ def controls(tab: Tab) -> list[str]:
 def arrived(tab: Tab) -> str:
     """Waits until the server has what the page sent last; returns the mode then."""
     sent = tab.page.evaluate("handoff.sequence")
-    tab.until(f"handoff.told.sequence >= {sent}")
-    return tab.page.evaluate("handoff.told.mode")
+    tab.until(f"handoff.state.sequence >= {sent}")
+    return tab.page.evaluate("handoff.state.mode")
 
 
 def bindings(tab: Tab) -> dict[str, tuple[str, ...]]:
@@ -120,11 +120,11 @@ def test_a_key_that_stays_down_on_a_button_presses_it_once(tab, robot, folder):
     for _ in range(5):
         tab.page.keyboard.down("Enter")
     tab.page.keyboard.up("Enter")
-    tab.until("handoff.told.pending === 'failure'")
+    tab.until("handoff.state.pending === 'failure'")
     assert arrived(tab) == "hold"
     assert len(logged(folder, "said")) == before + 1
     tab.page.keyboard.press("KeyZ")
-    tab.until("handoff.told.pending === null")
+    tab.until("handoff.state.pending === null")
 
 
 def test_the_hand_can_be_closed_with_a_key_on_its_button(tab, robot):
@@ -171,7 +171,7 @@ def test_escape_holds_from_a_focused_button_and_gives_the_keys_back(tab, robot):
 
 def test_escape_cancels_a_rebinding_and_goes_on_holding_still(tab, robot):
     changing(tab, "left")
-    assert "press a key, Esc cancels" in tab.page.inner_text("#bindings")
+    assert "Press a key; Esc cancels" in tab.page.inner_text("#bindings")
     tab.page.keyboard.press("Escape")
     tab.until("handoff.listening === null")
     arrived(tab)
@@ -200,7 +200,7 @@ def test_keys_in_the_dialog_are_shown_and_not_sent(tab, robot, folder):
     assert arrived(tab) == "hold"
     assert tab.page.is_visible("#devices")
     assert len(logged(folder, "said go on")) == before
-    assert tab.page.evaluate("handoff.told.pending") is None
+    assert tab.page.evaluate("handoff.state.pending") is None
 
 
 def test_escape_in_the_dialog_of_who_looks_on_holds_the_arm(tab, browser, opened, robot):
@@ -210,7 +210,7 @@ def test_escape_in_the_dialog_of_who_looks_on_holds_the_arm(tab, browser, opened
     assert robot.command().mode is Mode.PERSON
     bob.page.keyboard.press("Escape")
     reaches(robot, Mode.HOLD)
-    tab.until("document.getElementById('why').textContent === 'bob said so'")
+    tab.until("document.getElementById('why').textContent === 'bob pressed Hold still.'")
     bob.context.close()
     tab.page.keyboard.up("ArrowUp")
 
@@ -233,7 +233,7 @@ def test_a_gamepad_in_the_dialog_stops(tab, browser, opened, robot):
     bob.page.click("#open-devices")
     bob.page.evaluate("pad.buttons[4].value = 1")
     reaches(robot, Mode.HOLD)
-    tab.until("document.getElementById('why').textContent === 'bob said so'")
+    tab.until("document.getElementById('why').textContent === 'bob pressed Hold still.'")
     bob.context.close()
     tab.page.keyboard.up("ArrowUp")
 
@@ -242,7 +242,7 @@ def test_an_input_of_another_action_asks_before_it_is_swapped(tab):
     changing(tab, "forward")
     tab.page.keyboard.press("KeyS")
     tab.page.wait_for_selector("#bind-ask:not([hidden])")
-    assert tab.page.inner_text("#bind-why") == "S is Success. Swap?"
+    assert tab.page.inner_text("#bind-why") == "S is bound to Success. Swap?"
     # The answer in focus is the one that changes nothing.
     tab.page.keyboard.press("Enter")
     tab.page.wait_for_selector("#bind-ask", state="hidden")
@@ -275,7 +275,7 @@ def test_a_key_that_holds_still_stops_everywhere_and_cannot_be_taken(tab, robot)
     changing(tab, "forward")
     tab.page.keyboard.press("KeyH")
     tab.page.wait_for_selector("#bind-ask:not([hidden])")
-    assert "H is Hold still" in tab.page.inner_text("#bind-why")
+    assert "H is bound to Hold still" in tab.page.inner_text("#bind-why")
     assert not tab.page.is_visible("#bind-yes")
     tab.page.click("#bind-no")
     tab.page.click("#devices button[type=submit]")

@@ -1,4 +1,4 @@
-"""A person at the console as a session knows them, with a line that a test moves by hand."""
+"""A person at the console as an operator, with a fake connection."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from real.console.console_operator import ConsoleOperator
 from real.teleop.takeover import HandInput, TakeoverConfig
 from robots.interfaces import Label
 from robots.spec import ActionSpec
-from tests.real.console.fake_line import FakeLine, say
+from tests.real.console.fake_connection import FakeConnection, set_command
 
 SPEC = ActionSpec(
     interface="cartesian_delta",
@@ -31,8 +31,8 @@ class Clock:
 
 
 @pytest.fixture
-def line() -> FakeLine:
-    return FakeLine()
+def connection() -> FakeConnection:
+    return FakeConnection()
 
 
 @pytest.fixture
@@ -41,25 +41,25 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def operator(line, clock) -> ConsoleOperator:
+def operator(connection, clock) -> ConsoleOperator:
     operator = ConsoleOperator(
-        SPEC, TakeoverConfig(), line, "login", 20.0, lambda: b"scene", clock, 0.08
+        SPEC, TakeoverConfig(), connection, "login", 20.0, lambda: b"scene", clock, 0.08
     )
     operator.reset([0])
     return operator
 
 
-def test_hold_pauses_the_session_and_policy_lets_it_run(operator, line):
+def test_hold_pauses_the_session_and_policy_lets_it_run(operator, connection):
     assert operator.requests().paused
-    say(line, Mode.POLICY)
+    set_command(connection, Mode.POLICY)
     assert not operator.requests().paused
     intervention = operator.intervene(POLICY, SEEN)
     assert not intervention.intervening[0]
     np.testing.assert_array_equal(intervention.executed, POLICY)
 
 
-def test_a_person_has_the_arm_under_the_name_of_who_has_control(operator, line, clock):
-    say(line, Mode.PERSON, FORWARD)
+def test_a_person_has_the_arm_under_the_name_of_who_has_control(operator, connection, clock):
+    set_command(connection, Mode.PERSON, FORWARD)
     operator.intervene(POLICY, SEEN)
     clock.time = 0.3
     intervention = operator.intervene(POLICY, SEEN)
@@ -69,8 +69,8 @@ def test_a_person_has_the_arm_under_the_name_of_who_has_control(operator, line, 
     np.testing.assert_array_equal(intervention.proposed, POLICY)
 
 
-def test_the_speed_rises_over_300_ms_after_a_takeover(operator, line, clock):
-    say(line, Mode.PERSON, FORWARD)
+def test_the_speed_rises_over_300_ms_after_a_takeover(operator, connection, clock):
+    set_command(connection, Mode.PERSON, FORWARD)
     asked = []
     for step in range(5):
         clock.time = 0.1 * step
@@ -78,55 +78,58 @@ def test_the_speed_rises_over_300_ms_after_a_takeover(operator, line, clock):
     np.testing.assert_allclose(asked, [0.0, 1 / 3, 2 / 3, 1.0, 1.0], atol=1e-9)
 
 
-def test_a_hold_in_the_middle_of_a_takeover_is_stillness_not_the_policy(operator, line):
-    say(line, Mode.PERSON, FORWARD)
+def test_a_hold_in_the_middle_of_a_takeover_is_stillness_not_the_policy(operator, connection):
+    set_command(connection, Mode.PERSON, FORWARD)
     operator.intervene(POLICY, SEEN)
-    say(line, Mode.HOLD)
+    set_command(connection, Mode.HOLD)
     intervention = operator.intervene(POLICY, SEEN)
     assert intervention.intervening[0]
     assert not intervention.executed[0, :6].any()
 
 
-def test_a_label_is_handed_on_once(operator, line):
-    say(line, Mode.POLICY, label=Label.FAILURE, label_number=1)
+def test_a_label_is_reported_once(operator, connection):
+    set_command(connection, Mode.POLICY, label=Label.FAILURE, label_number=1)
     assert operator.requests().label is Label.FAILURE
     assert operator.requests().label is Label.NONE
-    say(line, Mode.POLICY, label=Label.FAILURE, label_number=2)
+    set_command(connection, Mode.POLICY, label=Label.FAILURE, label_number=2)
     assert operator.requests().label is Label.FAILURE
 
 
-def test_a_console_that_was_started_again_counts_labels_anew(operator, line):
-    say(line, Mode.POLICY, label=Label.SUCCESS, label_number=1)
+def test_a_console_that_was_started_again_restarts_the_count_of_labels(operator, connection):
+    set_command(connection, Mode.POLICY, label=Label.SUCCESS, label_number=1)
     assert operator.requests().label is Label.SUCCESS
-    line.connection, line.now = 2, line.now._replace(label=Label.NONE, label_number=0)
+    connection.connection, connection.now = (
+        2,
+        connection.now._replace(label=Label.NONE, label_number=0),
+    )
     assert operator.requests().label is Label.NONE
-    say(line, Mode.POLICY, label=Label.SUCCESS, label_number=1)
+    set_command(connection, Mode.POLICY, label=Label.SUCCESS, label_number=1)
     assert operator.requests().label is Label.SUCCESS
 
 
-def test_the_end_is_asked_for(operator, line):
-    say(line, Mode.STOP)
+def test_the_end_is_requested(operator, connection):
+    set_command(connection, Mode.STOP)
     assert operator.requests().stop
 
 
-def test_the_console_is_told_of_steps_and_of_the_episodes_end(operator, line, clock):
-    say(line, Mode.PERSON, FORWARD, sequence=7)
+def test_steps_and_the_end_of_the_episode_are_reported(operator, connection, clock):
+    set_command(connection, Mode.PERSON, FORWARD, sequence=7)
     for step in range(3):
         clock.time = 1.0 + step
         if step == 2:
-            say(line, Mode.POLICY)
+            set_command(connection, Mode.POLICY)
         intervention = operator.intervene(POLICY, SEEN)
         last = step == 2
         label = Label.SUCCESS if last else Label.NONE
         operator.report_step(
             SEEN, intervention, reward=0.0, success=last, probability=0.25, label=label, last=last
         )
-    steps = [word["told"] for word in line.words if word["kind"] == "step"]
+    steps = [message["told"] for message in connection.messages if message["kind"] == "step"]
     assert [step["person"] for step in steps] == [True, True, False]
     assert steps[0]["sequence"] == 7
     assert steps[0]["hand"] == pytest.approx(0.04)
-    assert line.scenes[0] == b"scene"
-    (end,) = [word["told"] for word in line.words if word["kind"] == "end"]
+    assert connection.scenes[0] == b"scene"
+    (end,) = [message["told"] for message in connection.messages if message["kind"] == "end"]
     assert (end["success"], end["label"], end["steps"], end["corrected"], end["takeovers"]) == (
         True,
         "success",
@@ -138,8 +141,8 @@ def test_the_console_is_told_of_steps_and_of_the_episodes_end(operator, line, cl
     assert not end["dropped"]
 
 
-def test_episodes_are_counted_from_the_first_reset(operator, line):
-    say(line, Mode.POLICY)
+def test_episodes_are_counted_from_the_first_reset(operator, connection):
+    set_command(connection, Mode.POLICY)
     operator.report_step(
         SEEN,
         operator.intervene(POLICY, SEEN),
@@ -159,5 +162,5 @@ def test_episodes_are_counted_from_the_first_reset(operator, line):
         label=Label.NONE,
         last=False,
     )
-    assert [word["told"]["episode"] for word in line.words] == [0, 0, 1]
-    assert line.words[1]["told"]["dropped"]
+    assert [message["told"]["episode"] for message in connection.messages] == [0, 0, 1]
+    assert connection.messages[1]["told"]["dropped"]

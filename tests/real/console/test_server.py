@@ -290,11 +290,11 @@ def test_a_refused_binding_is_told_to_the_page_that_asked_and_changes_nothing(pa
     page.say(kind="restore")
     page.say(kind="bind", action="left", input="key Escape", swap=True)
     assert refusal(page) == {
-        "why": "Escape is Hold still, which gives nothing away. Choose another.",
+        "why": "Escape is bound to Hold still, which keeps its inputs. Choose another input.",
         "swap": False,
     }
     page.say(kind="bind", action="forward", input="key KeyS")
-    assert refusal(page) == {"why": "S is Success. Swap?", "swap": True}
+    assert refusal(page) == {"why": "S is bound to Success. Swap?", "swap": True}
     assert stored_bindings(folder / "bindings.json").inputs == DEFAULTS
     driven(page, robot)
     page.keys("Escape")

@@ -1,5 +1,5 @@
-"""Steps of a hand in the deploy loop: the same coordinates, targets and fields as in the simulated
-worlds."""
+"""Steps of a gripper in the deploy loop: the same coordinates, targets and fields as in the simulated
+environments."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 
 from real.arm import ArmState
 from real.deploy.action_space import LEVER, CartesianSteps, StepReference
+from real.deploy.episode_recorder import LoopRecord
 from real.deploy.governor import GovernorConfig
-from real.deploy.loop import LoopConfig, LoopRecord, run_episode
+from real.deploy.loop import LoopConfig, run_episode
 from real.deploy.planar_space import Plane, PlaneConfig
 from robots.contract import Contract
 from robots.control.actions import CartesianDelta, Motion
@@ -35,7 +36,7 @@ def pose(q: np.ndarray = FR3.q_home) -> np.ndarray:
 
 
 def stepping(steps: CartesianDelta | None = STEPS, **changes: object) -> Contract:
-    told = {
+    fields = {
         "task": "pick_cube",
         "observation": {name: FieldSpec(shape=(6,)) for name in ("grasp_pose", "target_offset")},
         "action": FieldSpec(shape=(5,)),
@@ -46,7 +47,7 @@ def stepping(steps: CartesianDelta | None = STEPS, **changes: object) -> Contrac
         "n_action_steps": 4,
         "steps": steps,
     }
-    return contract(**(told | changes))
+    return contract(**(fields | changes))
 
 
 def state(q: np.ndarray, dq: np.ndarray) -> ArmState:
@@ -70,7 +71,7 @@ def test_a_target_at_coordinates_is_a_pose_with_these_coordinates() -> None:
     wanted = np.array([0.42, -0.1, 0.2, 0.7 * LEVER])
     target = space.target(Motion(wanted, np.ones(4), np.ones(4)))
     np.testing.assert_allclose(space.position(target.base_T_ee), wanted, atol=1e-9)
-    assert not target.twist.any(), "the dampers act against rest, as in the worlds"
+    assert not target.twist.any(), "the dampers act against rest, as in the environments"
     assert not target.acceleration.any()
 
 
@@ -82,29 +83,29 @@ def test_axes_that_do_not_move_stay_as_the_episode_found_them() -> None:
     np.testing.assert_allclose(target.base_T_ee, tilted, atol=1e-9)
 
 
-def test_observes_what_the_simulated_worlds_observe() -> None:
-    worlds = MujocoEngine(find_task("pick_cube"), 1)
-    worlds.reset(np.array([0]), np.array([7]))
+def test_observes_what_the_simulated_environments_observe() -> None:
+    env = MujocoEngine(find_task("pick_cube"), 1)
+    env.reset(np.array([0]), np.array([7]))
     moved = np.array([[0.4, -0.8, 0.3, 0.9, 0.0]])
     for _ in range(5):
-        worlds.step(moved, np.array([True]))
-    told = {name: array[0] for name, array in worlds.read().observation.items()}
-    q, dq = worlds.view.q[0].copy(), worlds.view.dq[0].copy()
-    worlds.reset(np.array([0]), np.array([7]))
-    space = CartesianSteps(stepping(), pose(worlds.view.q[0]), FR3)
-    begun = (told["grasp_pose"] + told["target_offset"])[[0, 1, 2, 5]] * [1.0, 1.0, 1.0, LEVER]
+        env.step(moved, np.array([True]))
+    obs = {name: array[0] for name, array in env.read().observation.items()}
+    q, dq = env.view.q[0].copy(), env.view.dq[0].copy()
+    env.reset(np.array([0]), np.array([7]))
+    space = CartesianSteps(stepping(), pose(env.view.q[0]), FR3)
+    begun = (obs["grasp_pose"] + obs["target_offset"])[[0, 1, 2, 5]] * [1.0, 1.0, 1.0, LEVER]
     shown = space.proprioception(state(q, dq), begun)
     assert shown.keys() >= {"q", "dq", "grasp_pose", "target_offset", "hand_turn", "hand_velocity"}
     for name, value in shown.items():
         assert value.dtype == np.float32
         if name == "target_offset":
             # Roll and pitch, which no action moves, are those of the start on both sides.
-            np.testing.assert_allclose(value, told[name], atol=2e-6)
+            np.testing.assert_allclose(value, obs[name], atol=2e-6)
         else:
-            np.testing.assert_allclose(value, told[name], atol=1e-6, err_msg=name)
+            np.testing.assert_allclose(value, obs[name], atol=1e-6, err_msg=name)
 
 
-def test_an_action_moves_the_target_as_in_the_simulated_worlds() -> None:
+def test_an_action_moves_the_target_as_in_the_simulated_environments() -> None:
     space = CartesianSteps(stepping(), pose(), FR3)
     here = space.position(pose())
     action = np.array([1.0, -3.0, 0.5, 1.0, -1.0])
@@ -134,7 +135,7 @@ def test_a_step_is_made_in_one_period_at_constant_velocity() -> None:
     reference.push(np.array([0.02, 0.0]))
     way = [reference.sample(0.005 * (i + 1)) for i in range(12)]
     np.testing.assert_allclose(
-        [one.position[0] for one in way[:10]], 0.002 * np.arange(1, 11), atol=1e-12
+        [motion.position[0] for motion in way[:10]], 0.002 * np.arange(1, 11), atol=1e-12
     )
     assert way[3].velocity[0] == pytest.approx(0.4)
     np.testing.assert_allclose(way[-1].position, [0.02, 0.0])
@@ -164,26 +165,26 @@ def test_a_contract_that_does_not_say_what_a_step_is_is_refused(changes: dict[st
 
 
 def test_steps_survive_the_contracts_json() -> None:
-    told = stepping(replace(STEPS, axes=("x", "z"), translation=0.01))
-    assert Contract.from_json(told.to_json()) == told
+    stated = stepping(replace(STEPS, axes=("x", "z"), translation=0.01))
+    assert Contract.from_json(stated.to_json()) == stated
     assert Contract.from_json(contract().to_json()).steps is None
 
 
-class CountingHand:
-    """Half open, and remembers what it was told."""
+class CountingGripper:
+    """Half open, and records its targets."""
 
     def __init__(self) -> None:
-        self.told: list[float] = []
+        self.targets: list[float] = []
 
     def width(self) -> float:
         return 0.04
 
     def set_width(self, opening: float) -> None:
-        self.told.append(opening)
+        self.targets.append(opening)
 
 
 def loop(
-    space: CartesianSteps | Plane, told: Contract, fingers: CountingHand | None = None
+    space: CartesianSteps | Plane, policy_contract: Contract, fingers: CountingGripper | None = None
 ) -> tuple[FakeArm, LoopRecord]:
     clock = FakeClock()
     arm = FakeArm(clock, pose())
@@ -200,7 +201,7 @@ def loop(
         arm,
         clock,
         policy,
-        told,
+        policy_contract,
         lambda state: {},
         config,
         space=space,
@@ -211,8 +212,8 @@ def loop(
     return arm, record
 
 
-def test_the_loop_streams_steps_and_tells_the_hand() -> None:
-    space, fingers = CartesianSteps(stepping(), pose(), FR3), CountingHand()
+def test_the_loop_streams_steps_and_commands_the_gripper() -> None:
+    space, fingers = CartesianSteps(stepping(), pose(), FR3), CountingGripper()
     arm, record = loop(space, stepping(), fingers)
     assert len(arm.targets) == 60, "6 policy steps of 50 ms at 200 Hz"
     moved = space.position(arm.targets[-1].base_T_ee) - space.position(pose())
@@ -221,17 +222,17 @@ def test_the_loop_streams_steps_and_tells_the_hand() -> None:
     )
     assert moved[2] < -0.08
     assert abs(moved[1]) < 1e-9
-    assert fingers.told == [0.0] * 6
+    assert fingers.targets == [0.0] * 6
     policy = record.policy
     np.testing.assert_allclose(policy["action"], np.tile([0.5, 0.0, -1.0, 0.0, -1.0], (6, 1)))
     assert policy.keys() == {"grasp_pose", "target_offset", "action", "action_proposed"}
     np.testing.assert_allclose(policy["target_offset"][1][0], 0.5 * STEPS.translation, atol=0.01)
 
 
-def test_what_the_hand_was_told_runs_as_in_the_worlds() -> None:
+def test_the_gripper_target_moves_as_in_the_environments() -> None:
     fields = {"width": FieldSpec(shape=(1,)), "width_target": FieldSpec(shape=(1,))}
-    told = stepping(observation=fields)
-    _, record = loop(CartesianSteps(told, pose(), FR3), told, CountingHand())
+    stated = stepping(observation=fields)
+    _, record = loop(CartesianSteps(stated, pose(), FR3), stated, CountingGripper())
     targets = np.array(record.policy["width_target"])[:, 0]
     np.testing.assert_allclose(targets[:5], [0.04, 0.035, 0.03, 0.025, 0.024], atol=1e-6)
 

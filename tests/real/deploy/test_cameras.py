@@ -42,7 +42,7 @@ def test_a_film_that_is_over_says_so(film):
     camera = Camera(CameraConfig(source=str(film)))
     for _ in range(30):
         camera.read()
-    with pytest.raises(HandoffError, match="no more images come"):
+    with pytest.raises(HandoffError, match="sends no more images"):
         camera.read()
     camera.close()
 
@@ -61,7 +61,7 @@ def test_a_damaged_picture_is_left_out(film, tmp_path):
     camera = Camera(CameraConfig(source=str(damaged)))
     for _ in range(29):
         camera.read()
-    with pytest.raises(HandoffError, match="no more images come"):
+    with pytest.raises(HandoffError, match="sends no more images"):
         camera.read()
     camera.close()
 
@@ -110,10 +110,10 @@ def test_pages_see_the_camera_again_after_it_was_lost(film, tmp_path):
         camera_streams({"front": settings}, opened),
     ):
         page = Page(opened)
-        began, seen = time.monotonic(), 0
-        while seen < 60:
+        began, frames = time.monotonic(), 0
+        while frames < 60:
             if page.frame().startswith(b"\x05front\xff\xd8"):
-                seen += 1
+                frames += 1
             assert time.monotonic() - began < 60.0
         # At 30 pictures per second at most.
         assert time.monotonic() - began > 1.5

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from real.deploy.episode_recorder import append_episode, deploy_schema, tracking_figures
-from real.deploy.loop import LoopRecord
+from real.deploy.episode_recorder import LoopRecord, append_episode, deploy_schema, tracking_figures
 from real.franka.state_recorder import robot_fields
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError

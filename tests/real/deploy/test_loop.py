@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from real.arm import ArmFaultError
-from real.deploy.loop import LoopConfig, LoopRecord, run_episode
+from real.deploy.episode_recorder import LoopRecord
+from real.deploy.loop import LoopConfig, run_episode
 from real.deploy.planar_space import Plane, PlaneConfig
 from robots.control.actions import AgentDynamics
 from robots.control.agent_reference import AgentReference

@@ -84,5 +84,5 @@ def test_frames_without_a_pose_are_no_pose(word):
 
 @pytest.mark.parametrize("uri", ["ws://127.0.0.1:9", "somewhere"])
 def test_nobody_there_is_one_clear_error(uri):
-    with pytest.raises(HandoffError, match="Is it running, does it see the board"):
+    with pytest.raises(HandoffError, match="Is it running, and is the board in view"):
         RemoteTracker(TrackerConfig(uri=uri, first_seconds=0.5, wait=0.01)).__enter__()

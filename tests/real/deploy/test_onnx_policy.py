@@ -38,7 +38,7 @@ def test_truncated_file_is_one_clear_error(policy_file):
 
 def test_file_without_contract_is_refused(tmp_path):
     save_policy(tmp_path / "policy.onnx", with_contract=False)
-    with pytest.raises(HandoffError, match="carries no contract"):
+    with pytest.raises(HandoffError, match="contains no contract"):
         OnnxPolicy(tmp_path / "policy.onnx")
 
 

@@ -111,7 +111,7 @@ def test_server_that_stops_is_named_as_lost():
 
 @contextmanager
 def scripted(metadata, *answers):
-    """A server that sends what it is told, one answer per request, and then none."""
+    """A server that sends the given answers, one per request, and then none."""
 
     def converse(connection):
         connection.send(metadata)
@@ -130,21 +130,21 @@ def scripted(metadata, *answers):
 def greeting(**changes):
     from robots.config import to_plain
 
-    told = {
+    metadata = {
         "protocol": "handoff-policy/1",
         "contract": to_plain(CONTRACT),
         "digest": contract_digest(CONTRACT),
     }
-    return pack({**told, **changes})
+    return pack({**metadata, **changes})
 
 
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        (greeting(protocol="handoff-policy/2"), "speaks protocol 'handoff-policy/2'"),
-        (pack({}), "speaks protocol None"),
-        (pack([1]), "speaks protocol None"),
-        ("text", "speaks protocol None"),
+        (greeting(protocol="handoff-policy/2"), "has protocol 'handoff-policy/2'"),
+        (pack({}), "has protocol None"),
+        (pack([1]), "has protocol None"),
+        ("text", "has protocol None"),
         (b"\xc1", "not a msgpack value"),
         (greeting(digest="0" * 64), "does not match its digest"),
         (greeting(contract={"task": "x"}), "missing key 'contract.observation'"),

@@ -9,13 +9,14 @@ import pytest
 
 from real.console.commands import STILL, Mode
 from real.console.console_operator import ConsoleOperator
-from real.deploy.loop import LoopConfig, LoopRecord, run_episode
+from real.deploy.episode_recorder import LoopRecord
+from real.deploy.loop import LoopConfig, run_episode
 from real.deploy.planar_space import Plane, PlaneConfig
 from real.deploy.supervision import STEPS, Supervision, SupervisionConfig
 from real.teleop.takeover import HandInput, TakeoverConfig
 from robots.control.noise import chunk_noise
 from robots.interfaces import Label
-from tests.real.console.fake_line import FakeLine, say
+from tests.real.console.fake_connection import FakeConnection, set_command
 from tests.real.fakes import FakeArm, FakeClock, contract
 
 START = np.array([0.25, 0.25])
@@ -26,27 +27,35 @@ FREE = LoopConfig(max_steps=20)
 
 
 class Session:
-    """One episode with a person whose hand a script moves by robot time."""
+    """One episode with a person whose inputs a script sets by robot time."""
 
     def __init__(self, script: Callable[["Session", float], None], **options):
         self.clock = FakeClock()
         self.plane = Plane(PlaneConfig())
         self.arm = FakeArm(self.clock, self.plane.pose(START))
-        self.line, self.calls, self.told = FakeLine(), [], []
-        say(self.line, Mode.POLICY)
+        self.connection = FakeConnection()
+        self.calls = []
+        self.reported = []
+        set_command(self.connection, Mode.POLICY)
         operator = ConsoleOperator(
-            STEPS, TakeoverConfig(ramp=0.0), self.line, "login", 10.0, lambda: b"", self.clock.now
+            STEPS,
+            TakeoverConfig(ramp=0.0),
+            self.connection,
+            "login",
+            10.0,
+            lambda: b"",
+            self.clock.now,
         )
         settings = SupervisionConfig(speed=0.1, hold_seconds=options.pop("hold_seconds", 60.0))
-        self.supervision = Supervision(operator, settings, self.plane, 10.0, self.tell)
+        self.supervision = Supervision(operator, settings, self.plane, 10.0, self.report)
         self.supervision.begin(0)
         self.clock.on_tick.append(lambda: script(self, self.clock.now()))
         self.record = LoopRecord()
         self.steps = options.pop("steps", 20)
         self.solved = options.pop("solved", lambda: False)
 
-    def tell(self, observation, intervention, **outcome):
-        self.told.append((observation, intervention, outcome))
+    def report(self, observation, intervention, **outcome):
+        self.reported.append((observation, intervention, outcome))
 
     def policy(self, observation, noise):
         self.calls.append((observation.copy(), noise.copy()))
@@ -85,7 +94,12 @@ def between(first, last, mode, hand=STILL):
 
     def script(session, now):
         inside = first <= now < last
-        say(session.line, mode if inside else Mode.POLICY, hand if inside else STILL, person="ada")
+        set_command(
+            session.connection,
+            mode if inside else Mode.POLICY,
+            hand if inside else STILL,
+            person="ada",
+        )
 
     return script
 
@@ -98,8 +112,8 @@ def test_a_person_who_only_watches_changes_nothing():
     np.testing.assert_array_equal(watched.rows("action"), alone.rows("action"))
     assert not watched.rows("intervention").any()
     assert set(watched.rows("segment")) == {-1}
-    assert len(watched.told) == 20
-    assert [outcome["last"] for _, _, outcome in watched.told] == [False] * 19 + [True]
+    assert len(watched.reported) == 20
+    assert [outcome["last"] for _, _, outcome in watched.reported] == [False] * 19 + [True]
 
 
 def test_hold_brakes_from_the_next_tick_on_and_the_arm_stands_until_they_go_on():
@@ -137,8 +151,8 @@ def test_after_a_hold_the_policy_plans_from_what_it_sees_now():
 
 def test_a_person_leads_at_their_speed_from_where_the_reference_is():
     session = Session(between(0.35, 1.35, Mode.PERSON, AHEAD)).run()
-    by_hand = session.rows("intervention").astype(bool)
-    assert by_hand.tolist() == [False] * 4 + [True] * 10 + [False] * 6
+    person_acted = session.rows("intervention").astype(bool)
+    assert person_acted.tolist() == [False] * 4 + [True] * 10 + [False] * 6
     action = session.rows("action")
     np.testing.assert_allclose(
         np.diff(action[4:14], axis=0), np.tile([0.0, -0.01], (9, 1)), atol=1e-6
@@ -153,7 +167,7 @@ def test_a_person_leads_at_their_speed_from_where_the_reference_is():
     )
 
 
-def test_nothing_jumps_when_the_arm_changes_hands():
+def test_nothing_jumps_when_control_of_the_arm_changes():
     session = Session(between(0.35, 1.35, Mode.PERSON, AHEAD)).run()
     velocity = session.streamed("velocity")
     # What the governor allows: 6 m/s^2.
@@ -162,12 +176,14 @@ def test_nothing_jumps_when_the_arm_changes_hands():
 
 def test_nobody_waits_for_the_next_look_of_a_policy():
     session = Session(between(0.31, 1.16, Mode.PERSON, AHEAD)).run()
-    times, by_hand = session.rows("step_time"), session.rows("intervention").astype(bool)
+    times, person_acted = session.rows("step_time"), session.rows("intervention").astype(bool)
     # Ticks end every 4 ms.
-    assert times[np.argmax(by_hand)] == pytest.approx(0.312, abs=1e-9)
-    assert times[len(by_hand) - np.argmax(by_hand[::-1])] == pytest.approx(1.16, abs=0.005)
+    assert times[np.argmax(person_acted)] == pytest.approx(0.312, abs=1e-9)
+    assert times[len(person_acted) - np.argmax(person_acted[::-1])] == pytest.approx(
+        1.16, abs=0.005
+    )
     short = np.diff(times) < 0.099
-    assert short.sum() == 2, "the steps in which the arm changed hands, and no other"
+    assert short.sum() == 2, "the steps in which control of the arm changed, and no other"
 
 
 def test_a_device_that_tells_nothing_between_steps_waits_for_one():
@@ -191,7 +207,9 @@ def test_who_gives_the_arm_back_gives_it_to_a_policy_that_has_looked():
 def test_a_person_is_kept_in_the_box_and_comes_out_of_its_corner_at_once():
     def script(session, now):
         forward = 1.0 if now < 3.0 else -1.0
-        say(session.line, Mode.PERSON, HandInput(True, np.array([forward, 0, 0, 0, 0, 0]), 0))
+        set_command(
+            session.connection, Mode.PERSON, HandInput(True, np.array([forward, 0, 0, 0, 0, 0]), 0)
+        )
 
     session = Session(script, steps=40).run()
     board_y = session.streamed()[:, 1]
@@ -203,13 +221,13 @@ def test_a_person_is_kept_in_the_box_and_comes_out_of_its_corner_at_once():
 @pytest.mark.parametrize("label", [Label.SUCCESS, Label.FAILURE, Label.REDO, Label.DISCARD])
 def test_a_label_ends_the_episode_at_the_next_step(label):
     session = Session(
-        lambda session, now: say(
-            session.line, Mode.POLICY, label_number=int(now > 0.45), label=label
+        lambda session, now: set_command(
+            session.connection, Mode.POLICY, label_number=int(now > 0.45), label=label
         )
     ).run()
     assert session.record.label is label
     assert len(session.rows("action")) == 5
-    assert session.told[-1][2] == {
+    assert session.reported[-1][2] == {
         "reward": 0.0,
         "success": label is Label.SUCCESS,
         "probability": None,
@@ -221,8 +239,8 @@ def test_a_label_ends_the_episode_at_the_next_step(label):
 
 def test_a_label_while_the_arm_is_held_still_ends_the_episode_there():
     def script(session, now):
-        say(
-            session.line,
+        set_command(
+            session.connection,
             Mode.HOLD if now > 0.35 else Mode.POLICY,
             label_number=int(now > 1.0),
             label=Label.FAILURE,
@@ -251,5 +269,5 @@ def test_success_is_told_with_the_step_that_brought_it():
     session = Session(lambda session, now: None)
     session.solved = lambda: session.clock.now() > 0.35
     session.run()
-    assert [outcome["reward"] for _, _, outcome in session.told] == [0.0, 0.0, 0.0, 1.0]
-    assert session.told[-1][2]["last"]
+    assert [outcome["reward"] for _, _, outcome in session.reported] == [0.0, 0.0, 0.0, 1.0]
+    assert session.reported[-1][2]["last"]

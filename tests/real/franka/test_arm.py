@@ -8,7 +8,7 @@ from real.franka.arm import FrankaArm, FrankaConfig
 from real.franka.connection import arm_state, error_names
 from real.franka.impedance import ImpedanceConfig
 from real.franka.state_recorder import StateRecorder
-from robots.errors import HandoffError, SafetyError, words
+from robots.errors import HandoffError, SafetyError, error_text
 from robots.franka import find_robot
 from tests.real.fakes import FakeClock
 from tests.robots.franka.urdfs import urdf_of
@@ -114,7 +114,7 @@ def hold(robot):
 
 
 def test_nobody_at_the_address_is_one_clear_error():
-    with pytest.raises(HandoffError, match=r"nobody answers at 127\.0\.77\.77:1337"):
+    with pytest.raises(HandoffError, match=r"no robot answers at 127\.0\.77\.77:1337"):
         FrankaArm(FrankaConfig(host="127.0.77.77", realtime="ignore")).__enter__()
 
 
@@ -138,7 +138,7 @@ def connect_to(monkeypatch, urdf, **options):
 
 
 def test_another_robot_than_the_configured_one_is_refused_before_anything_is_sent(monkeypatch):
-    with pytest.raises(SafetyError, match="fr3: the connected arm calls itself 'fr3v2'"):
+    with pytest.raises(SafetyError, match="fr3: the connected arm is 'fr3v2'"):
         connect_to(monkeypatch, urdf_of(find_robot("fr3v2")))
     assert connect_to(monkeypatch, urdf_of(find_robot("fr3v2")), robot="fr3v2").sent
 
@@ -296,7 +296,7 @@ def test_preflight_passes_an_idle_arm_and_refuses_others(arm):
         connected.preflight()
     robot.mode, robot.q = IDLE, FR3.q_home.copy()
     robot.clock.advance = lambda seconds: 0.0
-    with pytest.raises(SafetyError, match="its time stands"):
+    with pytest.raises(SafetyError, match="its time stopped"):
         connected.preflight()
 
 
@@ -341,7 +341,7 @@ def test_an_error_in_leaving_the_context_is_noted_on_the_one_before(monkeypatch)
         raise KeyboardInterrupt
     assert (
         "interrupted. Stopping the arm failed: arm: the motion did not end within 4.0 s"
-        in words(raised.value)
+        in error_text(raised.value)
     )
 
 

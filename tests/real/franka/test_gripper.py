@@ -15,7 +15,7 @@ from robots.errors import HandoffError, SafetyError
 from robots.franka import find_robot
 from sim.twin.twin import Twin, TwinConfig, start_twin
 from tests.sim.twin.loopback import address
-from tests.sim.twin.still_world import HandWorld
+from tests.sim.twin.still_world import GripperWorld
 
 FR3 = find_robot("fr3")
 
@@ -26,7 +26,7 @@ SECONDS = 10.0
 @pytest.fixture(scope="module")
 def twin() -> Iterator[Twin]:
     pytest.importorskip("franky", reason="franky-control has wheels for Linux x86_64 only")
-    with start_twin(TwinConfig(host=address(31)), HandWorld) as running:
+    with start_twin(TwinConfig(host=address(31)), GripperWorld) as running:
         yield running
 
 
@@ -38,12 +38,12 @@ def fingers(twin: Twin) -> Iterator[FrankaGripper]:
 
 
 def driver(twin: Twin, config: GripperDriverConfig | None = None) -> FrankaGripper:
-    before = twin.hand_actions()
+    before = twin.gripper_actions()
     return FrankaGripper(
         twin.host,
         config or GripperDriverConfig(),
         FR3.gripper,
-        lambda actions: twin.wait_for_hand(before + actions),
+        lambda actions: twin.wait_for_gripper(before + actions),
     )
 
 
@@ -61,20 +61,20 @@ def test_an_opening_of_nothing_is_a_grasp_that_goes_on_pressing(twin: Twin) -> N
         twin.advance(1.0)
         assert fingers.width() == pytest.approx(0.04)
     target, force = twin.call("servo")
-    assert target < 0.04, "on leaving, the hand keeps what it holds"
+    assert target < 0.04, "on leaving, the gripper keeps its grasp"
     assert force == GripperDriverConfig().force
 
 
 def test_only_news_is_told(twin: Twin, fingers: FrankaGripper) -> None:
-    heard = twin.hand_actions()
+    heard = twin.gripper_actions()
     for opening in (0.06, 0.058, 0.062):
         fingers.set_width(opening)
-    assert twin.hand_actions() == heard
+    assert twin.gripper_actions() == heard
     for opening in (0.0, 0.009, 0.0, 0.004):
         fingers.set_width(opening)
-    assert twin.hand_actions() == heard + 1, "all of them are one grasp"
+    assert twin.gripper_actions() == heard + 1, "all of them are one grasp"
     fingers.set_width(0.05)
-    assert twin.hand_actions() == heard + 2
+    assert twin.gripper_actions() == heard + 2
 
 
 def test_what_is_under_way_gives_room_to_what_is_told_next(
@@ -120,7 +120,7 @@ def test_an_opening_that_there_is_not_is_refused(fingers: FrankaGripper, opening
 
 
 def wait_on(fingers: FrankaGripper) -> None:
-    """Told once, and then looked at as long as a test waits."""
+    """Sets a target once, and reads the opening as long as a test waits."""
     deadline = time.monotonic() + SECONDS
     fingers.set_width(0.0)
     while time.monotonic() < deadline:
@@ -138,7 +138,7 @@ def test_a_refused_command_is_heard_of(twin: Twin) -> None:
 
 def test_in_its_own_time_states_come_by_themselves() -> None:
     with (
-        start_twin(TwinConfig(host=address(32), clock="real"), HandWorld) as twin,
+        start_twin(TwinConfig(host=address(32), clock="real"), GripperWorld) as twin,
         FrankaGripper(twin.host, GripperDriverConfig(max_age=5.0), FR3.gripper) as fingers,
     ):
         fingers.set_width(0.02)
@@ -148,7 +148,7 @@ def test_in_its_own_time_states_come_by_themselves() -> None:
             time.sleep(0.01)
 
 
-def test_a_silent_hand_says_nothing_any_more(fingers: FrankaGripper) -> None:
+def test_a_silent_gripper_is_an_error(fingers: FrankaGripper) -> None:
     fingers._await_actions = None
     fingers._newest = (0.05, time.monotonic() - 1.5)
     with pytest.raises(SafetyError, match=r"newest state is 1\.5. s old, limit 1.0 s"):
@@ -158,13 +158,13 @@ def test_a_silent_hand_says_nothing_any_more(fingers: FrankaGripper) -> None:
 def test_nobody_there_is_one_clear_error() -> None:
     pytest.importorskip("franky")
     with (
-        pytest.raises(HandoffError, match=r"nobody answers at .*:1338"),
+        pytest.raises(HandoffError, match=r"none answers at .*:1338"),
         FrankaGripper(address(39), GripperDriverConfig(), FR3.gripper),
     ):
         pass
 
 
-def test_a_hand_that_is_not_connected_is_an_error() -> None:
+def test_a_gripper_that_is_not_connected_is_an_error() -> None:
     with pytest.raises(HandoffError, match="use it as a context manager"):
         FrankaGripper(address(39), GripperDriverConfig(), FR3.gripper).width()
 
@@ -178,10 +178,10 @@ class Device:
         return self.opening
 
     def set_width(self, opening: float) -> None:
-        self.told = opening
+        self.target = opening
 
 
-def test_entries_come_to_targets_as_in_the_simulated_worlds() -> None:
+def test_entries_come_to_targets_as_in_the_simulated_environments() -> None:
     device = Device()
     target = GripperTarget(device, 0.05, FR3.gripper)
     expected = 0.08
@@ -194,7 +194,7 @@ def test_entries_come_to_targets_as_in_the_simulated_worlds() -> None:
         expected = float(
             gripper_target(np.array(expected), np.array(width), np.array(entry), 0.05, FR3.gripper)
         )
-    assert device.told == FR3.gripper.width_max
-    device.told = 1.0
+    assert device.target == FR3.gripper.width_max
+    device.target = 1.0
     target.apply(-0.5)
-    assert device.told == pytest.approx(0.02)
+    assert device.target == pytest.approx(0.02)

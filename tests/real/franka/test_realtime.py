@@ -15,12 +15,12 @@ BATCH = Scheduling(os.SCHED_BATCH, 0)
 
 def started_inside(scheduling):
     """What a thread inherits that is started where `scheduling` holds."""
-    seen = []
+    schedulings = []
     with scheduled(scheduling):
-        thread = threading.Thread(target=lambda: seen.append(Scheduling.current()))
+        thread = threading.Thread(target=lambda: schedulings.append(Scheduling.current()))
         thread.start()
     thread.join()
-    return seen[0]
+    return schedulings[0]
 
 
 def test_threads_started_inside_inherit_it_and_those_after_do_not():

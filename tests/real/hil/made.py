@@ -23,21 +23,22 @@ def steps(
 CARD = ActorCard(
     observation=3,
     action=2,
-    differences=((0, 1, 1, 0.5),),
+    relative_features=((0, 1, 1, 0.5),),
     actor=MlpCard(layers=(4, 5, 2), activation="tanh", layer_norm=True),
     log_std_min=-5.0,
     log_std_max=2.0,
     hand=MlpCard(layers=(4, 3), activation="relu", layer_norm=False),
 )
-"""A continuous entry and a hand."""
+"""A continuous entry and a gripper."""
 
 
 def parameters(version: int = 7, seed: int = 0) -> Parameters:
     """Random numbers for `CARD`."""
-    from robots.wire.learner import shapes
+    from robots.wire.learner import array_shapes
 
     rng = np.random.default_rng(seed)
     arrays = {
-        name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes(CARD).items()
+        name: rng.standard_normal(shape, dtype=np.float32)
+        for name, shape in array_shapes(CARD).items()
     }
     return Parameters(version, CARD, arrays)

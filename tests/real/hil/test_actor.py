@@ -1,4 +1,4 @@
-"""The acting loop, on a world of two counters that end when they are told to."""
+"""The acting loop, on an environment of two counters that end on request."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from robots.errors import HandoffError
 from robots.interfaces import Intervention, Label, Observation, Requests, Step
 from robots.spec import ActionSpec, FieldSpec
 from robots.success import DetectorConfig, SuccessDetector
-from robots.wire.learner import EPISODES_PER_START, Sent, decode
-from robots.wire.steps import Steps, joined
+from robots.wire.learner import EPISODES_PER_START, JournalEntry, decode
+from robots.wire.steps import Steps, concatenate_steps
 from tests.real.hil.made import parameters
 
 POLICY = ActorPolicy(parameters(version=42))
 
 
 class Counters:
-    """N worlds that observe (start, steps, 0); they end by success at `success_at` and by time at
-    `limit`."""
+    """N environments that observe (start, steps, 0); they end by success at `success_at` and by
+    time at `limit`."""
 
     def __init__(self, num_envs: int = 1, success_at: int = 10**6, limit: int = 10**6) -> None:
         self.num_envs, self.rate_hz = num_envs, 10.0
@@ -42,13 +42,13 @@ class Counters:
         self.frozen = np.zeros(num_envs, bool)
         self.bad = False
 
-    def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> Observation:
-        self.resets.append((list(seeds), None if worlds is None else list(worlds)))
-        rows = np.arange(self.num_envs) if worlds is None else np.asarray(worlds)
+    def reset(self, seeds: Sequence[int], env_ids: Sequence[int] | None = None) -> Observation:
+        self.resets.append((list(seeds), None if env_ids is None else list(env_ids)))
+        rows = np.arange(self.num_envs) if env_ids is None else np.asarray(env_ids)
         self.start[rows], self.steps[rows] = seeds, 0
-        return self.seen()
+        return self.observation()
 
-    def seen(self) -> Observation:
+    def observation(self) -> Observation:
         numbers = np.stack(
             [self.start % 1000, self.steps, np.full(self.num_envs, np.nan if self.bad else 0.0)],
             axis=1,
@@ -62,11 +62,11 @@ class Counters:
         self.actions.append(action.copy())
         self.steps += ~self.frozen
         success, over = self.steps >= self.success_at, self.steps >= self.limit
-        final = self.seen()
+        final = self.observation()
         for row in np.flatnonzero(success | over):
             self.start[row], self.steps[row] = self.start[row] + 1, 0
         return Step(
-            observation=self.seen(),
+            observation=self.observation(),
             reward=np.full(self.num_envs, 0.25),
             terminated=success,
             truncated=over & ~success,
@@ -78,7 +78,7 @@ class Counters:
     def save(self):
         raise AssertionError
 
-    def restore(self, state, worlds=None):
+    def restore(self, state, env_ids=None):
         raise AssertionError
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class Counters:
 
 
 class Person:
-    """Acts (0.5, 1) at the steps named, and says what they are told to say before the steps
+    """Acts (0.5, 1) at the given steps, and gives the given labels before the steps
     named."""
 
     def __init__(self, acts: Sequence[int] = (), says: dict[int, Requests] | None = None) -> None:
@@ -94,8 +94,8 @@ class Person:
         self.steps = self.asked = 0
         self.resets: list[tuple[list[int], list[int] | None]] = []
 
-    def reset(self, seeds, worlds=None) -> None:
-        self.resets.append((list(seeds), None if worlds is None else list(worlds)))
+    def reset(self, seeds, env_ids=None) -> None:
+        self.resets.append((list(seeds), None if env_ids is None else list(env_ids)))
 
     def intervene(
         self, proposed: np.ndarray, observation: Observation | None = None
@@ -129,7 +129,7 @@ def written(journal: Journal) -> list[Steps]:
     messages = [
         decode(journal.frame(number)) for number in range(journal.first_number, journal.next_number)
     ]
-    return [message.steps for message in messages if isinstance(message, Sent)]
+    return [message.steps for message in messages if isinstance(message, JournalEntry)]
 
 
 def acted(
@@ -140,7 +140,7 @@ def acted(
     with Journal(folder) as journal:
         before = journal.next_number
         Actor(env, person or Person(), journal, Source(), config, **options).run(steps)
-        return joined(written(journal)[before:])
+        return concatenate_steps(written(journal)[before:])
 
 
 def test_a_person_s_action_is_executed_and_stored_and_the_proposal_beside_it(
@@ -170,7 +170,7 @@ def test_episodes_end_with_their_true_last_observation_and_are_numbered_anew(
     assert not steps.terminated.any()
     assert steps.next_observation[4:6, 1].tolist() == [3, 3]
     assert steps.observation[6:, 1].tolist() == [0, 0]
-    assert [worlds for _, worlds in person.resets] == [[0, 1], [0, 1]]
+    assert [vec_env for _, vec_env in person.resets] == [[0, 1], [0, 1]]
     assert person.resets[1][0] == [EPISODES_PER_START + 2, EPISODES_PER_START + 3]
 
 
@@ -188,27 +188,29 @@ def test_the_same_start_of_a_journal_repeats_itself(tmp_path: Path) -> None:
     assert np.array_equal(a.observation, b.observation)
 
 
-def test_a_classifier_ends_the_episode_and_the_world_that_did_not_notice_is_reset(
+def test_a_classifier_ends_the_episode_and_the_environment_that_did_not_notice_is_reset(
     tmp_path: Path,
 ) -> None:
     env = Counters(num_envs=2, limit=5)
-    sure = lambda seen: np.where(seen["state"][:, 1] >= [2, 99], 0.9, 0.1)  # noqa: E731
+    sure = lambda obs: np.where(obs["state"][:, 1] >= [2, 99], 0.9, 0.1)  # noqa: E731
     rewards = ClassifierReward(sure, SuccessDetector(DetectorConfig(steps=1), 2))
     steps = acted(tmp_path, env, 5, rewards=rewards)
     first, second = (
-        {name: getattr(steps, name)[world::2] for name in steps._fields[:8]} for world in (0, 1)
+        {name: getattr(steps, name)[env_id::2] for name in steps._fields[:8]} for env_id in (0, 1)
     )
     assert first["reward"].tolist() == [0, 1, 0, 1, 0]
     assert first["terminated"].tolist() == [False, True, False, True, False]
     assert first["number"].tolist() == [0, 1, 0, 1, 0]
     assert first["observation"][:, 1].tolist() == [0, 1, 0, 1, 0]
-    assert [worlds for _, worlds in env.resets] == [None, [0], [0]]
+    assert [vec_env for _, vec_env in env.resets] == [None, [0], [0]]
     assert second["truncated"].tolist() == [False] * 4 + [True]
     assert not second["terminated"].any()
 
 
-def test_what_the_world_takes_for_success_is_a_time_limit_to_a_classifier(tmp_path: Path) -> None:
-    rewards = ClassifierReward(lambda seen: np.zeros(1), SuccessDetector(DetectorConfig()))
+def test_what_the_environment_takes_for_success_is_a_time_limit_to_a_classifier(
+    tmp_path: Path,
+) -> None:
+    rewards = ClassifierReward(lambda obs: np.zeros(1), SuccessDetector(DetectorConfig()))
     steps = acted(tmp_path, Counters(success_at=2), 2, rewards=rewards)
     assert (steps.terminated.tolist(), steps.truncated.tolist()) == ([False, False], [False, True])
     assert steps.reward.tolist() == [0.0, 0.0]
@@ -255,7 +257,7 @@ def test_without_parameters_the_actor_holds_and_acts_once_they_come(tmp_path: Pa
 def test_a_pause_holds_within_the_episode_and_ends(tmp_path: Path, who: str) -> None:
     env, source, person, held = Counters(), Source(), Person(), []
 
-    def watch(told: ActorStep) -> None:
+    def watch(actor_step: ActorStep) -> None:
         if len(env.actions) == 2:
             match who:
                 case "actor":
@@ -273,7 +275,7 @@ def test_a_pause_holds_within_the_episode_and_ends(tmp_path: Path, who: str) -> 
     with Journal(tmp_path) as journal:
         actor = Actor(env, person, journal, source, hold=hold, watch=watch)
         assert actor.run(4) == 4
-        steps = joined(written(journal))
+        steps = concatenate_steps(written(journal))
     assert held == [2]
     assert steps.number.tolist() == [0, 1, 2, 3]
 
@@ -324,7 +326,7 @@ def test_several_steps_per_entry_are_committed_together_and_at_an_episode_s_end(
         assert [steps.number.tolist() for steps in written(journal)] == [[0, 1, 2], [3, 4], [0, 1]]
 
 
-def test_a_world_that_stands_still_is_not_written_down(tmp_path: Path) -> None:
+def test_an_environment_that_stands_still_is_not_written_down(tmp_path: Path) -> None:
     env = Counters(num_envs=2)
     env.frozen[1] = True
     steps = acted(tmp_path, env, 2)
@@ -342,15 +344,13 @@ def test_a_sensor_lost_in_a_step_ends_the_run_and_what_was_before_is_committed(
 ) -> None:
     env = Counters()
 
-    def watch(told: ActorStep) -> None:
+    def watch(actor_step: ActorStep) -> None:
         env.bad = len(env.actions) == 3
 
     with Journal(tmp_path) as journal:
-        with pytest.raises(
-            HandoffError, match="next_observation: holds a value that is not finite"
-        ):
+        with pytest.raises(HandoffError, match="next_observation: has a non-finite value"):
             Actor(env, Person(), journal, Source(), watch=watch).run(9)
-        assert joined(written(journal)).number.tolist() == [0, 1, 2]
+        assert concatenate_steps(written(journal)).number.tolist() == [0, 1, 2]
 
 
 def test_nothing_is_executed_on_an_observation_that_is_not_finite(tmp_path: Path) -> None:
@@ -365,10 +365,10 @@ def test_nothing_is_executed_on_an_observation_that_is_not_finite(tmp_path: Path
 
 
 def test_another_task_s_policy_is_refused(tmp_path: Path) -> None:
-    vector = lambda seen: np.zeros((1, 4), np.float32)  # noqa: E731
+    vector = lambda obs: np.zeros((1, 4), np.float32)  # noqa: E731
     with (
         Journal(tmp_path) as journal,
-        pytest.raises(HandoffError, match="3 observed entries and 2 of an action"),
+        pytest.raises(HandoffError, match="3 observation and 2 action entries"),
     ):
         Actor(Counters(), Person(), journal, Source(), vector=vector).run(1)
 
@@ -379,13 +379,13 @@ def test_chosen_fields_stand_side_by_side() -> None:
         "image": FieldSpec(shape=(1, 1, 3), unit="u8"),
         "b": FieldSpec(shape=()),
     }
-    seen = {
+    obs = {
         "a": np.arange(8.0).reshape(2, 2, 2),
         "image": np.zeros((2, 1, 1, 3), np.uint8),
         "b": np.array([8.0, 9.0]),
     }
-    assert observation_vector(spec)(seen).tolist() == [[0, 1, 2, 3, 8], [4, 5, 6, 7, 9]]
-    assert observation_vector(spec, ["b"])(seen).tolist() == [[8], [9]]
+    assert observation_vector(spec)(obs).tolist() == [[0, 1, 2, 3, 8], [4, 5, 6, 7, 9]]
+    assert observation_vector(spec, ["b"])(obs).tolist() == [[8], [9]]
     with pytest.raises(HandoffError, match="fields \\['c'\\]"):
         observation_vector(spec, ["c"])
 

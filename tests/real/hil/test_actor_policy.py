@@ -20,8 +20,8 @@ from robots.wire.learner import ActorCard, MlpCard, Parameters, decode, encode
 SIZES = Sizes(
     observation=6,
     action=3,
-    differences=((0, 2, 2, 0.2),),
-    close_ups=((1, -1, 2, 0.5), (0, 3, 3, 0.1)),
+    relative_features=((0, 2, 2, 0.2),),
+    scaled_features=((1, -1, 2, 0.5), (0, 3, 3, 0.1)),
 )
 
 
@@ -70,7 +70,7 @@ def test_what_is_sent_is_what_the_policy_acts_with() -> None:
     vector = np.random.default_rng(0).standard_normal((50, 6)).astype(np.float32)
     sent = numpy_policy(sac).act(vector)
     assert np.abs(sent - sac.act(vector)).max() < 1e-5
-    sac.networks.average(1.0)
+    sac.networks.update_ema(1.0)
     assert np.abs(sent - sac.act(vector)).max() > 0.1
 
 

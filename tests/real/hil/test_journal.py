@@ -9,7 +9,7 @@ import pytest
 
 from real.hil.journal import Journal
 from robots.errors import HandoffError
-from robots.wire.learner import Sent, decode
+from robots.wire.learner import JournalEntry, decode
 from tests.real.hil.made import steps
 
 
@@ -17,7 +17,7 @@ def test_an_entry_is_the_frame_that_is_sent(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         assert journal.append(steps(begin=3)) == 0
         message = decode(journal.frame(0))
-    assert isinstance(message, Sent)
+    assert isinstance(message, JournalEntry)
     assert (message.journal, message.number) == (journal.identity, 0)
     assert message.steps.number.tolist() == [3, 4]
 
@@ -49,7 +49,7 @@ def test_acknowledged_files_are_dropped_and_numbers_go_on_after_a_restart(tmp_pa
 def test_unsound_steps_are_not_committed(tmp_path: Path) -> None:
     bad = steps()._replace(reward=np.array([0.0, np.nan], np.float32))
     with Journal(tmp_path) as journal:
-        with pytest.raises(HandoffError, match="reward: holds a value that is not finite"):
+        with pytest.raises(HandoffError, match="reward: has a non-finite value"):
             journal.append(bad)
         assert journal.next_number == 0
 

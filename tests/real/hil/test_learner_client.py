@@ -16,7 +16,7 @@ from websockets.sync.server import ServerConnection, serve
 from real.hil.journal import Journal
 from real.hil.learner_client import LearnerClient, LearnerClientConfig
 from robots.errors import HandoffError
-from robots.wire.learner import Hello, Pause, Sent, Taken, decode, encode
+from robots.wire.learner import Acknowledgement, Hello, JournalEntry, Pause, decode, encode
 from tests.real.hil.made import parameters, steps
 
 TOKEN = "token-of-the-tests"
@@ -57,18 +57,18 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def taking(got: list[Sent], taken: int = -1) -> Callable[[ServerConnection], None]:
+def taking(got: list[JournalEntry], taken: int = -1) -> Callable[[ServerConnection], None]:
     """A learner that has everything up to `taken` and takes what comes."""
 
     def talk(connection: ServerConnection) -> None:
         hello = decode(connection.recv())
         assert isinstance(hello, Hello)
-        connection.send(encode(Taken(got[-1].number if got else taken)))
+        connection.send(encode(Acknowledgement(got[-1].number if got else taken)))
         for frame in connection:
             message = decode(frame)
-            assert isinstance(message, Sent)
+            assert isinstance(message, JournalEntry)
             got.append(message)
-            connection.send(encode(Taken(message.number)))
+            connection.send(encode(Acknowledgement(message.number)))
 
     return talk
 
@@ -76,7 +76,7 @@ def taking(got: list[Sent], taken: int = -1) -> Callable[[ServerConnection], Non
 def test_entries_arrive_in_order_also_those_from_before_and_files_are_dropped(
     tmp_path: Path,
 ) -> None:
-    got: list[Sent] = []
+    got: list[JournalEntry] = []
     with Journal(tmp_path, segment_bytes=1) as journal, learner(taking(got)) as port:
         for number in range(5):
             journal.append(steps(begin=2 * number))
@@ -95,16 +95,16 @@ def test_no_more_than_the_window_is_sent_ahead(tmp_path: Path) -> None:
 
     def silent(connection: ServerConnection) -> None:
         connection.recv()
-        connection.send(encode(Taken(-1)))
+        connection.send(encode(Acknowledgement(-1)))
         for frame in connection:
             message = decode(frame)
-            assert isinstance(message, Sent)
+            assert isinstance(message, JournalEntry)
             got.append(message.number)
             if len(got) == 3:
                 # Time for what must not come.
                 time.sleep(0.3)
                 assert len(got) == 3
-                connection.send(encode(Taken(0)))
+                connection.send(encode(Acknowledgement(0)))
 
     with Journal(tmp_path) as journal, learner(silent) as port:
         for _ in range(9):
@@ -118,17 +118,17 @@ def test_no_more_than_the_window_is_sent_ahead(tmp_path: Path) -> None:
 def test_after_a_lost_connection_sending_goes_on_behind_what_the_learner_has(
     tmp_path: Path,
 ) -> None:
-    got: list[Sent] = []
+    got: list[JournalEntry] = []
 
     def forgetful(connection: ServerConnection) -> None:
         """Takes two entries per connection, and acknowledges one of them."""
         connection.recv()
-        connection.send(encode(Taken(got[-1].number if got else -1)))
+        connection.send(encode(Acknowledgement(got[-1].number if got else -1)))
         for _ in range(2):
             message = decode(connection.recv())
-            assert isinstance(message, Sent)
+            assert isinstance(message, JournalEntry)
             got.append(message)
-        connection.send(encode(Taken(got[-2].number)))
+        connection.send(encode(Acknowledgement(got[-2].number)))
 
     with Journal(tmp_path) as journal, learner(forgetful) as port:
         for _ in range(6):
@@ -143,7 +143,7 @@ def test_parameters_and_pauses_arrive_and_a_lost_connection_ends_the_pause(tmp_p
 
     def telling(connection: ServerConnection) -> None:
         connection.recv()
-        for message in (Taken(-1), parameters(version=3), Pause(True)):
+        for message in (Acknowledgement(-1), parameters(version=3), Pause(True)):
             connection.send(encode(message))
         leave.wait(LONG)
 
@@ -174,8 +174,8 @@ def test_parameters_that_were_damaged_on_the_disk_are_not_used(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("answer", "trouble"),
     [
-        (Taken(4), "has 2 entries, the learner 5 of it. Was the folder put back"),
-        (Pause(True), "answered with Pause, expected Taken"),
+        (Acknowledgement(4), "has 2 entries, the learner has 5 of it. Was the folder restored"),
+        (Pause(True), "answered with Pause, expected Acknowledgement"),
         ("steps: Is this actor another task's?", "Is this actor another task's"),
         (b"\xc1", "not a msgpack value"),
     ],
@@ -206,8 +206,8 @@ def test_a_learner_that_does_not_want_what_is_sent_is_told_of_and_tried_again(
 def test_a_learner_that_claims_what_was_not_sent_frees_nothing(tmp_path: Path) -> None:
     def boasting(connection: ServerConnection) -> None:
         connection.recv()
-        connection.send(encode(Taken(-1)))
-        connection.send(encode(Taken(1)))
+        connection.send(encode(Acknowledgement(-1)))
+        connection.send(encode(Acknowledgement(1)))
         connection.recv()
         connection.recv()
 
@@ -215,14 +215,14 @@ def test_a_learner_that_claims_what_was_not_sent_frees_nothing(tmp_path: Path) -
         for _ in range(2):
             journal.append(steps())
         with LearnerClient(journal, config(port, window=0), TOKEN, tmp_path) as link:
-            wait_for(lambda: "has taken entry 1" in link.state.trouble)
+            wait_for(lambda: "acknowledged entry 1" in link.state.trouble)
         assert journal.first_number == 0
 
 
 def test_without_a_learner_the_link_keeps_trying_and_acting_threads_are_not_held_up(
     tmp_path: Path,
 ) -> None:
-    got: list[Sent] = []
+    got: list[JournalEntry] = []
     with learner(taking([])) as port:
         pass  # It is free a moment later.
     with (

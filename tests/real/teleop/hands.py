@@ -54,7 +54,7 @@ class State:
 
 @dataclass
 class FakeSpaceMouse:
-    """Reports wait in a queue, as in the kernel; without one the last state is told again."""
+    """Reports wait in a queue, as in the kernel; without one the last state is returned again."""
 
     reports: list[State] = field(default_factory=list)
     state: State = field(default_factory=State)

@@ -17,7 +17,7 @@ CONFIG = KeyboardConfig(takeover=TakeoverConfig(ramp=0.0))
 PROPOSED = np.full((1, 5), 0.25)
 
 
-class Desk:
+class OperatorSetup:
     """A person at the keys."""
 
     def __init__(self) -> None:
@@ -32,49 +32,49 @@ class Desk:
 
 
 def test_without_a_key_the_policy_acts() -> None:
-    event = Desk().after(0.0)
+    event = OperatorSetup().after(0.0)
     assert not event.intervening[0]
     assert np.array_equal(event.executed, PROPOSED)
 
 
 def test_a_tap_is_a_small_step_and_then_holds_still_until_the_time_out() -> None:
-    desk = Desk()
-    assert desk.after(0.0, "up").executed[0].tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
-    still = desk.after(0.2)
+    setup = OperatorSetup()
+    assert setup.after(0.0, "up").executed[0].tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
+    still = setup.after(0.2)
     assert still.intervening[0]
     assert still.executed[0].tolist() == [0.0, 0.0, 0.0, 0.0, 0.0]
-    assert not desk.after(0.6).intervening[0]
+    assert not setup.after(0.6).intervening[0]
 
 
 def test_a_held_key_bridges_the_delay_before_repetition() -> None:
-    desk = Desk()
-    desk.after(0.0, "left")
-    assert desk.after(0.65).intervening[0]
-    moving = [desk.after(0.033, "left").executed[0, 1] for _ in range(40)]
+    setup = OperatorSetup()
+    setup.after(0.0, "left")
+    assert setup.after(0.65).intervening[0]
+    moving = [setup.after(0.033, "left").executed[0, 1] for _ in range(40)]
     assert moving == [1.0] * 40
 
 
 def test_after_a_long_hold_letting_go_gives_the_arm_back_at_once() -> None:
-    desk = Desk()
-    desk.after(0.0, "left")
+    setup = OperatorSetup()
+    setup.after(0.0, "left")
     for _ in range(60):
-        desk.after(0.033, "left")
-    assert desk.after(0.1).intervening[0]
-    assert not desk.after(0.1).intervening[0]
+        setup.after(0.033, "left")
+    assert setup.after(0.1).intervening[0]
+    assert not setup.after(0.1).intervening[0]
 
 
 def test_space_holds_still_and_grip_keys_take_over_too() -> None:
-    desk = Desk()
-    assert desk.after(0.0, "space").executed[0].tolist() == [0.0] * 5
-    assert desk.after(1.0, "c").executed[0, 4] == -1.0
-    assert desk.after(1.0, "o").executed[0, 4] == 1.0
+    setup = OperatorSetup()
+    assert setup.after(0.0, "space").executed[0].tolist() == [0.0] * 5
+    assert setup.after(1.0, "c").executed[0, 4] == -1.0
+    assert setup.after(1.0, "o").executed[0, 4] == 1.0
 
 
 def test_a_reset_lets_the_arm_go() -> None:
-    desk = Desk()
-    desk.after(0.0, "up")
-    desk.operator.reset([1])
-    assert not desk.after(0.0).intervening[0]
+    setup = OperatorSetup()
+    setup.after(0.0, "up")
+    setup.operator.reset([1])
+    assert not setup.after(0.0).intervening[0]
 
 
 @pytest.mark.parametrize(
@@ -88,27 +88,27 @@ def test_a_reset_lets_the_arm_go() -> None:
     ],
 )
 def test_a_label_is_told_once_and_stays_on_the_screen(key: str, label: Label) -> None:
-    desk = Desk()
-    desk.keys.press(key)
-    assert desk.operator.requests().label == label
-    assert desk.operator.requests().label == Label.NONE
-    assert desk.operator.status() == f"policy, last label {label.name.lower()}"
+    setup = OperatorSetup()
+    setup.keys.press(key)
+    assert setup.operator.requests().label == label
+    assert setup.operator.requests().label == Label.NONE
+    assert setup.operator.status() == f"policy, last label {label.name.lower()}"
 
 
 def test_p_pauses_and_goes_on_and_escape_stops() -> None:
-    desk = Desk()
-    desk.keys.press("p")
-    assert desk.operator.requests().paused
-    assert desk.operator.status() == "PAUSED"
-    desk.keys.press("p", "escape")
-    requests = desk.operator.requests()
+    setup = OperatorSetup()
+    setup.keys.press("p")
+    assert setup.operator.requests().paused
+    assert setup.operator.status() == "PAUSED"
+    setup.keys.press("p", "escape")
+    requests = setup.operator.requests()
     assert (requests.paused, requests.stop) == (False, True)
 
 
 def test_closing_gives_the_keyboard_back() -> None:
-    desk = Desk()
-    desk.operator.close()
-    assert desk.keys.closed
+    setup = OperatorSetup()
+    setup.operator.close()
+    assert setup.keys.closed
 
 
 def test_the_screen_names_directions_in_base_axes_for_either_view() -> None:

@@ -15,7 +15,7 @@ from tests.real.teleop.hands import SPEC, FakeClock, FakeKeys, FakeSpaceMouse
 PROPOSED = np.full((1, 5), 0.25)
 
 
-class Desk:
+class OperatorSetup:
     """A person with the device."""
 
     def __init__(self, hold_over: float = 0.0) -> None:
@@ -33,68 +33,68 @@ class Desk:
 
 
 def test_a_device_at_rest_leaves_the_policy_alone() -> None:
-    desk = Desk()
-    desk.mouse.report(x=0.09)
-    assert not desk.now().intervening[0]
+    setup = OperatorSetup()
+    setup.mouse.report(x=0.09)
+    assert not setup.now().intervening[0]
 
 
 def test_deflection_beyond_the_dead_zone_takes_over_and_rises_from_nothing() -> None:
-    desk = Desk()
-    desk.mouse.report(x=0.55, y=-1.0, yaw=0.1)
-    event = desk.now()
+    setup = OperatorSetup()
+    setup.mouse.report(x=0.55, y=-1.0, yaw=0.1)
+    event = setup.now()
     assert event.intervening[0]
     assert event.executed[0] == pytest.approx([0.5, -1.0, 0.0, 0.0, 0.0])
 
 
 def test_the_newest_of_many_waiting_reports_counts() -> None:
-    desk = Desk()
+    setup = OperatorSetup()
     for _ in range(10):
-        desk.mouse.report(x=1.0)
-    desk.mouse.report()
-    assert not desk.now().intervening[0]
+        setup.mouse.report(x=1.0)
+    setup.mouse.report()
+    assert not setup.now().intervening[0]
 
 
 @pytest.mark.parametrize(("buttons", "entry"), [([1, 0], -1.0), ([0, 1], 1.0)])
 def test_left_closes_right_opens_and_either_takes_over(buttons: list[int], entry: float) -> None:
-    desk = Desk()
-    desk.mouse.report(buttons=buttons)
-    event = desk.now()
+    setup = OperatorSetup()
+    setup.mouse.report(buttons=buttons)
+    event = setup.now()
     assert event.intervening[0]
     assert event.executed[0, 4] == entry
 
 
 def test_letting_go_gives_back_at_once_or_after_the_hold_over() -> None:
     for hold_over, kept in ((0.0, False), (0.5, True)):
-        desk = Desk(hold_over)
-        desk.mouse.report(x=1.0)
-        desk.now()
-        desk.mouse.report()
-        desk.clock.time += 0.2
-        assert bool(desk.now().intervening[0]) == kept
+        setup = OperatorSetup(hold_over)
+        setup.mouse.report(x=1.0)
+        setup.now()
+        setup.mouse.report()
+        setup.clock.time += 0.2
+        assert bool(setup.now().intervening[0]) == kept
 
 
 def test_a_deflection_that_is_no_longer_reported_is_let_go() -> None:
-    desk = Desk()
-    desk.mouse.report(x=1.0)
-    assert desk.now().intervening[0]
-    desk.clock.time += 0.4
-    assert not desk.now().intervening[0]
+    setup = OperatorSetup()
+    setup.mouse.report(x=1.0)
+    assert setup.now().intervening[0]
+    setup.clock.time += 0.4
+    assert not setup.now().intervening[0]
 
 
 def test_a_pulled_cable_is_one_clear_error() -> None:
-    desk = Desk()
-    desk.mouse.broken = True
+    setup = OperatorSetup()
+    setup.mouse.broken = True
     with pytest.raises(HandoffError, match="cable"):
-        desk.now()
+        setup.now()
 
 
 def test_labels_come_from_the_keyboard() -> None:
-    desk = Desk()
-    desk.keys.press("s")
-    assert desk.operator.requests().label == Label.SUCCESS
-    desk.operator.close()
-    assert desk.keys.closed
-    assert desk.mouse.closed
+    setup = OperatorSetup()
+    setup.keys.press("s")
+    assert setup.operator.requests().label == Label.SUCCESS
+    setup.operator.close()
+    assert setup.keys.closed
+    assert setup.mouse.closed
 
 
 def test_the_dead_zone_stretches_what_is_left_to_the_whole() -> None:

@@ -1,4 +1,4 @@
-"""Handover, axes and the hand's entry of an operator's actions."""
+"""Takeovers, axes and the gripper's entry of an operator's actions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_takeover_of_an_episode_has_a_number_and_its_own_ramp() -> None:
     assert person.intervene(PROPOSED, TOLD, HandInput(True, FORWARD, 0)).segment[0] == 0
 
 
-def test_the_hand_keeps_what_it_was_told_until_the_person_says_otherwise() -> None:
+def test_the_gripper_keeps_its_target_until_the_person_gives_a_command() -> None:
     person = takeover(FakeClock())
     entries = [
         float(person.intervene(PROPOSED, TOLD, HandInput(True, FORWARD, grip)).executed[0, 4])
@@ -64,14 +64,14 @@ def test_the_hand_keeps_what_it_was_told_until_the_person_says_otherwise() -> No
     assert entries == [-0.5, -1.0, -1.0, 1.0]
 
 
-def test_a_new_takeover_forgets_the_last_word_about_the_hand() -> None:
+def test_a_new_takeover_forgets_the_last_gripper_command() -> None:
     person = takeover(FakeClock())
     person.intervene(PROPOSED, TOLD, HandInput(True, FORWARD, -1))
     person.intervene(PROPOSED, TOLD, HandInput(False, FORWARD, 0))
     assert person.intervene(PROPOSED, TOLD, HandInput(True, FORWARD, 0)).executed[0, 4] == -0.5
 
 
-def test_in_a_world_that_does_not_tell_the_last_executed_opening_is_held() -> None:
+def test_in_an_environment_that_does_not_tell_the_last_executed_opening_is_held() -> None:
     person = takeover(FakeClock())
     person.intervene(PROPOSED, {}, HandInput(False, FORWARD, 0))
     assert person.intervene(np.zeros((1, 5)), {}, HandInput(True, FORWARD, 0)).executed[0, 4] == 1.0
@@ -86,7 +86,7 @@ def test_forward_follows_the_persons_view() -> None:
     assert turned == pytest.approx([-1.0, -2.0, 3.0, -4.0, -5.0, 6.0])
 
 
-def test_axes_that_the_world_does_not_have_are_left_out() -> None:
+def test_axes_that_the_environment_does_not_have_are_left_out() -> None:
     clock = FakeClock()
     person = takeover(clock, ramp=0.0)
     twist = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
@@ -102,7 +102,7 @@ def test_joint_actions_are_refused() -> None:
         )
 
 
-def test_two_worlds_are_refused() -> None:
+def test_two_environments_are_refused() -> None:
     with pytest.raises(HandoffError, match=r"expected \(1, 5\)"):
         takeover(FakeClock()).intervene(np.zeros((2, 5)), {}, HandInput(True, FORWARD, 0))
 

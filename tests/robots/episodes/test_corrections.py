@@ -26,12 +26,12 @@ ACTIONS = ActionSpec(
 SCHEMA = corrections_schema("reach", 20.0, {"pose": FieldSpec(shape=(2,), unit="m")}, ACTIONS)
 
 
-def step(t: int, worlds: int = 1, *, last: bool = False, person: bool = False) -> tuple:
-    pose = np.full((worlds, 2), float(t))
-    held = np.full(worlds, person)
+def step(t: int, num_envs: int = 1, *, last: bool = False, person: bool = False) -> tuple:
+    pose = np.full((num_envs, 2), float(t))
+    held = np.full(num_envs, person)
     event = Intervention(
-        proposed=np.full((worlds, 2), 0.5),
-        executed=np.full((worlds, 2), -0.5 if person else 0.5),
+        proposed=np.full((num_envs, 2), 0.5),
+        executed=np.full((num_envs, 2), -0.5 if person else 0.5),
         intervening=held,
         segment=np.where(held, 0, -1),
         reason=np.where(held, int(Reason.PERSON), 0),
@@ -39,11 +39,11 @@ def step(t: int, worlds: int = 1, *, last: bool = False, person: bool = False) -
         device="keyboard",
     )
     outcome = StepOutcome(
-        reward=np.full(worlds, float(last)),
-        success=np.full(worlds, int(last)),
+        reward=np.full(num_envs, float(last)),
+        success=np.full(num_envs, int(last)),
         final_observation={"pose": pose + 1.0},
-        last=np.full(worlds, last),
-        policy_version=np.full(worlds, 7),
+        last=np.full(num_envs, last),
+        policy_version=np.full(num_envs, 7),
     )
     return {"pose": pose}, event, outcome
 
@@ -87,11 +87,11 @@ def test_why_an_episode_was_dropped_stands_in_its_metadata(tmp_path: Path) -> No
 def test_an_episode_that_is_cut_off_is_kept_as_far_as_it_went(tmp_path: Path) -> None:
     with open_corrections(tmp_path / "store.zarr", SCHEMA) as store:
         assembler = EpisodeAssembler(store, 2, {"robot": "fr3"})
-        told = [step(t, 2) for t in range(3)]
-        for each in told:
+        steps = [step(t, 2) for t in range(3)]
+        for each in steps:
             assembler.add(*each, moved=np.array([True, True]), about=[{}, {}])
         assembler.cut_off(
-            1, told[-1][2].final_observation, {"fault": "lost", "discard_reason": "fault"}
+            1, steps[-1][2].final_observation, {"fault": "lost", "discard_reason": "fault"}
         )
         assert store.read(0, "policy")["success"].tolist() == [0, 0, 0]
         assert store.read(0, "final")["pose"].tolist() == [[3.0, 3.0]]
@@ -114,7 +114,7 @@ def test_only_finished_episodes_are_committed_and_a_new_session_goes_on(tmp_path
             assert store.ends("policy")[-1] == 2 * (session + 1)
 
 
-def test_worlds_that_did_not_move_add_no_step(tmp_path: Path) -> None:
+def test_environments_that_did_not_move_add_no_step(tmp_path: Path) -> None:
     with open_corrections(tmp_path / "store.zarr", SCHEMA) as store:
         assembler = EpisodeAssembler(store, 2, {})
         assembler.add(*step(0, 2), moved=np.array([True, False]), about=[{}, {}])
@@ -124,7 +124,7 @@ def test_worlds_that_did_not_move_add_no_step(tmp_path: Path) -> None:
         assert store.ends("policy").tolist() == [2, 3]
 
 
-def test_frames_are_copies_of_what_the_worlds_write_again(tmp_path: Path) -> None:
+def test_frames_are_copies_of_what_the_environments_write_again(tmp_path: Path) -> None:
     with open_corrections(tmp_path / "store.zarr", SCHEMA) as store:
         assembler = EpisodeAssembler(store, 1, {})
         observation, event, outcome = step(0)

@@ -100,7 +100,7 @@ def test_a_missing_chunk_is_not_read_as_zeros(tmp_path):
 def test_ends_that_do_not_rise_are_refused(tmp_path, ends):
     values = arrays()
     values["meta/episode_ends"] = np.array(ends, np.int64)
-    assert "Ends must rise" in read_error(write_zip(tmp_path / "p.zip", values))
+    assert "Ends must increase" in read_error(write_zip(tmp_path / "p.zip", values))
 
 
 @pytest.mark.parametrize(

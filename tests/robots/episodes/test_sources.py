@@ -142,12 +142,12 @@ def test_a_failed_download_leaves_no_file_and_the_line_says_why(
 
 
 def test_a_download_counts_its_bytes(empty, official, shipped, serve):
-    seen = []
+    calls = []
     url = serve(official.read_bytes())
     find_demonstrations(
-        shipped=shipped, url=url, progress=lambda done, total, note="": seen.append((done, total))
+        shipped=shipped, url=url, progress=lambda done, total, note="": calls.append((done, total))
     )
-    assert seen[-1] == (official.stat().st_size, official.stat().st_size)
+    assert calls[-1] == (official.stat().st_size, official.stat().st_size)
 
 
 def test_when_nothing_is_found_the_error_lists_what_was_tried(empty):

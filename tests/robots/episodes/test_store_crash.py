@@ -101,18 +101,18 @@ def write_for_ever(path: Path, batch: int, promised: Path) -> None:
 def append_killed_at(path: Path, change: int) -> None:
     """Creates the store if need be, appends one episode; dies by SIGKILL just before its
     `change`-th disk change."""
-    seen = 0
+    changes = 0
 
     def count(event: str, args: tuple) -> None:
-        nonlocal seen
+        nonlocal changes
         writes = (
             event == "open"
             and isinstance(args[2], int)
             and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
         )
         if event in CHANGES or writes:
-            seen += 1
-            if seen == change:
+            changes += 1
+            if changes == change:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(count)

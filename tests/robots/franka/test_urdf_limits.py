@@ -27,7 +27,7 @@ def test_name_that_no_robot_has_says_nothing() -> None:
 
 
 def test_another_robot_of_equal_limits_is_refused_by_its_name() -> None:
-    with pytest.raises(SafetyError, match="fr3: the connected arm calls itself 'fr3v2'"):
+    with pytest.raises(SafetyError, match="fr3: the connected arm is 'fr3v2'"):
         check_urdf(FR3, urdf_of(find_robot("fr3v2")))
 
 
@@ -50,7 +50,7 @@ def test_digits_beyond_those_of_the_published_table_pass() -> None:
 
 
 def test_arm_with_a_joint_less_is_refused() -> None:
-    with pytest.raises(SafetyError, match="states no lower limit of joint7"):
+    with pytest.raises(SafetyError, match="has no lower limit of joint7"):
         check_urdf(FR3, urdf_of(FR3).replace("joint7", "finger"))
 
 

@@ -30,5 +30,5 @@ def test_a_zero_within_a_sentence_is_refused() -> None:
 
 
 def test_numbers_that_are_no_words_are_refused() -> None:
-    with pytest.raises(HandoffError, match="no UTF-8"):
+    with pytest.raises(HandoffError, match="not UTF-8"):
         decode(np.full((1, 4), 255, np.uint8))

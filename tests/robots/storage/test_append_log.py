@@ -88,7 +88,7 @@ def test_files_are_dropped_oldest_first_and_numbers_go_on(tmp_path: Path) -> Non
     log.close()
     again = AppendLog(tmp_path, 30)
     assert again.append(b"next") == 10
-    with pytest.raises(HandoffError, match="record 3 is not here"):
+    with pytest.raises(HandoffError, match="record 3 does not exist"):
         again.read(3)
     again.close()
 

@@ -7,15 +7,15 @@ import pytest
 
 from robots.errors import HandoffError
 from robots.wire.learner import (
+    Acknowledgement,
     Hello,
+    JournalEntry,
     Message,
     Parameters,
     Pause,
-    Sent,
-    Taken,
     decode,
     encode,
-    steps_limit,
+    max_steps_bytes,
 )
 from robots.wire.policy import pack, unpack
 from tests.real.hil.made import parameters, steps
@@ -23,9 +23,9 @@ from tests.real.hil.made import parameters, steps
 JOURNAL = "0123456789abcdef"
 
 
-def pictured() -> Sent:
-    shown = {"wrist": np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)}
-    return Sent(JOURNAL, 5, steps()._replace(pictures=shown, next_pictures=shown))
+def pictured() -> JournalEntry:
+    images = {"wrist": np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)}
+    return JournalEntry(JOURNAL, 5, steps()._replace(pictures=images, next_pictures=images))
 
 
 def same(a: object, b: object) -> bool:
@@ -42,10 +42,10 @@ def same(a: object, b: object) -> bool:
     "message",
     [
         Hello(JOURNAL, 3),
-        Sent(JOURNAL, 5, steps()),
+        JournalEntry(JOURNAL, 5, steps()),
         pictured(),
-        Taken(-1),
-        Taken(8),
+        Acknowledgement(-1),
+        Acknowledgement(8),
         parameters(),
         Pause(True),
     ],
@@ -58,11 +58,11 @@ def test_messages_come_back_as_they_were(message: Message) -> None:
 @pytest.mark.parametrize(
     ("column", "value", "words"),
     [
-        ("reward", np.array([1.0, np.inf], np.float32), "reward: holds a value that is not finite"),
+        ("reward", np.array([1.0, np.inf], np.float32), "reward: has a non-finite value"),
         ("reward", np.zeros(2), "reward: float64"),
         ("observation", np.zeros((3, 3), np.float32), "observation: float32 of shape"),
-        ("action", np.full((2, 2), 1.5, np.float32), "action: 1.5 in size, limit 1"),
-        ("next_observation", np.zeros((2, 4), np.float32), "each pair must agree"),
+        ("action", np.full((2, 2), 1.5, np.float32), "action: an entry of magnitude 1.5, limit 1"),
+        ("next_observation", np.zeros((2, 4), np.float32), "shapes of each pair must be equal"),
         ("terminated", np.zeros(2, np.int64), "terminated: int64"),
         ("episode", np.array([-1, 0]), "a negative episode"),
         (
@@ -72,9 +72,9 @@ def test_messages_come_back_as_they_were(message: Message) -> None:
         ),
     ],
 )
-def test_unsound_steps_name_their_column(column: str, value: object, words: str) -> None:
+def test_invalid_steps_name_their_column(column: str, value: object, words: str) -> None:
     with pytest.raises(HandoffError, match=words):
-        encode(Sent(JOURNAL, 0, steps()._replace(**{column: value})))
+        encode(JournalEntry(JOURNAL, 0, steps()._replace(**{column: value})))
 
 
 def test_parameters_must_fit_their_card() -> None:
@@ -86,7 +86,7 @@ def test_parameters_must_fit_their_card() -> None:
         ),
         (
             {**good.arrays, "hand.0.bias": np.full(3, np.nan, np.float32)},
-            "not finite. Has the training diverged",
+            "non-finite value. Has the training diverged",
         ),
         (
             {name: array for name, array in good.arrays.items() if name != "centre"},
@@ -102,23 +102,31 @@ def test_another_protocol_is_refused() -> None:
         decode(pack({"kind": "hello", "protocol": "other/1", "journal": JOURNAL, "first": 0}))
 
 
-def test_text_is_the_other_sides_complaint() -> None:
-    with pytest.raises(HandoffError, match="the other side says: no room"):
+def test_text_is_an_error_of_the_peer() -> None:
+    with pytest.raises(HandoffError, match="the peer reports: no room"):
         decode("no room")
 
 
 def test_the_largest_frame_of_steps_fits_its_limit() -> None:
     whole = steps(rows=1024, observation=9, action=4)
-    shown = {name: np.zeros((1024, 8, 8, 3), np.uint8) for name in ("left", "right")}
-    frame = encode(Sent(JOURNAL, 2**62, whole._replace(pictures=shown, next_pictures=shown)))
-    assert len(frame) <= steps_limit(9, 4, 2 * 8 * 8 * 3)
+    images = {name: np.zeros((1024, 8, 8, 3), np.uint8) for name in ("left", "right")}
+    frame = encode(
+        JournalEntry(JOURNAL, 2**62, whole._replace(pictures=images, next_pictures=images))
+    )
+    assert len(frame) <= max_steps_bytes(9, 4, 2 * 8 * 8 * 3)
 
 
-def test_no_frame_whatever_raises_anything_but_a_handoff_error() -> None:
+def test_corrupted_frames_raise_only_handoff_errors() -> None:
     rng = np.random.default_rng(0)
     frames = [
         encode(message)
-        for message in (Hello(JOURNAL, 3), pictured(), Taken(4), parameters(), Pause(False))
+        for message in (
+            Hello(JOURNAL, 3),
+            pictured(),
+            Acknowledgement(4),
+            parameters(),
+            Pause(False),
+        )
     ]
     broken = 0
     for _ in range(3000):
@@ -139,18 +147,20 @@ def test_no_frame_whatever_raises_anything_but_a_handoff_error() -> None:
 def test_a_wrong_type_in_any_entry_is_refused(value: object) -> None:
     for message in (
         Hello(JOURNAL, 3),
-        Sent(JOURNAL, 5, steps()),
-        Taken(4),
+        JournalEntry(JOURNAL, 5, steps()),
+        Acknowledgement(4),
         parameters(),
         Pause(False),
     ):
-        told = unpack(encode(message))
-        for name in told.keys() - {"kind"}:
+        fields = unpack(encode(message))
+        for name in fields.keys() - {"kind"}:
             if name in ("pictures", "next_pictures", "arrays", "card") or (
                 name == "on" and value is True
             ):
                 continue
-            if name == "number" and value == -1 and isinstance(message, Taken):
+            if name == "number" and value == -1 and isinstance(message, Acknowledgement):
                 continue
             with pytest.raises(HandoffError):
-                decode(pack({**told, name: value}) if value != 2**63 else pack({**told, name: 2.5}))
+                decode(
+                    pack({**fields, name: value}) if value != 2**63 else pack({**fields, name: 2.5})
+                )

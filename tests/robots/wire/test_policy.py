@@ -16,8 +16,8 @@ from robots.wire.policy import (
     check_noise,
     check_token,
     contract_digest,
-    observed,
     pack,
+    read_observation,
     split_fields,
     stack_fields,
     unpack,
@@ -133,14 +133,14 @@ def array_frame(**changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dtype": "|O"}, "dtype '|O' is not taken"),
-        ({"dtype": "f4,O"}, "not taken"),
-        ({"dtype": "(2,)<f4"}, "not taken"),
-        ({"dtype": "|V1000000000"}, "not taken"),
-        ({"dtype": "<M8[s]"}, "not taken"),
-        ({"dtype": 4}, "dtype 'int' is not taken"),
-        ({"shape": [3]}, "takes 12 bytes, 8 came"),
-        ({"shape": [1]}, "takes 4 bytes, 8 came"),
+        ({"dtype": "|O"}, "dtype '|O' is not accepted"),
+        ({"dtype": "f4,O"}, "not accepted"),
+        ({"dtype": "(2,)<f4"}, "not accepted"),
+        ({"dtype": "|V1000000000"}, "not accepted"),
+        ({"dtype": "<M8[s]"}, "not accepted"),
+        ({"dtype": 4}, "dtype 'int' is not accepted"),
+        ({"shape": [3]}, "takes 12 bytes, it has 8"),
+        ({"shape": [1]}, "takes 4 bytes, it has 8"),
         ({"shape": [2**31]}, "no integer from 0"),
         ({"shape": [-2]}, "no integer from 0"),
         ({"shape": [True, 2]}, "no integer from 0"),
@@ -259,7 +259,7 @@ def test_one_step_needs_no_leading_dimension_where_only_one_is_seen():
             "picture: dtype float32 cannot become uint8",
         ),
         ({"agent": np.array([[0.0, np.nan], [0.0, 0.0]])}, "agent: value at index .* is nan"),
-        ({"agent": np.full((2, 2), 1e300)}, r"agent: holds a value beyond float32, 1e\+300"),
+        ({"agent": np.full((2, 2), 1e300)}, r"agent: has the value 1e\+300, which exceeds float32"),
         ({"agent": [[0.0, 0.0], [0.0, 0.0]]}, "agent: is a list, expected an array"),
     ],
 )
@@ -292,7 +292,7 @@ def test_token_unfit_for_a_header_is_refused(token):
         check_token(token)
 
 
-SEEING = replace(
+SENSORS = replace(
     CONTRACT,
     observation={"agent": FieldSpec(shape=(2,), unit="m")},
     sensors={
@@ -303,7 +303,7 @@ SEEING = replace(
 )
 
 
-def seen(steps=2):
+def request_fields(steps=2):
     return {
         "agent": np.zeros((steps, 2), np.float32),
         "camera": np.arange(6 * steps, dtype=np.uint8).reshape(steps, 1, 2, 3),
@@ -312,44 +312,44 @@ def seen(steps=2):
 
 
 def row_of(contract, request):
-    row = observed(contract, request)
+    row = read_observation(contract, request)
     assert isinstance(row, PolicyInput)
     return row
 
 
 def test_pictures_points_and_words_become_one_row():
-    row = row_of(SEEING, seen() | {"prompt": "push"})
+    row = row_of(SENSORS, request_fields() | {"prompt": "push"})
     assert row.vector.shape == (1, 2, 2)
     assert row.sensors["camera"].tolist() == [np.arange(12).reshape(2, 1, 2, 3).tolist()]
     assert (row.sensors["camera"].dtype, row.sensors["cloud"].dtype) == (np.uint8, np.float32)
     assert row.instructions == ("push",)
-    assert row_of(SEEING, seen()).instructions == ()
+    assert row_of(SENSORS, request_fields()).instructions == ()
 
 
 def test_a_contract_without_sensors_gives_the_plain_vector():
     np.testing.assert_array_equal(
-        observed(CONTRACT, observation()), stack_fields(CONTRACT, observation())
+        read_observation(CONTRACT, observation()), stack_fields(CONTRACT, observation())
     )
 
 
 def test_one_step_may_come_without_its_axis():
-    single = replace(SEEING, n_obs_steps=1)
-    request = {name: array[0] for name, array in seen().items()}
+    single = replace(SENSORS, n_obs_steps=1)
+    request = {name: array[0] for name, array in request_fields().items()}
     row = row_of(single, request)
     assert row.sensors["camera"].shape == (1, 1, 1, 2, 3)
 
 
 def test_a_policy_may_be_shown_pictures_alone():
     alone = replace(
-        SEEING, observation={}, sensors={"camera": SEEING.sensors["camera"]}, instruction=False
+        SENSORS, observation={}, sensors={"camera": SENSORS.sensors["camera"]}, instruction=False
     )
-    assert row_of(alone, {"camera": seen()["camera"]}).vector.shape == (1, 2, 0)
+    assert row_of(alone, {"camera": request_fields()["camera"]}).vector.shape == (1, 2, 0)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"camera": np.zeros((2, 1, 2, 3))}, "camera: pictures are float64, expected uint8"),
+        ({"camera": np.zeros((2, 1, 2, 3))}, "camera: images are float64, expected uint8"),
         ({"camera": [1, 2]}, "camera: is a list, expected an array"),
         ({"camera": np.zeros((2, 2, 1, 3), np.uint8)}, r"camera: shape \(2, 2, 1, 3\)"),
         ({"camera": np.zeros((1, 1, 2, 3), np.uint8)}, "camera: 1 steps, expected the newest 2"),
@@ -361,9 +361,9 @@ def test_a_policy_may_be_shown_pictures_alone():
 )
 def test_what_cannot_be_shown_is_named(changes, message):
     with pytest.raises(HandoffError, match=message):
-        observed(SEEING, seen() | changes)
+        read_observation(SENSORS, request_fields() | changes)
 
 
 def test_a_prompt_for_a_policy_that_does_not_read_is_refused():
     with pytest.raises(HandoffError, match="prompt"):
-        observed(replace(SEEING, instruction=False), seen() | {"prompt": "push"})
+        read_observation(replace(SENSORS, instruction=False), request_fields() | {"prompt": "push"})

@@ -1,5 +1,5 @@
-"""Worlds that stay on a device, here a CPU: against worlds that pass through the host, and by what
-leaves it."""
+"""Environments that stay on a device, here a CPU: against environments that pass through the host,
+and by what leaves it."""
 
 import os
 from typing import Any
@@ -12,14 +12,14 @@ from robots.errors import HandoffError
 from sim.engines.warp import WarpConfig, WarpEngine
 from sim.make import find_task
 from sim.tasks.task import Task
-from sim.vec_env import Worlds, WorldsConfig
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 from tests.sim.stays import Stays
 
 if not os.environ.get("HANDOFF_REQUIRE_ENGINES"):
     pytest.importorskip("mujoco_warp", reason="the extra [warp] is not installed")
 import warp
 
-from sim.device.arm import ResidentWorlds
+from sim.device.arm import DeviceArmEnv
 
 pytestmark = pytest.mark.usefixtures("unoptimised_kernels")
 
@@ -36,12 +36,12 @@ def task(request: pytest.FixtureRequest) -> Task:
 
 
 @pytest.fixture(scope="module")
-def resident(task: Task) -> ResidentWorlds:
-    return ResidentWorlds(task, N, WarpConfig(), max_steps=LIMIT, starts=8)
+def resident(task: Task) -> DeviceArmEnv:
+    return DeviceArmEnv(task, N, WarpConfig(), max_steps=LIMIT, starts=8)
 
 
 @pytest.fixture
-def begun(resident: ResidentWorlds) -> ResidentWorlds:
+def begun(resident: DeviceArmEnv) -> DeviceArmEnv:
     resident._host.drawn, resident._next = 0, torch.zeros((), dtype=torch.int64)
     resident.refill(range(8))
     resident.begin()
@@ -52,8 +52,10 @@ def chunks(env: Any, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).uniform(-1.0, 1.0, (4, N, 4, env.action_spec.size))
 
 
-def test_they_are_the_worlds_that_pass_through_the_host(begun: ResidentWorlds, task: Task) -> None:
-    host = Worlds(WarpEngine(task, N), WorldsConfig(on_end="freeze", max_steps=LIMIT))
+def test_they_are_the_environments_that_pass_through_the_host(
+    begun: DeviceArmEnv, task: Task
+) -> None:
+    host = EngineVecEnv(WarpEngine(task, N), VecEnvConfig(on_end="freeze", max_steps=LIMIT))
     shown = host.reset(range(N))
     for name, array in begun.observation().items():
         np.testing.assert_allclose(array.numpy(), shown[name], atol=1e-6, err_msg=name)
@@ -73,9 +75,7 @@ def test_they_are_the_worlds_that_pass_through_the_host(begun: ResidentWorlds, t
     begun.check()
 
 
-def test_nothing_leaves_the_device_while_they_are_stepped(
-    begun: ResidentWorlds, monkeypatch
-) -> None:
+def test_nothing_leaves_the_device_while_they_are_stepped(begun: DeviceArmEnv, monkeypatch) -> None:
     begun.step(torch.from_numpy(chunks(begun)[0]))
     copied: list[str] = []
     for kind in (torch.Tensor, warp.array):
@@ -83,7 +83,7 @@ def test_nothing_leaves_the_device_while_they_are_stepped(
     with Stays() as watched:
         for actions in torch.from_numpy(chunks(begun, 1)):
             led = begun.step(actions)
-            begun.begin_again(led.terminated_N | led.truncated_N)
+            begun.reset_ended(led.terminated_N | led.truncated_N)
             begun.observation()
     assert (watched.left, copied) == ([], [])
 
@@ -95,23 +95,23 @@ def test_the_watch_sees_what_leaves() -> None:
     assert watched.left == ["aten::_local_scalar_dense", "aten::nonzero"]
 
 
-def test_worlds_that_end_take_the_next_starts_in_their_order(
-    begun: ResidentWorlds, task: Task
+def test_environments_that_end_take_the_next_starts_in_their_order(
+    begun: DeviceArmEnv, task: Task
 ) -> None:
-    starts = Worlds(WarpEngine(task, 8))
+    starts = EngineVecEnv(WarpEngine(task, 8))
     shown = starts.reset(range(8))["grasp_pose"]
-    begun.begin_again(torch.tensor([True, False, True]))
+    begun.reset_ended(torch.tensor([True, False, True]))
     now = begun.observation()["grasp_pose"].numpy()
     np.testing.assert_allclose(now, shown[[3, 1, 4]], atol=1e-6)
     assert begun.taken() == 5
     fresh = begun.refill(range(20, 25))
     np.testing.assert_allclose(
-        fresh["grasp_pose"], Worlds(WarpEngine(task, 5)).reset(range(20, 25))["grasp_pose"]
+        fresh["grasp_pose"], EngineVecEnv(WarpEngine(task, 5)).reset(range(20, 25))["grasp_pose"]
     )
     assert begun.taken() == 0
 
 
-def test_groups_begin_side_by_side_from_one_start(begun: ResidentWorlds) -> None:
+def test_groups_begin_side_by_side_from_one_start(begun: DeviceArmEnv) -> None:
     begun.begin(size=3)
     now = begun.observation()["grasp_pose"]
     assert torch.equal(now[0], now[1])
@@ -119,23 +119,21 @@ def test_groups_begin_side_by_side_from_one_start(begun: ResidentWorlds) -> None
     assert begun.taken() == 4
 
 
-def test_an_action_that_is_not_finite_is_told_when_it_is_looked_for(begun: ResidentWorlds) -> None:
+def test_an_action_that_is_not_finite_is_reported_by_check(begun: DeviceArmEnv) -> None:
     actions = torch.zeros(N, 1, begun.action_spec.size)
     actions[1] = torch.nan
     begun.step(actions)
-    with pytest.raises(HandoffError, match=r"worlds \[1\] had actions, rewards or speeds"):
+    with pytest.raises(HandoffError, match=r"environments \[1\] had actions, rewards or speeds"):
         begun.check()
     begun.check()
 
 
 def test_what_is_not_for_the_device_is_refused() -> None:
-    with pytest.raises(
-        HandoffError, match="an agent's actions need worlds that pass through the host"
-    ):
-        ResidentWorlds(find_task("push_t"), 1, WarpConfig())
-    with pytest.raises(HandoffError, match="domain randomisation need worlds"):
-        ResidentWorlds(find_task("reach_by_name"), 1, WarpConfig(randomized=True))
-    with pytest.raises(HandoffError, match="2 starts for 3 worlds"):
-        ResidentWorlds(find_task("reach_by_name"), 3, WarpConfig(), starts=2)
-    with pytest.raises(HandoffError, match="3 seeds for 4 starts"):
-        ResidentWorlds(find_task("reach_by_name"), 1, WarpConfig()).refill(range(3))
+    with pytest.raises(HandoffError, match="PdTarget actions cannot be simulated on the device"):
+        DeviceArmEnv(find_task("push_t"), 1, WarpConfig())
+    with pytest.raises(HandoffError, match="randomized: true cannot be simulated"):
+        DeviceArmEnv(find_task("reach_by_name"), 1, WarpConfig(randomized=True))
+    with pytest.raises(HandoffError, match="2 initial states for 3 environments"):
+        DeviceArmEnv(find_task("reach_by_name"), 3, WarpConfig(), starts=2)
+    with pytest.raises(HandoffError, match="3 seeds for 4 initial states"):
+        DeviceArmEnv(find_task("reach_by_name"), 1, WarpConfig()).refill(range(3))

@@ -4,12 +4,12 @@ that are pushed."""
 import pytest
 import torch
 
-from policies.rl.collection.device_chunk_env import StaysOnDevice
+from policies.rl.collection.device_chunk_env import DeviceEnv
 from robots.errors import HandoffError
 from sim.device import maniskill
-from sim.device.maniskill import ResidentManiSkill
+from sim.device.maniskill import DeviceManiSkillEnv
 from sim.engines.maniskill_task import ManiSkillConfig
-from sim.make import WorldConfig, make_resident, make_worlds
+from sim.make import EnvConfig, make_device_env, make_vec_env
 from tests.sim.engines.test_maniskill import Batch
 
 CUDA = ManiSkillConfig(sim_backend="physx_cuda")
@@ -17,7 +17,7 @@ LIMIT = 3
 
 
 @pytest.fixture
-def balls(monkeypatch: pytest.MonkeyPatch) -> ResidentManiSkill:
+def balls(monkeypatch: pytest.MonkeyPatch) -> DeviceManiSkillEnv:
     monkeypatch.setattr(maniskill, "find_task", lambda name, task: (Batch, 50))
     monkeypatch.setattr(
         maniskill, "environment_arguments", lambda config, width: {"num_envs": width}
@@ -25,30 +25,32 @@ def balls(monkeypatch: pytest.MonkeyPatch) -> ResidentManiSkill:
     monkeypatch.setattr(
         maniskill, "make_environment", lambda name, make, arguments: make(**arguments)
     )
-    made = ResidentManiSkill("Balls", 3, CUDA, max_steps=LIMIT)
+    made = DeviceManiSkillEnv("Balls", 3, CUDA, max_steps=LIMIT)
     made.refill(range(10, 10 + made.waiting))
     made.begin()
     return made
 
 
-def places(balls: ResidentManiSkill) -> list[float]:
+def places(balls: DeviceManiSkillEnv) -> list[float]:
     return [round(place, 4) for place in balls.observation()["extra/ball_pos"][:, 0].tolist()]
 
 
-def test_practice_knows_them_by_what_they_do(balls: ResidentManiSkill) -> None:
-    assert isinstance(balls, StaysOnDevice)
+def test_they_implement_the_interface_that_fine_tuning_expects(balls: DeviceManiSkillEnv) -> None:
+    assert isinstance(balls, DeviceEnv)
 
 
-def test_worlds_that_begin_together_are_drawn_from_the_first_seed(balls: ResidentManiSkill) -> None:
+def test_environments_that_begin_together_are_drawn_from_the_first_seed(
+    balls: DeviceManiSkillEnv,
+) -> None:
     assert places(balls) == [10.0, 10.1, 10.2]
     assert balls.taken() == 3
-    balls.begin_again(torch.tensor([False, True, True]))
+    balls.reset_ended(torch.tensor([False, True, True]))
     assert places(balls) == [10.0, 13.0, 13.1]
     assert balls.taken() == 5
 
 
-def test_a_chunk_ends_where_the_task_is_solved_and_the_world_shows_its_end(
-    balls: ResidentManiSkill,
+def test_a_chunk_ends_where_the_task_is_solved_and_the_environment_shows_its_end(
+    balls: DeviceManiSkillEnv,
 ) -> None:
     action = torch.tensor([[[60.0], [60.0]], [[1.0], [2.0]], [[0.0], [95.0]]])
     led = balls.step(action)
@@ -66,31 +68,31 @@ def test_a_chunk_ends_where_the_task_is_solved_and_the_world_shows_its_end(
     assert after.reward_NH[0].tolist() == [0.0, 0.0]
 
 
-def test_an_action_that_is_not_finite_is_told_when_it_is_looked_for(
-    balls: ResidentManiSkill,
+def test_an_action_that_is_not_finite_is_reported_by_check(
+    balls: DeviceManiSkillEnv,
 ) -> None:
     balls.step(torch.tensor([[[0.0]], [[0.0]], [[torch.nan]]]))
     with pytest.raises(
-        HandoffError, match=r"worlds \[2\] had actions or rewards that are not finite"
+        HandoffError, match=r"environments \[2\] had actions or rewards that are not finite"
     ):
         balls.check()
 
 
-def test_what_the_batch_cannot_do_is_refused(balls: ResidentManiSkill) -> None:
-    with pytest.raises(HandoffError, match="groups of 3 from one start"):
+def test_what_the_batch_cannot_do_is_refused(balls: DeviceManiSkillEnv) -> None:
+    with pytest.raises(HandoffError, match="groups of 3 environments with one initial state"):
         balls.begin(size=3)
     balls._seeds = [1]
-    with pytest.raises(HandoffError, match="2 worlds begin and 1 seeds wait"):
-        balls.begin_again(torch.tensor([False, True, True]))
+    with pytest.raises(HandoffError, match="2 environments begin and 1 seeds are left"):
+        balls.reset_ended(torch.tensor([False, True, True]))
     with pytest.raises(HandoffError, match="sim_backend 'physx_cpu', expected 'physx_cuda'"):
-        ResidentManiSkill("Balls", 3, ManiSkillConfig(sim_backend="physx_cpu"))
+        DeviceManiSkillEnv("Balls", 3, ManiSkillConfig(sim_backend="physx_cpu"))
 
 
-def test_worlds_on_a_device_are_made_from_a_configuration_that_says_so() -> None:
-    asked = WorldConfig(engine="maniskill", task="Balls", resident=True)
+def test_environments_on_a_device_are_made_from_a_configuration_that_says_so() -> None:
+    config = EnvConfig(engine="maniskill", task="Balls", resident=True)
     with pytest.raises(HandoffError, match="on_end reset"):
-        make_resident(asked, 1)
-    with pytest.raises(HandoffError, match="resident: true is for practice alone"):
-        make_worlds(asked, 1)
-    with pytest.raises(HandoffError, match="engine mujoco does not know \\['resident'\\]"):
-        make_resident(WorldConfig(resident=True), 1)
+        make_device_env(config, 1)
+    with pytest.raises(HandoffError, match="resident: true is for fine-tuning only"):
+        make_vec_env(config, 1)
+    with pytest.raises(HandoffError, match="engine mujoco ignores \\['resident'\\]"):
+        make_device_env(EnvConfig(resident=True), 1)

@@ -14,7 +14,7 @@ from sim.engines.arm_engine import ArmEngine
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.make import TASKS, find_task
 from sim.scene.view import View
-from sim.tasks.terms import control, next_target, told
+from sim.tasks.terms import control, next_target, read_terms
 
 N = 5
 TRACED = [name for name in TASKS if name != "push_t"]
@@ -29,7 +29,7 @@ def tensors(*arrays: np.ndarray) -> list[torch.Tensor]:
 
 
 def moved(engine: MujocoEngine, seed: int) -> np.ndarray:
-    """Brings the worlds somewhere else; returns actions."""
+    """Brings the environments somewhere else; returns actions."""
     rng = np.random.default_rng(seed)
     engine.reset(np.arange(N), np.arange(N) + N * seed)
     for _ in range(4):
@@ -57,8 +57,8 @@ def test_a_tasks_terms_say_on_tensors_what_they_say_on_arrays(name: str) -> None
     engine.reset(np.arange(N), np.arange(N))
 
     def read(qpos: Any, qvel: Any, target: Any, goal: Any) -> Any:
-        found = told(task, View(engine.layout, qpos, qvel, target, goal), sparse=False)
-        return found.observation, found.reward, found.success, found.failure
+        output = read_terms(task, View(engine.layout, qpos, qvel, target, goal), sparse=False)
+        return output.observation, output.reward, output.success, output.failure
 
     traced = Traced(read, tensors(*state(engine)))
     here = traced.on(torch.device("cpu"))
@@ -78,7 +78,7 @@ def test_a_command_is_the_same_on_tensors(space: JointDelta | JointTarget | None
     def command(qpos: Any, qvel: Any, target: Any, goal: Any, action: Any) -> Any:
         view = View(engine.layout, qpos, qvel, target, goal)
         measured = view.grasp_pose if space is None else view.q
-        found = next_target(
+        targets = next_target(
             engine.actions,  # type: ignore[arg-type]
             target,
             measured,
@@ -88,7 +88,7 @@ def test_a_command_is_the_same_on_tensors(space: JointDelta | JointTarget | None
             engine.task.robot,
         )
         jacobian = view.jacobian if space is None else None
-        return found, control(found, jacobian, view.q, engine.task.q_posture, hand=True)
+        return targets, control(targets, jacobian, view.q, engine.task.q_posture, gripper=True)
 
     traced = Traced(command, tensors(*state(engine), action))
     action = moved(engine, 2)

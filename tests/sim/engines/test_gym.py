@@ -12,7 +12,7 @@ import pytest
 from robots.errors import HandoffError
 from sim.engines.gym import GymConfig, GymEngine
 from sim.engines.gym_push_t import PushTVecEnv
-from sim.vec_env import Worlds, WorldsConfig
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 
 def test_gym_push_t_tells_what_the_environment_says():
@@ -21,7 +21,7 @@ def test_gym_push_t_tells_what_the_environment_says():
         1,
         GymConfig(options={"obs_type": "state"}, info=("coverage",)),
     )
-    env = Worlds(engine, WorldsConfig(guard_steps=0))
+    env = EngineVecEnv(engine, VecEnvConfig(guard_steps=0))
     assert {name: (spec.shape, spec.dtype) for name, spec in env.observation_spec.items()} == {
         "observation": ((5,), "float64")
     }
@@ -55,7 +55,7 @@ def test_an_environment_that_mujoco_does_not_run_cannot_be_saved():
 
 
 class Hidden(gymnasium.Env):
-    """A MuJoCo environment with a list that is not seen by who saves it."""
+    """A MuJoCo environment with a list that a saved state misses."""
 
     metadata = {"render_fps": 20}  # noqa: RUF012
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
@@ -75,7 +75,7 @@ class Hidden(gymnasium.Env):
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
         self.hidden[0] += float(action[0])
-        return np.array(self.hidden), 0.0, self.hidden[0] > 2.0, self.truncates, {"told": 3.0}
+        return np.array(self.hidden), 0.0, self.hidden[0] > 2.0, self.truncates, {"number": 3.0}
 
 
 gymnasium.register("Hidden-v0", lambda **options: Hidden(**options), max_episode_steps=9)
@@ -85,22 +85,22 @@ gymnasium.register("Endless-v0", lambda **options: Hidden(**options))
 def test_hidden_state_is_found_out_before_anything_is_saved():
     engine = GymEngine("Hidden-v0", 1, GymConfig(success="never"))
     engine.reset(np.array([0]), np.array([1]))
-    with pytest.raises(HandoffError, match="does not repeat its future"):
+    with pytest.raises(HandoffError, match="does not reproduce the same steps"):
         engine.save()
 
 
 def test_a_refusal_to_save_is_found_out_once(monkeypatch: pytest.MonkeyPatch):
-    env = Worlds(GymEngine("Hidden-v0", 1, GymConfig(success="never")))
+    env = EngineVecEnv(GymEngine("Hidden-v0", 1, GymConfig(success="never")))
     env.reset([1])
     env.step(np.zeros((1, 1)))
     monkeypatch.setattr(env.engine, "_make", None)
     env.step(np.zeros((1, 1)))
-    with pytest.raises(HandoffError, match="does not repeat its future"):
+    with pytest.raises(HandoffError, match="does not reproduce the same steps"):
         env.save()
 
 
 def test_replay_saves_hidden_state():
-    env = Worlds(GymEngine("Hidden-v0", 1, GymConfig(success="never", saving="replay")))
+    env = EngineVecEnv(GymEngine("Hidden-v0", 1, GymConfig(success="never", saving="replay")))
     env.reset([1])
     env.step(np.array([[0.5]]))
     state = env.save()
@@ -109,32 +109,34 @@ def test_replay_saves_hidden_state():
 
 
 def test_success_may_be_the_end_itself():
-    env = Worlds(
-        GymEngine("Hidden-v0", 1, GymConfig(success="terminated")), WorldsConfig(on_end="freeze")
+    env = EngineVecEnv(
+        GymEngine("Hidden-v0", 1, GymConfig(success="terminated")), VecEnvConfig(on_end="freeze")
     )
     env.reset([1])
     step = env.step(np.full((1, 4, 1), 0.9))
     assert (step.executed[0], step.terminated[0], step.info["success"][0]) == (3, True, True)
 
 
-def test_success_that_is_not_told_is_missed():
+def test_missing_success_is_an_error():
     engine = GymEngine("Hidden-v0", 1)
     engine.reset(np.array([0]), np.array([1]))
-    with pytest.raises(HandoffError, match=r"tells no success, only \['told'\]"):
+    with pytest.raises(HandoffError, match=r"has no success, only \['number'\]"):
         engine.step(np.zeros((1, 1)), np.array([True]))
 
 
-def test_info_that_is_not_told_is_missed():
-    engine = GymEngine("Hidden-v0", 1, GymConfig(success="never", info=("told", "coverage")))
+def test_missing_info_is_an_error():
+    engine = GymEngine("Hidden-v0", 1, GymConfig(success="never", info=("number", "coverage")))
     engine.reset(np.array([0]), np.array([1]))
-    with pytest.raises(HandoffError, match=r"no info 'coverage', the environment tells \['told'\]"):
+    with pytest.raises(
+        HandoffError, match=r"no info 'coverage', the environment reports \['number'\]"
+    ):
         engine.step(np.zeros((1, 1)), np.array([True]))
 
 
 def test_an_environment_that_truncates_by_itself_is_refused():
     engine = GymEngine("Hidden-v0", 1, GymConfig(success="never", options={"truncates": True}))
     engine.reset(np.array([0]), np.array([1]))
-    with pytest.raises(HandoffError, match="world 0 truncated its episode by itself"):
+    with pytest.raises(HandoffError, match="environment 0 truncated its episode itself"):
         engine.step(np.zeros((1, 1)), np.array([True]))
 
 
@@ -153,25 +155,25 @@ def test_an_environment_without_a_time_limit_needs_one():
         ("FrozenLake-v1", "observation 'observation' is a Discrete, only Box"),
     ],
 )
-def test_what_cannot_be_a_world_says_why(env_id: str, message: str):
+def test_what_cannot_be_an_environment_says_why(env_id: str, message: str):
     with pytest.raises(HandoffError, match=message):
         GymEngine(env_id, 1)
 
 
-def test_a_misspelt_option_is_told():
+def test_a_misspelt_option_is_reported():
     with pytest.raises(HandoffError, match=r"cannot be made.*obs_typ"):
         GymEngine("gym_pusht:gym_pusht/PushT-v0", 1, GymConfig(options={"obs_typ": "state"}))
 
 
-def test_a_package_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_a_package_that_is_not_installed_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
     with pytest.raises(HandoffError, match=r"cannot be made.*Is its package installed"):
         GymEngine("gymnasium_robotics:FetchPickAndPlace-v4", 1)
 
 
 def test_fetch_moves_along_its_action():
-    env = Worlds(
-        GymEngine("gymnasium_robotics:FetchPickAndPlace-v4", 1), WorldsConfig(guard_steps=0)
+    env = EngineVecEnv(
+        GymEngine("gymnasium_robotics:FetchPickAndPlace-v4", 1), VecEnvConfig(guard_steps=0)
     )
     assert (env.max_steps, env.rate_hz) == (50, 25.0)
     assert sorted(env.observation_spec) == ["achieved_goal", "desired_goal", "observation"]

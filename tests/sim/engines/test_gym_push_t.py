@@ -27,13 +27,13 @@ def reset_to(env: PushTVecEnv, agent: np.ndarray, block_pose: np.ndarray) -> Obs
     return env.restore({**env.save(), "start_state": state_N5})
 
 
-def _worlds(agent: np.ndarray, block_pose: np.ndarray) -> PushTVecEnv:
+def _envs(agent: np.ndarray, block_pose: np.ndarray) -> PushTVecEnv:
     env = PushTVecEnv(len(agent))
     reset_to(env, agent, block_pose)
     return env
 
 
-def test_same_seed_gives_same_start_in_any_world():
+def test_same_seed_gives_same_start_in_any_environment():
     first = PushTVecEnv(3).reset([7, 8, 9])
     second = PushTVecEnv(2).reset([9, 7])
     for name in first:
@@ -75,18 +75,18 @@ def test_block_10_mm_off_along_x_covers_86_percent():
     # as the stem.
     s = 10.0 / np.sqrt(2.0)
     expected = ((120 - s) * (30 - s) + (30 - s) * (90 - s) + 30 * s) / 6300
-    env = _worlds(AWAY[None], GOAL_POSE[None] + [[0.010, 0.0, 0.0]])
+    env = _envs(AWAY[None], GOAL_POSE[None] + [[0.010, 0.0, 0.0]])
     step = env.step(AWAY[None])
     assert step.info["coverage"][0] == pytest.approx(expected, abs=1e-4)
     assert step.reward[0] == pytest.approx(expected / 0.95, abs=1e-4)
     assert not step.terminated[0]
 
 
-def test_coverage_is_told_to_nine_decimals():
+def test_coverage_has_nine_decimals():
     # The polygon library's last bits differ between processes, which would spoil bitwise
     # repeatability.
     coverage = (
-        _worlds(AWAY[None], GOAL_POSE[None] + [[0.010, 0.003, 0.1]])
+        _envs(AWAY[None], GOAL_POSE[None] + [[0.010, 0.003, 0.1]])
         .step(AWAY[None])
         .info["coverage"][0]
     )
@@ -94,7 +94,7 @@ def test_coverage_is_told_to_nine_decimals():
 
 
 def test_block_at_the_goal_is_solved():
-    step = _worlds(AWAY[None], GOAL_POSE[None]).step(AWAY[None])
+    step = _envs(AWAY[None], GOAL_POSE[None]).step(AWAY[None])
     assert step.info["coverage"][0] == pytest.approx(1.0, abs=1e-6)
     assert step.reward[0] == 1.0
     assert step.terminated[0]
@@ -104,14 +104,14 @@ def test_block_at_the_goal_is_solved():
 
 def test_agent_goes_to_the_action_in_metres():
     target = np.array([[0.100, 0.050]])
-    env = _worlds(AWAY[None], GOAL_POSE[None] + [[0.1, 0.1, 0.0]])
+    env = _envs(AWAY[None], GOAL_POSE[None] + [[0.1, 0.1, 0.0]])
     for _ in range(19):
         env.step(target)
     np.testing.assert_allclose(env.step(target).final_observation["agent"], target, atol=1e-4)
 
 
-def test_solved_world_freezes_while_others_go_on():
-    env = _worlds(np.stack([AWAY, AWAY]), GOAL_POSE + np.array([[0.0, 0.0, 0.0], [0.1, 0.1, 0.0]]))
+def test_solved_environment_freezes_while_others_go_on():
+    env = _envs(np.stack([AWAY, AWAY]), GOAL_POSE + np.array([[0.0, 0.0, 0.0], [0.1, 0.1, 0.0]]))
     first = env.step(np.full((2, 2), 0.1))
     second = env.step(np.full((2, 2), 0.1))
     np.testing.assert_array_equal(second.observation["agent"][0], first.observation["agent"][0])
@@ -122,14 +122,14 @@ def test_solved_world_freezes_while_others_go_on():
     assert second.info["coverage"][0] == first.info["coverage"][0] > 0.95
 
 
-def test_reset_thaws_a_solved_world():
-    env = _worlds(AWAY[None], GOAL_POSE[None])
+def test_reset_thaws_a_solved_environment():
+    env = _envs(AWAY[None], GOAL_POSE[None])
     env.step(AWAY[None])
     env.reset([3])
     assert not env.step(AWAY[None]).terminated[0]
 
 
-def test_worlds_have_no_time_limit():
+def test_environments_have_no_time_limit():
     env = PushTVecEnv(1)
     env.reset([0])
     assert env.max_steps == 2**31 - 1
@@ -137,8 +137,8 @@ def test_worlds_have_no_time_limit():
 
 
 def test_the_published_episode_of_a_seed_is_what_it_has_always_been():
-    # Recorded with the benchmark's worlds as first released here: the agent pushes at the block's
-    # origin.
+    # Recorded with the benchmark's environments as first released here: the agent pushes at the
+    # block's origin.
     env = PushTVecEnv(2)
     observation = env.reset([100_000, 100_001])
     step = env.step(observation["block_pose"][:, :2])
@@ -151,10 +151,10 @@ def test_the_published_episode_of_a_seed_is_what_it_has_always_been():
     np.testing.assert_allclose(step.info["coverage"], [0.248947, 0.006199], atol=1e-5)
 
 
-def test_non_finite_action_names_its_world():
+def test_non_finite_action_names_its_environment():
     env = PushTVecEnv(2)
     env.reset([0, 1])
-    with pytest.raises(HandoffError, match=r"action of world 1 is \[\[0\.1, nan"):
+    with pytest.raises(HandoffError, match=r"action of environment 1 is \[\[0\.1, nan"):
         env.step(np.array([[0.1, 0.1], [0.1, np.nan]]))
 
 
@@ -188,7 +188,7 @@ def test_pictures_are_observed_only_where_they_are_asked_for():
         np.testing.assert_array_equal(observation[name], array)
 
 
-def test_worlds_observe_what_the_demonstrations_hold():
+def test_environments_observe_what_the_demonstrations_hold():
     recorded = pusht_schema(images=True).stream("policy").fields
     observed = PushTVecEnv(1, config=PushTConfig(picture=96)).observation_spec
 
@@ -212,12 +212,12 @@ def test_an_observed_picture_does_not_show_the_last_target_and_a_rendered_one_do
 
 
 def test_a_picture_without_pixels_is_refused():
-    with pytest.raises(HandoffError, match="pictures of 0 px"):
+    with pytest.raises(HandoffError, match="picture is 0 px"):
         PushTVecEnv(1, config=PushTConfig(picture=0))
 
 
-def test_a_world_put_at_a_state_is_restored_with_its_future():
-    env = _worlds(np.stack([AWAY, AWAY]), GOAL_POSE + np.array([[0.1, 0.1, 0.3], [0.05, 0.1, 0.0]]))
+def test_an_environment_put_at_a_state_is_restored_with_its_future():
+    env = _envs(np.stack([AWAY, AWAY]), GOAL_POSE + np.array([[0.1, 0.1, 0.3], [0.05, 0.1, 0.0]]))
     target = np.array([[0.45, 0.45], [0.4, 0.45]])
     for _ in range(4):
         env.step(target)
@@ -263,12 +263,12 @@ def test_stock_reset_does_not_reach_the_recorded_state():
         from gym_pusht.envs.pusht import PushTEnv
 
     state, _ = _demonstration(0)
-    world = PushTEnv(obs_type="state")
-    world.reset(seed=0, options={"reset_to_state": state[0]})
-    assert np.abs(np.array(world.block.position) - state[0, 2:4]).max() > 10.0
+    env = PushTEnv(obs_type="state")
+    env.reset(seed=0, options={"reset_to_state": state[0]})
+    assert np.abs(np.array(env.block.position) - state[0, 2:4]).max() > 10.0
 
 
-def test_a_world_at_a_recorded_state_shows_the_recorded_picture():
+def test_an_environment_at_a_recorded_state_shows_the_recorded_picture():
     # The recording was drawn by the benchmark's first release: single pixels at edges differ, by up
     # to 100 of 255, and 0.02 to 0.12 in the mean. An agent 20 mm off comes to 0.55 to 0.71.
     tolerance = 0.2

@@ -10,7 +10,7 @@ import pytest
 
 from robots.errors import HandoffError
 from sim.engines.isaac_lab import IsaacLabConfig, IsaacLabEngine
-from sim.vec_env import Worlds, WorldsConfig
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 from tests.sim import isaaclab_api
 from tests.sim.conformance import Check, checks_of
 from tests.sim.conformance_entries import Entry, OnEnd
@@ -20,9 +20,9 @@ LINE = partial(IsaacLabEngine, "Isaac-Line", config=IsaacLabConfig(device="cpu")
 KINDS = pytest.mark.parametrize("kind", ["managed", "direct"])
 
 
-def make_line(num_envs: int, on_end: OnEnd, max_steps: int) -> Worlds:
-    return Worlds(
-        LINE(num_envs=num_envs), WorldsConfig(on_end=on_end, max_steps=max_steps, guard_steps=0)
+def make_line(num_envs: int, on_end: OnEnd, max_steps: int) -> EngineVecEnv:
+    return EngineVecEnv(
+        LINE(num_envs=num_envs), VecEnvConfig(on_end=on_end, max_steps=max_steps, guard_steps=0)
     )
 
 
@@ -74,7 +74,7 @@ def test_time_limit_is_the_step_at_which_isaac_lab_times_out(
 ) -> None:
     for kind, steps in (("managed", EPISODE_STEPS), ("direct", EPISODE_STEPS - 1)):
         install(monkeypatch, kind)
-        env = Worlds(LINE(num_envs=1), WorldsConfig(guard_steps=0))
+        env = EngineVecEnv(LINE(num_envs=1), VecEnvConfig(guard_steps=0))
         env.reset([1])
         step = env.step(np.zeros((1, EPISODE_STEPS, 1)))
         assert (step.executed[0], step.truncated[0], step.terminated[0]) == (steps, True, False)
@@ -82,23 +82,23 @@ def test_time_limit_is_the_step_at_which_isaac_lab_times_out(
         assert step.observation["policy"][0, 1] == 0
 
 
-def test_a_world_that_isaac_lab_ends_earlier_is_not_stepped_on(
+def test_an_environment_that_isaac_lab_ends_earlier_is_not_stepped_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     install(monkeypatch, "managed")
     engine = IsaacLabEngine("Isaac-Line", 2, IsaacLabConfig(max_steps=EPISODE_STEPS + 5))
-    env = Worlds(engine, WorldsConfig(guard_steps=0))
+    env = EngineVecEnv(engine, VecEnvConfig(guard_steps=0))
     env.reset([1, 2])
     with pytest.raises(
-        HandoffError, match="world 0 timed out in Isaac Lab before the limit of 65 steps"
+        HandoffError, match="environment 0 timed out in Isaac Lab before the limit of 65 steps"
     ):
         env.step(np.zeros((2, EPISODE_STEPS + 1, 1)))
 
 
 def test_success_is_a_termination_term(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, "managed")
-    env = Worlds(
-        IsaacLabEngine("Isaac-Line", 2, IsaacLabConfig(success_term="success")), WorldsConfig()
+    env = EngineVecEnv(
+        IsaacLabEngine("Isaac-Line", 2, IsaacLabConfig(success_term="success")), VecEnvConfig()
     )
     env.reset([1, 2])
     step = env.step(np.array([[FAR], [0.0]]))
@@ -116,12 +116,12 @@ def test_an_unknown_success_term_is_refused_and_the_simulator_closed(
 
 
 @KINDS
-def test_batch_seeding_resets_together_and_keeps_worlds_that_have_just_started(
+def test_batch_seeding_resets_together_and_keeps_environments_that_have_just_started(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     install(monkeypatch, kind)
     engine = IsaacLabEngine("Isaac-Line", 3, IsaacLabConfig(seeding="batch"))
-    env = Worlds(engine, WorldsConfig(guard_steps=0))
+    env = EngineVecEnv(engine, VecEnvConfig(guard_steps=0))
     first = env.reset([1, 2, 3])["policy"]
     assert len({float(place) for place in first[:, 0]}) == 3
     before = fake_of(engine).resets
@@ -142,7 +142,7 @@ def test_cameras_are_rendered_again_after_a_direct_reset(monkeypatch: pytest.Mon
 @KINDS
 def test_states_are_not_saved(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     install(monkeypatch, kind)
-    with pytest.raises(HandoffError, match="another future"):
+    with pytest.raises(HandoffError, match="behave differently"):
         LINE(num_envs=1).save()
 
 
@@ -150,9 +150,9 @@ def test_missing_final_observations_are_missed(monkeypatch: pytest.MonkeyPatch) 
     install(monkeypatch, "managed")
     engine = LINE(num_envs=1)
     engine._env.cfg.compute_final_obs = False
-    env = Worlds(engine, WorldsConfig(guard_steps=0))
+    env = EngineVecEnv(engine, VecEnvConfig(guard_steps=0))
     env.reset([1])
-    with pytest.raises(HandoffError, match="gives no final_obs"):
+    with pytest.raises(HandoffError, match="no final_obs although"):
         env.step(np.array([[FAR]]))
 
 
@@ -164,7 +164,9 @@ def test_an_unknown_task_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_isaac_lab_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "isaaclab_tasks", None)
-    with pytest.raises(HandoffError, match=r"Python 3\.12 and `pip install isaaclab==3\.0\.0`"):
+    with pytest.raises(
+        HandoffError, match=r"Python 3\.12 environment with `pip install isaaclab==3\.0\.0`"
+    ):
         LINE(num_envs=1)
 
 
@@ -207,8 +209,8 @@ def test_the_record_tells_parameters_properties_and_attributes(
         archive.writestr("small/env.py", source)
     monkeypatch.setattr(isaaclab_api, "FUNCTIONS", {"small.launch": "small/env.py"})
     monkeypatch.setattr(isaaclab_api, "CLASSES", {"Env": "small/env.py"})
-    told = isaaclab_api.record(wheel)
-    env = told["classes"]["Env"]
+    api = isaaclab_api.record(wheel)
+    env = api["classes"]["Env"]
     assert [
         (item["name"], item["kind"], item["default"]) for item in env["methods"]["__init__"]
     ] == [
@@ -222,9 +224,9 @@ def test_the_record_tells_parameters_properties_and_attributes(
         ["rate"],
         ["cfg", "count"],
     )
-    assert [item["default"] for item in told["functions"]["small.launch"]] == [False, True]
-    assert told["wheel"] == wheel.name
-    json.dumps(told)
+    assert [item["default"] for item in api["functions"]["small.launch"]] == [False, True]
+    assert api["wheel"] == wheel.name
+    json.dumps(api)
 
 
 def test_the_record_is_of_the_version_that_the_adapter_names() -> None:

@@ -10,7 +10,7 @@ from robots.spec import check_fields
 from sim.engines import maniskill
 from sim.engines.maniskill import ManiSkillEngine
 from sim.engines.maniskill_task import ManiSkillConfig
-from sim.vec_env import Worlds, WorldsConfig
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 pytestmark = pytest.mark.needs("maniskill")
 
@@ -20,7 +20,7 @@ POSE = ManiSkillConfig(control_mode="pd_ee_delta_pose")
 
 @pytest.fixture(scope="module")
 def pick():
-    """Two worlds of PickCube-v1 in end-effector steps."""
+    """Two environments of PickCube-v1 in end-effector steps."""
     engine = ManiSkillEngine("PickCube-v1", 2, POSE)
     yield engine
     engine.close()
@@ -31,34 +31,36 @@ def start(engine, *seeds):
     return engine.read()
 
 
-def reach(reading, world, closed):
-    """(7,) action towards the cube of one world, with the gripper open or closed."""
+def reach(reading, env_id, closed):
+    """(7,) action towards the cube of one environment, with the gripper open or closed."""
     action = np.zeros(7)
-    action[:3] = np.clip(8.0 * reading.observation["extra/tcp_to_obj_pos"][world], -1, 1)
+    action[:3] = np.clip(8.0 * reading.observation["extra/tcp_to_obj_pos"][env_id], -1, 1)
     action[6] = -1.0 if closed else 1.0
     return action
 
 
-def grasp(engine, world, steps=24):
-    """Grasps the cube of one world and lifts it; returns the actions taken."""
-    running, taken = np.arange(engine.num_envs) == world, []
+def grasp(engine, env_id, steps=24):
+    """Grasps the cube of one environment and lifts it; returns the actions taken."""
+    running, taken = np.arange(engine.num_envs) == env_id, []
     for k in range(steps):
         action = np.zeros((engine.num_envs, 7))
-        action[world] = reach(engine.read(), world, closed=k >= steps - 8)
+        action[env_id] = reach(engine.read(), env_id, closed=k >= steps - 8)
         if k >= steps - 4:
-            action[world, :3] = [0.0, 0.0, 1.0]
+            action[env_id, :3] = [0.0, 0.0, 1.0]
         engine.step(action, running)
-        taken.append(action[world])
+        taken.append(action[env_id])
     return taken
 
 
-def play(engine, world, actions):
-    """Observations of one world, one after each action."""
-    seen = []
+def play(engine, env_id, actions):
+    """Observations of one environment, one after each action."""
+    observations = []
     for action in actions:
-        engine.step(np.tile(action, (engine.num_envs, 1)), np.arange(engine.num_envs) == world)
-        seen.append({name: array[world] for name, array in engine.read().observation.items()})
-    return seen
+        engine.step(np.tile(action, (engine.num_envs, 1)), np.arange(engine.num_envs) == env_id)
+        observations.append(
+            {name: array[env_id] for name, array in engine.read().observation.items()}
+        )
+    return observations
 
 
 def assert_same(one, other):
@@ -68,17 +70,17 @@ def assert_same(one, other):
             np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
-def test_misspelt_task_is_told_with_near_ones(pick):
+def test_misspelt_task_gets_suggestions(pick):
     with pytest.raises(HandoffError, match="'PickCub-v1', did you mean 'PickCube-v1'"):
         ManiSkillEngine("PickCub-v1", 1)
 
 
-def test_unknown_control_mode_is_told_with_the_known(pick):
+def test_unknown_control_mode_is_listed_with_the_known(pick):
     with pytest.raises(HandoffError, match="pd_joint_delta_pos"):
         ManiSkillEngine("PickCube-v1", 1, ManiSkillConfig(control_mode="pd_wishes"))
 
 
-def test_missing_assets_are_told_and_not_fetched(pick, monkeypatch):
+def test_missing_assets_are_reported_and_not_downloaded(pick, monkeypatch):
     from mani_skill.utils import assets
 
     monkeypatch.setattr(assets, "is_data_source_downloaded", lambda name: False)
@@ -89,13 +91,13 @@ def test_missing_assets_are_told_and_not_fetched(pick, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "told",
+    "message",
     ["vk::createInstanceUnique: ErrorIncompatibleDriver", "failed to find a rendering device"],
     ids=["no driver", "a driver too old"],
 )
-def test_missing_vulkan_is_told_with_the_remedy(pick, monkeypatch, told):
+def test_missing_vulkan_is_reported_with_the_remedy(pick, monkeypatch, message):
     def make(**arguments):
-        raise RuntimeError(told)
+        raise RuntimeError(message)
 
     monkeypatch.setattr(maniskill, "find_task", lambda name, task: (make, 50))
     with pytest.raises(
@@ -129,14 +131,14 @@ def test_rate_and_time_limit_are_those_registered(pick):
     assert (pick.rate_hz, pick.max_steps) == (20.0, 50)
 
 
-def test_seeds_differ_and_repeat_in_any_world(pick):
+def test_seeds_differ_and_repeat_in_any_environment(pick):
     first = start(pick, 3, 4).observation["extra/obj_pose"]
     second = start(pick, 4, 3).observation["extra/obj_pose"]
     np.testing.assert_array_equal(first, second[::-1])
     assert np.abs(first[0] - first[1]).max() > 1e-3
 
 
-def test_trajectory_with_a_grasp_repeats_in_another_world_after_other_episodes(pick):
+def test_trajectory_with_a_grasp_repeats_in_another_environment_after_other_episodes(pick):
     start(pick, 3, 5)
     actions = grasp(pick, 0)
     assert pick.read().info["is_grasped"].tolist() == [True, False]
@@ -147,7 +149,7 @@ def test_trajectory_with_a_grasp_repeats_in_another_world_after_other_episodes(p
     assert_same(alone, play(pick, 1, actions))
 
 
-def test_partial_reset_leaves_the_other_world(pick):
+def test_partial_reset_leaves_the_other_environment(pick):
     start(pick, 3, 4)
     play(pick, 1, np.ones((3, 7)))
     before = pick.read()
@@ -159,7 +161,7 @@ def test_partial_reset_leaves_the_other_world(pick):
     assert after.reward[1] == before.reward[1] > 0.0
 
 
-def test_world_that_does_not_run_stays(pick):
+def test_environment_that_does_not_run_stays(pick):
     before = start(pick, 3, 4).observation["agent/qpos"]
     pick.step(np.ones((2, 7)), SECOND)
     after = pick.read().observation["agent/qpos"]
@@ -189,7 +191,7 @@ def test_cube_held_at_the_goal_is_success_and_over(pick):
     assert reading.reward[0] == 1.0
 
 
-def test_restore_amid_a_grasp_repeats_the_future_bit_for_bit_in_the_other_world(pick):
+def test_restore_amid_a_grasp_repeats_the_future_bit_for_bit_in_the_other_environment(pick):
     start(pick, 3, 5)
     grasp(pick, 0, steps=20)
     state = pick.save()
@@ -273,24 +275,26 @@ def test_pictures_follow_the_seed_and_a_restore_and_need_no_poses_beside_them(pi
     engine.close()
 
 
-def test_worlds_apply_the_time_limit_and_start_anew(pick):
-    worlds = Worlds(pick, WorldsConfig(max_steps=3, guard_steps=1))
-    begin = worlds.reset([3, 4])["agent/qpos"]
-    steps = [worlds.step(np.ones((2, 7))) for _ in range(3)]
+def test_environments_apply_the_time_limit_and_start_anew(pick):
+    env = EngineVecEnv(pick, VecEnvConfig(max_steps=3, guard_steps=1))
+    begin = env.reset([3, 4])["agent/qpos"]
+    steps = [env.step(np.ones((2, 7))) for _ in range(3)]
     assert [step.truncated.tolist() for step in steps] == [
         [False, False],
         [False, False],
         [True, True],
     ]
-    assert worlds.steps.tolist() == [0, 0]
+    assert env.steps.tolist() == [0, 0]
     assert np.abs(steps[2].final_observation["agent/qpos"] - begin).max() > 0.01
 
 
 def test_own_time_limit_is_off(pick):
     engine = ManiSkillEngine("PushT-v1", 1)
     start(engine, 3)
-    seen = play(engine, 0, np.zeros((engine.max_steps + 1, 7)))
-    np.testing.assert_allclose(seen[-1]["agent/qpos"], seen[-2]["agent/qpos"], atol=1e-3)
+    observations = play(engine, 0, np.zeros((engine.max_steps + 1, 7)))
+    np.testing.assert_allclose(
+        observations[-1]["agent/qpos"], observations[-2]["agent/qpos"], atol=1e-3
+    )
     assert engine.dump(0)["actors/Tee"].shape == (13,)
     engine.close()
 
@@ -401,12 +405,12 @@ def batch(pick, monkeypatch):
     return ManiSkillEngine("Balls", 3, ManiSkillConfig(sim_backend="physx_cuda"))
 
 
-def test_batch_resets_each_world_from_its_own_seed(batch):
+def test_batch_resets_each_environment_from_its_own_seed(batch):
     batch.reset(np.array([2, 0]), np.array([7, 5]))
     assert batch.read().observation["extra/ball_pos"][:, 0].tolist() == [5.0, 0.0, 7.0]
 
 
-def test_batch_gives_worlds_that_do_not_run_an_action_of_zeros(batch):
+def test_batch_gives_environments_that_do_not_run_an_action_of_zeros(batch):
     batch.reset(np.arange(3), np.array([1, 2, 3]))
     batch.step(np.array([[1.0], [np.nan], [0.5]]), np.array([True, False, True]))
     reading = batch.read()
@@ -414,7 +418,7 @@ def test_batch_gives_worlds_that_do_not_run_an_action_of_zeros(batch):
     assert reading.reward.tolist() == [2.0, 2.0, 3.5]
 
 
-def test_batch_restores_rows_into_other_worlds(batch):
+def test_batch_restores_rows_into_other_environments(batch):
     batch.reset(np.arange(3), np.array([1, 2, 3]))
     batch.step(np.full((3, 1), 0.5), np.ones(3, dtype=bool))
     state = batch.save()

@@ -33,7 +33,7 @@ def test_a_gpu_is_left_its_own_driver(tmp_path):
     assert software_vulkan({}, icd, tmp_path) is None
 
 
-def test_missing_package_is_told_with_its_extra(monkeypatch):
+def test_missing_package_is_reported_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "mani_skill", None)
-    with pytest.raises(HandoffError, match=r"pip install 'handoff\[maniskill\]'"):
+    with pytest.raises(HandoffError, match=r"pip install -e '\.\[maniskill\]'"):
         ManiSkillEngine("PickCube-v1", 1)

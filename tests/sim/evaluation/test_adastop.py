@@ -72,8 +72,8 @@ def test_null_of_two_against_two_scores_takes_its_three_values():
     values = null_differences(
         np.array([1.0, 1.0]), np.zeros(2), "all", 6000, np.random.default_rng(0)
     )
-    found, counts = np.unique(values, return_counts=True)
-    assert found.tolist() == [-2.0, 0.0, 2.0]
+    sums, counts = np.unique(values, return_counts=True)
+    assert sums.tolist() == [-2.0, 0.0, 2.0]
     assert (counts / 6000).tolist() == pytest.approx([1 / 6, 4 / 6, 1 / 6], abs=0.02)
 
 
@@ -82,8 +82,8 @@ def test_null_of_pairs_turns_the_signs_of_the_differences():
     values = null_differences(
         np.array([1.0, 4.0]), np.array([0.0, 2.0]), "pairs", 4000, np.random.default_rng(0)
     )
-    found, counts = np.unique(values, return_counts=True)
-    assert found.tolist() == [-3.0, -1.0, 1.0, 3.0]
+    sums, counts = np.unique(values, return_counts=True)
+    assert sums.tolist() == [-3.0, -1.0, 1.0, 3.0]
     assert (counts / 4000).tolist() == pytest.approx([0.25] * 4, abs=0.03)
 
 
@@ -116,7 +116,7 @@ def test_four_scores_can_decide_nothing_at_5_percent():
     assert test.undecided == (("a", "b"),)
 
 
-def test_agents_that_score_the_same_are_never_told_apart():
+def test_agents_that_score_the_same_never_differ_significantly():
     _, decisions = adastop(["a", "b"], lambda stage, running: dict.fromkeys(running, [0.3] * 5))
     assert decisions == ()
 
@@ -134,17 +134,17 @@ def test_plain_difference_is_decided_at_once_with_its_size():
 
 def test_decided_agent_leaves_and_the_others_go_on():
     random = np.random.default_rng(1)
-    asked = []
+    stages = []
 
     def run_stage(stage, running):
-        asked.append(running)
+        stages.append(running)
         return {name: random.normal(50.0 if name == "c" else 0.0, 1.0, 5) for name in running}
 
     test, decisions = adastop(["a", "b", "c"], run_stage)
     assert {(d.better, d.worse) for d in decisions} == {("c", "a"), ("c", "b")}
     assert test.undecided == (("a", "b"),)
-    assert asked[-1] == ("a", "b")
-    assert len(asked) == 5
+    assert stages[-1] == ("a", "b")
+    assert len(stages) == 5
 
 
 def test_same_seed_decides_the_same():
@@ -170,5 +170,5 @@ def test_nothing_can_be_added_after_the_end():
 
 @pytest.mark.parametrize("agents", [["a"], ["a", "a"]])
 def test_two_different_agents_are_needed(agents):
-    with pytest.raises(HandoffError, match="two different names"):
+    with pytest.raises(HandoffError, match="two distinct names"):
         AdaStop(agents)

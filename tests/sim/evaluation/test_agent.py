@@ -18,7 +18,7 @@ PROTOCOL = Protocol(name="p", engine="gym", task="t", max_steps=9)
 
 
 class Seeing(Line):
-    """A line whose worlds also observe a picture of 2 px, as bright as the count of steps."""
+    """A line whose environments also observe a picture of 2 px, as bright as the count of steps."""
 
     def _observation(self):
         observation = super()._observation()
@@ -61,7 +61,7 @@ def test_second_episode_does_not_see_the_first():
     assert policy.observations[-1] == [[400, 400]]
 
 
-def test_an_ensemble_asks_at_every_step_and_averages_what_was_foreseen():
+def test_an_ensemble_asks_at_every_step_and_averages_all_predictions():
     env, policy = Line(1), Recorder()
     rollout(ChunkAgent(policy, replace(LINE, ensemble=0.0)), env, [0], 3, BEST)
     plain = Line(1)
@@ -69,11 +69,11 @@ def test_an_ensemble_asks_at_every_step_and_averages_what_was_foreseen():
     first, second, third = (float(action[0]) for action in plain.line.actions)
     assert len(policy.observations) == 3
     # The stub's chunk is its number times ten and counts up along the horizon.
-    wanted = [first, (first + 1 + second) / 2, (first + 2 + second + 1 + third) / 3]
-    assert np.concatenate(env.line.actions).ravel().tolist() == pytest.approx(wanted)
+    expected = [first, (first + 1 + second) / 2, (first + 2 + second + 1 + third) / 3]
+    assert np.concatenate(env.line.actions).ravel().tolist() == pytest.approx(expected)
 
 
-def test_policy_is_asked_for_running_worlds_only():
+def test_policy_is_asked_for_running_environments_only():
     policy = Recorder()
     rollout(ChunkAgent(policy, LINE), Line(3, {0: 1, 1: 99, 2: 3}.__getitem__), [0, 1, 2], 6, BEST)
     assert [len(rows) for rows in policy.observations] == [3, 2, 1]
@@ -121,7 +121,7 @@ def test_more_actions_than_the_chunk_holds_are_refused():
         ChunkAgent(Recorder(), Chunking(horizon=4, n_obs_steps=2, n_action_steps=4))
 
 
-def test_unknown_field_lists_what_the_world_has():
+def test_unknown_field_lists_what_the_environment_has():
     with pytest.raises(HandoffError, match=r"no field \['keypoints', 'agent'\].*\['place'\]"):
         rollout(ChunkAgent(Recorder(), Chunking()), Line(1), [5], 2, BEST)
 
@@ -139,14 +139,14 @@ def test_a_policy_that_sees_is_shown_the_history_of_every_sensor():
     assert policy.inputs[0].instructions == ()
 
 
-def test_pictures_of_running_worlds_only_are_shown():
+def test_pictures_of_running_environments_only_are_shown():
     policy = Shown()
     agent = ChunkAgent(policy, replace(LINE, sensors=("camera",)))
     rollout(agent, Seeing(3, {0: 1, 1: 99, 2: 3}.__getitem__), [0, 1, 2], 6, BEST)
     assert [len(given.sensors["camera"]) for given in policy.inputs] == [3, 2, 1]
 
 
-def test_a_policy_that_reads_is_told_the_same_words_in_every_world():
+def test_a_language_conditioned_policy_gets_its_instruction_in_every_environment():
     policy = Shown()
     rollout(ChunkAgent(policy, replace(LINE, instruction="go on")), Line(2), [3, 4], 1, BEST)
     assert policy.inputs[0].instructions == ("go on", "go on")
@@ -154,30 +154,30 @@ def test_a_policy_that_reads_is_told_the_same_words_in_every_world():
 
 
 class Speaking(Line):
-    """A line whose worlds ask for something in words."""
+    """A line whose environments ask for something in words."""
 
     def _observation(self):
         observation = super()._observation()
-        told = [f"go to {int(place)}" for place in observation["place"][:, 0] // 100]
-        return {**observation, INSTRUCTION: encode(told, 16)}
+        texts = [f"go to {int(place)}" for place in observation["place"][:, 0] // 100]
+        return {**observation, INSTRUCTION: encode(texts, 16)}
 
 
-def test_a_policy_that_listens_is_told_what_every_world_asks_for():
+def test_a_policy_that_listens_gets_every_environments_instruction():
     policy = Shown()
     agent = ChunkAgent(policy, replace(LINE, instruction="go on", listens=True))
     rollout(agent, Speaking(3, {3: 1, 4: 99, 5: 99}.__getitem__), [3, 4, 5], 4, BEST)
     assert policy.inputs[0].instructions == ("go to 3", "go to 4", "go to 5")
-    # The first world has ended.
+    # The first environment has ended.
     assert policy.inputs[1].instructions == ("go to 4", "go to 5")
 
 
-def test_words_given_come_before_those_of_the_worlds():
+def test_words_given_come_before_those_of_the_environments():
     policy = Shown()
     rollout(ChunkAgent(policy, replace(LINE, instruction="go on")), Speaking(2), [3, 4], 1, BEST)
     assert policy.inputs[0].instructions == ("go on", "go on")
 
 
-def test_a_policy_that_listens_is_told_its_own_words_where_worlds_are_silent():
+def test_a_policy_that_listens_gets_its_own_instruction_without_the_environments():
     policy = Shown()
     rollout(
         ChunkAgent(policy, replace(LINE, instruction="go on", listens=True)), Line(1), [3], 1, BEST
@@ -198,10 +198,11 @@ def test_a_policy_may_see_pictures_and_nothing_else():
     assert shapes == [(1, 2, 0)]
 
 
-def test_a_world_without_the_camera_is_named_with_the_likely_cause():
+def test_an_environment_without_the_camera_is_named_with_the_likely_cause():
     agent = ChunkAgent(Shown(), replace(LINE, sensors=("camera",)))
     with pytest.raises(
-        HandoffError, match=r"no field \['camera'\]; the world has \['place'\].*make no pictures"
+        HandoffError,
+        match=r"no field \['camera'\]; the environment has \['place'\].*without cameras",
     ):
         rollout(agent, Line(1), [5], 2, BEST)
 
@@ -209,17 +210,17 @@ def test_a_world_without_the_camera_is_named_with_the_likely_cause():
 def test_push_t_observation_is_18_keypoint_numbers_then_the_agent():
     env = PushTVecEnv(1)
     start = env.reset([4])
-    asked = []
+    inputs = []
 
     def policy(observation, noise):
-        asked.append(observation)
+        inputs.append(observation)
         return np.broadcast_to(observation[:, -1:, 18:], noise.shape)
 
     rollout(ChunkAgent(policy, Chunking()), env, [4], 1, BEST)
-    assert asked[0].shape == (1, 2, 20)
-    assert asked[0].dtype == np.float32
-    np.testing.assert_array_equal(asked[0][0, 1, :18], start["keypoints"][0].ravel())
-    np.testing.assert_array_equal(asked[0][0, 1, 18:], start["agent"][0])
+    assert inputs[0].shape == (1, 2, 20)
+    assert inputs[0].dtype == np.float32
+    np.testing.assert_array_equal(inputs[0][0, 1, :18], start["keypoints"][0].ravel())
+    np.testing.assert_array_equal(inputs[0][0, 1, 18:], start["agent"][0])
 
 
 def test_protocol_rules_how_often_a_policy_plans_anew():

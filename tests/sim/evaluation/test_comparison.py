@@ -5,7 +5,7 @@ import pytest
 
 from robots.errors import HandoffError
 from sim.evaluation.comparison import compare, compare_all, read_result
-from sim.evaluation.protocol import Protocol, digest, stated
+from sim.evaluation.protocol import Protocol, digest, protocol_statement
 
 ASKED = Protocol(name="p", engine="gym", task="t", first_seed=5, episodes=3, max_steps=9)
 
@@ -13,7 +13,7 @@ ASKED = Protocol(name="p", engine="gym", task="t", first_seed=5, episodes=3, max
 def write(folder, scores, protocol=ASKED):
     """A result whose episodes are solved where the score is 1."""
     folder.mkdir()
-    statement = stated(protocol)
+    statement = protocol_statement(protocol)
     episodes = [
         {"seed": 5 + i, "score": score, "success": score == 1.0} for i, score in enumerate(scores)
     ]
@@ -65,7 +65,7 @@ def test_edited_protocol_is_refused(tmp_path):
 
 
 def test_missing_episodes_are_refused(tmp_path):
-    with pytest.raises(HandoffError, match="2 episodes, its protocol 3"):
+    with pytest.raises(HandoffError, match="2 episodes, but its protocol has 3"):
         write(tmp_path / "first", [0.0, 0.0])
 
 

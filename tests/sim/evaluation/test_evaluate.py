@@ -9,9 +9,9 @@ import pytest
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from sim.evaluation.agent import ChunkAgent, Chunking, RandomAgent
-from sim.evaluation.evaluate import EvaluateConfig, evaluate, make_env, practice_env
+from sim.evaluation.evaluate import EvaluateConfig, evaluate, make_env, training_env
 from sim.evaluation.intervals import clopper_pearson, wilson
-from sim.evaluation.protocol import Protocol, ScoreRule, digest, stated
+from sim.evaluation.protocol import Protocol, ScoreRule, digest, protocol_statement
 from tests.sim.line import make_line
 
 PUSH_T = Protocol(
@@ -85,7 +85,7 @@ def test_push_t_score_is_the_mean_of_the_largest_rewards(tmp_path):
     assert len({e["coverage"] for e in episodes}) > 1
 
 
-def test_success_is_told_with_both_intervals(tmp_path):
+def test_success_has_both_intervals(tmp_path):
     # Of seeds 0..5 the even ones are solved, after three steps; the others run into the limit of
     # eight.
     metrics = run_line(tmp_path, QUIET)
@@ -114,8 +114,8 @@ def test_result_carries_its_protocol_with_digest_and_execution(tmp_path):
     )
     metrics = run({"denoising_steps": 3})
     written = json.loads((tmp_path / "episodes.json").read_text())
-    assert metrics["protocol"] == written["protocol"] == stated(PUSH_T)
-    assert metrics["protocol_digest"] == digest(stated(PUSH_T))
+    assert metrics["protocol"] == written["protocol"] == protocol_statement(PUSH_T)
+    assert metrics["protocol_digest"] == digest(protocol_statement(PUSH_T))
     assert metrics["execution"] == {"denoising_steps": 3}
     assert json.loads(json.dumps(metrics)) == metrics
 
@@ -177,16 +177,16 @@ def test_chart_is_the_same_file_for_the_same_scores(tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_progress_ends_at_its_total(tmp_path, workers):
-    seen = []
+    reports = []
     config = EvaluateConfig(batch=2, videos=0, workers=workers)
     run_push_t(
         tmp_path,
         config,
         max_steps=8,
-        progress=lambda done, total, note="": seen.append((done, total)),
+        progress=lambda done, total, note="": reports.append((done, total)),
     )
-    assert seen[-1] == (40, 40)
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert reports[-1] == (40, 40)
+    assert [done for done, _ in reports] == sorted(done for done, _ in reports)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -221,9 +221,9 @@ def load_random():
     return lambda env: RandomAgent(env.action_spec)
 
 
-def test_fr3_task_is_evaluated_in_worlds_that_freeze_at_the_protocols_limit(tmp_path):
-    worlds = partial(make_env, REACH)
-    metrics = evaluate(REACH, QUIET, load_random, worlds, tmp_path, no_progress, {})
+def test_fr3_task_is_evaluated_in_environments_that_freeze_at_the_protocols_limit(tmp_path):
+    vec_env = partial(make_env, REACH)
+    metrics = evaluate(REACH, QUIET, load_random, vec_env, tmp_path, no_progress, {})
     assert metrics["mean_steps"] == 3.0
     env = make_env(REACH, 1)
     env.reset([0])
@@ -233,7 +233,7 @@ def test_fr3_task_is_evaluated_in_worlds_that_freeze_at_the_protocols_limit(tmp_
     env.close()
 
 
-def test_misspelt_option_of_the_worlds_is_refused_by_its_path():
+def test_misspelt_option_of_the_environments_is_refused_by_its_path():
     with pytest.raises(
         HandoffError, match=r"protocol r: options\.randomised', did you mean 'randomized'"
     ):
@@ -248,8 +248,8 @@ def test_misspelt_option_of_the_worlds_is_refused_by_its_path():
     ],
     ids=["gym-pusht", "mujoco"],
 )
-def test_worlds_for_practice_freeze_and_end_at_the_protocols_time_limit(protocol):
-    env = practice_env(protocol, 2)
+def test_environments_for_fine_tuning_freeze_and_end_at_the_protocols_time_limit(protocol):
+    env = training_env(protocol, 2)
     try:
         start = env.reset([0, 1])
         still = np.repeat(np.asarray(start["agent"], np.float64)[:, None], 4, axis=1)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from sim.evaluation.agent import RandomAgent
-from sim.evaluation.failure_videos import choose, film
+from sim.evaluation.failure_videos import choose_episodes, write_failure_videos
 from sim.evaluation.protocol import Protocol
 from sim.evaluation.rollout import EpisodeResult, rollout
 from tests.sim.line import Line, make_line
@@ -28,15 +28,21 @@ def _episodes(outcomes):
     ],
 )
 def test_failures_come_first_and_leave_one_place_for_a_success(outcomes, videos, seeds):
-    assert [episode.seed for episode in choose(_episodes(map(bool, outcomes)), videos)] == seeds
+    assert [
+        episode.seed for episode in choose_episodes(_episodes(map(bool, outcomes)), videos)
+    ] == seeds
 
 
-def test_worlds_that_do_something_else_are_told(tmp_path):
+def test_replays_that_differ_are_not_exact(tmp_path):
     env = make_line(2)
     episodes = rollout(RandomAgent(env.action_spec), env, [0, 1], 5, PROTOCOL.score)
     other = Line(2, lambda seed: 4)
-    assert [shown["exact"] for shown in film(other, episodes, PROTOCOL, tmp_path)] == [False, False]
-    assert [shown["exact"] for shown in film(make_line(2), episodes, PROTOCOL, tmp_path)] == [
+    assert [
+        shown["exact"] for shown in write_failure_videos(other, episodes, PROTOCOL, tmp_path)
+    ] == [False, False]
+    assert [
+        shown["exact"] for shown in write_failure_videos(make_line(2), episodes, PROTOCOL, tmp_path)
+    ] == [
         True,
         True,
     ]

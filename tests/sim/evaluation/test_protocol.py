@@ -10,14 +10,14 @@ from sim.evaluation.protocol import (
     check_trained_with,
     differences,
     digest,
-    stated,
+    protocol_statement,
 )
 
 REACH = Protocol(name="reach", engine="mujoco", task="reach", packages=("mujoco",), max_steps=60)
 
 
 def test_result_states_the_installed_versions():
-    assert stated(REACH)["packages"] == {"mujoco": version("mujoco")}
+    assert protocol_statement(REACH)["packages"] == {"mujoco": version("mujoco")}
 
 
 def test_digest_is_that_of_the_canonical_json():
@@ -40,19 +40,19 @@ def test_digest_is_that_of_the_canonical_json():
     ],
 )
 def test_digest_changes_with_what_is_asked(change):
-    assert digest(stated(replace(REACH, **change))) != digest(stated(REACH))
+    assert digest(protocol_statement(replace(REACH, **change))) != digest(protocol_statement(REACH))
 
 
 def test_result_states_the_code_of_its_own_robot():
     panda = replace(REACH, options={"robot": "panda"})
-    assert "robots.franka.fr3" in stated(REACH)["code"]
-    assert "robots.franka.panda" in stated(panda)["code"]
-    assert "options.robot" in differences(stated(REACH), stated(panda))
+    assert "robots.franka.fr3" in protocol_statement(REACH)["code"]
+    assert "robots.franka.panda" in protocol_statement(panda)["code"]
+    assert "options.robot" in differences(protocol_statement(REACH), protocol_statement(panda))
     with pytest.raises(HandoffError, match="robot: 'ur5e' is not known"):
-        stated(replace(REACH, options={"robot": "ur5e"}))
+        protocol_statement(replace(REACH, options={"robot": "ur5e"}))
 
 
-def test_policy_of_another_robot_than_the_worlds_is_refused():
+def test_policy_of_another_robot_than_the_environments_is_refused():
     with pytest.raises(HandoffError, match="have the robot 'fr3', the policy was trained with 'pa"):
         check_trained_with(REACH, "panda")
     check_trained_with(replace(REACH, options={"robot": "panda"}), "panda")
@@ -76,7 +76,7 @@ def test_differences_are_named_by_their_path():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "schema version 2, this build reads 1"),
+        ({"version": 2}, "schema version 2, this version of Handoff reads 1"),
         ({"episodes": 0}, "0 episodes of 60 steps"),
         ({"first_seed": -1}, "from seed -1"),
         ({"packages": ("no-such-physics",)}, "no-such-physics is not installed"),

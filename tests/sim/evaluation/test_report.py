@@ -7,7 +7,7 @@ import pytest
 from sim.evaluation.adastop import AdaStop, AdaStopConfig
 from sim.evaluation.comparison import compare_all, read_result
 from sim.evaluation.evaluate import EvaluateConfig
-from sim.evaluation.protocol import digest, stated
+from sim.evaluation.protocol import digest, protocol_statement
 from sim.evaluation.report import write_report
 from tests.sim.evaluation.test_evaluate import LINE, run_line
 
@@ -39,7 +39,7 @@ def test_page_tells_both_intervals_and_the_protocol_in_full(tmp_path, results):
     # tables.
     assert "0.188 to 0.812" in page
     assert "0.118 to 0.882" in page
-    assert digest(stated(LINE)) in page
+    assert digest(protocol_statement(LINE)) in page
     for key in ("first_seed", "max_steps", "denoising_steps", "n_action_steps"):
         assert f"&quot;{key}&quot;" in page
 
@@ -76,7 +76,7 @@ def test_page_tells_what_adastop_decided_and_what_not(tmp_path, results):
     write_report(tmp_path / "report.html", results, adastop=(test, decisions))
     page = (tmp_path / "report.html").read_text()
     assert "<tr><td>other<td>first<td>+30.000<td>5</tr>" in page
-    assert "<tr><td>first<td>third<td>not told apart<td>5</tr>" in page
+    assert "<tr><td>first<td>third<td>not significant<td>5</tr>" in page
 
 
 def test_result_read_back_is_what_was_written(results):

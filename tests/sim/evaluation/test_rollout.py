@@ -12,7 +12,7 @@ BEST = ScoreRule(of="reward", over="max")
 
 
 class Recorder:
-    """Answers chunk n with 10 n + (0, 1, 2, 3) and keeps what it was asked."""
+    """Answers chunk n with 10 n + (0, 1, 2, 3) and records its inputs."""
 
     def __init__(self):
         self.observations, self.noises = [], []
@@ -32,7 +32,7 @@ def agent():
     return ChunkAgent(Recorder(), LINE)
 
 
-def test_rollout_stops_when_all_worlds_are_solved():
+def test_rollout_stops_when_all_environments_are_solved():
     env = Line(2, {0: 2, 1: 3}.__getitem__)
     episodes = rollout(agent(), env, [0, 1], 50, BEST)
     assert len(env.line.actions) == 3
@@ -61,15 +61,15 @@ def test_score_of_a_negative_reward_is_its_largest_value_not_zero():
     assert episodes[0].score == pytest.approx(-0.5)
 
 
-def test_world_that_ended_adds_nothing_to_its_sum():
+def test_environment_that_ended_adds_nothing_to_its_sum():
     env = Line(2, {0: 1, 1: 99}.__getitem__, lambda step: 0.5)
     episodes = rollout(agent(), env, [0, 1], 4, ScoreRule(of="reward", over="sum"))
     assert [episode.score for episode in episodes] == [1.0, 4.0]
 
 
-def test_score_of_an_unknown_number_lists_what_the_world_tells():
+def test_score_of_an_unknown_number_lists_what_the_environment_tells():
     with pytest.raises(
-        HandoffError, match=r"'cover', this world tells \['coverage', 'reward', 'success'\]"
+        HandoffError, match=r"'cover', this environment reports \['coverage', 'reward', 'success'\]"
     ):
         rollout(agent(), Line(1), [0], 1, ScoreRule(of="cover"))
 
@@ -105,13 +105,13 @@ def test_recorded_action_stands_beside_the_observation_it_answers():
 
 
 def test_watcher_is_shown_the_start_and_every_step():
-    seen = []
+    places = []
     rollout(
         agent(),
         Line(1),
         [2],
         3,
         BEST,
-        watch=lambda observation: seen.append(observation["place"][0, 0]),
+        watch=lambda observation: places.append(observation["place"][0, 0]),
     )
-    assert seen == [200, 201, 202, 203]
+    assert places == [200, 201, 202, 203]

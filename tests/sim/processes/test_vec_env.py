@@ -1,4 +1,4 @@
-"""Worlds in processes: they answer as those of this one, and leave nothing behind, however it
+"""Environments in processes: they answer as those of this one, and leave nothing behind, however it
 ends."""
 
 import errno
@@ -18,12 +18,12 @@ import pytest
 
 from robots.errors import HandoffError
 from robots.interfaces import SplitVecEnv, Step
-from sim.processes.process import _packed
-from sim.processes.shared_memory import SharedBlock, form_of, size_of
+from sim.processes.process import _pack
+from sim.processes.shared_memory import SharedBlock, layout_of, size_of
 from sim.processes.vec_env import ProcessVecEnv
-from tests.beds.word_line import WordLine
+from tests.toy_envs.word_line import WordLine
 
-WORLDS, HORIZON = 6, 3
+NUM_ENVS, HORIZON = 6, 3
 PLACES = pytest.mark.parametrize(("parts", "simulators"), [(1, 1), (2, 1), (1, 2), (2, 2), (3, 2)])
 NAMES = Path("/dev/shm")
 
@@ -40,11 +40,11 @@ class Refusing(WordLine):
 
 
 def unmade(num_envs: int) -> WordLine:
-    raise HandoffError(f"unmade: {num_envs} worlds.")
+    raise HandoffError(f"unmade: {num_envs} environments.")
 
 
 def chunks(number: int, horizon: int = HORIZON) -> np.ndarray:
-    return np.random.default_rng(0).uniform(-1.0, 1.0, (number, WORLDS, horizon, 2))
+    return np.random.default_rng(0).uniform(-1.0, 1.0, (number, NUM_ENVS, horizon, 2))
 
 
 def shared_names() -> set[str]:
@@ -68,32 +68,32 @@ def same_step(one: Step, other: Step) -> None:
 
 def test_arrays_come_out_of_a_block_as_they_went_in():
     rng = np.random.default_rng(0)
-    told = {
+    arrays = {
         "a": rng.normal(size=(3, 2)),
         "b": np.arange(5, dtype=np.uint8),
         "none": np.zeros((0, 4)),
         "c": np.ones(1),
     }
-    told["a again"] = told["a"]
-    form = form_of(told)
-    here = SharedBlock.make(size_of(form))
+    arrays["a again"] = arrays["a"]
+    layout = layout_of(arrays)
+    here = SharedBlock.make(size_of(layout))
     there = SharedBlock.open(here.name)
-    here.write(form, told)
-    found = there.read(form)
+    here.write(layout, arrays)
+    copies = there.read(layout)
     there.close()
     here.close()
-    same(told, found)
-    assert found["a again"] is found["a"], "what is one array takes one place"
+    same(arrays, copies)
+    assert copies["a again"] is copies["a"], "one array is stored once"
 
 
-def test_only_the_first_answer_of_a_form_goes_through_the_pipe():
-    forms: dict = {}
-    told = {"a": np.zeros(100)}
-    kind, payload, width = _packed(told, None, forms)
+def test_only_the_first_response_of_a_layout_goes_through_the_pipe():
+    layouts: dict = {}
+    arrays = {"a": np.zeros(100)}
+    kind, payload, width = _pack(arrays, None, layouts)
     assert (kind, width) == ("arrays", 800)
-    assert payload["a"] is told["a"]
+    assert payload["a"] is arrays["a"]
     block = SharedBlock.make(width)
-    assert [_packed(told, block, forms)[0] for _ in range(3)] == ["form", "known", "known"]
+    assert [_pack(arrays, block, layouts)[0] for _ in range(3)] == ["layout", "known", "known"]
     block.close()
 
 
@@ -109,17 +109,17 @@ def test_memory_that_the_system_has_no_room_for_is_refused(monkeypatch: pytest.M
 
 
 @PLACES
-def test_placed_worlds_answer_as_those_of_this_process(parts: int, simulators: int):
-    here, there = WordLine(WORLDS), ProcessVecEnv(WordLine, WORLDS, parts, simulators)
+def test_distributed_environments_equal_those_of_this_process(parts: int, simulators: int):
+    here, there = WordLine(NUM_ENVS), ProcessVecEnv(WordLine, NUM_ENVS, parts, simulators)
     try:
-        same(here.reset(range(WORLDS)), there.reset(range(WORLDS)))
+        same(here.reset(range(NUM_ENVS)), there.reset(range(NUM_ENVS)))
         chunk = chunks(1)[0]
         for number, chunk in enumerate(chunks(8)):
             one = here.step(chunk)
             same_step(one, there.step(chunk))
             over = np.flatnonzero(one.terminated | one.truncated)
             if len(over):
-                seeds = [100 * number + int(world) for world in over]
+                seeds = [100 * number + int(env_id) for env_id in over]
                 same(here.reset(seeds, over.tolist()), there.reset(seeds, over.tolist()))
         same_step(here.step(chunk[:, 0]), there.step(chunk[:, 0]))
         state = here.save()
@@ -133,35 +133,35 @@ def test_placed_worlds_answer_as_those_of_this_process(parts: int, simulators: i
 
 
 def test_an_undivided_env_is_its_only_part():
-    worlds = ProcessVecEnv(WordLine, WORLDS, 2, 1)
+    env = ProcessVecEnv(WordLine, NUM_ENVS, 2, 1)
     try:
-        assert isinstance(worlds, SplitVecEnv)
-        assert not isinstance(WordLine(WORLDS), SplitVecEnv)
-        assert [part.num_envs for part in worlds.parts] == [3, 3]
-        assert [list(part.parts) for part in worlds.parts] == [[part] for part in worlds.parts]
+        assert isinstance(env, SplitVecEnv)
+        assert not isinstance(WordLine(NUM_ENVS), SplitVecEnv)
+        assert [part.num_envs for part in env.parts] == [3, 3]
+        assert [list(part.parts) for part in env.parts] == [[part] for part in env.parts]
     finally:
-        worlds.close()
+        env.close()
 
 
 @PLACES
-def test_parts_are_the_worlds_in_their_order(parts: int, simulators: int):
-    here, there = WordLine(WORLDS), ProcessVecEnv(WordLine, WORLDS, parts, simulators)
+def test_parts_are_the_environments_in_their_order(parts: int, simulators: int):
+    here, there = WordLine(NUM_ENVS), ProcessVecEnv(WordLine, NUM_ENVS, parts, simulators)
     try:
-        here.reset(range(WORLDS))
-        there.reset(range(WORLDS))
+        here.reset(range(NUM_ENVS))
+        there.reset(range(NUM_ENVS))
         for chunk in chunks(3):
             for part, actions in zip(there.parts, np.array_split(chunk, parts), strict=True):
                 part.send([actions[:, :2], actions[:, 2:]])
             expected = [here.step(chunk[:, :2]), here.step(chunk[:, 2:])]
-            heard = [part.receive().steps for part in reversed(there.parts)][::-1]
+            results = [part.receive().steps for part in reversed(there.parts)][::-1]
             for number, one in enumerate(expected):
-                place = np.concatenate([steps[number].observation["place"] for steps in heard])
+                place = np.concatenate([steps[number].observation["place"] for steps in results])
                 np.testing.assert_array_equal(place, one.observation["place"])
     finally:
         there.close()
 
 
-def test_worlds_that_end_start_from_the_next_seeds_in_the_order_of_the_parts():
+def test_environments_that_end_start_from_the_next_seeds_in_the_order_of_the_parts():
     there = ProcessVecEnv(WordLine, 4, 2, 1)
     right = np.tile([1.0, 0.0], (2, 1, 1)).repeat(3, axis=1)
     try:
@@ -170,10 +170,10 @@ def test_worlds_that_end_start_from_the_next_seeds_in_the_order_of_the_parts():
         for _ in range(2):
             for part in there.parts:
                 part.send([right], starts)
-            heard = [part.receive() for part in there.parts]
+            results = [part.receive() for part in there.parts]
             taken = sum(
                 int(((part.steps[0].terminated) & (part.steps[0].executed > 0)).sum())
-                for part in heard
+                for part in results
             )
             starts = starts[taken:] + list(range(starts[-1] + 1, starts[-1] + 1 + taken))
         alone = WordLine(4)
@@ -192,71 +192,71 @@ def test_worlds_that_end_start_from_the_next_seeds_in_the_order_of_the_parts():
         there.close()
 
 
-def refuses_and_goes_on(worlds: ProcessVecEnv) -> None:
-    """`Refusing` worlds in two parts, over two simulators; closes them."""
+def refuses_and_continues(env: ProcessVecEnv) -> None:
+    """`Refusing` environments in two parts, over two simulators; closes them."""
     try:
-        worlds.reset(range(WORLDS))
+        env.reset(range(NUM_ENVS))
         bad = chunks(1)[0]
         bad[5] = 3.0
         with pytest.raises(HandoffError, match="simulator 1: refusing: a step beyond 2"):
-            worlds.step(bad)
-        worlds.parts[0].send([chunks(1)[0][:3]])
-        assert worlds.reset(range(WORLDS))["place"].shape == (WORLDS, 1), (
+            env.step(bad)
+        env.parts[0].send([chunks(1)[0][:3]])
+        assert env.reset(range(NUM_ENVS))["place"].shape == (NUM_ENVS, 1), (
             "what was sent is forgotten"
         )
-        worlds.step(chunks(1)[0])
+        env.step(chunks(1)[0])
     finally:
-        worlds.close()
+        env.close()
 
 
-def test_what_a_world_raises_is_raised_here_and_the_worlds_go_on():
-    refuses_and_goes_on(ProcessVecEnv(Refusing, WORLDS, 2, 2))
+def test_what_an_environment_raises_is_raised_here_and_the_environments_continue():
+    refuses_and_continues(ProcessVecEnv(Refusing, NUM_ENVS, 2, 2))
 
 
 def test_a_simulator_that_dies_is_named_with_its_exit_code():
-    worlds = ProcessVecEnv(Refusing, WORLDS, 1, 2)
+    env = ProcessVecEnv(Refusing, NUM_ENVS, 1, 2)
     try:
-        worlds.reset(range(WORLDS))
+        env.reset(range(NUM_ENVS))
         bad = chunks(1)[0]
         bad[5] = 5.0
         with pytest.raises(
-            HandoffError, match=r"simulator 1 \(worlds 3\.\.5\) died with exit code 7"
+            HandoffError, match=r"simulator 1 \(environments 3\.\.5\) died with exit code 7"
         ):
-            worlds.step(bad)
+            env.step(bad)
     finally:
-        worlds.close()
+        env.close()
     assert not multiprocessing.active_children(), "no zombies"
 
 
-def test_a_killed_simulator_is_told_of_at_the_next_step():
-    worlds = ProcessVecEnv(WordLine, WORLDS, 2, 1)
+def test_a_killed_simulator_is_reported_at_the_next_step():
+    env = ProcessVecEnv(WordLine, NUM_ENVS, 2, 1)
     try:
-        worlds.reset(range(WORLDS))
-        os.kill(worlds.shares[0].simulator.process.pid, signal.SIGKILL)  # type: ignore[arg-type]
+        env.reset(range(NUM_ENVS))
+        os.kill(env.shards[0].simulator.process.pid, signal.SIGKILL)  # type: ignore[arg-type]
         with pytest.raises(HandoffError, match=r"simulator 0 .* died with exit code -9"):
-            worlds.step(chunks(1)[0])
+            env.step(chunks(1)[0])
         with pytest.raises(HandoffError, match="died"):
-            worlds.reset(range(WORLDS))
+            env.reset(range(NUM_ENVS))
     finally:
-        worlds.close()
+        env.close()
 
 
-def test_worlds_that_cannot_be_made_say_why():
-    with pytest.raises(HandoffError, match="simulator 0: unmade: 3 worlds"):
-        ProcessVecEnv(unmade, WORLDS, 2, 1)
+def test_environments_that_cannot_be_made_say_why():
+    with pytest.raises(HandoffError, match="simulator 0: unmade: 3 environments"):
+        ProcessVecEnv(unmade, NUM_ENVS, 2, 1)
     assert not multiprocessing.active_children()
 
 
 def test_memory_has_no_name_once_both_sides_have_it():
     before = shared_names()
-    worlds = ProcessVecEnv(partial(WordLine), WORLDS, 2, 2)
+    env = ProcessVecEnv(partial(WordLine), NUM_ENVS, 2, 2)
     try:
-        worlds.reset(range(WORLDS))
+        env.reset(range(NUM_ENVS))
         for chunk in chunks(3):
-            worlds.step(chunk)
+            env.step(chunk)
         assert shared_names() == before
     finally:
-        worlds.close()
+        env.close()
 
 
 @pytest.mark.parametrize("moment", ["between steps", "before the memory is shared"])
@@ -266,16 +266,16 @@ def test_a_parent_that_is_killed_leaves_neither_processes_nor_memory(moment: str
 import os, signal
 import numpy as np
 from sim.processes.vec_env import ProcessVecEnv
-from tests.beds.word_line import WordLine
+from tests.toy_envs.word_line import WordLine
 if __name__ == "__main__":
-    worlds = ProcessVecEnv(WordLine, 6, 2, 2)
-    worlds.reset(range(6))
+    environments = ProcessVecEnv(WordLine, 6, 2, 2)
+    environments.reset(range(6))
     chunk = np.zeros((6, 3, 2))
-    worlds.send([chunk])
+    environments.send([chunk])
     if {moment == "between steps"}:
-        worlds.receive()
-        worlds.step(chunk)
-    print(*sorted({{share.simulator.process.pid for share in worlds.shares}}), flush=True)
+        environments.receive()
+        environments.step(chunk)
+    print(*sorted({{shard.simulator.process.pid for shard in environments.shards}}), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run(
@@ -294,40 +294,40 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("call", "about"),
     [
-        (lambda worlds: worlds.reset([1], [0]), "the first reset must start all 6"),
-        (lambda worlds: worlds.reset([1]), "1 seeds for 6 worlds"),
-        (lambda worlds: worlds.reset([1], [9]), "different numbers in 0..5"),
+        (lambda env_ids: env_ids.reset([1], [0]), "the first reset must start all 6"),
+        (lambda env_ids: env_ids.reset([1]), "1 seeds for 6 environments"),
+        (lambda env_ids: env_ids.reset([1], [9]), "different numbers in 0..5"),
         (
-            lambda worlds: worlds.step(np.zeros((2, 2))),
+            lambda env_ids: env_ids.step(np.zeros((2, 2))),
             r"action of shape \(2, 2\), expected \(6, 2\)",
         ),
-        (lambda worlds: worlds.parts[0].receive(), "heard before it was asked"),
+        (lambda env_ids: env_ids.parts[0].receive(), "no pending request"),
     ],
 )
 def test_wrong_calls_are_refused_in_words(call, about: str):
-    worlds = ProcessVecEnv(WordLine, WORLDS, 2, 1)
+    env = ProcessVecEnv(WordLine, NUM_ENVS, 2, 1)
     try:
         with pytest.raises(HandoffError, match=about):
-            call(worlds)
+            call(env)
     finally:
-        worlds.close()
+        env.close()
 
 
-def test_more_places_than_worlds_are_refused():
-    with pytest.raises(HandoffError, match="4 parts over 2 simulators of 6 worlds"):
-        ProcessVecEnv(WordLine, WORLDS, 4, 2)
+def test_more_parts_than_environments_are_refused():
+    with pytest.raises(HandoffError, match="4 parts over 2 simulators of 6 environments"):
+        ProcessVecEnv(WordLine, NUM_ENVS, 4, 2)
 
 
-def test_closed_worlds_say_so():
-    worlds = ProcessVecEnv(WordLine, WORLDS)
-    worlds.close()
-    worlds.close()
+def test_closed_environments_say_so():
+    env = ProcessVecEnv(WordLine, NUM_ENVS)
+    env.close()
+    env.close()
     with pytest.raises(HandoffError, match="closed"):
-        worlds.reset(range(WORLDS))
+        env.reset(range(NUM_ENVS))
 
 
 def alive(pid: int) -> bool:
-    """Whether it runs; a zombie, of which only its new parent has not heard, does not."""
+    """Whether it runs; a zombie, which its parent has not reaped, does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

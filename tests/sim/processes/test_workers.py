@@ -18,21 +18,21 @@ import pytest
 from robots.errors import HandoffError
 from robots.interfaces import VecEnv
 from sim.processes.vec_env import ProcessVecEnv, worker_vec_env
-from sim.vec_env import Worlds, WorldsConfig
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 from tests.sim.walk import WalkEngine, make_walk
 
 MAKE = partial(make_walk, on_end="reset", max_steps=4)
 
 
 class DiesAtSeed13(WalkEngine):
-    def reset(self, worlds: np.ndarray, seeds: np.ndarray) -> None:
+    def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
         if 13 in seeds:
             os._exit(7)
-        super().reset(worlds, seeds)
+        super().reset(env_ids, seeds)
 
 
 class BreaksAtReset(WalkEngine):
-    def reset(self, worlds: np.ndarray, seeds: np.ndarray) -> None:
+    def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
         raise ZeroDivisionError
 
 
@@ -42,19 +42,19 @@ class SavesAGrowingHistory(WalkEngine):
 
 
 def make_mortal(num_envs: int) -> VecEnv:
-    return Worlds(DiesAtSeed13(num_envs))
+    return EngineVecEnv(DiesAtSeed13(num_envs))
 
 
 def make_fragile(num_envs: int) -> VecEnv:
-    return Worlds(BreaksAtReset(num_envs))
+    return EngineVecEnv(BreaksAtReset(num_envs))
 
 
 def make_historian(num_envs: int) -> VecEnv:
-    return Worlds(SavesAGrowingHistory(num_envs), WorldsConfig(max_steps=9))
+    return EngineVecEnv(SavesAGrowingHistory(num_envs), VecEnvConfig(max_steps=9))
 
 
 def make_nothing(num_envs: int) -> VecEnv:
-    raise HandoffError(f"no {num_envs} worlds today.")
+    raise HandoffError(f"no {num_envs} environments today.")
 
 
 def fail_to_make(num_envs: int) -> VecEnv:
@@ -62,7 +62,7 @@ def fail_to_make(num_envs: int) -> VecEnv:
 
 
 def pids(env: ProcessVecEnv) -> list[int]:
-    simulators: list[Any] = [share.simulator for share in env.shares]
+    simulators: list[Any] = [shard.simulator for shard in env.shards]
     return [simulator.process.pid for simulator in simulators]
 
 
@@ -83,11 +83,11 @@ def test_trajectories_are_the_same_for_any_number_of_workers() -> None:
 
     def trajectory(env: VecEnv) -> list[np.ndarray]:
         arrays = [env.reset(range(20, 25))["place"]]
-        # World 3 alone starts anew on the way, and the limit of 4 steps ends the others within the
-        # second chunk.
+        # Environment 3 alone starts anew on the way, and the limit of 4 steps ends the others
+        # within the second chunk.
         for use in (action_NA, chunk_N3A, None, chunk_N3A, action_NA):
             if use is None:
-                arrays.append(env.reset([99], worlds=[3])["place"])
+                arrays.append(env.reset([99], env_ids=[3])["place"])
                 continue
             step = env.step(use)
             arrays += [
@@ -107,7 +107,7 @@ def test_trajectories_are_the_same_for_any_number_of_workers() -> None:
                 np.testing.assert_array_equal(one, two)
 
 
-def test_specs_are_those_of_the_worlds() -> None:
+def test_specs_are_those_of_the_environments() -> None:
     with working() as env:
         here = MAKE(1)
         assert env.num_envs == 5
@@ -119,14 +119,14 @@ def test_specs_are_those_of_the_worlds() -> None:
 
 
 def test_states_move_between_workers() -> None:
-    # Worlds 0..2 live in worker 0, worlds 3 and 4 in worker 1; world 0's state goes into world 4
-    # and back.
+    # Environments 0..2 live in worker 0, environments 3 and 4 in worker 1; environment 0's state
+    # goes into environment 4 and back.
     with working() as env:
         env.reset(range(5))
         env.step(np.full((5, 1), 0.1))
         state = env.save()
         place = state["place"]
-        env.restore({name: array[[0, 4]] for name, array in state.items()}, worlds=[4, 0])
+        env.restore({name: array[[0, 4]] for name, array in state.items()}, env_ids=[4, 0])
         swapped = env.save()["place"]
         np.testing.assert_array_equal(swapped, place[[4, 1, 2, 3, 0]])
 
@@ -135,19 +135,19 @@ def test_histories_of_different_length_are_filled_up() -> None:
     with working(partial(make_historian), num_envs=2) as env:
         env.reset([1, 2])
         env.step(np.zeros((2, 3, 1)))
-        env.reset([3], worlds=[1])
+        env.reset([3], env_ids=[1])
         env.step(np.zeros((2, 1)))
         assert env.save()["history"].tolist() == [[1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]]
 
 
-def test_an_error_names_its_worker_and_leaves_the_worlds_usable() -> None:
+def test_an_error_names_its_worker_and_leaves_the_environments_usable() -> None:
     with working() as env:
         env.reset(range(5))
         action = np.zeros((5, 1))
         action[4] = np.nan
         with pytest.raises(
             HandoffError,
-            match=r"worker 1 \(its world 0 is world 3 of all\): walk: action of world 1",
+            match=r"worker 1 \(its environment 0 is environment 3 of all\): walk: action of environment 1",
         ):
             env.step(action)
         env.reset(range(5))
@@ -157,38 +157,41 @@ def test_an_error_names_its_worker_and_leaves_the_worlds_usable() -> None:
 def test_a_dead_worker_is_named_with_its_exit_code() -> None:
     with working(partial(make_mortal)) as env:
         env.reset(range(5))
-        with pytest.raises(HandoffError, match=r"worker 1 \(worlds 3\.\.4\) died with exit code 7"):
-            env.reset([13], worlds=[3])
+        with pytest.raises(
+            HandoffError, match=r"worker 1 \(environments 3\.\.4\) died with exit code 7"
+        ):
+            env.reset([13], env_ids=[3])
         with pytest.raises(HandoffError, match="exit code 7"):
             env.step(np.zeros((5, 1)))
 
 
-def test_an_error_while_making_worlds_comes_back_as_it_is() -> None:
-    with pytest.raises(HandoffError, match="no 1 worlds today"):
+def test_an_error_while_making_environments_comes_back_as_it_is() -> None:
+    with pytest.raises(HandoffError, match="no 1 environments today"):
         worker_vec_env(make_nothing, 2, 2)
 
 
-def test_an_unexpected_failure_while_making_worlds_is_a_dead_worker() -> None:
+def test_an_unexpected_failure_while_making_environments_is_a_dead_worker() -> None:
     with pytest.raises(HandoffError) as raised:
         worker_vec_env(fail_to_make, 2, 1)
     assert re.match(
-        r"worker 0 \(worlds 0\.\.1\) died with exit code 1 .*ZeroDivisionError: ", str(raised.value)
+        r"worker 0 \(environments 0\.\.1\) died with exit code 1 .*ZeroDivisionError: ",
+        str(raised.value),
     )
     assert "in fail_to_make" in raised.value.__notes__[0]
 
 
-def test_an_unexpected_failure_between_steps_is_told_at_each_later_call() -> None:
+def test_an_unexpected_failure_between_steps_is_raised_at_each_later_call() -> None:
     with working(partial(make_fragile)) as env:
         for _ in range(2):
             with pytest.raises(
-                HandoffError, match=r"worker 0 \(worlds 0\.\.2\) died .*ZeroDivisionError"
+                HandoffError, match=r"worker 0 \(environments 0\.\.2\) died .*ZeroDivisionError"
             ):
                 env.reset(range(5))
 
 
 @pytest.mark.parametrize("workers", [0, 3])
-def test_more_workers_than_worlds_and_none_are_refused(workers: int) -> None:
-    with pytest.raises(HandoffError, match=rf"{workers} for 2 worlds, expected 1\.\.2"):
+def test_more_workers_than_environments_and_none_are_refused(workers: int) -> None:
+    with pytest.raises(HandoffError, match=rf"{workers} for 2 environments, expected 1\.\.2"):
         worker_vec_env(MAKE, 2, workers)
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from robots.spec import ActionSpec
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
-from sim.ignore_success import Endless
+from sim.ignore_success import IgnoreSuccess
 from sim.make import find_task
-from sim.recording.hard_negatives import LEAVES, WAY_PERIODS, leaving_expert, random_ways
-from sim.vec_env import Worlds, WorldsConfig
+from sim.recording.hard_negatives import DIRECTION_PERIODS, LEAVES, leaving_expert, random_walk
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 
 @pytest.mark.parametrize("task", ["pick_cube", "peg_insert"])
@@ -20,7 +20,7 @@ def test_the_expert_leaves_what_they_have_solved_on_changing_ways_waits_and_retu
     task: str,
 ) -> None:
     engine = MujocoEngine(find_task(task, 10.0), 1, MujocoConfig(reward="sparse"))
-    env = Worlds(Endless(engine), WorldsConfig(on_end="freeze", max_steps=120))
+    env = EngineVecEnv(IgnoreSuccess(engine), VecEnvConfig(on_end="freeze", max_steps=120))
     after, ways, waited = [], [], []
     with closing(env):
         for seed in range(4):
@@ -34,7 +34,7 @@ def test_the_expert_leaves_what_they_have_solved_on_changing_ways_waits_and_retu
                 step += solved
                 assert (action == expert).all() == (phase == 2)
                 if task == "pick_cube":
-                    assert action[0, -1] == expert[0, -1], "the hand does not let go"
+                    assert action[0, -1] == expert[0, -1], "the gripper does not release"
                 if phase == 0:
                     ways.append(tuple(action[0, :3]))
                 observation = env.step(action).observation
@@ -48,18 +48,18 @@ def test_the_expert_leaves_what_they_have_solved_on_changing_ways_waits_and_retu
     assert len(set(ways)) >= 16, "another way at every leave"
 
 
-def test_a_random_way_is_kept_for_a_while_and_is_that_of_its_seed() -> None:
+def test_random_walk__is_kept_for_a_while_and_is_that_of_its_seed() -> None:
     spec = ActionSpec(
         names=("x", "y"), low=(-1.0, 0.0), high=(1.0, 0.5), unit="1", interface="cartesian_delta"
     )
 
     def made(seed: int) -> np.ndarray:
-        propose = random_ways(spec, seed)
-        return np.concatenate([propose({}) for _ in range(2 * WAY_PERIODS)])
+        propose = random_walk(spec, seed)
+        return np.concatenate([propose({}) for _ in range(2 * DIRECTION_PERIODS)])
 
     ways = made(3)
     assert len(np.unique(ways, axis=0)) == 2
-    assert (ways[:WAY_PERIODS] == ways[0]).all()
+    assert (ways[:DIRECTION_PERIODS] == ways[0]).all()
     assert ((ways >= spec.low) & (ways <= spec.high)).all()
     np.testing.assert_array_equal(ways, made(3))
     assert (made(4)[0] != ways[0]).all()

@@ -11,18 +11,14 @@ from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.make import TASKS, find_task
-from sim.recording.play import (
-    STREAM,
-    ExpertDemonstrationsConfig,
-    PlayConfig,
-    SubGoal,
-    demonstrate,
-    play,
-)
-from sim.vec_env import Worlds, WorldsConfig
+from sim.recording.batches import STREAM
+from sim.recording.config import ExpertDemonstrationsConfig, PlayConfig
+from sim.recording.demonstrations import demonstrate
+from sim.recording.play import SubGoal, play
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 CELL = 0.05
-"""Width of the grid of hand and cube positions [m]."""
+"""Width of the grid of gripper and cube positions [m]."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +44,7 @@ def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> list[EpisodeStore]
 
 
 def positions(store: EpisodeStore) -> np.ndarray:
-    """(N, 6) of hand and cube at every frame [m]."""
+    """(N, 6) positions of gripper and cube at every frame [m]."""
     return np.concatenate(
         [store.column(STREAM, "grasp_pose")[:, :3], store.column(STREAM, "cube_position")], axis=1
     )
@@ -65,7 +61,7 @@ def moved(cube: np.ndarray) -> float:
     return float((np.linalg.norm(np.diff(cube, axis=0), axis=2) > 1e-3).mean())
 
 
-def test_play_covers_more_of_hand_and_cube_positions_than_as_many_frames_of_the_expert_from_the_same_starts(
+def test_play_covers_more_gripper_and_cube_positions_than_as_many_frames_of_the_expert_from_the_same_starts(
     played: EpisodeStore, demonstrated: list[EpisodeStore]
 ) -> None:
     ours, theirs = positions(played), np.concatenate([positions(store) for store in demonstrated])
@@ -91,7 +87,7 @@ def test_random_actions_move_the_cube_less_often_than_play(played: EpisodeStore)
     assert moved(np.stack(cube)) < 0.3 * share
 
 
-def test_play_goes_on_after_the_task_is_solved(played: EpisodeStore) -> None:
+def test_play_continues_after_the_task_is_solved(played: EpisodeStore) -> None:
     solved = [i for i in range(8) if played.metadata(i)["success"]]
     assert solved
     assert all(len(played.read(i, STREAM, ["reward"])["reward"]) == 200 for i in solved)
@@ -101,7 +97,7 @@ def test_play_pursues_every_sub_goal(played: EpisodeStore) -> None:
     assert set(np.unique(played.column(STREAM, "subgoal"))) == {int(goal) for goal in SubGoal}
 
 
-def test_a_closing_hand_is_told_to_close(played: EpisodeStore) -> None:
+def test_a_closing_gripper_has_a_closed_target(played: EpisodeStore) -> None:
     subgoal, action = played.column(STREAM, "subgoal"), played.column(STREAM, "action")
     assert (action[subgoal == SubGoal.CLOSE, -1] == -1.0).all()
     assert (action[subgoal == SubGoal.APPROACH, -1] == 1.0).all()
@@ -128,13 +124,13 @@ def test_stored_actions_lead_through_the_stored_observations(
 ) -> None:
     store = demonstrated[1]
     rows = store.read(4, STREAM)
-    worlds = Worlds(MujocoEngine(find_task("pick_cube"), 1), WorldsConfig(on_end="freeze"))
-    observation, solved = worlds.reset([store.metadata(4)["seed"]]), False
+    env = EngineVecEnv(MujocoEngine(find_task("pick_cube"), 1), VecEnvConfig(on_end="freeze"))
+    observation, solved = env.reset([store.metadata(4)["seed"]]), False
     for k, action in enumerate(rows["action"]):
         np.testing.assert_allclose(
             rows["cube_position"][k], observation["cube_position"][0], atol=1e-4
         )
-        step = worlds.step(action[None].astype(np.float64))
+        step = env.step(action[None].astype(np.float64))
         np.testing.assert_allclose(rows["reward"][k], step.reward[0], atol=1e-2)
         observation, solved = step.observation, step.info["success"][0]
     assert solved
@@ -173,7 +169,7 @@ def test_only_successful_demonstrations_are_kept_unless_all_are_asked_for(tmp_pa
 
 
 def test_demonstrations_in_joint_deltas_have_their_action_space(tmp_path: Path) -> None:
-    config = ExpertDemonstrationsConfig(worlds=MujocoConfig(actions=JointDelta()), batch=4)
+    config = ExpertDemonstrationsConfig(mujoco=MujocoConfig(actions=JointDelta()), batch=4)
     recorded = demonstrate(find_task("reach"), range(4), tmp_path / "s.zarr", config)
     assert recorded.success_rate == 1.0
     field = EpisodeStore.open(tmp_path / "s.zarr").schema.streams[STREAM].fields["action"]
@@ -190,13 +186,13 @@ def test_every_task_can_be_played_with_and_demonstrated(name: str, tmp_path: Pat
 
 
 def test_bad_requests_are_refused_with_their_reason(tmp_path: Path) -> None:
-    with pytest.raises(HandoffError, match="different seeds"):
+    with pytest.raises(HandoffError, match="distinct seeds"):
         play(find_task("reach"), [1, 1], tmp_path / "a.zarr")
     with pytest.raises(HandoffError, match="at least one"):
         demonstrate(find_task("reach"), [], tmp_path / "a.zarr")
     with pytest.raises(HandoffError, match="weights"):
         play(find_task("reach"), [1], tmp_path / "a.zarr", PlayConfig(weights=(0, 0, 0, 0, 0, 0)))
-    with pytest.raises(HandoffError, match="no hand"):
+    with pytest.raises(HandoffError, match="no gripper"):
         play(find_task("reach"), [1], tmp_path / "b.zarr", PlayConfig(weights=(0, 0, 0, 1, 1, 0)))
     with pytest.raises(HandoffError, match="duration"):
         play(find_task("reach"), [1], tmp_path / "a.zarr", PlayConfig(duration=(2.0, 1.0)))

@@ -78,7 +78,7 @@ def test_second_attempt_replaces_the_first(tmp_path, ran):
 
 
 def test_more_than_succeeded_cannot_be_kept(tmp_path, ran):
-    with pytest.raises(HandoffError, match="3 of 5 attempts succeeded, 4 are to be kept"):
+    with pytest.raises(HandoffError, match="3 of 5 attempts succeeded, keep requires 4"):
         record_rollouts(_config(4), make_nothing, tmp_path, no_progress, {})
 
 
@@ -86,5 +86,5 @@ def test_test_seeds_are_refused(tmp_path):
     config = RecordConfig(
         first_seed=99_990, attempts=20, policy="p", code_version="c", date="2026-11-21"
     )
-    with pytest.raises(HandoffError, match=r"99990\.\.100009 meet the test seeds"):
+    with pytest.raises(HandoffError, match=r"99990\.\.100009 overlap the evaluation seeds"):
         record_rollouts(config, make_nothing, tmp_path, no_progress, {})

@@ -18,20 +18,20 @@ from sim.recording.simulated_operator import (
     Value,
     disagreement,
 )
-from sim.tasks.task import Intent, Reward, Task
-from sim.vec_env import Worlds, WorldsConfig
+from sim.tasks.task import ExpertTarget, Reward, Task
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 RATE = 10.0
 EXPERTS = np.array([[1.0, 0.0, 0.0]])
 OTHER = np.array([[0.8, 0.0, 0.0]])
 """0.2 / sqrt(3) = 0.115 from the expert's: more than agreement, less than disagreement."""
-"""What the fake worlds' expert does: a policy that proposes it never disagrees."""
+"""What the fake environments' expert does: a policy that proposes it never disagrees."""
 AT_ONCE = (0.0, 0.0)
 
 
-class FakeWorlds:
-    """N worlds of four numbers each: dense reward, success, and where the expert wants the hand
-    (x)."""
+class FakeEnv:
+    """N environments of four numbers each: dense reward, success, and the expert's target of the
+    gripper (x)."""
 
     def __init__(self, n: int) -> None:
         self.num_envs, self.rate_hz = n, RATE
@@ -51,34 +51,34 @@ class FakeWorlds:
             expert=self._expert,
         )
 
-    def _expert(self, view: Any) -> Intent:
+    def _expert(self, view: Any) -> ExpertTarget:
         pose = np.zeros((self.num_envs, 6))
         pose[:, 0] = self.state.x
-        return Intent(pose=pose, width=np.full(self.num_envs, 0.08))
+        return ExpertTarget(pose=pose, width=np.full(self.num_envs, 0.08))
 
     @property
     def view(self) -> Any:
         return self.state
 
-    def to_action(self, intent: Intent) -> np.ndarray:
-        return intent.pose[:, :3] * np.asarray(intent.speed)
+    def to_action(self, target: ExpertTarget) -> np.ndarray:
+        return target.pose[:, :3] * np.asarray(target.speed)
 
 
 def person(
     n: int = 1, seeds: list[int] | None = None, value: Any = None, **config: Any
 ) -> SimulatedOperator:
-    operator = SimulatedOperator(FakeWorlds(n), OperatorConfig(**config), value)
+    operator = SimulatedOperator(FakeEnv(n), OperatorConfig(**config), value)
     operator.reset(list(range(n)) if seeds is None else seeds)
     return operator
 
 
 def watch(operator: SimulatedOperator, steps: int) -> list[Intervention]:
-    fake = cast(FakeWorlds, operator._engine)
+    fake = cast(FakeEnv, operator._engine)
     return [operator.intervene(np.repeat(OTHER, fake.num_envs, axis=0)) for _ in range(steps)]
 
 
 def held(history: list[Intervention]) -> list[int]:
-    """Steps at which world 0 is in the person's hands."""
+    """Steps at which environment 0 is in the person's hands."""
     return [k for k, step in enumerate(history) if step.intervening[0]]
 
 
@@ -110,7 +110,7 @@ def test_reaction_times_are_drawn_between_their_bounds() -> None:
 
 def test_progress_puts_the_takeover_off() -> None:
     operator = person(patience=0.5, reaction_time=AT_ONCE, hold_time=(0.1, 0.1), progress=0.05)
-    fake = cast(FakeWorlds, operator._engine)
+    fake = cast(FakeEnv, operator._engine)
     history = []
     for k in range(12):
         fake.state.reward[:] = 0.1 * (k >= 4)
@@ -120,7 +120,7 @@ def test_progress_puts_the_takeover_off() -> None:
 
 def test_a_rise_smaller_than_progress_counts_as_stalling() -> None:
     operator = person(patience=0.5, reaction_time=AT_ONCE, hold_time=(0.1, 0.1), progress=0.2)
-    fake = cast(FakeWorlds, operator._engine)
+    fake = cast(FakeEnv, operator._engine)
     history = []
     for k in range(7):
         fake.state.reward[:] = 0.1 * (k >= 4)
@@ -136,7 +136,7 @@ def test_a_stall_in_which_the_expert_would_do_the_same_is_no_cause() -> None:
 
 def test_a_solved_task_needs_nobody() -> None:
     operator = person(patience=0.5, reaction_time=AT_ONCE)
-    cast(FakeWorlds, operator._engine).state.success[:] = True
+    cast(FakeEnv, operator._engine).state.success[:] = True
     assert held(watch(operator, 20)) == []
 
 
@@ -147,7 +147,7 @@ def test_disagreement_for_longer_than_patience_is_a_cause() -> None:
         operator = person(
             patience=0.3, reaction_time=AT_ONCE, hold_time=(0.1, 0.1), disagreement=1.0
         )
-        fake = cast(FakeWorlds, operator._engine)
+        fake = cast(FakeEnv, operator._engine)
         history = []
         for k in range(4):
             fake.state.reward[:] = k
@@ -193,7 +193,7 @@ def test_handing_back_when_recovered_waits_for_progress() -> None:
         hand_back="when_recovered",
         progress=0.5,
     )
-    fake = cast(FakeWorlds, operator._engine)
+    fake = cast(FakeEnv, operator._engine)
     history = []
     for k in range(9):
         fake.state.reward[:] = float(k >= 7)
@@ -224,8 +224,8 @@ def test_attention_scales_the_rate() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, -1.0])
 def test_a_value_gap_decides_with_rlifs_probabilities(scale: float) -> None:
-    # Expert's value 10 (or -10); the first 100 worlds propose what is 5 % worse, the others what is
-    # 1 % worse.
+    # Expert's value 10 (or -10); the first 100 environments propose what is 5 % worse, the others
+    # what is 1 % worse.
     def value(observation: Any, action: np.ndarray) -> np.ndarray:
         return 10.0 * scale - 10.0 * np.abs(action[:, 0] - 1.0)
 
@@ -263,7 +263,7 @@ def test_a_skilled_person_does_what_the_expert_does() -> None:
     assert (step.operator, step.device) == ("simulated", "simulated")
 
 
-def test_the_hands_bias_is_a_constant_offset() -> None:
+def test_the_operators_bias_is_a_constant_offset() -> None:
     bias = (0.01, -0.02, 0.03, 0.0, 0.0, 0.0)
     for step in watch(person(policy="always", reaction_time=AT_ONCE, bias=bias), 5):
         np.testing.assert_allclose(step.executed, [[1.01, -0.02, 0.03]])
@@ -305,7 +305,7 @@ def test_interventions_depend_on_the_seed_only() -> None:
     assert held(one) != held(other)
 
 
-def test_a_reset_of_one_world_leaves_the_others_alone() -> None:
+def test_a_reset_of_one_environment_leaves_the_others_alone() -> None:
     operator = person(2, seeds=[1, 2], patience=0.3, reaction_time=AT_ONCE, hold_time=(9.0, 9.0))
     watch(operator, 5)
     operator.reset([7], [1])
@@ -320,11 +320,11 @@ def test_bad_use_is_refused_with_its_reason() -> None:
         person(reaction_time=(0.5, 0.2))
     with pytest.raises(HandoffError, match="needs a reference Q"):
         person(policy="value_gap")
-    with pytest.raises(HandoffError, match="before its first reset"):
-        SimulatedOperator(FakeWorlds(1)).intervene(np.zeros((1, 3)))
+    with pytest.raises(HandoffError, match="before the first reset"):
+        SimulatedOperator(FakeEnv(1)).intervene(np.zeros((1, 3)))
     with pytest.raises(HandoffError, match=r"shape \(2, 3\), expected \(1, 3\)"):
         person().intervene(np.zeros((2, 3)))
-    with pytest.raises(HandoffError, match=r"seeds \[1, 2\] for 1 worlds"):
+    with pytest.raises(HandoffError, match=r"seeds \[1, 2\] for 1 environments"):
         person().reset([1, 2])
     with pytest.raises(HandoffError, match="needs the observation"):
         person(policy="value_gap", value=lambda o, a: a[:, 0]).intervene(np.zeros((1, 3)))
@@ -353,15 +353,15 @@ def run(
     """Success rate of a policy of random actions, alone or watched by a person, and the share of
     steps taken over."""
     engine = MujocoEngine(task, n)
-    worlds = Worlds(engine, WorldsConfig(on_end="freeze"))
-    observation = worlds.reset(range(n))
+    env = EngineVecEnv(engine, VecEnvConfig(on_end="freeze"))
+    observation = env.reset(range(n))
     operator = (
         SimulatedOperator(engine, config, expert_value(engine, 4) if gap else None)
         if config
         else None
     )
     if operator:
-        operator.reset(worlds.episode_seeds)
+        operator.reset(env.episode_seeds)
     rng = np.random.default_rng(0)
     success, taken = np.zeros(n, dtype=bool), 0.0
     for _ in range(steps or task.max_steps):
@@ -369,10 +369,10 @@ def run(
         if operator:
             intervention = operator.intervene(action, observation)
             action, taken = intervention.executed, taken + intervention.intervening.mean()
-        step = worlds.step(action)
+        step = env.step(action)
         observation, success = step.observation, success | step.info["success"]
     state = engine.qpos.copy()
-    worlds.close()
+    env.close()
     return SimpleNamespace(
         success=success.mean(), taken=taken / (steps or task.max_steps), state=state
     )

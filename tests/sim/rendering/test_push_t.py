@@ -90,5 +90,5 @@ def test_table_scene_is_drawn_where_opengl_works(tmp_path: Path) -> None:
 
 
 def test_streams_of_different_lengths_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(HandoffError, match="one length"):
+    with pytest.raises(HandoffError, match="equal length"):
         push_t.render_episode(tmp_path / "v.mp4", Q, TEE[:2], 10, FR3)

@@ -1,5 +1,5 @@
-"""Pictures of observations: the same as the world itself draws, and an error where they do not tell
-enough."""
+"""Pictures of observations: the same as the environment itself draws, and an error where they do
+not tell enough."""
 
 from contextlib import closing
 
@@ -9,14 +9,14 @@ import pytest
 from robots.errors import HandoffError
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.make import find_task
-from sim.rendering.replay import redraw
+from sim.rendering.replay import render_observations
 from sim.scene.cameras import CamerasConfig
 
 pytestmark = pytest.mark.needs("opengl")
 
 
 @pytest.mark.parametrize("name", ["open_drawer", "flip_switch"])
-def test_what_is_drawn_of_an_observation_is_what_the_world_shows(name: str) -> None:
+def test_what_is_drawn_of_an_observation_is_what_the_environment_shows(name: str) -> None:
     task = find_task(name)
     config = MujocoConfig(cameras=CamerasConfig(names=("front",), height=96, width=96))
     with closing(MujocoEngine(task, 3, config)) as engine:
@@ -24,7 +24,7 @@ def test_what_is_drawn_of_an_observation_is_what_the_world_shows(name: str) -> N
         for _ in range(25):
             engine.step(engine.to_action(task.expert(engine.view)), np.ones(3, bool))
         observation = engine.read().observation
-    drawn = redraw(
+    drawn = render_observations(
         task, {key: value for key, value in observation.items() if key != "image_front"}, size=96
     )
     assert drawn.shape == (3, 96, 96, 3)
@@ -39,12 +39,14 @@ def test_another_place_is_another_picture() -> None:
         engine.reset(np.arange(1), np.arange(1))
         observation = engine.read().observation
     opened = {**observation, "opening": observation["opening"] + 0.15}
-    first, second = (redraw(task, one, size=96)[0].astype(int) for one in (observation, opened))
+    first, second = (
+        render_observations(task, one, size=96)[0].astype(int) for one in (observation, opened)
+    )
     assert (np.abs(first - second) > 8).mean() > 0.01
 
 
 def test_a_task_that_cannot_be_drawn_or_a_field_that_is_missing_is_named() -> None:
-    with pytest.raises(HandoffError, match="reach: observations do not tell where everything is"):
-        redraw(find_task("reach"), {})
+    with pytest.raises(HandoffError, match="reach: its observations do not determine all joints"):
+        render_observations(find_task("reach"), {})
     with pytest.raises(HandoffError, match="open_drawer: field 'cabinet_pose' is not observed"):
-        redraw(find_task("open_drawer"), {"q": np.zeros((1, 7))})
+        render_observations(find_task("open_drawer"), {"q": np.zeros((1, 7))})

@@ -5,17 +5,19 @@ from robots.errors import HandoffError
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.make import find_task
 from sim.scene.cameras import CamerasConfig
-from sim.vec_env import Worlds, WorldsConfig
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 pytestmark = pytest.mark.needs("opengl")
 
 
 @pytest.fixture(scope="module")
-def worlds():
+def env():
     config = MujocoConfig(cameras=CamerasConfig(height=96, width=128))
-    worlds = Worlds(MujocoEngine(find_task("pick_cube"), 3, config), WorldsConfig(on_end="freeze"))
-    yield worlds
-    worlds.close()
+    env = EngineVecEnv(
+        MujocoEngine(find_task("pick_cube"), 3, config), VecEnvConfig(on_end="freeze")
+    )
+    yield env
+    env.close()
 
 
 def reddish(image: np.ndarray) -> np.ndarray:
@@ -24,18 +26,18 @@ def reddish(image: np.ndarray) -> np.ndarray:
     return (r > 100) & (g < 0.55 * r) & (b < 0.55 * r)
 
 
-def test_pictures_have_the_stated_size_and_kind(worlds: Worlds) -> None:
-    observation = worlds.reset([0, 1, 2])
+def test_pictures_have_the_stated_size_and_kind(env: EngineVecEnv) -> None:
+    observation = env.reset([0, 1, 2])
     for name in ("image_front", "image_wrist"):
         assert observation[name].shape == (3, 96, 128, 3)
         assert observation[name].dtype == np.uint8
-        assert worlds.observation_spec[name].shape == (96, 128, 3)
+        assert env.observation_spec[name].shape == (96, 128, 3)
 
 
-def test_the_cube_is_seen_where_it_lies(worlds: Worlds) -> None:
+def test_the_cube_appears_where_it_lies(env: EngineVecEnv) -> None:
     """The front camera looks back at the arm: what lies at +y is to the right, what lies nearer the
     camera is lower."""
-    observation = worlds.reset([0, 1, 2])
+    observation = env.reset([0, 1, 2])
     centres = []
     for i in range(3):
         rows, columns = np.nonzero(reddish(observation["image_front"][i]))
@@ -46,9 +48,9 @@ def test_the_cube_is_seen_where_it_lies(worlds: Worlds) -> None:
     assert np.argsort(np.array(centres)[:, 1]).tolist() == np.argsort(cube[:, 0]).tolist()
 
 
-def test_the_same_seed_gives_the_same_pictures_in_any_world(worlds: Worlds) -> None:
-    first = worlds.reset([7, 8, 9])
-    second = worlds.reset([9, 8, 7])
+def test_the_same_seed_gives_the_same_images_in_any_environment(env: EngineVecEnv) -> None:
+    first = env.reset([7, 8, 9])
+    second = env.reset([9, 8, 7])
     np.testing.assert_array_equal(first["image_front"][0], second["image_front"][2])
     np.testing.assert_array_equal(first["image_wrist"][0], second["image_wrist"][2])
 
@@ -57,7 +59,7 @@ def test_randomised_light_and_camera_change_the_picture() -> None:
     pictures = []
     for randomized in (False, True):
         config = MujocoConfig(cameras=CamerasConfig(names=("front",)), randomized=randomized)
-        engine = Worlds(MujocoEngine(find_task("pick_cube"), 1, config))
+        engine = EngineVecEnv(MujocoEngine(find_task("pick_cube"), 1, config))
         pictures.append(engine.reset([3])["image_front"].astype(int))
         engine.close()
     assert np.abs(pictures[0] - pictures[1]).mean() > 1.0

@@ -1,4 +1,4 @@
-"""Domain randomisation: what is drawn, what is written, and that a world depends on its seed
+"""Domain randomisation: what is drawn, what is written, and that an environment depends on its seed
 alone."""
 
 # The compiled mujoco module has no type stubs.
@@ -145,7 +145,7 @@ def test_an_unknown_name_is_refused_with_those_there_are(what: Any) -> None:
         written(Range(what=what, names=("nothing",)), 1.0)
 
 
-def test_a_world_is_drawn_from_its_seed_and_not_from_its_place() -> None:
+def test_an_environment_is_drawn_from_its_seed_and_not_from_its_place() -> None:
     config = MujocoConfig(randomized=True)
     many, one = (
         MujocoEngine(find_task("pick_cube"), 4, config),
@@ -176,7 +176,7 @@ def test_randomisation_leaves_the_starts_as_they_are_and_changes_what_follows() 
     assert (np.abs(plain.qpos - varied.qpos).max(axis=1) > 1e-4).all()
 
 
-def test_a_new_episode_draws_anew() -> None:
+def test_a_new_episode_draws_new_values() -> None:
     engine = MujocoEngine(find_task("pick_cube"), 1, MujocoConfig(randomized=True))
     draws = []
     for seed in (1, 2, 1):
@@ -186,11 +186,11 @@ def test_a_new_episode_draws_anew() -> None:
     assert (draws[0] != draws[1]).all()
 
 
-def test_a_restored_world_has_the_parameters_of_the_saved_one() -> None:
+def test_a_restored_environment_has_the_parameters_of_the_saved_one() -> None:
     engine = MujocoEngine(find_task("pick_cube"), 2, MujocoConfig(randomized=True))
     engine.reset(np.arange(2), np.array([1, 2]))
     state = engine.save()
-    # World 1 becomes a copy of world 0: from then on both do the same.
+    # Environment 1 becomes a copy of environment 0: from then on both do the same.
     engine.restore(np.array([1]), {name: array[:1] for name, array in state.items()})
     for _ in range(10):
         engine.step(np.full((2, engine.action_spec.size), 0.7), np.ones(2, dtype=bool))

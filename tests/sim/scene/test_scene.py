@@ -11,7 +11,7 @@ from robots.control.impedance import ImpedanceGains, cartesian_torque, joint_tor
 from robots.franka import find_robot
 from sim.engines.mujoco import build_model
 from sim.make import find_task
-from sim.scene.view import Layout, View, once_each, rotation_of
+from sim.scene.view import Layout, View, memoized, rotation_of
 
 FR3 = find_robot("fr3")
 
@@ -76,7 +76,7 @@ def test_the_view_sees_what_the_engine_sees(seed: int) -> None:
     )
 
 
-def test_the_frame_grasp_has_the_bases_axes_when_the_hand_points_down() -> None:
+def test_the_frame_grasp_has_the_bases_axes_when_the_gripper_points_down() -> None:
     np.testing.assert_allclose(
         FR3.chain.forward_kinematics(FR3.q_home)[:3, :3] @ FR3.gripper.flange_R_grasp,
         np.eye(3),
@@ -84,7 +84,7 @@ def test_the_frame_grasp_has_the_bases_axes_when_the_hand_points_down() -> None:
     )
 
 
-def test_the_hand_weighs_and_opens_as_published() -> None:
+def test_the_gripper_weighs_and_opens_as_published() -> None:
     model = build_model(find_task("reach"), find_task("reach").actions)
     bodies = ("hand", "finger_left", "finger_right")
     assert sum(float(model.body(name).mass[0]) for name in bodies) == pytest.approx(
@@ -95,8 +95,8 @@ def test_the_hand_weighs_and_opens_as_published() -> None:
     ] == pytest.approx(FR3.gripper.width_max)
 
 
-def test_the_arm_with_its_hand_holds_still_at_its_target() -> None:
-    """Gravity of arm and hand is carried, as the robot carries it."""
+def test_the_arm_with_its_gripper_holds_still_at_its_target() -> None:
+    """Gravity of arm and gripper is compensated, as by the robot."""
     model = build_model(find_task("reach"), find_task("reach").actions)
     data = mujoco.MjData(model)
     data.qpos[:7] = FR3.q_home
@@ -109,11 +109,11 @@ def test_the_arm_with_its_hand_holds_still_at_its_target() -> None:
 
 
 def test_what_is_asked_of_a_view_again_is_worked_out_once_for_each_of_its_arguments() -> None:
-    asked: list[tuple[str, float]] = []
+    calls: list[tuple[str, float]] = []
 
-    @once_each
+    @memoized
     def height(view: View, name: str, above: float) -> np.ndarray:
-        asked.append((name, above))
+        calls.append((name, above))
         return view.position(name)[:, 2] - above
 
     model = build_model(find_task("pick_cube"), find_task("pick_cube").actions)
@@ -121,6 +121,6 @@ def test_what_is_asked_of_a_view_again_is_worked_out_once_for_each_of_its_argume
     assert height(view, "cube", 0.1) is height(view, "cube", 0.1)
     np.testing.assert_allclose(height(view, "cube", 0.0) - height(view, "cube", 0.1), 0.1)
     height(next_view, "cube", above=0.1)
-    assert asked == [("cube", 0.1), ("cube", 0.0), ("cube", 0.1)], (
+    assert calls == [("cube", 0.1), ("cube", 0.0), ("cube", 0.1)], (
         "the next view knows nothing of the one before"
     )

@@ -8,11 +8,11 @@ import numpy as np
 
 from sim.engines.mujoco import MujocoEngine
 from sim.tasks.task import Task
-from sim.vec_env import Worlds, WorldsConfig
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 
 def started(task: Task, n: int = 1) -> MujocoEngine:
-    """N worlds at the starts of seeds 0 .. N - 1."""
+    """N environments at the starts of seeds 0 .. N - 1."""
     engine = MujocoEngine(task, n)
     engine.reset(np.arange(n), np.arange(n))
     return engine
@@ -22,15 +22,15 @@ def expert_episodes(task: Task, n: int, takeover: int = 0) -> tuple[np.ndarray, 
     """Success (N,) and dense rewards (T, N), NaN after an episode's end; `takeover` random actions
     come first."""
     engine = MujocoEngine(task, n)
-    worlds = Worlds(engine, WorldsConfig(on_end="freeze", max_steps=takeover + task.max_steps))
-    worlds.reset(range(n))
+    env = EngineVecEnv(engine, VecEnvConfig(on_end="freeze", max_steps=takeover + task.max_steps))
+    env.reset(range(n))
     rng = np.random.default_rng(0)
     for _ in range(takeover):
-        worlds.step(rng.uniform(-1.0, 1.0, (n, engine.action_spec.size)))
+        env.step(rng.uniform(-1.0, 1.0, (n, engine.action_spec.size)))
     rewards = []
     solved = np.zeros(n, dtype=bool)
     for _ in range(task.max_steps):
-        step = worlds.step(engine.expert_action())
+        step = env.step(engine.expert_action())
         solved = step.info["success"]
         rewards.append(np.where(step.executed > 0, step.reward, np.nan))
     return solved, np.array(rewards)
@@ -40,12 +40,12 @@ def random_episodes(task: Task, n: int) -> tuple[np.ndarray, float]:
     """Success (N,) under uniform random actions, and the largest speed of any joint or object
     [rad/s, m/s]."""
     engine = MujocoEngine(task, n)
-    worlds = Worlds(engine, WorldsConfig(on_end="freeze"))
-    worlds.reset(range(n))
+    env = EngineVecEnv(engine, VecEnvConfig(on_end="freeze"))
+    env.reset(range(n))
     rng = np.random.default_rng(0)
     solved, fastest = np.zeros(n, dtype=bool), 0.0
     for _ in range(task.max_steps):
-        solved = worlds.step(rng.uniform(-1.0, 1.0, (n, engine.action_spec.size))).info["success"]
+        solved = env.step(rng.uniform(-1.0, 1.0, (n, engine.action_spec.size))).info["success"]
         fastest = max(fastest, float(np.abs(engine.qvel).max()))
     return solved, fastest
 
@@ -61,7 +61,7 @@ def rewards_rise(rewards: np.ndarray) -> np.ndarray:
 
 
 def deepest_contact(engine: MujocoEngine) -> float:
-    """The deepest penetration in any world [m]; 0 without contact."""
+    """The deepest penetration in any environment [m]; 0 without contact."""
     data, deepest = mujoco.MjData(engine.model), 0.0
     for qpos in engine.qpos:
         data.qpos[:] = qpos
@@ -72,8 +72,8 @@ def deepest_contact(engine: MujocoEngine) -> float:
 
 
 def idle_motion(engine: MujocoEngine) -> np.ndarray:
-    """(nq,) largest change of each coordinate in any world within 0.2 s of the zero action, the
-    hand open."""
+    """(nq,) largest change of each coordinate in any environment within 0.2 s of the zero action,
+    the gripper open."""
     before = engine.qpos.copy()
     action = np.zeros((engine.num_envs, engine.action_spec.size))
     action[:, -1] = 1.0
@@ -88,7 +88,7 @@ def put(
     position: np.ndarray | float,
     velocity: np.ndarray | float = 0.0,
 ) -> None:
-    """Writes the coordinates and velocities of `joint` in every world."""
+    """Writes the coordinates and velocities of `joint` in every environment."""
     a, b = engine.layout.qpos[joint], engine.layout.qvel[joint]
     engine.qpos[:, a : a + np.size(position)] = position
     engine.qvel[:, b : b + np.size(velocity)] = velocity

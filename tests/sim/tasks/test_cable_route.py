@@ -20,8 +20,8 @@ from sim.tasks.cable_route import (
     START_LOW,
 )
 from sim.tasks.fixture import fixture_pose
-from sim.tasks.task import Intent
-from sim.vec_env import Worlds, WorldsConfig
+from sim.tasks.task import ExpertTarget
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 TASK = find_task("cable_route")
 
@@ -46,12 +46,12 @@ def stretch(
 
 
 def solved_by(engine: MujocoEngine, steps: int) -> np.ndarray:
-    """(N,) which worlds the expert solves from seeds 0..N-1."""
-    worlds = Worlds(engine, WorldsConfig(on_end="freeze"))
-    worlds.reset(range(engine.num_envs))
+    """(N,) which environments the expert solves from seeds 0..N-1."""
+    env = EngineVecEnv(engine, VecEnvConfig(on_end="freeze"))
+    env.reset(range(engine.num_envs))
     solved = np.zeros(engine.num_envs, dtype=bool)
     for _ in range(steps):
-        solved |= worlds.step(engine.expert_action()).info["success"]
+        solved |= env.step(engine.expert_action()).info["success"]
     return solved
 
 
@@ -105,7 +105,7 @@ def test_starts_lie_in_the_stated_bounds_unsolved_and_penetrate_nothing() -> Non
 @pytest.mark.parametrize(
     ("clip", "heading", "rise", "solved"),
     [
-        ((0.50, 0.0, 0.0), 0.0, 0.0, True),  # 20 mm above the table; below 28 mm is asked for
+        ((0.50, 0.0, 0.0), 0.0, 0.0, True),  # 20 mm above the table; below 28 mm is required
         ((0.50, 0.0, 0.0), 0.0, np.arctan(0.0079 / 0.16), True),
         ((0.50, 0.0, 0.0), 0.0, np.arctan(0.0081 / 0.16), False),
         ((0.50, 0.0, 0.0), np.arctan(0.0039 / 0.16), 0.0, True),
@@ -125,7 +125,7 @@ def test_success_is_a_cable_between_the_posts_below_28_mm(
     assert engine.read().success[0] == solved
 
 
-def test_a_plug_that_lies_away_from_the_hand_is_dropped(engine: MujocoEngine) -> None:
+def test_a_plug_that_lies_away_from_the_gripper_is_dropped(engine: MujocoEngine) -> None:
     assert not engine.read().terminated[0]
     stretch(engine, (0.5, 0.05, 0.0), heading=1.0)
     assert engine.read().terminated[0]
@@ -134,7 +134,7 @@ def test_a_plug_that_lies_away_from_the_hand_is_dropped(engine: MujocoEngine) ->
 def test_the_throat_holds_a_cable_that_lies_on_it(engine: MujocoEngine) -> None:
     """A loose cable, released between the balls, rests on them: it has to be pressed in."""
     stretch(engine, (0.52, 0.0, 0.0), rise=np.arctan((0.0485 - ANCHOR[2]) / 0.14))
-    # Out of the way: the hand holds nothing.
+    # Out of the way: the gripper holds nothing.
     engine.qpos[0, 0] = 1.5
     engine._changed()
     step = np.zeros((1, 4))
@@ -147,12 +147,12 @@ def test_the_expert_routes_the_cable() -> None:
     assert solved_by(MujocoEngine(TASK, 20), 80).sum() >= 19
 
 
-def test_the_expert_routes_the_cable_in_randomised_worlds() -> None:
+def test_the_expert_routes_the_cable_in_randomised_environments() -> None:
     assert solved_by(MujocoEngine(TASK, 10, MujocoConfig(randomized=True)), 90).all()
 
 
 def test_an_expert_that_believes_the_clip_12_mm_aside_fails() -> None:
-    def misled(view: View) -> Intent:
+    def misled(view: View) -> ExpertTarget:
         qpos = view.qpos.copy()
         qpos[:, view.layout.qpos["clip_y"]] += 0.012
         return TASK.expert(View(view.layout, qpos, view.qvel, view.target, view.goal))
@@ -161,28 +161,28 @@ def test_an_expert_that_believes_the_clip_12_mm_aside_fails() -> None:
 
 
 def test_random_actions_do_not_route_the_cable() -> None:
-    worlds = Worlds(MujocoEngine(TASK, 10), WorldsConfig(on_end="freeze"))
-    worlds.reset(range(10))
-    step = worlds.step(np.random.default_rng(0).uniform(-1, 1, (10, TASK.max_steps, 4)))
+    env = EngineVecEnv(MujocoEngine(TASK, 10), VecEnvConfig(on_end="freeze"))
+    env.reset(range(10))
+    step = env.step(np.random.default_rng(0).uniform(-1, 1, (10, TASK.max_steps, 4)))
     assert not step.info["success"].any()
 
 
 def test_the_expert_takes_over_after_random_actions() -> None:
     engine = MujocoEngine(TASK, 10)
-    worlds = Worlds(engine, WorldsConfig(on_end="freeze"))
-    worlds.reset(range(10))
-    worlds.step(np.random.default_rng(0).uniform(-1, 1, (10, 15, 4)))
+    env = EngineVecEnv(engine, VecEnvConfig(on_end="freeze"))
+    env.reset(range(10))
+    env.step(np.random.default_rng(0).uniform(-1, 1, (10, 15, 4)))
     solved = np.zeros(10, dtype=bool)
     for _ in range(TASK.max_steps - 15):
-        solved |= worlds.step(engine.expert_action()).info["success"]
+        solved |= env.step(engine.expert_action()).info["success"]
     assert solved.all()
 
 
-def test_the_dense_reward_rises_along_the_experts_way() -> None:
+def test_the_dense_reward_rises_along_the_experts_path() -> None:
     engine = MujocoEngine(TASK, 5)
-    worlds = Worlds(engine, WorldsConfig(on_end="freeze"))
-    worlds.reset(range(5))
-    ways = np.array([worlds.step(engine.expert_action()).reward for _ in range(80)])
+    env = EngineVecEnv(engine, VecEnvConfig(on_end="freeze"))
+    env.reset(range(5))
+    ways = np.array([env.step(engine.expert_action()).reward for _ in range(80)])
     for way in ways.T:
         lived = way[: np.flatnonzero(way)[-1] + 1]
         assert (np.diff(lived) < -1e-3).mean() < 0.1

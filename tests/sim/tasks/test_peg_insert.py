@@ -12,8 +12,8 @@ from sim.make import find_task
 from sim.scene.view import View
 from sim.tasks.fixture import fixture_pose
 from sim.tasks.peg_insert import PEG_LENGTH, SOCKET_HIGH, SOCKET_LOW, START_HIGH, START_LOW
-from sim.tasks.task import Intent
-from sim.vec_env import Worlds, WorldsConfig
+from sim.tasks.task import ExpertTarget
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 TASK = find_task("peg_insert")
 
@@ -42,12 +42,12 @@ def put(engine: MujocoEngine, tip: np.ndarray, tilt: float = 0.0) -> None:
 
 
 def solved_by(engine: MujocoEngine, steps: int) -> np.ndarray:
-    """(N,) which worlds the expert solves from seeds 0..N-1."""
-    worlds = Worlds(engine, WorldsConfig(on_end="freeze"))
-    worlds.reset(range(engine.num_envs))
+    """(N,) which environments the expert solves from seeds 0..N-1."""
+    env = EngineVecEnv(engine, VecEnvConfig(on_end="freeze"))
+    env.reset(range(engine.num_envs))
     solved = np.zeros(engine.num_envs, dtype=bool)
     for _ in range(steps):
-        solved |= worlds.step(engine.expert_action()).info["success"]
+        solved |= env.step(engine.expert_action()).info["success"]
     return solved
 
 
@@ -68,8 +68,8 @@ def test_starts_lie_in_the_stated_bounds_upright_and_touch_the_pads_alone() -> N
     engine.reset(np.arange(40), np.arange(40))
     socket = fixture_pose(engine.view, "socket")
     assert ((socket >= SOCKET_LOW) & (socket <= SOCKET_HIGH)).all()
-    hand = engine.view.grasp_pose[:, [0, 1, 2, 5]]
-    assert ((hand >= START_LOW - 1e-5) & (hand <= START_HIGH + 1e-5)).all()
+    gripper = engine.view.grasp_pose[:, [0, 1, 2, 5]]
+    assert ((gripper >= START_LOW - 1e-5) & (gripper <= START_HIGH + 1e-5)).all()
     assert np.abs(engine.view.grasp_pose[:, 3:5]).max() < 1e-5
     reading = engine.read()
     assert not reading.success.any()
@@ -85,18 +85,18 @@ def test_starts_lie_in_the_stated_bounds_upright_and_touch_the_pads_alone() -> N
         assert touching <= {"peg", "finger_left_pad", "finger_right_pad"}
 
 
-def test_the_hand_holds_the_peg_still_by_friction() -> None:
-    worlds = Worlds(MujocoEngine(TASK, 10), WorldsConfig(on_end="freeze"))
-    before = worlds.reset(range(10))
-    after = worlds.step(np.zeros((10, 20, 4))).observation
-    held = [seen["peg_position"] - seen["grasp_pose"][:, :3] for seen in (before, after)]
+def test_the_gripper_holds_the_peg_still_by_friction() -> None:
+    env = EngineVecEnv(MujocoEngine(TASK, 10), VecEnvConfig(on_end="freeze"))
+    before = env.reset(range(10))
+    after = env.step(np.zeros((10, 20, 4))).observation
+    held = [obs["peg_position"] - obs["grasp_pose"][:, :3] for obs in (before, after)]
     assert np.abs(held[1] - held[0]).max() < 5e-4
 
 
 @pytest.mark.parametrize(
     ("sideways", "height", "tilt_deg", "solved"),
     [
-        (0.0, 0.0059, 0.0, True),  # 24.1 mm deep of 30; 24 are asked for
+        (0.0, 0.0059, 0.0, True),  # 24.1 mm deep of 30; 24 are required
         (0.0, 0.0061, 0.0, False),
         (0.0004, 0.0, 0.0, True),
         (0.0400, 0.0, 0.0, False),  # on the table beside the socket
@@ -112,7 +112,7 @@ def test_success_is_an_upright_peg_in_the_hole_deeper_than_24_mm(
 
 
 @pytest.mark.parametrize(("slip", "lost"), [(0.0, False), (0.025, False), (0.035, True)])
-def test_a_peg_3_cm_from_its_place_in_the_hand_is_dropped(
+def test_a_peg_3_cm_from_its_place_in_the_gripper_is_dropped(
     engine: MujocoEngine, slip: float, lost: bool
 ) -> None:
     put(engine, engine.view.grasp_position[0] - np.array([0.0, 0.0, PEG_LENGTH / 2 + 0.015 + slip]))
@@ -130,12 +130,12 @@ def test_the_expert_inserts_the_peg() -> None:
     assert solved_by(MujocoEngine(TASK, 20), 90).sum() >= 19
 
 
-def test_the_expert_inserts_the_peg_in_randomised_worlds() -> None:
+def test_the_expert_inserts_the_peg_in_randomised_environments() -> None:
     assert solved_by(MujocoEngine(TASK, 10, MujocoConfig(randomized=True)), 100).all()
 
 
 def test_an_expert_that_believes_the_hole_1_mm_aside_fails() -> None:
-    def misled(view: View) -> Intent:
+    def misled(view: View) -> ExpertTarget:
         qpos = view.qpos.copy()
         qpos[:, view.layout.qpos["socket_x"]] += 0.001
         return TASK.expert(View(view.layout, qpos, view.qvel, view.target, view.goal))
@@ -144,29 +144,29 @@ def test_an_expert_that_believes_the_hole_1_mm_aside_fails() -> None:
 
 
 def test_random_actions_do_not_insert_the_peg() -> None:
-    worlds = Worlds(MujocoEngine(TASK, 10), WorldsConfig(on_end="freeze"))
-    worlds.reset(range(10))
-    step = worlds.step(np.random.default_rng(0).uniform(-1, 1, (10, TASK.max_steps, 4)))
+    env = EngineVecEnv(MujocoEngine(TASK, 10), VecEnvConfig(on_end="freeze"))
+    env.reset(range(10))
+    step = env.step(np.random.default_rng(0).uniform(-1, 1, (10, TASK.max_steps, 4)))
     assert not step.info["success"].any()
     assert step.truncated.all()
 
 
 def test_the_expert_takes_over_after_random_actions() -> None:
     engine = MujocoEngine(TASK, 10)
-    worlds = Worlds(engine, WorldsConfig(on_end="freeze"))
-    worlds.reset(range(10))
-    worlds.step(np.random.default_rng(0).uniform(-1, 1, (10, 15, 4)))
+    env = EngineVecEnv(engine, VecEnvConfig(on_end="freeze"))
+    env.reset(range(10))
+    env.step(np.random.default_rng(0).uniform(-1, 1, (10, 15, 4)))
     solved = np.zeros(10, dtype=bool)
     for _ in range(TASK.max_steps - 15):
-        solved |= worlds.step(engine.expert_action()).info["success"]
+        solved |= env.step(engine.expert_action()).info["success"]
     assert solved.all()
 
 
-def test_the_dense_reward_rises_along_the_experts_way() -> None:
+def test_the_dense_reward_rises_along_the_experts_path() -> None:
     engine = MujocoEngine(TASK, 5)
-    worlds = Worlds(engine, WorldsConfig(on_end="freeze"))
-    worlds.reset(range(5))
-    ways = np.array([worlds.step(engine.expert_action()).reward for _ in range(90)])
+    env = EngineVecEnv(engine, VecEnvConfig(on_end="freeze"))
+    env.reset(range(5))
+    ways = np.array([env.step(engine.expert_action()).reward for _ in range(90)])
     for way in ways.T:
         lived = way[: np.flatnonzero(way)[-1] + 1]
         assert (np.diff(lived) < -1e-3).mean() < 0.1

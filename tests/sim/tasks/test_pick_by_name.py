@@ -24,7 +24,7 @@ PLACES = [(0.42, -0.14), (0.42, 0.14), (0.58, -0.14), (0.58, 0.14)]
 
 
 def asking_for(name: str) -> MujocoEngine:
-    """One world with the cubes far apart, that asks for this one."""
+    """One environment with the cubes far apart, that asks for this one."""
     engine = started(TASK)
     engine._goal[:] = NAMES.index(name)
     for other, place in zip(NAMES, PLACES, strict=True):
@@ -87,7 +87,7 @@ def test_another_cube_lifted_is_a_mistake_and_no_success():
     assert reading.info["reward_grasp"][0] == 0.0
 
 
-def test_nothing_but_the_words_tells_which_cube_is_meant():
+def test_only_the_instruction_determines_the_target_cube():
     red, blue = (asking_for(name).read().observation for name in ("red", "blue"))
     different = [name for name in red if not np.array_equal(red[name], blue[name])]
     assert different == ["instruction"]

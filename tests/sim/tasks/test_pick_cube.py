@@ -4,7 +4,7 @@ import pytest
 from sim.engines.mujoco import MujocoEngine
 from sim.make import find_task
 from sim.tasks.pick_cube import CUBE_HIGH, CUBE_LOW, GOAL_HIGH, GOAL_LOW, HALF, TOLERANCE
-from sim.vec_env import Worlds, WorldsConfig
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 TASK = find_task("pick_cube")
 
@@ -30,14 +30,14 @@ def set_width(engine: MujocoEngine, width: float) -> None:
 
 
 def test_starts_lie_in_the_stated_areas_and_hold_still() -> None:
-    worlds = Worlds(MujocoEngine(TASK, 50), WorldsConfig(on_end="freeze"))
-    start = worlds.reset(range(50))
+    env = EngineVecEnv(MujocoEngine(TASK, 50), VecEnvConfig(on_end="freeze"))
+    start = env.reset(range(50))
     xy = start["cube_position"][:, :2]
     assert ((xy >= CUBE_LOW) & (xy <= CUBE_HIGH)).all()
     assert ((start["goal"] >= GOAL_LOW - 1e-6) & (start["goal"] <= GOAL_HIGH + 1e-6)).all()
     hold = np.zeros((50, 5))
     hold[:, -1] = 1.0
-    step = worlds.step(np.repeat(hold[:, None], 4, axis=1))
+    step = env.step(np.repeat(hold[:, None], 4, axis=1))
     assert np.abs(step.observation["cube_position"] - start["cube_position"]).max() < 1e-3
     assert not step.info["success"].any()
 
@@ -67,35 +67,37 @@ def test_a_cube_counts_as_held_only_between_fingers_that_touch_it(engine: Mujoco
     assert grasp_reward() == 0.0
 
 
-def test_the_dense_reward_rises_along_the_experts_way() -> None:
+def test_the_dense_reward_rises_along_the_experts_path() -> None:
     engine = MujocoEngine(TASK, 10)
-    worlds = Worlds(engine, WorldsConfig(on_end="freeze"))
-    worlds.reset(range(10))
-    rewards = [worlds.step(engine.expert_action()).reward.mean() for _ in range(50)]
+    env = EngineVecEnv(engine, VecEnvConfig(on_end="freeze"))
+    env.reset(range(10))
+    rewards = [env.step(engine.expert_action()).reward.mean() for _ in range(50)]
     tenth = len(rewards) // 10
     assert np.mean(rewards[-tenth:]) > np.mean(rewards[:tenth]) + 0.3
 
 
 def test_the_expert_takes_over_after_random_actions() -> None:
     engine = MujocoEngine(TASK, 20)
-    worlds = Worlds(engine, WorldsConfig(on_end="freeze", max_steps=140))
-    worlds.reset(range(20))
+    env = EngineVecEnv(engine, VecEnvConfig(on_end="freeze", max_steps=140))
+    env.reset(range(20))
     rng = np.random.default_rng(0)
     for _ in range(30):
-        worlds.step(rng.uniform(-1, 1, (20, 5)))
+        env.step(rng.uniform(-1, 1, (20, 5)))
     solved = np.zeros(20, dtype=bool)
     for _ in range(110):
-        solved |= worlds.step(engine.expert_action()).info["success"]
+        solved |= env.step(engine.expert_action()).info["success"]
     assert solved.sum() >= 19
 
 
-def test_what_the_hand_sees_is_the_same_wherever_the_task_lies(engine: MujocoEngine) -> None:
+def test_relative_observations_do_not_depend_on_the_place_on_the_table(
+    engine: MujocoEngine,
+) -> None:
     fields, apart = TASK.observations, np.array([0.01, -0.02, -0.03])
-    hand, goal = engine.view.grasp_position[0], engine.view.goal[0]
-    put_cube(engine, hand + apart)
+    gripper, goal = engine.view.grasp_position[0], engine.view.goal[0]
+    put_cube(engine, gripper + apart)
     np.testing.assert_allclose(fields["cube_offset"].read(engine.view)[0], apart, atol=1e-9)
     np.testing.assert_allclose(
-        fields["goal_offset"].read(engine.view)[0], goal - hand - apart, atol=1e-9
+        fields["goal_offset"].read(engine.view)[0], goal - gripper - apart, atol=1e-9
     )
     np.testing.assert_allclose(fields["hand_turn"].read(engine.view), engine.view.grasp_pose[:, 3:])
     velocity = fields["hand_velocity"].read(engine.view)

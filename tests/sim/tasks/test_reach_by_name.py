@@ -15,12 +15,13 @@ TASK = find_task("reach_by_name")
 PLACES = np.array([[0.4, -0.2, 0.3], [0.4, 0.2, 0.3], [0.6, -0.2, 0.3], [0.6, 0.2, 0.3]])
 
 
-def standing_at(name: str, asked: str, offset: float = 0.0, speed: float = 0.0) -> MujocoEngine:
-    """One world whose fingertips are so far from this marker while another may be asked for."""
+def standing_at(name: str, target: str, offset: float = 0.0, speed: float = 0.0) -> MujocoEngine:
+    """One environment whose fingertips are at `offset` [m] from the marker `name`, with `target` as
+    the target marker."""
     engine = started(TASK)
     places = PLACES.copy()
     places[NAMES.index(name)] = engine.view.grasp_position[0] + np.array([0.0, offset, 0.0])
-    engine._goal[0] = [*places.ravel(), NAMES.index(asked)]
+    engine._goal[0] = [*places.ravel(), NAMES.index(target)]
     engine.qvel[0, 0] = speed
     engine._changed()
     return engine
@@ -42,35 +43,35 @@ def test_markers_lie_in_the_stated_box_apart_and_unreached() -> None:
 
 def test_every_marker_is_asked_for_about_equally_often_and_by_its_name() -> None:
     engine = started(TASK, 400)
-    asked = engine.view.goal[:, 12].astype(int)
+    target = engine.view.goal[:, 12].astype(int)
     # Binomial of 400 and a quarter: 100, deviation 8.7.
-    assert (np.abs(np.bincount(asked, minlength=4) - 100) < 35).all()
+    assert (np.abs(np.bincount(target, minlength=4) - 100) < 35).all()
     assert decode(engine.read().observation["instruction"]) == tuple(
-        INSTRUCTIONS[number] for number in asked
+        INSTRUCTIONS[number] for number in target
     )
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_marker_is_seen_from_the_fingertips(name: str) -> None:
-    seen = standing_at(name, name, offset=0.1).read().observation[f"{name}_marker"]
-    np.testing.assert_allclose(seen, [[0.0, 0.1, 0.0]], atol=1e-6)
+def test_a_marker_is_observed_relative_to_the_fingertips(name: str) -> None:
+    offset = standing_at(name, name, offset=0.1).read().observation[f"{name}_marker"]
+    np.testing.assert_allclose(offset, [[0.0, 0.1, 0.0]], atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("offset", "speed", "solved"), [(0.014, 0.0, True), (0.016, 0.0, False), (0.0, 0.5, False)]
 )
-def test_success_is_a_hand_that_stands_at_the_marker_asked_for(
+def test_success_is_a_gripper_at_rest_at_the_target_marker(
     offset: float, speed: float, solved: bool
 ) -> None:
-    found = standing_at("green", "green", offset, speed).read()
-    assert (bool(found.success[0]), bool(found.terminated[0])) == (solved, solved)
-    assert found.info["mistaken"].tolist() == [0.0]
+    state = standing_at("green", "green", offset, speed).read()
+    assert (bool(state.success[0]), bool(state.terminated[0])) == (solved, solved)
+    assert state.info["mistaken"].tolist() == [0.0]
 
 
 def test_to_stand_at_another_marker_is_the_end() -> None:
-    found = standing_at("green", "blue").read()
-    assert (bool(found.success[0]), bool(found.terminated[0])) == (False, True)
-    assert found.info["mistaken"].tolist() == [1.0]
+    state = standing_at("green", "blue").read()
+    assert (bool(state.success[0]), bool(state.terminated[0])) == (False, True)
+    assert state.info["mistaken"].tolist() == [1.0]
 
 
 def test_only_the_words_and_the_reward_change_with_what_is_asked_for() -> None:
@@ -84,7 +85,7 @@ def test_only_the_words_and_the_reward_change_with_what_is_asked_for() -> None:
     assert first.reward[0] > second.reward[0]
 
 
-def test_the_expert_solves_it_and_chance_does_not() -> None:
+def test_the_expert_solves_it_and_random_actions_do_not() -> None:
     solved, rewards = expert_episodes(TASK, 40)
     assert solved.all()
     assert rewards_rise(rewards).all()

@@ -21,7 +21,7 @@ FLAT = [1.0, 0.0, 0.0, 0.0]
 
 
 def stack(engine: MujocoEngine, across: float = 0.0, above: float = 0.0) -> None:
-    """Red on green, off by so much [m]; the open hand is high over the table."""
+    """Red on green, off by so much [m]; the open gripper is high over the table."""
     put(engine, "green", np.array([0.5, 0.1, HALF, *FLAT]), np.zeros(6))
     put(engine, "red", np.array([0.5 + across, 0.1, 3 * HALF + above, *FLAT]), np.zeros(6))
 
@@ -110,7 +110,7 @@ def test_a_stack_on_a_lifted_green_cube_is_no_success(engine):
     assert not solved(engine)
 
 
-def test_a_cube_beyond_the_hands_reach_is_a_failure(engine):
+def test_a_cube_beyond_the_grippers_reach_is_a_failure(engine):
     stack(engine)
     put(engine, "red", np.array([0.70, 0.1, HALF, *FLAT]), np.zeros(6))
     reading = engine.read()

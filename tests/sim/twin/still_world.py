@@ -1,5 +1,5 @@
-"""A world without physics for the hand's service: an arm that stands and a hand with fingers of the
-first order."""
+"""A world without physics for the gripper's service: an arm that never moves and a gripper with
+first-order fingers."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ FR3 = find_robot("fr3")
 Q = np.array([0.0, -0.785, 0.0, -2.356, 0.0, 1.571, 0.785])
 
 
-class SpringHand:
+class SpringGripper:
     """Fingers without mass: servo against damper, 30 ms behind their target. Implements
-    `sim.twin.world.Hand`."""
+    `sim.twin.world.TwinGripper`."""
 
     def __init__(self, width: float = 0.08) -> None:
         self.width = self.target = width
         self.lowest, self.highest = 0.0, FR3.gripper.width_max
-        """Openings at which the fingers meet a thing between them, or around them [m]."""
+        """Openings at which the fingers touch an object between them, or around them [m]."""
         self.limit = 0.0
         self.force = 0.0
         """What each finger pressed with in the last step, outwards positive [N]."""
 
     def press(self, target: float, force: float) -> None:
-        """See `Hand`."""
+        """See `TwinGripper`."""
         self.target, self.limit = target, force
 
     def step(self) -> None:
@@ -45,8 +45,8 @@ class StillWorld:
     ee_mass, ee_com, ee_inertia = 0.73, np.zeros(3), np.eye(3) * 1e-3
     flange_T_ee = np.eye(4)
 
-    def __init__(self, hand: SpringHand | None) -> None:
-        self.hand = hand
+    def __init__(self, gripper: SpringGripper | None) -> None:
+        self.gripper = gripper
         self.time = 0.0
         self.q, self.dq, self.tau_J, self.tau_ext = Q.copy(), np.zeros(7), np.zeros(7), np.zeros(7)
 
@@ -58,24 +58,25 @@ class StillWorld:
     def step(self, tau: np.ndarray) -> None:
         """See `World`."""
         self.time += 1e-3
-        if self.hand is not None:
-            self.hand.step()
+        if self.gripper is not None:
+            self.gripper.step()
 
 
-class HandWorld(StillWorld):
-    """The arm with a hand, and methods for the tests."""
+class GripperWorld(StillWorld):
+    """The arm with a gripper, and methods for the tests."""
 
     def __init__(self) -> None:
-        self.fingers = SpringHand()
+        self.fingers = SpringGripper()
         super().__init__(self.fingers)
 
-    def place(self, width: float, thing: float = 0.0) -> None:
-        """The fingers `width` [m] apart, resting, with a thing of `thing` [m] between them."""
+    def place(self, width: float, size: float = 0.0) -> None:
+        """Sets the opening to `width` [m] at rest, with an object of `size` [m] between the
+        fingers."""
         self.fingers.width = self.fingers.target = width
-        self.fingers.lowest = thing
+        self.fingers.lowest = size
 
     def take(self) -> None:
-        """Takes the thing away."""
+        """Removes the object."""
         self.fingers.lowest = 0.0
 
     def servo(self) -> tuple[float, float]:
@@ -83,7 +84,7 @@ class HandWorld(StillWorld):
         return self.fingers.target, self.fingers.limit
 
 
-class HandlessWorld(StillWorld):
+class PusherWorld(StillWorld):
     """The same arm with another tool."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""One client after another, byte for byte: what was meant for the first must not reach the
+"""One client after another, byte for byte: replies to the first must not reach the
 second."""
 
 import os
@@ -34,7 +34,7 @@ MOVE = (Controller.EXTERNAL, Generator.NONE - 1, *[0.0] * 6, 0, *[0.0] * 7)
 """A torque motion."""
 
 
-def test_the_next_client_does_not_hear_how_the_motion_of_the_last_one_ended():
+def test_the_next_client_gets_no_reply_to_the_motion_of_the_last_one():
     with (
         start_twin(TwinConfig(host=address(11)), PushTWorld) as twin,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as first_states,

@@ -22,7 +22,7 @@ def unit():
 
 
 class FakeLink:
-    """Notes what would have been sent."""
+    """Records what would have been sent."""
 
     def __init__(self):
         self.replies, self.closed, self.udp_port = [], False, 0
@@ -100,7 +100,7 @@ def test_a_response_carries_the_request_id_its_own_size_and_the_status():
 
 
 def nothing() -> None:
-    """Shows no state."""
+    """Sends no state."""
 
 
 def test_connect_with_another_version_is_rejected_with_ours(unit):
@@ -125,12 +125,12 @@ def test_a_load_of_negative_mass_is_an_invalid_argument(unit):
     assert link.replies[0][-1] == protocol.SetterStatus.INVALID_ARGUMENT
 
 
-def test_a_setting_is_shown_before_it_is_acknowledged(unit):
-    link, seen = FakeLink(), []
+def test_a_setting_is_sent_before_it_is_acknowledged(unit):
+    link, states = FakeLink(), []
     payload = struct.pack("<13d", 0.5, *np.zeros(3), *np.eye(3).ravel())
     request = Request(protocol.Command.SET_LOAD, 4, payload)
-    handle(request, unit, link, lambda: seen.append((unit.m_load, len(link.replies))))  # type: ignore[arg-type]
-    assert seen == [(0.5, 0)]
+    handle(request, unit, link, lambda: states.append((unit.m_load, len(link.replies))))  # type: ignore[arg-type]
+    assert states == [(0.5, 0)]
     assert link.replies[0][-1] == protocol.SetterStatus.SUCCESS
 
 
@@ -216,7 +216,7 @@ def test_a_foreign_address_is_refused():
 
 
 def _take(link, rounds):
-    """What the link hands out within a few looks at its sockets; loopback delivers within one or
+    """The requests that the link yields in a few rounds; loopback delivers within one or
     two."""
     import select
 

@@ -1,5 +1,5 @@
-"""The twin as each robot: what the client is told, what the control unit refuses, and a real client
-that drives a Panda."""
+"""Runs the twin as each robot: the data that the client receives, the limits of the control unit,
+and a real client that drives a Panda."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -75,7 +75,7 @@ def test_control_unit_holds_the_limits_of_its_own_robot() -> None:
 def test_robot_whose_joints_the_protocol_has_no_room_for_is_refused() -> None:
     world = StillWorld(None)
     world.robot = SimpleNamespace(name="ur5e", num_joints=6)  # type: ignore[assignment]
-    with pytest.raises(HandoffError, match="ur5e has 6 joints, the FCI protocol speaks of 7"):
+    with pytest.raises(HandoffError, match="ur5e has 6 joints, the FCI protocol expects 7"):
         ControlUnit(world)
 
 
@@ -126,7 +126,7 @@ def test_driver_configured_for_an_fr3_refuses_the_panda() -> None:
     with start_twin(settings, partial(PushTWorld, "panda")) as twin:
         config = FrankaConfig(host=twin.host, realtime="ignore", impedance=ImpedanceConfig())
         with (
-            pytest.raises(SafetyError, match="fr3: the connected arm calls itself 'panda'"),
+            pytest.raises(SafetyError, match="fr3: the connected arm is 'panda'"),
             FrankaArm(config, twin, twin.wait_for_motion),
         ):
             pass

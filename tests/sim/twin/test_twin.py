@@ -46,14 +46,14 @@ def lift(robot, twin):
 
 
 def finish(robot, twin):
-    """Lets the motion that has just been asked for come to its end."""
+    """Advances time until the motion that has just begun is finished."""
     twin.wait_for_motion()
     twin.advance(3.0)
     robot.join_motion()
 
 
 def begin_tracking(robot, twin):
-    """A Cartesian impedance motion that holds the present pose; returns the motion and the pose."""
+    """A Cartesian impedance motion that holds the current pose; returns the motion and the pose."""
     motion = franky.CartesianImpedanceTrackingMotion(
         translational_stiffness=800.0, rotational_stiffness=50.0
     )
@@ -125,7 +125,7 @@ def test_the_client_reads_limits_and_payload_from_the_twin(twin, robot):
     assert robot.state.m_load == pytest.approx(0.5)
 
 
-def test_the_world_stands_while_the_robot_rests(twin, robot):
+def test_the_world_is_frozen_while_the_robot_rests(twin, robot):
     before = twin.now()
     first = robot.state.time.to_sec()
     time.sleep(0.02)
@@ -182,7 +182,7 @@ def test_the_user_stop_aborts_a_motion(twin, robot):
     assert robot.state.robot_mode == franky.RobotMode.Idle
 
 
-def test_waiting_for_a_motion_that_nobody_begins_is_an_error(twin):
+def test_waiting_for_a_motion_that_does_not_begin_is_an_error(twin):
     with pytest.raises(HandoffError, match="no motion began"):
         twin.wait_for_motion(timeout=0.05)
 
@@ -192,7 +192,7 @@ def test_time_passes_in_whole_milliseconds(twin):
         twin.advance(0.0015)
 
 
-def test_a_method_that_the_world_lacks_is_an_error_and_the_twin_lives(twin):
+def test_a_method_that_the_world_lacks_is_an_error_and_the_twin_keeps_running(twin):
     with pytest.raises(HandoffError, match="fly_away"):
         twin.call("fly_away")
     assert twin.call("tee_pose").shape == (3,)
@@ -229,7 +229,7 @@ def test_the_real_clock_passes_by_itself():
         robot = connect(twin)
         began = twin.now()
         assert twin.advance(0.05) >= began + 0.05
-        # Two noisy cores lose packets in real time: only that the robot lives is promised here.
+        # Two noisy cores lose packets in real time: this checks only that the robot responds.
         assert robot.state.robot_mode == franky.RobotMode.Idle
 
 
@@ -336,7 +336,7 @@ def _is_gone(pid):
         return True
 
 
-def test_a_move_that_is_halted_rests_on_its_way_and_can_be_gone_on_with():
+def test_a_move_that_is_halted_stops_on_its_way_and_can_be_continued():
     with start_twin(TwinConfig(host=address(9)), PushTWorld) as twin:
         twin.call("reset", np.array([0.256, 0.400]), np.array([0.100, 0.100, 0.0]))
         config = FrankaConfig(host=twin.host, realtime="ignore", move_dynamics=0.2)

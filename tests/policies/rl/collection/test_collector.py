@@ -1,4 +1,4 @@
-"""Rollouts in worlds whose every number is known."""
+"""Rollouts in environments whose every number is known."""
 
 import copy
 from itertools import count
@@ -12,9 +12,9 @@ from policies.card import Shapes
 from policies.families.diffusion import DiffusionPolicy
 from policies.networks.config import MlpConfig
 from policies.policy_config import DiffusionPolicyConfig
-from policies.rl.collection.chunk_env import ChunkWorlds
+from policies.rl.collection.chunk_env import ChunkEnv
 from policies.rl.collection.collector import Collector
-from policies.rl.collection.reward_shaping import PracticeReward
+from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.on_policy.config import DppoConfig, OnPolicyConfig
 from policies.rl.on_policy.diffusion_actor import DenoisingActor
 from policies.rl.on_policy.ppo import OnPolicyLearner
@@ -39,53 +39,58 @@ def policy(n_obs_steps: int = 2, horizon: int = 4) -> DiffusionPolicy:
     return made
 
 
-def worlds(
-    num_envs: int = 2, n_action_steps: int = 2, pays: PracticeReward | None = None, **options
-) -> ChunkWorlds:
-    return ChunkWorlds(Counting(num_envs), policy(**options), n_action_steps, count(100), 0.9, pays)
+def envs(
+    num_envs: int = 2,
+    n_action_steps: int = 2,
+    reward_shaping: RewardShaping | None = None,
+    **options,
+) -> ChunkEnv:
+    return ChunkEnv(
+        Counting(num_envs), policy(**options), n_action_steps, count(100), 0.9, reward_shaping
+    )
 
 
-def seen_steps(found: ChunkWorlds) -> list[list[float]]:
-    return found.seen()[..., 0].tolist()
+def observed_steps(found: ChunkEnv) -> list[list[float]]:
+    return found.observation()[..., 0].tolist()
 
 
 def test_histories_hold_the_two_newest_observations_and_begin_with_one_twice():
-    found = worlds()
-    assert seen_steps(found) == [[0.0, 0.0], [0.0, 0.0]]
+    found = envs()
+    assert observed_steps(found) == [[0.0, 0.0], [0.0, 0.0]]
     found.step(torch.zeros(2, 4, 1))
-    assert seen_steps(found) == [[1.0, 2.0], [1.0, 2.0]]
-    assert found.seen()[..., 1].tolist() == [[100.0, 100.0], [101.0, 101.0]]
+    assert observed_steps(found) == [[1.0, 2.0], [1.0, 2.0]]
+    assert found.observation()[..., 1].tolist() == [[100.0, 100.0], [101.0, 101.0]]
 
 
 def test_a_chunk_is_executed_from_the_newest_observed_step_in_physical_units():
-    found = worlds()
+    found = envs()
     found.step(torch.arange(8.0).reshape(2, 4, 1))
     done = found.env.done  # type: ignore[attr-defined]
     assert [action for _, action in done] == [[2.5, 10.5], [4.5, 12.5]]
 
 
-def test_a_world_that_ends_within_a_chunk_counts_what_was_executed():
-    found = worlds()
+def test_an_environment_that_ends_within_a_chunk_counts_what_was_executed():
+    found = envs()
     found.step(torch.zeros(2, 4, 1))
-    led = found.step(torch.zeros(2, 4, 1))
-    np.testing.assert_allclose(led.reward_N, [3.0, 3.0 + 0.9 * 4.0], rtol=1e-6)
-    np.testing.assert_allclose(led.discount_N, [0.9, 0.81], rtol=1e-6)
-    assert led.terminated_N.tolist() == [True, False]
-    assert led.success_N.tolist() == [True, False]
-    assert led.final_seen[:, -1, 0].tolist() == [3.0, 4.0], (
+    result = found.step(torch.zeros(2, 4, 1))
+    np.testing.assert_allclose(result.reward_N, [3.0, 3.0 + 0.9 * 4.0], rtol=1e-6)
+    np.testing.assert_allclose(result.discount_N, [0.9, 0.81], rtol=1e-6)
+    assert result.terminated_N.tolist() == [True, False]
+    assert result.success_N.tolist() == [True, False]
+    assert result.final_obs[:, -1, 0].tolist() == [3.0, 4.0], (
         "the true one, not that of the new start"
     )
-    assert seen_steps(found) == [[0.0, 0.0], [3.0, 4.0]]
-    assert found.seen()[0, -1, 1] == 102.0, "the next seed"
+    assert observed_steps(found) == [[0.0, 0.0], [3.0, 4.0]]
+    assert found.observation()[0, -1, 1] == 102.0, "the next seed"
 
 
 def test_a_time_limit_is_no_end_of_the_task():
-    found = worlds(n_action_steps=1, n_obs_steps=1)
+    found = envs(n_action_steps=1, n_obs_steps=1)
     for _ in range(LIMIT - 1):
         found.step(torch.zeros(2, 4, 1))
-    led = found.step(torch.zeros(2, 4, 1))
-    assert led.truncated_N.tolist() == [False, True]
-    assert not led.terminated_N[1]
+    result = found.step(torch.zeros(2, 4, 1))
+    assert result.truncated_N.tolist() == [False, True]
+    assert not result.terminated_N[1]
 
 
 def critic() -> nn.Module:
@@ -94,7 +99,7 @@ def critic() -> nn.Module:
 
 
 def test_a_rollout_values_the_true_observation_behind_every_decision():
-    found, value = worlds(3), critic()
+    found, value = envs(3), critic()
     actor = DenoisingActor(found._policy, DppoConfig(steps=5))  # type: ignore[arg-type]
     collector = Collector(found, actor, value, 0.9)
     rollout = collector.rollout(6)
@@ -104,8 +109,8 @@ def test_a_rollout_values_the_true_observation_behind_every_decision():
     with torch.no_grad():
         going = ~ended_TN[:-1]
         torch.testing.assert_close(rollout.next_value_TN[:-1][going], rollout.value_TN[1:][going])
-        # World 1 ran into its limit at step 7, seen as (7, 7): it had ended before the last action
-        # of its chunk.
+        # Environment 1 ran into its limit at step 7, seen as (7, 7): it had ended before the last
+        # action of its chunk.
         true = value(torch.tensor([[[7.0, 101.0], [7.0, 101.0]]]))[0, 0]
     torch.testing.assert_close(rollout.next_value_TN[3, 1], true)
     collector.statistics.flush()
@@ -114,60 +119,62 @@ def test_a_rollout_values_the_true_observation_behind_every_decision():
     assert ended[0].total_reward == pytest.approx(1.0 + 0.9 * 2.0 + 3.0)
 
 
-def test_a_rollout_teaches_and_chance_goes_on_where_it_was_saved():
-    found, value = worlds(4), critic()
+def test_a_collector_resumes_its_random_generator_and_reward_scale():
+    found, value = envs(4), critic()
     actor = DenoisingActor(found._policy, DppoConfig(steps=5))  # type: ignore[arg-type]
     collector = Collector(found, actor, value, 0.9)
-    learned = OnPolicyLearner(OnPolicyConfig(critic_warm_up=0, batch_size=40), actor, value).update(
-        collector.rollout(4)
-    )
+    learned = OnPolicyLearner(
+        OnPolicyConfig(critic_warmup_rollouts=0, batch_size=40), actor, value
+    ).update(collector.rollout(4))
     assert np.isfinite([learned.policy_loss, learned.value_loss, learned.kl]).all()
     state, env = copy.deepcopy(collector.state_dict()), copy.deepcopy(found)
     once = collector.rollout(3)
     again = Collector(env, actor, value, 0.9)
     again.load_state_dict(state)
     twice = again.rollout(3)
-    for name in ("seen", "reward_TN", "log_prob_TNK"):
+    for name in ("obs", "reward_TN", "log_prob_TNK"):
         assert torch.equal(getattr(once, name), getattr(twice, name)), name
 
 
-def test_what_the_worlds_do_not_tell_is_refused():
+def test_what_the_environments_do_not_tell_is_refused():
     env = Counting(2)
     env.observation_spec = {"step": env.observation_spec["step"]}
-    with pytest.raises(HandoffError, match=r"do not observe \['seed'\]"):
-        ChunkWorlds(env, policy(), 2, count(0), 0.9)
+    with pytest.raises(HandoffError, match=r"lack the fields \['seed'\]"):
+        ChunkEnv(env, policy(), 2, count(0), 0.9)
 
 
 @pytest.mark.parametrize(("history", "actions"), [(2, 4), (1, 5), (3, 1), (1, 0)])
 def test_more_actions_than_a_chunk_holds_are_refused(history, actions):
-    with pytest.raises(HandoffError, match="practice: "):
-        worlds(n_action_steps=actions, n_obs_steps=history)
+    with pytest.raises(HandoffError, match="finetune: "):
+        envs(n_action_steps=actions, n_obs_steps=history)
 
 
-def test_practice_pays_for_steps_success_and_failure_where_they_were():
-    pays = PracticeReward(task=2.0, step=-1.0, success=10.0, failure=-5.0)
-    told_NH = np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.0], [0.6, 0.0, 0.0]])
+def test_step_success_and_failure_rewards_belong_to_their_actions():
+    reward_shaping = RewardShaping(task=2.0, step=-1.0, success=10.0, failure=-5.0)
+    task_reward_NH = np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.0], [0.6, 0.0, 0.0]])
     solved_N, failed_N = np.array([False, True, False]), np.array([False, False, True])
-    paid_NH = pays.paid(told_NH, np.array([3, 2, 1]), solved_N, failed_N, np.full(3, np.nan))
-    np.testing.assert_allclose(paid_NH[0], [-0.8, -0.6, -0.4], rtol=1e-6)
-    np.testing.assert_allclose(paid_NH[1, :2], [-0.2, 10.0], rtol=1e-6)
-    np.testing.assert_allclose(paid_NH[2, 0], -4.8 + 1.0 - 1.0 + 0.0, rtol=1e-6)
+    shaped_NH = reward_shaping.shaped_reward(
+        task_reward_NH, np.array([3, 2, 1]), solved_N, failed_N, np.full(3, np.nan)
+    )
+    np.testing.assert_allclose(shaped_NH[0], [-0.8, -0.6, -0.4], rtol=1e-6)
+    np.testing.assert_allclose(shaped_NH[1, :2], [-0.2, 10.0], rtol=1e-6)
+    np.testing.assert_allclose(shaped_NH[2, 0], -4.8 + 1.0 - 1.0 + 0.0, rtol=1e-6)
 
 
 def test_progress_is_what_the_tasks_reward_rose_by_from_action_to_action_and_from_chunk_to_chunk():
-    pays = PracticeReward(task=0.0, progress=10.0)
+    reward_shaping = RewardShaping(task=0.0, progress=10.0)
     never_N, before_N = np.zeros(2, bool), np.array([np.nan, 0.5])
-    paid_NH = pays.paid(
+    shaped_NH = reward_shaping.shaped_reward(
         np.array([[0.1, 0.4], [0.3, 0.0]]), np.array([2, 1]), never_N, never_N, before_N
     )
-    np.testing.assert_allclose(paid_NH[0], [0.0, 3.0], rtol=1e-6)
-    np.testing.assert_allclose(paid_NH[1, 0], -2.0, rtol=1e-6)
+    np.testing.assert_allclose(shaped_NH[0], [0.0, 3.0], rtol=1e-6)
+    np.testing.assert_allclose(shaped_NH[1, 0], -2.0, rtol=1e-6)
 
 
 def test_the_progress_of_an_episode_adds_up_to_its_last_reward_less_its_first():
-    # World 0 is told 1, 2 and 3 and has solved it; then it begins anew. World 1 is told as many as
-    # its limit has steps.
-    found = worlds(pays=PracticeReward(task=0.0, progress=1.0))
+    # Environment 0 is told 1, 2 and 3 and has solved it; then it begins anew. Environment 1 is told
+    # as many as its limit has steps.
+    found = envs(reward_shaping=RewardShaping(task=0.0, progress=1.0))
     paid = [found.step(torch.zeros(2, 4, 1)).reward_NH for _ in range(4)]
     assert all(part is not None for part in paid)
     made = torch.stack([part.sum(dim=1) for part in paid if part is not None], dim=1)

@@ -1,5 +1,4 @@
-"""Worlds that stay on a device, against the same worlds through the host: small ones of a number
-that counts."""
+"""DeviceChunkEnv gives the same results as ChunkEnv through the host, in counting environments."""
 
 from typing import Any, NamedTuple
 
@@ -10,19 +9,19 @@ from torch import Tensor
 
 from policies.policy import ChunkPolicy
 from policies.rl.collection.chunk_collector import ChunkCollector
-from policies.rl.collection.chunk_env import ChunkWorlds
-from policies.rl.collection.device_chunk_env import ResidentChunkWorlds, StaysOnDevice
-from policies.rl.collection.reward_shaping import PracticeReward
+from policies.rl.collection.chunk_env import ChunkEnv
+from policies.rl.collection.device_chunk_env import DeviceChunkEnv, DeviceEnv
+from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.collection.seeds import CountedSeeds
 from robots.errors import HandoffError
 from tests.policies.rl.collection.test_collector import policy
 from tests.policies.rl.counting import Counting
 
 N = 3
-PAYS = PracticeReward(task=0.5, step=-0.1, progress=2.0, success=3.0, failure=-1.0)
+PAYS = RewardShaping(task=0.5, step=-0.1, progress=2.0, success=3.0, failure=-1.0)
 
 
-class Led(NamedTuple):
+class CountingStep(NamedTuple):
     observation: dict[str, Tensor]
     reward_NH: Tensor
     executed_N: Tensor
@@ -32,7 +31,8 @@ class Led(NamedTuple):
 
 
 class OnDevice:
-    """The counting worlds as worlds of a device, whose starts are drawn before they are needed."""
+    """The counting environments as environments of a device, whose starts are drawn before they are
+    needed."""
 
     def __init__(self, waiting: int = 20) -> None:
         self.inner, self.num_envs, self.device = Counting(N), N, torch.device("cpu")
@@ -52,8 +52,8 @@ class OnDevice:
     def begin(self, size: int = 1) -> None:
         self._take(np.ones(N, bool), np.arange(N) // size)
 
-    def begin_again(self, over_N: Tensor) -> None:
-        over = over_N.numpy()
+    def reset_ended(self, ended_N: Tensor) -> None:
+        over = ended_N.numpy()
         if over.any():
             self._take(over, np.cumsum(over) - 1)
 
@@ -67,7 +67,7 @@ class OnDevice:
     def observation(self) -> dict[str, Tensor]:
         return {name: torch.from_numpy(array.copy()) for name, array in self.shown.items()}
 
-    def step(self, action_NHA: Tensor) -> Led:
+    def step(self, action_NHA: Tensor) -> CountingStep:
         begun, made = ~self.ended, self.inner.step(action_NHA.numpy().astype(float))
         self.ended |= made.terminated | made.truncated
         self.shown = made.observation
@@ -76,11 +76,13 @@ class OnDevice:
             made.truncated & begun,
             made.info["success"] & made.terminated & begun,
         )
-        told = (
+        columns = (
             torch.from_numpy(made.reward),
             torch.from_numpy(np.asarray(made.executed, np.int64)),
         )
-        return Led(self.observation(), *told, *[torch.from_numpy(flag) for flag in flags])
+        return CountingStep(
+            self.observation(), *columns, *[torch.from_numpy(flag) for flag in flags]
+        )
 
     def check(self) -> None:
         self.checked += 1
@@ -94,12 +96,12 @@ class Draws:
     def __init__(self, of: ChunkPolicy) -> None:
         self._shape = of.chunk_shape
 
-    def decide(self, seen: Tensor, generator: torch.Generator) -> Any:
-        chunk = torch.randn((len(seen), *self._shape), generator=generator)
-        return Decision(chunk, {"chunk": chunk[:, None]}, chunk[:, None], self.value(seen))
+    def decide(self, obs: Tensor, generator: torch.Generator) -> Any:
+        chunk = torch.randn((len(obs), *self._shape), generator=generator)
+        return Decision(chunk, {"chunk": chunk[:, None]}, chunk[:, None], self.value(obs))
 
-    def value(self, seen: Tensor) -> Tensor:
-        return seen[:, -1, :1]
+    def value(self, obs: Tensor) -> Tensor:
+        return obs[:, -1, :1]
 
 
 class Decision(NamedTuple):
@@ -111,11 +113,11 @@ class Decision(NamedTuple):
 
 def both(n_obs_steps: int = 2) -> tuple[ChunkCollector, ChunkCollector]:
     found = []
-    kinds: list[tuple[Any, Any]] = [(ChunkWorlds, Counting(N)), (ResidentChunkWorlds, OnDevice())]
+    kinds: list[tuple[Any, Any]] = [(ChunkEnv, Counting(N)), (DeviceChunkEnv, OnDevice())]
     for kind, env in kinds:
         of = policy(n_obs_steps)
-        worlds = kind(env, of, 2, CountedSeeds(100), 0.9, PAYS)
-        found.append(ChunkCollector(worlds, Draws(of), seed=5))
+        vec_env = kind(env, of, 2, CountedSeeds(100), 0.9, PAYS)
+        found.append(ChunkCollector(vec_env, Draws(of), seed=5))
     return found[0], found[1]
 
 
@@ -131,9 +133,9 @@ def test_rollouts_are_those_through_the_host(n_obs_steps: int) -> None:
             collector.statistics.flush()
         ended, expected = resident.statistics.ended, through.statistics.ended
         np.testing.assert_allclose(np.array(ended, float), np.array(expected, float), rtol=1e-6)
-        assert resident.worlds.take_executed() == through.worlds.take_executed() > 0
+        assert resident.env.take_executed() == through.env.take_executed() > 0
         states, expected_states = (
-            collector.worlds.visited_states() for collector in (resident, through)
+            collector.env.visited_states() for collector in (resident, through)
         )
         torch.testing.assert_close(states, expected_states)
     assert through.statistics.episodes > N, "episodes ended and began anew"
@@ -146,16 +148,16 @@ def test_groups_begin_from_one_start_and_end_once() -> None:
     )
     torch.testing.assert_close(other.outcome_NM, one.outcome_NM)
     torch.testing.assert_close(other.length_TN, one.length_TN)
-    with pytest.raises(HandoffError, match="3 worlds make no groups of 2"):
-        resident.worlds.begin_groups(2)
+    with pytest.raises(HandoffError, match="3 environments cannot be split into groups of 2"):
+        resident.env.begin_groups(2)
 
 
 def test_starts_are_drawn_for_those_that_were_taken_and_faults_looked_for_before_every_rollout() -> (
     None
 ):
     _, resident = both()
-    assert isinstance(resident.worlds, ResidentChunkWorlds)
-    env: Any = resident.worlds.env
+    assert isinstance(resident.env, DeviceChunkEnv)
+    env: Any = resident.env.env
     resident.rollout(5)
     taken, drawn, checked = env.taken(), len(env.pool), env.checked
     assert taken > N
@@ -165,5 +167,5 @@ def test_starts_are_drawn_for_those_that_were_taken_and_faults_looked_for_before
 
 
 def test_it_is_known_by_what_it_does() -> None:
-    assert isinstance(OnDevice(), StaysOnDevice)
-    assert not isinstance(Counting(N), StaysOnDevice)
+    assert isinstance(OnDevice(), DeviceEnv)
+    assert not isinstance(Counting(N), DeviceEnv)

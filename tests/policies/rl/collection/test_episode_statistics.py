@@ -1,23 +1,23 @@
-"""Figures of episodes, counted by environment or by the number of the episode."""
+"""Episode statistics, counted by environment and by episode number."""
 
 import numpy as np
 import pytest
 import torch
 
 from policies.rl.collection.episode_statistics import RECENT, EndedEpisode, EpisodeStatistics
-from policies.rl.collection.interfaces import Decided
+from policies.rl.collection.interfaces import StepResult
 from robots.wire.learner import EPISODES_PER_START
-from robots.wire.steps import Steps, chosen, plain_steps
-from tests.beds.point_maze import PointMaze
+from robots.wire.steps import Steps, plain_steps, select_steps
+from tests.toy_envs.point_maze import PointMaze
 
 
-def decided(solved: list[bool], truncated: list[bool], device: str = "cpu") -> Decided:
+def decided(solved: list[bool], truncated: list[bool], device: str = "cpu") -> StepResult:
     """A decision by which those episodes end that solved the task or ran out of time."""
     rows = len(solved)
     won = torch.tensor(solved, device=device)
     late = torch.tensor(truncated, device=device)
     one_N = torch.ones(rows, device=device)
-    return Decided(won.float(), one_N, won, late, None, won, largest_N=won.float())
+    return StepResult(won.float(), one_N, won, late, None, won, largest_N=won.float())
 
 
 def steps_of(episode: int, rows: int, interventions: int, reward: float, end: str) -> Steps:
@@ -47,12 +47,12 @@ def test_a_decision_stays_on_its_device_until_figures_are_asked_for():
 
 
 def test_figures_are_averaged_over_all_episodes_of_a_rollout_or_the_newest_hundred():
-    worlds = 3 * RECENT
-    solved = [number < RECENT for number in range(worlds)]
-    statistics = EpisodeStatistics(worlds)
+    num_envs = 3 * RECENT
+    solved = [number < RECENT for number in range(num_envs)]
+    statistics = EpisodeStatistics(num_envs)
     assert statistics.success_rate(0) == 0.0, "none has ended"
-    statistics.add(decided(solved, [False] * worlds))
-    statistics.add(decided([False] * worlds, [not won for won in solved]))
+    statistics.add(decided(solved, [False] * num_envs))
+    statistics.add(decided([False] * num_envs, [not won for won in solved]))
     statistics.flush()
     assert not any(one.success for one in statistics.ended[-RECENT:])
     assert statistics.success_rate(0) == pytest.approx(1 / 3)
@@ -62,7 +62,7 @@ def test_figures_are_averaged_over_all_episodes_of_a_rollout_or_the_newest_hundr
     assert statistics.success_rate(2 * RECENT) == 0.0
 
 
-def test_sums_of_an_environment_begin_anew_with_its_episode():
+def test_sums_of_an_environment_restart_with_its_episode():
     statistics = EpisodeStatistics(2)
     statistics.count(np.array([1.0, 2.0]), np.zeros(2, bool), np.zeros(2, bool))
     statistics.count(
@@ -111,7 +111,7 @@ def test_steps_are_added_up_by_episode_however_they_interleave():
     last = steps._replace(reward=np.array([1.0, 0.0]), terminated=np.array([True, False]))
     statistics.add_steps(last)
     ends = last._replace(truncated=np.array([False, True]), intervention=off)
-    statistics.add_steps(chosen(ends, np.array([1])))
+    statistics.add_steps(select_steps(ends, np.array([1])))
     assert statistics.ended == [
         EndedEpisode(success=True, length=3, interventions=2, total_reward=1.0),
         EndedEpisode(success=False, length=4, interventions=0, total_reward=0.0),

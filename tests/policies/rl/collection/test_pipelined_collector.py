@@ -1,5 +1,5 @@
-"""Rollouts of worlds in parts and processes: their numbers, and what is learned of them, are the
-sequential loop's."""
+"""Rollouts in several parts and processes equal those of the sequential collector, in data and
+learning."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 import pytest
 import torch
 
-from policies.rl.collection.pipelined_collector import PipelinedCollector, collector_of
-from policies.rl.collection.split_chunk_env import worlds_of
-from policies.rl.finetuning.config import VlaPracticeConfig
-from policies.rl.finetuning.vla import VlaPractice
+from policies.rl.collection.pipelined_collector import PipelinedCollector, make_collector
+from policies.rl.collection.split_chunk_env import make_chunk_env
+from policies.rl.finetuning.config import VlaFinetuneConfig
+from policies.rl.finetuning.vla import VlaFinetuning
 from policies.rl.on_policy.advantages import ChunkRollout
 from policies.rl.on_policy.config import FlowNoiseConfig, GroupConfig
 from policies.rl.on_policy.flow_actor import FlowActor
 from policies.rl.on_policy.token_actor import TokenActor
 from robots.errors import HandoffError
 from sim.processes.config import Kind, PlacementConfig
-from sim.processes.vec_env import placed
-from tests.beds.word_line import WordLine
+from sim.processes.vec_env import place_vec_env
 from tests.policies.rl.on_policy.test_flow_actor import flowing
 from tests.policies.rl.on_policy.test_token_actor import LEARNING, reading
+from tests.toy_envs.word_line import WordLine
 
-WORLDS, DECISIONS = 8, 6
+NUM_ENVS, DECISIONS = 8, 6
 PLACES = [
     ("disaggregated", 1, 1),
     ("disaggregated", 1, 2),
@@ -51,10 +51,10 @@ def flow() -> FlowActor:
 def collecting(make: Callable[[], Any], placement: PlacementConfig) -> Iterator[Any]:
     torch.manual_seed(7)
     actor = make()
-    env = placed(placement, WordLine, WORLDS)
+    env = place_vec_env(placement, WordLine, NUM_ENVS)
     try:
-        worlds = worlds_of(env, actor.policy, 3, count(1000), 0.99)
-        yield collector_of(worlds, actor, seed=3)
+        vec_env = make_chunk_env(env, actor.policy, 3, count(1000), 0.99)
+        yield make_collector(vec_env, actor, seed=3)
     finally:
         env.close()
 
@@ -90,15 +90,15 @@ def test_rollouts_are_those_of_one_process(
         for one in (alone, apart):
             one.statistics.flush()
         assert alone.statistics.ended == apart.statistics.ended
-        assert alone.statistics.episodes > WORLDS, "episodes ended and began anew"
+        assert alone.statistics.episodes > NUM_ENVS, "episodes ended and began anew"
         same(alone.episodes(4, 20, ("success",)), apart.episodes(4, 20, ("success",)))
         # Of groups all may end before the time: what was begun ahead must not be felt by what comes
         # next.
         alone.begin()
         apart.begin()
         same(alone.rollout(DECISIONS), apart.rollout(DECISIONS))
-        assert alone.worlds.take_executed() == apart.worlds.take_executed() > 0
-        assert alone.worlds.take_executed() == apart.worlds.take_executed() == 0
+        assert alone.env.take_executed() == apart.env.take_executed() > 0
+        assert alone.env.take_executed() == apart.env.take_executed() == 0
         assert torch.equal(
             torch.as_tensor(alone.state_dict()["generator"]), apart.state_dict()["generator"]
         )
@@ -110,15 +110,15 @@ def test_the_update_does_not_depend_on_the_placement(
     group: GroupConfig | None, kind: Kind, parts: int, simulators: int
 ) -> None:
     def learned(placement: PlacementConfig) -> dict[str, torch.Tensor]:
-        env = placed(placement, WordLine, WORLDS)
+        env = place_vec_env(placement, WordLine, NUM_ENVS)
         try:
             policy = reading()
-            worlds = worlds_of(env, policy, 3, count(1000), 0.99)
-            practice = VlaPractice(
-                VlaPracticeConfig(group=group, learning=LEARNING), policy, worlds, 0
+            vec_env = make_chunk_env(env, policy, 3, count(1000), 0.99)
+            finetuning = VlaFinetuning(
+                VlaFinetuneConfig(group=group, learning=LEARNING), policy, vec_env, 0
             )
             for _ in range(2):
-                practice.rollout(DECISIONS)
+                finetuning.rollout(DECISIONS)
             return policy.state_dict()
         finally:
             env.close()
@@ -138,12 +138,12 @@ def test_the_update_does_not_depend_on_the_placement(
     assert moved > 1e-4, "the update is larger than what is allowed for its rounding"
 
 
-def test_an_actor_whose_chance_cannot_be_drawn_ahead_is_refused_for_several_parts() -> None:
-    env = placed(PlacementConfig(kind="hybrid"), WordLine, WORLDS)
+def test_an_actor_whose_noise_cannot_be_sampled_in_advance_is_refused_for_several_parts() -> None:
+    env = place_vec_env(PlacementConfig(kind="hybrid"), WordLine, NUM_ENVS)
     try:
-        worlds = worlds_of(env, reading(), 3, count(1000), 0.99)
-        with pytest.raises(HandoffError, match="2 parts of the worlds for a object, whose chance"):
-            PipelinedCollector(worlds, object())  # type: ignore[arg-type]
+        vec_env = make_chunk_env(env, reading(), 3, count(1000), 0.99)
+        with pytest.raises(HandoffError, match="have 2 parts, but object cannot sample its noise"):
+            PipelinedCollector(vec_env, object())  # type: ignore[arg-type]
     finally:
         env.close()
 

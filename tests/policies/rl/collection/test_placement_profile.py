@@ -1,4 +1,4 @@
-"""Predicted rates: arithmetic of known pieces, and real ones that are whole."""
+"""Predicted rates of placements: arithmetic on known times, and a real measurement."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ from itertools import count
 import pytest
 
 from flows.profile_placement import profile, recommended
-from policies.rl.collection.chunk_env import ChunkWorlds
-from policies.rl.collection.placement_profile import PIECES, Measured, StepRate, measure, predict
-from policies.rl.collection.split_chunk_env import ChunkWorldsInParts
+from policies.rl.collection.chunk_env import ChunkEnv
+from policies.rl.collection.placement_profile import (
+    PIECES,
+    PlacementTimes,
+    StepRate,
+    measure,
+    predict,
+)
+from policies.rl.collection.split_chunk_env import SplitChunkEnv
 from policies.rl.on_policy.token_actor import TokenActor
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from sim.processes.vec_env import ProcessVecEnv
-from tests.beds.word_line import WordLine
 from tests.policies.rl.on_policy.test_token_actor import reading
+from tests.toy_envs.word_line import WordLine
 
 
-def pieces(**seconds: list[float]) -> Measured:
-    found = Measured(100.0, 2)
+def pieces(**seconds: list[float]) -> PlacementTimes:
+    found = PlacementTimes(100.0, 2)
     found.seconds |= seconds
     return found
 
@@ -64,13 +70,13 @@ def test_the_simplest_that_is_not_surely_slower_is_recommended(
     assert recommended(rates) == chosen
 
 
-def test_all_pieces_are_measured_and_the_worlds_can_go_on() -> None:
+def test_all_pieces_are_measured_and_the_environments_remain_usable() -> None:
     policy = reading()
     envs = [WordLine(8), ProcessVecEnv(WordLine, 8), ProcessVecEnv(WordLine, 8, 2)]
     try:
         asked = (policy, 3, count(), 0.99)
-        here, there = ChunkWorlds(envs[0], *asked), ChunkWorlds(envs[1], *asked)
-        parts = ChunkWorldsInParts(envs[2], *asked)  # type: ignore[arg-type]
+        here, there = ChunkEnv(envs[0], *asked), ChunkEnv(envs[1], *asked)
+        parts = SplitChunkEnv(envs[2], *asked)  # type: ignore[arg-type]
         learned = []
         actor = TokenActor(policy, "token", None)
         found = measure(actor, here, there, parts, lambda: learned.append(1), 0.0, no_progress)
@@ -80,7 +86,7 @@ def test_all_pieces_are_measured_and_the_worlds_can_go_on() -> None:
         assert 0.0 < found.actions <= 24.0
         assert all(rate.low <= rate.steps_per_s <= rate.high for rate in predict(found, 5).values())
         parts.begin()
-        assert parts.seen().shape == here.seen().shape
+        assert parts.observation().shape == here.observation().shape
     finally:
         for env in envs:
             env.close()
@@ -88,9 +94,9 @@ def test_all_pieces_are_measured_and_the_worlds_can_go_on() -> None:
 
 def test_a_pipeline_is_profiled() -> None:
     overrides = [
-        "finetune.worlds=4",
+        "finetune.num_envs=4",
         "finetune.learning.decisions=2",
-        "finetune.learning.practice.critic=[8]",
+        "finetune.learning.algorithm.critic=[8]",
     ]
     found = profile("vla_ppo", overrides, seconds=0.0)
     assert set(found["rates"]) == {"collocated", "disaggregated", "hybrid"}
@@ -100,6 +106,6 @@ def test_a_pipeline_is_profiled() -> None:
     )
 
 
-def test_a_pipeline_without_such_practice_is_refused() -> None:
-    with pytest.raises(HandoffError, match="profile: demo has no practice"):
+def test_a_pipeline_without_vla_finetuning_is_refused() -> None:
+    with pytest.raises(HandoffError, match="profile: demo has no fine-tuning"):
         profile("demo")

@@ -1,5 +1,5 @@
-"""Practice from a saved policy to a saved policy: what it leaves, where it goes on, and when it is
-stopped."""
+"""Fine-tuning runs from saved policy to saved policy: outputs, resumption and detection of
+collapse."""
 
 import json
 import shutil
@@ -12,13 +12,13 @@ import torch
 
 from policies.card import PolicyCard, Shapes
 from policies.checkpoint import save_policy
-from policies.data.visited_states import load_practised
+from policies.data.visited_states import load_visited_states
 from policies.families.diffusion import DiffusionPolicy
 from policies.load import load_module
 from policies.networks.config import MlpConfig
 from policies.policy import ChunkPolicy
 from policies.policy_config import DiffusionPolicyConfig
-from policies.rl.finetuning.config import BestOfNPracticeConfig, DppoPracticeConfig, FinetuneConfig
+from policies.rl.finetuning.config import BestOfNFinetuneConfig, DppoFinetuneConfig, FinetuneConfig
 from policies.rl.finetuning.finetune import CURVE, STATE, finetune
 from policies.rl.networks.config import MlpSizes
 from policies.rl.on_policy.config import DppoConfig, OnPolicyConfig
@@ -30,12 +30,12 @@ from tests.policies.rl.counted_demos import write_counted
 from tests.policies.rl.counting import Counting
 from tests.policies.rl.test_rl100 import CONFIG as RL100
 
-DPPO = DppoPracticeConfig(
-    walk=DppoConfig(steps=5),
-    learning=OnPolicyConfig(batch_size=60, epochs=2, critic_warm_up=1),
+DPPO = DppoFinetuneConfig(
+    denoising=DppoConfig(steps=5),
+    learning=OnPolicyConfig(batch_size=60, epochs=2, critic_warmup_rollouts=1),
     critic=(16,),
 )
-BEST_OF_N = BestOfNPracticeConfig(
+BEST_OF_N = BestOfNFinetuneConfig(
     samples=4,
     backup_samples=2,
     critic=MlpSizes(hidden=(16,)),
@@ -47,13 +47,13 @@ BEST_OF_N = BestOfNPracticeConfig(
         steps=20, learning_rate=1e-3, batch_size=8, warmup_steps=0, log_every=10
     ),
 )
-SMALL = FinetuneConfig(practice=DPPO, rollouts=4, decisions=6, save_every=1, first_seed=0)
-ways = pytest.mark.parametrize(
+SMALL = FinetuneConfig(algorithm=DPPO, rollouts=4, decisions=6, save_every=1, first_seed=0)
+METHODS = pytest.mark.parametrize(
     "config",
     [
         SMALL,
-        replace(SMALL, practice=BEST_OF_N),
-        replace(SMALL, practice=replace(RL100, offline_every=1)),
+        replace(SMALL, algorithm=BEST_OF_N),
+        replace(SMALL, algorithm=replace(RL100, offline_every=1)),
     ],
     ids=["dppo", "best_of_n", "rl100"],
 )
@@ -104,11 +104,11 @@ def quiet(done: int, total: int, note: str = "") -> None:
     """Nobody looks."""
 
 
-def practised(
+def run_finetuning(
     policy: Path,
     out: Path,
     config: FinetuneConfig = SMALL,
-    progress=lambda *told: None,
+    progress=lambda *progress_calls: None,
     env=Counting,
 ):
     out.mkdir(exist_ok=True)
@@ -119,12 +119,14 @@ def curve(out: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (out / CURVE).read_text().splitlines()]
 
 
-def test_a_practised_policy_is_a_policy_that_samples_as_it_practised(policy, tmp_path):
-    told = []
-    metrics = practised(
-        policy, tmp_path / "out", progress=lambda done, total, note="": told.append((done, total))
+def test_a_finetuned_policy_samples_with_the_steps_of_its_finetuning(policy, tmp_path):
+    progress_calls = []
+    metrics = run_finetuning(
+        policy,
+        tmp_path / "out",
+        progress=lambda done, total, note="": progress_calls.append((done, total)),
     )
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert progress_calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
     module, card = load_module(tmp_path / "out")
     before, _ = load_module(policy)
     assert card.model.inference_steps == 5  # type: ignore[union-attr]
@@ -137,43 +139,43 @@ def test_a_practised_policy_is_a_policy_that_samples_as_it_practised(policy, tmp
     entries = curve(tmp_path / "out")
     assert [entry["rollout"] for entry in entries] == [1, 2, 3, 4]
     assert metrics["steps"] == entries[-1]["steps"] <= 4 * 6 * 2 * 3
-    assert (tmp_path / "out" / "practice.png").stat().st_size > 1000
+    assert (tmp_path / "out" / "finetune.png").stat().st_size > 1000
     assert not (tmp_path / "out" / STATE).exists()
-    met = load_practised(tmp_path / "out", module.observation_shape)
-    # Of every decision in every world, the last one behind all others.
-    assert met is not None
-    assert len(met) == 4 * 6 * 3
-    assert torch.isfinite(met).all()
+    visited = load_visited_states(tmp_path / "out", module.observation_shape)
+    # Of every decision in every environment, the last one behind all others.
+    assert visited is not None
+    assert len(visited) == 4 * 6 * 3
+    assert torch.isfinite(visited).all()
 
 
-@ways
-def test_a_killed_practice_goes_on_behind_its_last_state(config, policy, tmp_path):
+@METHODS
+def test_a_killed_run_resumes_after_its_last_saved_state(config, policy, tmp_path):
     with pytest.raises(KilledError):
-        practised(policy, tmp_path / "out", config, progress=killing(2))
+        run_finetuning(policy, tmp_path / "out", config, progress=killing(2))
     before = curve(tmp_path / "out")
     state = torch.load(tmp_path / "out" / STATE, weights_only=True)
-    practised(policy, tmp_path / "out", config)
+    run_finetuning(policy, tmp_path / "out", config)
     after = curve(tmp_path / "out")
     assert after[:2] == before
     assert [entry["rollout"] for entry in after] == [1, 2, 3, 4]
     assert after[2]["episodes"] > after[1]["episodes"]
     assert state["seeds"] >= 3
     # What was met before is not forgotten.
-    assert len(state["met"]) == 2 * 6 * 3
-    met = load_practised(tmp_path / "out", load_module(policy)[0].observation_shape)
-    assert met is not None
-    torch.testing.assert_close(met[: len(state["met"])], state["met"])
-    assert len(met) == 4 * 6 * 3
+    assert len(state["visited_states"]) == 2 * 6 * 3
+    visited = load_visited_states(tmp_path / "out", load_module(policy)[0].observation_shape)
+    assert visited is not None
+    torch.testing.assert_close(visited[: len(state["visited_states"])], state["visited_states"])
+    assert len(visited) == 4 * 6 * 3
 
 
-@ways
-def test_a_killed_practice_learns_as_much_as_one_that_was_not(config, policy, tmp_path):
+@METHODS
+def test_a_killed_run_learns_as_much_as_an_uninterrupted_one(config, policy, tmp_path):
     """New episodes begin where it goes on, so the weights differ, but not by more than practice
     changes them."""
-    practised(policy, tmp_path / "whole", config)
+    run_finetuning(policy, tmp_path / "whole", config)
     with pytest.raises(KilledError):
-        practised(policy, tmp_path / "killed", config, progress=killing(3))
-    practised(policy, tmp_path / "killed", config)
+        run_finetuning(policy, tmp_path / "killed", config, progress=killing(3))
+    run_finetuning(policy, tmp_path / "killed", config)
     weights = [
         load_module(folder)[0].state_dict()
         for folder in (policy, tmp_path / "whole", tmp_path / "killed")
@@ -190,39 +192,44 @@ def test_a_killed_practice_learns_as_much_as_one_that_was_not(config, policy, tm
     assert 0.0 < apart < moved
 
 
-def test_rl100_that_is_killed_before_its_first_rollout_goes_on(policy, tmp_path):
+def test_rl100_killed_before_its_first_rollout_resumes(policy, tmp_path):
     def kill(done: int, total: int, note: str = "") -> None:
         if note == "dynamics":
             raise KilledError
 
-    config = replace(SMALL, practice=RL100)
+    config = replace(SMALL, algorithm=RL100)
     with pytest.raises(KilledError):
-        practised(policy, tmp_path / "out", config, progress=kill)
-    practised(policy, tmp_path / "out", config)
+        run_finetuning(policy, tmp_path / "out", config, progress=kill)
+    run_finetuning(policy, tmp_path / "out", config)
     assert [entry["rollout"] for entry in curve(tmp_path / "out")] == [1, 2, 3, 4]
     assert not (tmp_path / "out" / "recorded").exists()
 
 
-def test_rl100_with_other_demonstrations_begins_anew(policy, tmp_path):
-    config = replace(SMALL, practice=RL100)
+def test_rl100_with_other_demonstrations_starts_a_new_run(policy, tmp_path):
+    config = replace(SMALL, algorithm=RL100)
     with pytest.raises(KilledError):
-        practised(policy, tmp_path / "out", config, progress=killing(2))
+        run_finetuning(policy, tmp_path / "out", config, progress=killing(2))
     shutil.rmtree(policy.parent / "demos")
     write_counted(policy.parent / "demos", episodes=7)
-    told = []
-    practised(
-        policy, tmp_path / "out", config, lambda done, total, note="": told.append((done, note))
+    progress_calls = []
+    run_finetuning(
+        policy,
+        tmp_path / "out",
+        config,
+        lambda done, total, note="": progress_calls.append((done, note)),
     )
-    assert next(done for done, note in told if note.startswith("success")) == 1
+    assert next(done for done, note in progress_calls if note.startswith("success")) == 1
 
 
 def test_what_another_configuration_left_is_not_gone_on_with(policy, tmp_path):
     with pytest.raises(KilledError):
-        practised(policy, tmp_path / "out", progress=killing(2))
-    told = []
+        run_finetuning(policy, tmp_path / "out", progress=killing(2))
+    progress_calls = []
     config = replace(SMALL, seed=1)
-    practised(policy, tmp_path / "out", config, lambda done, total, note="": told.append(done))
-    assert told[0] == 1
+    run_finetuning(
+        policy, tmp_path / "out", config, lambda done, total, note="": progress_calls.append(done)
+    )
+    assert progress_calls[0] == 1
 
 
 class Indifferent(Counting):
@@ -234,30 +241,31 @@ class Indifferent(Counting):
         return made._replace(reward=np.zeros_like(made.reward), terminated=made.terminated & False)
 
 
-def test_practice_that_teaches_nothing_is_stopped(policy, tmp_path):
+def test_a_run_without_signal_is_stopped(policy, tmp_path):
     still = replace(
-        DPPO, learning=replace(DPPO.learning, critic_rate=0.0, trace=0.0, actor_rate=0.0)
+        DPPO,
+        learning=replace(
+            DPPO.learning, critic_learning_rate=0.0, gae_lambda=0.0, actor_learning_rate=0.0
+        ),
     )
-    config = replace(SMALL, rollouts=20, practice=still)
+    config = replace(SMALL, rollouts=20, algorithm=still)
     with pytest.raises(
-        HandoffError, match="no weight of the policy has moved in the last 3 rollouts"
+        HandoffError, match="no weight of the policy has changed in the last 3 rollouts"
     ):
-        practised(policy, tmp_path / "out", config, env=Indifferent)
+        run_finetuning(policy, tmp_path / "out", config, env=Indifferent)
 
 
 def test_values_that_explode_stop_it(policy, tmp_path):
-    hasty = replace(DPPO, learning=replace(DPPO.learning, critic_rate=1e4))
-    config = replace(SMALL, rollouts=20, practice=hasty)
-    with pytest.raises(HandoffError, match=r"the values' loss is|the loss of rollout"):
-        practised(policy, tmp_path / "out", config)
+    hasty = replace(DPPO, learning=replace(DPPO.learning, critic_learning_rate=1e4))
+    config = replace(SMALL, rollouts=20, algorithm=hasty)
+    with pytest.raises(HandoffError, match=r"the value loss is|the loss of rollout"):
+        run_finetuning(policy, tmp_path / "out", config)
 
 
 def test_rl100_without_demonstrations_is_refused(policy, tmp_path):
-    with pytest.raises(
-        HandoffError, match="rl100 learns from demonstrations, too, and none were given"
-    ):
+    with pytest.raises(HandoffError, match="rl100 needs demonstrations, but demos is None"):
         finetune(
-            replace(SMALL, practice=RL100), policy, lambda: Counting(3), tmp_path / "out", quiet
+            replace(SMALL, algorithm=RL100), policy, lambda: Counting(3), tmp_path / "out", quiet
         )
 
 
@@ -271,4 +279,4 @@ def test_a_policy_that_does_not_denoise_is_refused(policy, tmp_path):
     module = BehaviourCloningPolicy(config, Shapes({"step": (0, 1), "seed": (1, 2)}, 1, None, {}))
     save_policy(policy, card_of(module), module.state_dict())
     with pytest.raises(HandoffError, match="expected a diffusion or flow policy"):
-        practised(policy, tmp_path / "out")
+        run_finetuning(policy, tmp_path / "out")

@@ -10,7 +10,7 @@ from torch import Tensor
 from policies.rl.generative.behaviour_model import (
     GenerativeActor,
     best_of,
-    executed,
+    executed_mask,
     repeated_noise,
     vp_grid,
     vp_schedule,
@@ -39,9 +39,9 @@ def silent(config: BehaviourConfig, horizon: int = 2, entries: int = 1) -> Gener
 
 def row(extra: dict[str, Tensor], rows: int = 2) -> Transitions:
     none = torch.zeros(rows)
-    seen = Observations(torch.zeros(rows, 3))
+    obs = Observations(torch.zeros(rows, 3))
     return Transitions(
-        seen, torch.zeros(rows, 2), none, none, seen, none.bool(), none.bool(), none, extra
+        obs, torch.zeros(rows, 2), none, none, obs, none.bool(), none.bool(), none, extra
     )
 
 
@@ -70,7 +70,7 @@ def test_the_noise_of_a_step_is_that_of_the_posterior() -> None:
     assert (vp_grid(10, 0.1, 20.0, eta=0.0).std_K == 0.0).all()
 
 
-def test_the_flows_loss_counts_executed_actions_alone() -> None:
+def test_the_loss_of_the_flow_counts_only_executed_actions() -> None:
     chunk_BD = torch.tensor([[0.5, -0.5], [1.0, 0.0]])
     valid_BH = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
     loss = silent(FLOW).loss(torch.zeros(2, 3), chunk_BD, valid_BH, drawn())
@@ -85,13 +85,13 @@ def test_the_diffusions_loss_is_the_distance_from_the_noise() -> None:
     assert loss.item() == pytest.approx(float(noise_BH.square().mean()), rel=1e-5)
 
 
-def test_a_flow_without_velocity_answers_its_noise() -> None:
+def test_a_flow_without_velocity_returns_its_noise() -> None:
     noise = torch.tensor([0.3, -0.7, 1.5, 0.0]).view(1, 2, 2, 1)
     chunk_BD = silent(FLOW).sample(torch.zeros(2, 3), noise)
     torch.testing.assert_close(chunk_BD, torch.tensor([[0.3, -0.7], [1.0, 0.0]]))
 
 
-def test_only_ddpm_draws_at_every_step() -> None:
+def test_only_ddpm_adds_noise_at_every_step() -> None:
     for config, count in (
         (FLOW, 1),
         (DIFFUSION, 11),
@@ -129,7 +129,7 @@ def test_best_of_takes_the_chunk_with_the_greatest_value() -> None:
     torch.testing.assert_close(best_BD, torch.tensor([[2.0, 3.0], [6.0, 7.0]]))
 
 
-def test_without_chance_every_row_has_the_same_noise() -> None:
+def test_without_a_generator_every_row_has_the_same_noise() -> None:
     actor = GenerativeActor(3, 2, 1, DIFFUSION)
     noise_LBHA = repeated_noise(actor, 2, 4, None)
     torch.testing.assert_close(noise_LBHA[:, :4], noise_LBHA[:, 4:])
@@ -137,12 +137,12 @@ def test_without_chance_every_row_has_the_same_noise() -> None:
     assert (noise_LBHA[:, 0] != noise_LBHA[:, 1]).all()
 
 
-def test_single_actions_are_all_executed_and_chunks_need_to_say() -> None:
-    torch.testing.assert_close(executed(row({}), 1), torch.ones(2, 1))
+def test_single_actions_are_all_executed_and_chunks_need_a_mask() -> None:
+    torch.testing.assert_close(executed_mask(row({}), 1), torch.ones(2, 1))
     valid_BH = torch.tensor([[True, True], [True, False]])
     torch.testing.assert_close(
-        executed(row({"valid_BH": valid_BH}), 2), torch.tensor([[1.0, 1.0], [1.0, 0.0]])
+        executed_mask(row({"valid_BH": valid_BH}), 2), torch.tensor([[1.0, 1.0], [1.0, 0.0]])
     )
     for extra, horizon in (({}, 2), ({"valid_BH": valid_BH}, 3), ({"valid_BH": valid_BH}, 1)):
         with pytest.raises(HandoffError, match="valid_BH"):
-            executed(row(extra), horizon)
+            executed_mask(row(extra), horizon)

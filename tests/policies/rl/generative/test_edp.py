@@ -36,8 +36,8 @@ def bandit(rows: int, number: int = 0) -> Transitions:
     rng = np.random.default_rng(number)
     action = torch.from_numpy(rng.choice(np.array([-0.6, 0.6], np.float32), size=rows))
     none, zero = torch.zeros(rows, dtype=torch.bool), torch.zeros(rows)
-    seen = Observations(torch.zeros(rows, 1))
-    return Transitions(seen, action[:, None], action, zero, seen, none, none, zero)
+    obs = Observations(torch.zeros(rows, 1))
+    return Transitions(obs, action[:, None], action, zero, obs, none, none, zero)
 
 
 def drawn(learner: Edp, rows: int = 200) -> np.ndarray:
@@ -68,7 +68,7 @@ def test_the_grid_over_the_cosine_schedule_is_that_of_ddpm():
         assert torch.allclose(getattr(ours, name).float(), getattr(theirs, name).float(), atol=1e-5)
 
 
-def test_few_steps_begin_at_pure_noise_and_end_clean_without_noise_of_their_own():
+def test_few_steps_go_from_pure_noise_to_a_clean_action_deterministically():
     grid = sampler_grid(noise_schedule(EdpConfig(levels=100)), 4)
     assert grid.timestep_K.tolist() == [99, 74, 49, 24]
     assert grid.next_sigma_K[-1] == 0.0
@@ -76,9 +76,7 @@ def test_few_steps_begin_at_pure_noise_and_end_clean_without_noise_of_their_own(
 
 
 def test_more_steps_than_levels_are_refused():
-    with pytest.raises(
-        HandoffError, match="11 steps of the sampler, expected 1 to the schedule's 10 levels"
-    ):
+    with pytest.raises(HandoffError, match="11 sampler steps, expected 1 to 10"):
         Edp(small(steps=11), SIZES)
 
 
@@ -96,29 +94,31 @@ class Oracle(DiffusionActor):
 
 @pytest.mark.parametrize("schedule", ["vp", "linear", "cosine"])
 @pytest.mark.parametrize("steps", [None, 3])
-def test_perfect_predictions_are_followed_to_the_clean_action(schedule: Any, steps: int | None):
+def test_perfect_predictions_lead_to_the_clean_action(schedule: Any, steps: int | None):
     config = small(schedule=schedule, steps=steps)
     learner = Edp(config, SIZES)
     noise = torch.randn(len(learner.grid) + 1, 50, 1, generator=torch.Generator().manual_seed(0))
-    action = learner.walk(Oracle(config), torch.zeros(50, 1), noise)
+    action = learner.sample(Oracle(config), torch.zeros(50, 1), noise)
     assert torch.allclose(action, torch.full((50, 1), 0.3), atol=1e-4)
 
 
-def test_a_perfect_prediction_is_guessed_in_one_step_from_any_level():
+def test_a_perfect_prediction_gives_the_clean_action_in_one_step_from_any_level():
     config = small()
     learner = Edp(config, SIZES)
     learner.networks.actor = Oracle(config)
-    guess = learner.guess(torch.zeros(64, 1), torch.full((64, 1), 0.3))
-    assert torch.allclose(guess.clean_BA, torch.full((64, 1), 0.3), atol=1e-4)
-    assert guess.loss.item() == pytest.approx(0.0, abs=1e-8)
+    prediction = learner.predict_clean(torch.zeros(64, 1), torch.full((64, 1), 0.3))
+    assert torch.allclose(prediction.clean_BA, torch.full((64, 1), 0.3), atol=1e-4)
+    assert prediction.loss.item() == pytest.approx(0.0, abs=1e-8)
 
 
-def test_guesses_stay_within_the_actions_bounds():
+def test_one_step_predictions_stay_within_the_action_bounds():
     learner = Edp(small(), SIZES)
-    assert learner.guess(torch.zeros(256, 1), torch.ones(256, 1)).clean_BA.abs().max() <= 1.0
+    assert (
+        learner.predict_clean(torch.zeros(256, 1), torch.ones(256, 1)).clean_BA.abs().max() <= 1.0
+    )
 
 
-def test_the_descent_does_not_depend_on_the_size_of_the_rewards():
+def test_the_q_loss_does_not_depend_on_the_scale_of_the_rewards():
     one = Edp(small(), SIZES)
     many = Edp(small(), SIZES)
     with torch.no_grad():
@@ -128,7 +128,7 @@ def test_the_descent_does_not_depend_on_the_size_of_the_rewards():
     for learner in (one, many):
         learner._generator.manual_seed(0)
         action = torch.linspace(-0.9, 0.9, 8)[:, None].requires_grad_()
-        slopes.append(torch.autograd.grad(learner.descent(features, action), action)[0])
+        slopes.append(torch.autograd.grad(learner.q_loss(features, action), action)[0])
     assert torch.allclose(slopes[0], slopes[1], rtol=1e-4)
     assert slopes[0].abs().max() > 0.0
 
@@ -142,7 +142,7 @@ def test_the_actors_loss_leaves_no_gradient_in_the_critics():
 
 
 @pytest.mark.parametrize("objective", ["td3", "crr", "iql"])
-def test_q_draws_the_actor_to_what_pays(objective: Any):
+def test_q_moves_the_actor_to_actions_with_high_rewards(objective: Any):
     learner = Edp(
         small(objective=objective, inverse_temperature=5.0, candidates=1, steps=5, tau=0.05), SIZES
     )
@@ -160,7 +160,7 @@ def test_without_q_both_kinds_of_action_are_cloned():
     assert 0.3 < (actions > 0.0).mean() < 0.7
 
 
-def test_acting_takes_the_candidate_that_q_likes_best():
+def test_acting_selects_the_candidate_with_the_greatest_q():
     learner = Edp(small(candidates=1), SIZES)
     observation = np.zeros((100, 1), np.float32)
     with torch.no_grad():
@@ -179,14 +179,14 @@ def test_acting_takes_the_candidate_that_q_likes_best():
     assert one + 0.05 < some < best - 0.05
 
 
-def test_without_chance_equal_observations_get_equal_actions():
+def test_without_an_rng_equal_observations_get_equal_actions():
     learner = Edp(small(), SIZES)
     first = learner.act(np.array([[0.0], [1.0], [0.0]], np.float32))
     assert first[0] == pytest.approx(first[2], abs=1e-6)
     assert first[0] == pytest.approx(learner.act(np.zeros((1, 1), np.float32))[0], abs=1e-6)
 
 
-def test_the_target_policy_is_the_policy_until_it_begins_to_follow():
+def test_the_target_policy_is_a_copy_of_the_policy_before_polyak_averaging():
     learner = Edp(small(target_policy_after=2, target_policy_every=2, tau=0.5), SIZES)
     gaps = []
     for number in range(4):
@@ -199,7 +199,7 @@ def test_the_target_policy_is_the_policy_until_it_begins_to_follow():
 
 
 @pytest.mark.parametrize("objective", ["td3", "crr", "iql"])
-def test_a_learner_that_was_saved_goes_on_bit_by_bit(objective: Any):
+def test_a_restored_learner_continues_bit_for_bit(objective: Any):
     config = small(objective=objective)
     whole, first, second = (Edp(config, SIZES, 3) for _ in range(3))
     for number in range(4):

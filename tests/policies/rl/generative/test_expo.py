@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from policies.rl.generative.config import BehaviourConfig, ExpoConfig
-from policies.rl.generative.expo import Expo, edit_target_entropy, edited, scaled
+from policies.rl.generative.expo import Expo, apply_edit, edit_target_entropy, scaled_edit
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import GripperConfig, SacConfig
-from policies.rl.off_policy.tanh_gaussian import Draw, tanh_normal_log_prob
+from policies.rl.off_policy.tanh_gaussian import ActionSample, tanh_normal_log_prob
 from policies.rl.replay.transitions import Observations, Sizes, Transitions
 from robots.errors import HandoffError
 
@@ -53,18 +53,18 @@ def weights(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 def test_the_density_of_an_edit_integrates_to_one() -> None:
     beta, mean, log_std = 0.3, 0.2, math.log(0.6)
     raw = torch.linspace(-6.0, 6.0, 20001)[:, None]
-    draw = Draw(
+    sample = ActionSample(
         torch.tanh(raw),
         tanh_normal_log_prob((raw - mean) / 0.6, torch.full_like(raw, log_std), raw),
     )
-    edit = scaled(draw, beta)
+    edit = scaled_edit(sample, beta)
     assert float(torch.trapezoid(edit.log_prob_B.exp(), edit.action_BA[:, 0])) == pytest.approx(
         1.0, abs=1e-3
     )
 
 
-def test_scaling_by_beta_takes_the_log_of_beta_per_entry_off() -> None:
-    edit = scaled(Draw(torch.tensor([[0.5, -1.0, 0.0]]), torch.tensor([1.0])), 0.1)
+def test_scaling_by_beta_subtracts_the_log_of_beta_per_entry() -> None:
+    edit = scaled_edit(ActionSample(torch.tensor([[0.5, -1.0, 0.0]]), torch.tensor([1.0])), 0.1)
     torch.testing.assert_close(edit.action_BA, torch.tensor([[0.05, -0.1, 0.0]]))
     assert float(edit.log_prob_B) == pytest.approx(1.0 + 3 * 2.302585)
 
@@ -86,11 +86,11 @@ def test_edits_stay_within_beta_and_actions_within_one() -> None:
     assert 0.0 < float(distance.max()) <= 0.2 + 1e-6
     assert float(candidate_BNA.abs().max()) <= 1.0
     torch.testing.assert_close(
-        edited(torch.tensor([0.9, -0.5]), torch.tensor([0.2, 0.2])), torch.tensor([1.0, -0.3])
+        apply_edit(torch.tensor([0.9, -0.5]), torch.tensor([0.2, 0.2])), torch.tensor([1.0, -0.3])
     )
 
 
-def test_without_edits_the_base_alone_is_asked() -> None:
+def test_without_edits_only_base_samples_are_candidates() -> None:
     assert learner(replace(CONFIG, edits=False)).candidates(torch.randn(5, 3), 3, None).shape == (
         5,
         3,
@@ -98,7 +98,7 @@ def test_without_edits_the_base_alone_is_asked() -> None:
     )
 
 
-def test_acting_takes_the_candidate_that_all_critics_together_prefer() -> None:
+def test_acting_selects_the_candidate_with_the_greatest_mean_value() -> None:
     expo, vector_NO = learner(), np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
     action_NA = expo.act(vector_NO)
     features = torch.from_numpy(vector_NO)
@@ -113,7 +113,7 @@ def test_acting_takes_the_candidate_that_all_critics_together_prefer() -> None:
         )
 
 
-def test_acting_repeats_itself_without_chance_and_does_not_with() -> None:
+def test_acting_is_deterministic_only_without_an_rng() -> None:
     expo, vector_NO = learner(), np.zeros((4, 3), np.float32)
     np.testing.assert_array_equal(expo.act(vector_NO), expo.act(vector_NO))
     np.testing.assert_allclose(expo.act(vector_NO)[0], expo.act(vector_NO)[3], atol=1e-6)
@@ -122,13 +122,13 @@ def test_acting_repeats_itself_without_chance_and_does_not_with() -> None:
     assert len(np.unique(drawn[:, 0])) == 4
 
 
-def test_the_target_is_the_greatest_of_the_candidates_least_of_two_values() -> None:
+def test_the_target_is_the_maximum_over_candidates_of_the_minimum_of_two_values() -> None:
     expo, features, candidate_BNA = learner(), torch.randn(5, 3), torch.randn(5, 6, 2).tanh()
     torch.nn.init.normal_(
         expo.networks.critic_target.biases[-1], generator=torch.Generator().manual_seed(1)
     )
     expo._generator.manual_seed(3)
-    value_B, best_B = expo.greatest_value(features, candidate_BNA)
+    value_B, best_B = expo.target_value(features, candidate_BNA)
     pair = torch.randperm(4, generator=torch.Generator().manual_seed(3))[:2]
     for row in range(5):
         inputs = torch.cat([features[row].expand(6, 3), candidate_BNA[row]], dim=1)
@@ -140,7 +140,7 @@ def test_the_target_is_the_greatest_of_the_candidates_least_of_two_values() -> N
 def test_the_policy_backup_values_one_edited_sample() -> None:
     expo = learner(replace(CONFIG, backup="policy", sac=replace(CONFIG.sac, subset=None)))
     features, candidate_BNA = torch.randn(5, 3), torch.randn(5, 2, 2).tanh()
-    value_B, _ = expo.greatest_value(features, candidate_BNA)
+    value_B, _ = expo.target_value(features, candidate_BNA)
     with torch.no_grad():
         value_EB = expo.networks.critic_target(torch.cat([features, candidate_BNA[:, 1]], dim=1))[
             ..., 0
@@ -148,25 +148,25 @@ def test_the_policy_backup_values_one_edited_sample() -> None:
     torch.testing.assert_close(value_B, value_EB.amin(dim=0))
 
 
-def test_an_update_of_one_minibatch_aims_at_the_next_value() -> None:
+def test_an_update_of_one_minibatch_uses_the_next_value_as_target() -> None:
     expo, data = learner(), batch()
     target = expo.update([data])["target"]
     again = learner()
     again._reseed()
-    value_B = again.next_value(data.next_seen.vector_BO)
+    value_B = again.next_value(data.next_obs.vector_BO)
     assert float(target) == pytest.approx(float((1.0 + 0.9 * value_B).mean()), rel=1e-5)
 
 
-def test_a_critic_step_aims_at_reward_and_discounted_greatest_value() -> None:
+def test_the_critic_target_is_reward_plus_discounted_target_value() -> None:
     expo = learner(replace(CONFIG, sac=replace(CONFIG.sac, subset=None)))
     data = batch()
     candidate_BNA = torch.randn(6, 6, 2).tanh()
-    value_B, _ = expo.greatest_value(data.next_seen.vector_BO, candidate_BNA)
-    metrics = expo._critic_step(data, data.next_seen.vector_BO, candidate_BNA)
+    value_B, _ = expo.target_value(data.next_obs.vector_BO, candidate_BNA)
+    metrics = expo._critic_step(data, data.next_obs.vector_BO, candidate_BNA)
     assert float(metrics["target"]) == pytest.approx(float((1.0 + 0.9 * value_B).mean()), rel=1e-5)
 
 
-def test_the_base_never_learns_of_rewards() -> None:
+def test_rewards_do_not_change_the_base_policy() -> None:
     poor, rich = learner(), learner()
     for number in range(3):
         poor.update([batch(number, reward=0.0)])
@@ -177,7 +177,7 @@ def test_the_base_never_learns_of_rewards() -> None:
     assert not torch.equal(first, second)
 
 
-def test_the_edit_climbs_the_critics() -> None:
+def test_the_edit_increases_the_critics_value() -> None:
     expo = learner(
         replace(CONFIG, sac=replace(CONFIG.sac, init_temperature=1e-6, actor_learning_rate=3e-3))
     )
@@ -185,12 +185,12 @@ def test_the_edit_climbs_the_critics() -> None:
 
     def gain() -> float:
         generator = torch.Generator().manual_seed(0)
-        base_BA = expo.base.sample(data.seen.vector_BO, expo.base.noise(64, generator))
+        base_BA = expo.base.sample(data.obs.vector_BO, expo.base.noise(64, generator))
         with torch.no_grad():
-            edit = expo.edit(data.seen.vector_BO, base_BA, None).action_BA
+            edit = expo.edit(data.obs.vector_BO, base_BA, None).action_BA
             after, before = (
-                expo.networks.critic(torch.cat([data.seen.vector_BO, action], dim=1)).mean()
-                for action in (edited(base_BA, edit), base_BA)
+                expo.networks.critic(torch.cat([data.obs.vector_BO, action], dim=1)).mean()
+                for action in (apply_edit(base_BA, edit), base_BA)
             )
         return float(after - before)
 
@@ -200,7 +200,7 @@ def test_the_edit_climbs_the_critics() -> None:
     assert gain() > max(before, 0.0) + 0.01
 
 
-def test_a_resumed_run_goes_on_bit_by_bit() -> None:
+def test_a_resumed_run_continues_bit_for_bit() -> None:
     straight, first = learner(), learner()
     for number in range(4):
         straight.update([batch(number), batch(number + 10)])
@@ -214,7 +214,7 @@ def test_a_resumed_run_goes_on_bit_by_bit() -> None:
         assert torch.equal(one, other)
 
 
-def test_imitation_moves_the_base_alone() -> None:
+def test_imitation_updates_only_the_base_policy() -> None:
     expo = learner()
     before = {
         name: parameter.detach().clone() for name, parameter in expo.networks.named_parameters()
@@ -229,7 +229,7 @@ def test_imitation_moves_the_base_alone() -> None:
     assert all(name.startswith("base.") for name in moved)
 
 
-def test_options_without_meaning_are_refused() -> None:
+def test_unsupported_options_are_refused() -> None:
     for sac, name in (
         (replace(CONFIG.sac, gripper=GripperConfig()), "gripper"),
         (replace(CONFIG.sac, backup_entropy=True), "backup_entropy"),

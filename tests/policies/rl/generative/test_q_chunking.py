@@ -1,5 +1,5 @@
 """Q-chunking: targets of chunks, the choice among chunks, the one-step actor, and chunks carried
-out in worlds."""
+out in environments."""
 
 from dataclasses import replace
 
@@ -93,7 +93,7 @@ def test_a_chunk_over_the_end_trains_no_critic() -> None:
     assert float(first["critic"]) == pytest.approx(float(second["critic"]), rel=1e-6)
 
 
-def test_the_target_values_the_policys_chunk_by_the_mean_of_the_slow_critics() -> None:
+def test_the_target_values_the_policys_chunk_by_the_mean_of_the_target_critics() -> None:
     qc, data = learner(), batch()
     torch.nn.init.normal_(
         qc.networks.critic_target.biases[-1], generator=torch.Generator().manual_seed(1)
@@ -101,15 +101,15 @@ def test_the_target_values_the_policys_chunk_by_the_mean_of_the_slow_critics() -
     qc._generator.manual_seed(0)
     _, metrics = qc.losses(data)
     qc._generator.manual_seed(0)
-    chunk_BD = qc.chunk(data.next_seen.vector_BO, qc._generator)
+    chunk_BD = qc.chunk(data.next_obs.vector_BO, qc._generator)
     with torch.no_grad():
-        value_B = qc.networks.critic_target(torch.cat([data.next_seen.vector_BO, chunk_BD], dim=1))[
+        value_B = qc.networks.critic_target(torch.cat([data.next_obs.vector_BO, chunk_BD], dim=1))[
             ..., 0
         ].mean(dim=0)
     assert float(metrics["target"]) == pytest.approx(float((1.0 + 0.81 * value_B).mean()), rel=1e-5)
 
 
-def test_the_best_of_the_behaviours_chunks_is_taken() -> None:
+def test_the_best_chunk_of_the_behaviour_model_is_selected() -> None:
     qc, features = learner(), torch.randn(5, 1)
     chunk_BD = qc.chunk(features, torch.Generator().manual_seed(0))
     behaviour = qc.networks.behaviour
@@ -123,7 +123,7 @@ def test_the_best_of_the_behaviours_chunks_is_taken() -> None:
         torch.testing.assert_close(chunk_BD[row], sample_BND[row, int(np.argmax(values))])
 
 
-def test_one_sample_of_single_actions_is_the_behaviour_itself() -> None:
+def test_one_sample_of_single_actions_is_the_behaviour_model_itself() -> None:
     qc = learner(replace(CONFIG, horizon=1, samples=1))
     vector_NO = np.random.default_rng(0).standard_normal((6, 1)).astype(np.float32)
     action_NA = qc.act(vector_NO, np.random.default_rng(1))
@@ -135,7 +135,7 @@ def test_one_sample_of_single_actions_is_the_behaviour_itself() -> None:
     np.testing.assert_array_equal(action_NA, expected)
 
 
-def test_acting_repeats_itself_without_chance() -> None:
+def test_acting_is_deterministic_without_an_rng() -> None:
     vector_NO = np.zeros((3, 1), np.float32)
     for config in (CONFIG, ONE_STEP):
         qc = learner(config)
@@ -144,7 +144,7 @@ def test_acting_repeats_itself_without_chance() -> None:
         assert len(np.unique(qc.act(vector_NO, np.random.default_rng(0))[:, 0])) > 1
 
 
-def test_the_one_step_actor_is_told_off_for_its_distance_and_rewarded_by_value() -> None:
+def test_the_one_step_loss_is_the_weighted_distance_minus_the_value() -> None:
     qc, features = learner(replace(ONE_STEP, distillation=10.0)), torch.randn(6, 1)
     net = qc.networks
     assert net.one_step is not None
@@ -168,7 +168,7 @@ def test_the_one_step_actor_is_told_off_for_its_distance_and_rewarded_by_value()
 
 
 @pytest.mark.parametrize("config", [CONFIG, ONE_STEP])
-def test_a_resumed_run_goes_on_bit_by_bit(config: QChunkingConfig) -> None:
+def test_a_resumed_run_continues_bit_for_bit(config: QChunkingConfig) -> None:
     straight, first, resumed = learner(config), learner(config), learner(config)
     for number in range(4):
         straight.update([batch(number)])
@@ -183,7 +183,7 @@ def test_a_resumed_run_goes_on_bit_by_bit(config: QChunkingConfig) -> None:
         assert torch.equal(one, other)
 
 
-def test_imitation_moves_the_behaviour_alone() -> None:
+def test_imitation_updates_only_the_behaviour_model() -> None:
     qc = learner(ONE_STEP)
     before = {
         name: parameter.detach().clone() for name, parameter in qc.networks.named_parameters()
@@ -198,7 +198,7 @@ def test_imitation_moves_the_behaviour_alone() -> None:
     assert all(name.startswith("behaviour.") for name in moved)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_chunks_of_another_size_and_stochastic_samplers_are_refused() -> None:
     with pytest.raises(HandoffError, match="do not divide"):
         QChunking(CONFIG, Sizes(observation=1, action=3))
     with pytest.raises(HandoffError, match="eta"):
@@ -208,58 +208,58 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 class Counting:
-    """Chunks of three actions: world * 100 + 10 * (how many chunks it had) + place."""
+    """Chunks of three actions: environment * 100 + 10 * (how many chunks it had) + place."""
 
     def __init__(self) -> None:
-        self.asked: list[list[int]] = []
+        self.requested: list[list[int]] = []
         self.given = [0, 0]
 
-    def __call__(self, vector_MO: np.ndarray, draw: np.random.Generator | None) -> np.ndarray:
-        worlds = [int(world) for world in vector_MO[:, 0]]
-        self.asked.append(worlds)
-        for world in worlds:
-            self.given[world] += 1
+    def __call__(self, vector_MO: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
+        env = [int(env_id) for env_id in vector_MO[:, 0]]
+        self.requested.append(env)
+        for env_id in env:
+            self.given[env_id] += 1
         return np.array(
             [
-                [100 * world + 10 * self.given[world] + place for place in range(3)]
-                for world in worlds
+                [100 * env_id + 10 * self.given[env_id] + place for place in range(3)]
+                for env_id in env
             ]
         )
 
 
-WORLDS = np.array([[0.0], [1.0]])
+NUM_ENVS = np.array([[0.0], [1.0]])
 
 
-def test_a_world_that_ends_within_a_chunk_gets_a_new_one_and_others_go_on() -> None:
+def test_an_environment_that_ends_within_a_chunk_gets_a_new_one_and_others_continue() -> None:
     chunks = Counting()
-    loop, seen = OpenLoop(chunks, 2, 3), []
+    loop, obs = OpenLoop(chunks, 2, 3), []
     for step in range(5):
-        seen.append(loop.act(WORLDS)[:, 0].tolist())
-        loop.ended(np.array([False, step == 1]))
-    assert seen == [[10, 110], [11, 111], [12, 120], [20, 121], [21, 122]]
-    assert chunks.asked == [[0, 1], [1], [0]]
+        obs.append(loop.act(NUM_ENVS)[:, 0].tolist())
+        loop.reset(np.array([False, step == 1]))
+    assert obs == [[10, 110], [11, 111], [12, 120], [20, 121], [21, 122]]
+    assert chunks.requested == [[0, 1], [1], [0]]
 
 
-def test_chunks_of_one_action_look_at_every_step() -> None:
-    asked = []
+def test_chunks_of_one_action_call_the_policy_at_every_step() -> None:
+    requested = []
     loop = OpenLoop(
-        lambda vector, draw: asked.append(len(vector)) or np.zeros((len(vector), 2)), 2, 1
+        lambda vector, rng: requested.append(len(vector)) or np.zeros((len(vector), 2)), 2, 1
     )
     for _ in range(3):
-        assert loop.act(WORLDS).shape == (2, 2)
-    assert asked == [2, 2, 2]
+        assert loop.act(NUM_ENVS).shape == (2, 2)
+    assert requested == [2, 2, 2]
 
 
-def test_a_saved_loop_goes_on_within_its_chunk() -> None:
+def test_a_restored_loop_continues_within_its_chunk() -> None:
     loop = OpenLoop(Counting(), 2, 3)
-    loop.act(WORLDS)
+    loop.act(NUM_ENVS)
     resumed = OpenLoop(Counting(), 2, 3)
     resumed.load_state_dict(loop.state_dict())
-    np.testing.assert_array_equal(resumed.act(WORLDS), loop.act(WORLDS))
+    np.testing.assert_array_equal(resumed.act(NUM_ENVS), loop.act(NUM_ENVS))
 
 
-def test_a_loop_refuses_other_worlds_and_other_chunks() -> None:
-    with pytest.raises(HandoffError, match="1 observations for 2 worlds"):
-        OpenLoop(Counting(), 2, 3).act(WORLDS[:1])
+def test_a_loop_refuses_other_environments_and_other_chunks() -> None:
+    with pytest.raises(HandoffError, match="1 observations for 2 environments"):
+        OpenLoop(Counting(), 2, 3).act(NUM_ENVS[:1])
     with pytest.raises(HandoffError, match="do not divide"):
-        OpenLoop(Counting(), 2, 2).act(WORLDS)
+        OpenLoop(Counting(), 2, 2).act(NUM_ENVS)

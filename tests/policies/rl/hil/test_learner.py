@@ -1,5 +1,4 @@
-"""The learner's process, without its death: what it takes, refuses, publishes, saves and
-resumes."""
+"""Tests the learner process without kills: messages, publication, checkpoints and resuming."""
 
 from __future__ import annotations
 
@@ -14,31 +13,48 @@ from websockets.sync.connection import Connection
 
 from policies.rl.actor_export import sac_actor
 from policies.rl.hil.config import LearnerConfig, RlifConfig
-from policies.rl.hil.inbox import Ledger
-from policies.rl.hil.learner import Training, run_learner
+from policies.rl.hil.learner import LearnerTraining, run_learner
+from policies.rl.hil.message_log import SequenceTracker
 from policies.rl.hil.rlif import InterventionReward
 from robots.errors import HandoffError
-from robots.wire.learner import Hello, Message, Parameters, Pause, Sent, Taken, decode, encode
+from robots.wire.learner import (
+    Acknowledgement,
+    Hello,
+    JournalEntry,
+    Message,
+    Parameters,
+    Pause,
+    decode,
+    encode,
+)
 from robots.wire.steps import plain_steps
 from tests.policies.rl.training import LONG, ONLINE, TOKEN, Serving, buffers, loaded, sac
 
 JOURNAL = "00000000000000aa"
 
 
-def entry(number: int, rows: int = 3, journal: str = JOURNAL) -> Sent:
+def entry(number: int, rows: int = 3, journal: str = JOURNAL) -> JournalEntry:
     """Steps number 3 n to 3 n + 2 of episodes of 12; a person acts at every fourth."""
     step = np.arange(rows * number, rows * number + rows)
-    seen = np.random.default_rng(number).uniform(-0.5, 0.5, (rows, 7))
+    observation = np.random.default_rng(number).uniform(-0.5, 0.5, (rows, 7))
     last, persons = step % 12 == 11, step % 4 == 3
     still, none = np.zeros((rows, 3)), np.zeros(rows)
     steps = plain_steps(
-        step // 12, step % 12, seen, still, last, seen + 0.01, last, none, intervention=persons
+        step // 12,
+        step % 12,
+        observation,
+        still,
+        last,
+        observation + 0.01,
+        last,
+        none,
+        intervention=persons,
     )
-    return Sent(journal, number, steps)
+    return JournalEntry(journal, number, steps)
 
 
 def ask(connection: Connection, message: Message | bytes | str) -> Message | str:
-    """The next answer that is no news."""
+    """Next answer other than parameters and pauses."""
     connection.send(message if isinstance(message, bytes | str) else encode(message))
     while True:
         frame = connection.recv(timeout=LONG)
@@ -62,21 +78,21 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
         yield running
 
 
-def test_resent_entries_are_taken_once_and_those_that_come_too_early_not_at_all(
+def test_resent_entries_are_applied_once_and_entries_after_a_gap_are_refused(
     serving: Serving,
 ) -> None:
     with connected(serving) as connection:
-        assert ask(connection, Hello(JOURNAL, 0)) == Taken(-1)
+        assert ask(connection, Hello(JOURNAL, 0)) == Acknowledgement(-1)
         for number, taken in ((0, 0), (1, 1), (1, 1), (0, 1), (2, 2), (2, 2)):
-            assert ask(connection, entry(number)) == Taken(taken)
+            assert ask(connection, entry(number)) == Acknowledgement(taken)
         assert (
             ask(connection, entry(4))
-            == "steps: entry 4 of journal 00000000000000aa, expected 3. Were some dropped?"
+            == "steps: entry 4 of journal 00000000000000aa, expected 3. Were entries dropped?"
         )
     with connected(serving) as again:
-        assert ask(again, Hello(JOURNAL, 0)) == Taken(2)
+        assert ask(again, Hello(JOURNAL, 0)) == Acknowledgement(2)
         for number, taken in ((3, 3), (2, 3), (4, 4)):
-            assert ask(again, entry(number)) == Taken(taken)
+            assert ask(again, entry(number)) == Acknowledgement(taken)
     serving.stop()
     replay = loaded(serving.folder)
     assert (12 * replay["episode"] + replay["number"]).tolist() == list(range(15))
@@ -86,13 +102,13 @@ def test_what_is_acknowledged_is_in_the_log_already(serving: Serving) -> None:
     with connected(serving) as connection:
         ask(connection, Hello(JOURNAL, 0))
         frame = encode(entry(0))
-        assert ask(connection, frame) == Taken(0)
+        assert ask(connection, frame) == Acknowledgement(0)
         assert frame in b"".join(
             file.read_bytes() for file in (serving.folder / "received").glob("*.log")
         )
 
 
-def test_who_has_not_the_token_is_refused(serving: Serving) -> None:
+def test_a_client_without_the_token_is_refused(serving: Serving) -> None:
     for token in ("token-of-the-testt", "", "x" * 5000):
         with pytest.raises(InvalidStatus, match="401"):
             connected(serving, token)
@@ -100,9 +116,14 @@ def test_who_has_not_the_token_is_refused(serving: Serving) -> None:
         connect(f"ws://127.0.0.1:{serving.port}", compression=None, proxy=None)
 
 
-def test_garbage_is_answered_in_text_and_the_server_goes_on(serving: Serving) -> None:
+def test_garbage_is_answered_in_text_and_the_server_continues(serving: Serving) -> None:
     rng = np.random.default_rng(0)
-    sound = [encode(Hello(JOURNAL, 0)), encode(entry(0)), encode(Taken(3)), encode(Pause(True))]
+    sound = [
+        encode(Hello(JOURNAL, 0)),
+        encode(entry(0)),
+        encode(Acknowledgement(3)),
+        encode(Pause(True)),
+    ]
     complaints = 0
     with connected(serving) as connection:
         assert isinstance(ask(connection, "text"), str)
@@ -112,8 +133,8 @@ def test_garbage_is_answered_in_text_and_the_server_goes_on(serving: Serving) ->
             frame[begin : begin + 4] = rng.bytes(int(rng.integers(0, 9)))
             complaints += isinstance(ask(connection, bytes(frame)), str)
         assert complaints > 200
-        assert ask(connection, Hello("00000000000000bb", 0)) == Taken(-1)
-        assert ask(connection, entry(0, journal="00000000000000bb")) == Taken(0)
+        assert ask(connection, Hello("00000000000000bb", 0)) == Acknowledgement(-1)
+        assert ask(connection, entry(0, journal="00000000000000bb")) == Acknowledgement(0)
 
 
 def test_steps_of_another_task_are_refused(serving: Serving) -> None:
@@ -121,9 +142,10 @@ def test_steps_of_another_task_are_refused(serving: Serving) -> None:
     other = plain_steps(none, none, four, four, none, four, none, none)
     with connected(serving) as connection:
         ask(connection, Hello(JOURNAL, 0))
-        answer = ask(connection, Sent(JOURNAL, 0, other))
+        answer = ask(connection, JournalEntry(JOURNAL, 0, other))
     assert answer == (
-        "steps: 4 observed entries, 4 of an action and pictures (), expected 7, 3 and (). Is this actor another task's?"
+        "steps: 4 observation entries, 4 action entries and images (), expected 7, 3 and (). Does this "
+        "actor run another task?"
     )
 
 
@@ -133,7 +155,7 @@ def test_an_actor_is_sent_the_newest_parameters_and_pauses(tmp_path: Path) -> No
         connected(serving) as connection,
     ):
         connection.send(encode(Hello(JOURNAL, 0)))
-        assert decode(connection.recv(timeout=LONG)) == Taken(-1)
+        assert decode(connection.recv(timeout=LONG)) == Acknowledgement(-1)
         first = decode(connection.recv(timeout=LONG))
         assert isinstance(first, Parameters)
         assert first.version == 10**9
@@ -144,56 +166,58 @@ def test_an_actor_is_sent_the_newest_parameters_and_pauses(tmp_path: Path) -> No
             connection.send(encode(entry(number)))
         # 18 steps, of which 10 come before the first update, allow 16 updates; published are every
         # fifth.
-        seen: list[Message] = []
-        while not (seen and isinstance(seen[-1], Parameters) and seen[-1].version == 10**9 + 15):
-            seen.append(decode(connection.recv(timeout=LONG)))
-        while Pause(True) not in seen:
-            seen.append(decode(connection.recv(timeout=LONG)))
-    versions = [one.version - 10**9 for one in seen if isinstance(one, Parameters)]
+        received: list[Message] = []
+        while not (
+            received and isinstance(received[-1], Parameters) and received[-1].version == 10**9 + 15
+        ):
+            received.append(decode(connection.recv(timeout=LONG)))
+        while Pause(True) not in received:
+            received.append(decode(connection.recv(timeout=LONG)))
+    versions = [one.version - 10**9 for one in received if isinstance(one, Parameters)]
     assert versions == sorted(versions)
     assert set(versions) <= {5, 10, 15}
 
 
-def training(folder: Path, **options) -> Training:
+def training(folder: Path, **options) -> LearnerTraining:
     replay, demos = buffers()
-    arguments = {"seed": 0, "publish": sac_actor, "rewrite": None, **options}
-    return Training(folder, sac(), replay, demos, ONLINE, LearnerConfig(), **arguments)
+    arguments = {"seed": 0, "publish": sac_actor, "relabel": None, **options}
+    return LearnerTraining(folder, sac(), replay, demos, ONLINE, LearnerConfig(), **arguments)
 
 
-def give(one: Training, *numbers: int) -> None:
-    if JOURNAL not in one.inbox._ledger.taken:
-        one.inbox.put(encode(Hello(JOURNAL, 0)), Hello(JOURNAL, 0))
+def give(one: LearnerTraining, *numbers: int) -> None:
+    if JOURNAL not in one.message_log._sequences.taken:
+        one.message_log.put(encode(Hello(JOURNAL, 0)), Hello(JOURNAL, 0))
     for number in numbers:
-        one.inbox.put(encode(entry(number)), entry(number))
+        one.message_log.put(encode(entry(number)), entry(number))
     one.receive()
 
 
-def weights(one: Training) -> dict[str, np.ndarray]:
+def weights(one: LearnerTraining) -> dict[str, np.ndarray]:
     state = one.learner.state_dict()["networks"]
     return {name: tensor.numpy().copy() for name, tensor in state.items()}
 
 
-def columns(one: Training, name: str = "replay") -> dict[str, list]:
+def columns(one: LearnerTraining, name: str = "replay") -> dict[str, list]:
     buffer = one.buffers[name]
     return {name: column[: len(buffer)].tolist() for name, column in buffer.columns.items()}
 
 
-def test_a_resumed_training_goes_on_bit_by_bit(tmp_path: Path) -> None:
+def test_a_resumed_training_continues_bit_for_bit(tmp_path: Path) -> None:
     whole, broken = (training(tmp_path / name) for name in ("whole", "broken"))
     for one in (whole, broken):
         give(one, 0, 1, 2, 3, 4)
         for _ in range(3):
             one.update()
     broken.checkpoint()
-    broken.update()  # lost, and made again
-    broken.inbox.close()
+    broken.update()  # lost, and repeated
+    broken.message_log.close()
     resumed = training(tmp_path / "broken")
     assert (resumed.updates, resumed.starts) == (3, 2)
     for one in (whole, resumed):
         give(one, 5)
         for _ in range(3):
             one.update()
-        one.inbox.close()
+        one.message_log.close()
     assert resumed.counters == whole.counters
     assert columns(resumed) == columns(whole)
     assert columns(resumed, "demos") == columns(whole, "demos")
@@ -202,7 +226,7 @@ def test_a_resumed_training_goes_on_bit_by_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("saved", [(), ("replay",), ("replay", "demos")])
-def test_a_crash_between_the_parts_of_a_checkpoint_doubles_nothing(
+def test_a_crash_between_the_parts_of_a_checkpoint_duplicates_no_steps(
     tmp_path: Path, saved: tuple[str, ...]
 ) -> None:
     first = training(tmp_path)
@@ -211,57 +235,57 @@ def test_a_crash_between_the_parts_of_a_checkpoint_doubles_nothing(
     give(first, 2, 3, 4)
     for name in saved:
         first.buffers[name].save(tmp_path / name)
-    first.inbox.close()
+    first.message_log.close()
     second = training(tmp_path)
     assert columns(second) == columns(first)
     assert columns(second, "demos") == columns(first, "demos")
     assert second.counters == first.counters
     give(second, 5)
     assert columns(second)["number"] == [*range(12), *range(6)]
-    second.inbox.close()
+    second.message_log.close()
 
 
 def test_a_crash_before_the_first_checkpoint_loses_nothing(tmp_path: Path) -> None:
     first = training(tmp_path)
     give(first, 0, 1)
-    first.inbox.close()
+    first.message_log.close()
     second = training(tmp_path)
     assert columns(second) == columns(first)
     assert len(second.buffers["demos"]) == len(first.buffers["demos"])
-    second.inbox.close()
+    second.message_log.close()
 
 
-def test_the_log_is_dropped_behind_a_checkpoint_and_its_numbers_go_on(tmp_path: Path) -> None:
+def test_a_checkpoint_truncates_the_log_and_its_numbers_continue(tmp_path: Path) -> None:
     replay, demos = buffers()
     config = LearnerConfig(log_bytes=1)
-    one = Training(
-        tmp_path, sac(), replay, demos, ONLINE, config, seed=0, publish=sac_actor, rewrite=None
+    one = LearnerTraining(
+        tmp_path, sac(), replay, demos, ONLINE, config, seed=0, publish=sac_actor, relabel=None
     )
     give(one, 0, 1, 2)
     assert len(list((tmp_path / "received").glob("*.log"))) == 4
     one.checkpoint()
     assert [file.name for file in (tmp_path / "received").glob("*.log")] == [f"{3:020d}.log"]
-    one.inbox.close()
+    one.message_log.close()
     again = training(tmp_path)
-    assert again.inbox.put(encode(entry(2)), entry(2)) == 2
-    assert again.inbox.put(encode(entry(3)), entry(3)) == 3
+    assert again.message_log.put(encode(entry(2)), entry(2)) == 2
+    assert again.message_log.put(encode(entry(3)), entry(3)) == 3
     again.receive()
     assert columns(again)["number"] == list(range(12))
-    again.inbox.close()
+    again.message_log.close()
 
 
 def test_rewards_of_rlif_survive_a_crash(tmp_path: Path) -> None:
     """A person steps in at every fourth step, so the steps before them have reward -1; the last one
     waits."""
-    first = training(tmp_path, rewrite=InterventionReward(RlifConfig()))
+    first = training(tmp_path, relabel=InterventionReward(RlifConfig()))
     give(first, 0)
     first.checkpoint()
     give(first, 1)
-    first.inbox.close()
-    second = training(tmp_path, rewrite=InterventionReward(RlifConfig()))
+    first.message_log.close()
+    second = training(tmp_path, relabel=InterventionReward(RlifConfig()))
     give(second, 2)
     assert columns(second)["reward"] == [0, 0, -1, 0, 0, 0, -1, 0]
-    second.inbox.close()
+    second.message_log.close()
 
 
 def test_episodes_of_two_actors_are_kept_apart(tmp_path: Path) -> None:
@@ -269,31 +293,31 @@ def test_episodes_of_two_actors_are_kept_apart(tmp_path: Path) -> None:
     other = "00000000000000bb"
     for journal in (JOURNAL, other):
         for message in (Hello(journal, 0), entry(0, journal=journal)):
-            one.inbox.put(encode(message), message)
+            one.message_log.put(encode(message), message)
     one.receive()
     assert columns(one)["episode"] == [0, 0, 0, 2**48, 2**48, 2**48]
-    one.inbox.close()
+    one.message_log.close()
 
 
 def test_another_trainings_folder_is_refused(tmp_path: Path) -> None:
-    training(tmp_path).inbox.close()
+    training(tmp_path).message_log.close()
     with pytest.raises(HandoffError, match="is of another training"):
         training(tmp_path, seed=1)
 
 
-def test_demonstrations_that_arrive_are_no_steps_of_the_training(tmp_path: Path) -> None:
+def test_received_demonstrations_are_not_counted_as_steps(tmp_path: Path) -> None:
     one = training(tmp_path)
     before = len(one.buffers["demos"])
     sent = entry(0)._replace(steps=entry(0).steps._replace(demo=np.ones(3, bool)))
     for message in (Hello(JOURNAL, 0), sent):
-        one.inbox.put(encode(message), message)
+        one.message_log.put(encode(message), message)
     one.receive()
     assert (one.counters.steps, len(one.buffers["replay"]), len(one.buffers["demos"])) == (
         0,
         0,
         before + 3,
     )
-    one.inbox.close()
+    one.message_log.close()
 
 
 def test_metrics_and_picture_are_written_at_the_end(tmp_path: Path) -> None:
@@ -322,13 +346,13 @@ def test_a_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
         )
 
 
-def test_a_ledger_counts_what_a_learner_put_back_in_time_has_lost() -> None:
-    ledger = Ledger({JOURNAL: 4})
-    assert not ledger.wants(Hello(JOURNAL, 5))
-    assert ledger.wants(Hello(JOURNAL, 8))
-    ledger.take(Hello(JOURNAL, 8))
-    assert (ledger.lost, ledger.taken[JOURNAL]) == (3, 7)
-    assert ledger.wants(entry(8))
-    assert not ledger.wants(entry(7))
-    with pytest.raises(HandoffError, match="has not said hello"):
-        ledger.wants(entry(0, journal="00000000000000bb"))
+def test_the_tracker_counts_entries_lost_by_an_older_learner_state() -> None:
+    sequences = SequenceTracker({JOURNAL: 4})
+    assert not sequences.is_new(Hello(JOURNAL, 5))
+    assert sequences.is_new(Hello(JOURNAL, 8))
+    sequences.take(Hello(JOURNAL, 8))
+    assert (sequences.lost, sequences.taken[JOURNAL]) == (3, 7)
+    assert sequences.is_new(entry(8))
+    assert not sequences.is_new(entry(7))
+    with pytest.raises(HandoffError, match="has sent no hello"):
+        sequences.is_new(entry(0, journal="00000000000000bb"))

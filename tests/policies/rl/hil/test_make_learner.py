@@ -1,5 +1,4 @@
-"""The learner of a session: shown what it need not learn, and taught what the demonstrations
-say."""
+"""Tests the learner of a session: its features, and the conversion of demonstrations."""
 
 from __future__ import annotations
 
@@ -9,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policies.rl.hil.config import Difference, ScaledTanhFeature
+from policies.rl.hil.config import RelativeFeature, ScaledTanhFeature
 from policies.rl.hil.make_learner import demonstration_steps, make_learner
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import SacConfig
-from robots.control.gripper_commands import CommandedHand
+from robots.control.gripper_commands import CommandedGripper
 from robots.episodes.corrections import FINAL, STREAM, corrections_schema
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
@@ -21,7 +20,7 @@ from robots.interfaces import Observation
 from robots.spec import ActionSpec, FieldSpec
 from robots.wire.steps import Steps, plain_steps
 
-FIELDS = {name: FieldSpec(shape=(3,)) for name in ("hand", "goal")} | {
+FIELDS = {name: FieldSpec(shape=(3,)) for name in ("gripper_pose", "goal")} | {
     "width": FieldSpec(shape=(1,))
 }
 ARM = ActionSpec(low=(-1.0,) * 3, high=(1.0,) * 3, names=("x", "y", "z"))
@@ -29,38 +28,44 @@ SAC = replace(SacConfig(), critic=MlpSizes(hidden=(8,)), actor=MlpSizes(hidden=(
 
 
 def steps(rows: int = 4) -> Steps:
-    """Demonstrated, each entry of the observations between 0 and its number."""
-    seen = np.linspace(0.0, 1.0, rows)[:, None] * np.arange(1, 8, dtype=np.float32)
+    """Demonstration steps; entry i of the observations is between 0 and i + 1."""
+    obs = np.linspace(0.0, 1.0, rows)[:, None] * np.arange(1, 8, dtype=np.float32)
     no = np.zeros(rows, bool)
     number = np.arange(rows)
-    return plain_steps(number * 0, number, seen, np.zeros((rows, 3)), no, seen, no, no, demo=True)
+    return plain_steps(number * 0, number, obs, np.zeros((rows, 3)), no, obs, no, no, demo=True)
 
 
-def test_differences_begin_where_their_fields_do() -> None:
+def test_features_use_the_offsets_of_their_fields() -> None:
     learner = make_learner(
         SAC,
         FIELDS,
         ARM,
         [steps()],
-        differences=[Difference(field="hand", other="goal", scale=0.5)],
-        close_ups=[ScaledTanhFeature(field="width", entries=1)],
+        relative_features=[RelativeFeature(field="gripper_pose", other="goal", scale=0.5)],
+        scaled_features=[ScaledTanhFeature(field="width", entries=1)],
     )
     features = learner.networks.features
-    assert features.differences == ((0, 3, 3, 0.5),)
-    assert features.close_ups == ((6, -1, 1, 0.01),)
+    assert features.relative_features == ((0, 3, 3, 0.5),)
+    assert features.scaled_features == ((6, -1, 1, 0.01),)
     assert features.size == 7 + 3 + 1
 
 
-def test_a_difference_of_what_the_learner_does_not_see_is_refused() -> None:
-    cube = [Difference(field="cube")]
-    with pytest.raises(HandoffError, match=r"3 entries of 'cube', .*\['hand', 'goal', 'width'\]"):
-        make_learner(SAC, FIELDS, ARM, [steps()], differences=cube)
+def test_a_feature_of_an_unknown_field_is_refused() -> None:
+    cube = [RelativeFeature(field="cube")]
+    with pytest.raises(
+        HandoffError, match=r"3 entries of 'cube', .*\['gripper_pose', 'goal', 'width'\]"
+    ):
+        make_learner(SAC, FIELDS, ARM, [steps()], relative_features=cube)
 
 
-def test_a_difference_of_more_entries_than_its_field_has_is_refused() -> None:
+def test_a_feature_with_more_entries_than_its_field_is_refused() -> None:
     with pytest.raises(HandoffError, match="2 entries of 'width'"):
         make_learner(
-            SAC, FIELDS, ARM, [steps()], close_ups=[ScaledTanhFeature(field="width", entries=2)]
+            SAC,
+            FIELDS,
+            ARM,
+            [steps()],
+            scaled_features=[ScaledTanhFeature(field="width", entries=2)],
         )
 
 
@@ -93,17 +98,19 @@ def test_the_last_solved_step_of_a_demonstration_is_rewarded_and_ends_it(tmp_pat
     }
     with EpisodeStore.create(tmp_path / "store.zarr", schema) as store:
         store.append(shaped, {})
-        hand = CommandedHand(2, width_max=0.08)
-        (made,) = demonstration_steps(store, vector, hand)
-    np.testing.assert_array_equal(made.observation[:, 0], [0.0, 1.0, 2.0])
-    np.testing.assert_array_equal(made.next_observation[:, 0], [1.0, 2.0, 3.0])
-    np.testing.assert_allclose(made.action, [[0.5, 1.0], [1.0, 1.0], [0.0, -1.0]])
-    assert made.reward.tolist() == [0.0, 0.0, 1.0]
-    assert made.terminated.tolist() == [False, False, True]
-    assert not made.truncated.any()
-    assert made.toggle.tolist() == [False, False, True], "the open hand is told to close"
+        gripper_commands = CommandedGripper(2, width_max=0.08)
+        (converted,) = demonstration_steps(store, vector, gripper_commands)
+    np.testing.assert_array_equal(converted.observation[:, 0], [0.0, 1.0, 2.0])
+    np.testing.assert_array_equal(converted.next_observation[:, 0], [1.0, 2.0, 3.0])
+    np.testing.assert_allclose(converted.action, [[0.5, 1.0], [1.0, 1.0], [0.0, -1.0]])
+    assert converted.reward.tolist() == [0.0, 0.0, 1.0]
+    assert converted.terminated.tolist() == [False, False, True]
+    assert not converted.truncated.any()
+    assert converted.toggle.tolist() == [False, False, True], (
+        "the open gripper is commanded to close"
+    )
 
 
-def vector(seen: Observation) -> np.ndarray:
-    """(N, 1): the field x alone."""
-    return np.asarray(seen["x"], np.float32)
+def vector(obs: Observation) -> np.ndarray:
+    """(N, 1) field x."""
+    return np.asarray(obs["x"], np.float32)

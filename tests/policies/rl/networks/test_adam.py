@@ -24,8 +24,8 @@ def test_steps_are_those_of_torchs_adam() -> None:
         set_gradients(theirs, step)
         first.step()
         second.step()
-    for mine, wanted in zip(own, theirs, strict=True):
-        torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-6)
+    for mine, expected in zip(own, theirs, strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_first_step_is_as_long_as_the_learning_rate() -> None:
@@ -35,7 +35,7 @@ def test_the_first_step_is_as_long_as_the_learning_rate() -> None:
     torch.testing.assert_close(weight.detach(), torch.tensor([0.9, 1.1]))
 
 
-def test_what_has_no_gradient_stays() -> None:
+def test_parameters_without_a_gradient_do_not_change() -> None:
     own = parameters()
     before, other = own[1].detach().clone(), own[0].detach().clone()
     optimizer = Adam(own, 0.01)

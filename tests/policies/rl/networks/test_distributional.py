@@ -18,49 +18,56 @@ def random_distributions(rows: int, atoms: int, seed: int) -> torch.Tensor:
 
 # Invariant (g) 3.
 def test_projection_keeps_the_mass_also_outside_the_support():
-    chance = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     probability = random_distributions(1000, 51, 1)
-    reward, discount = 30 * torch.randn(1000, generator=chance), torch.rand(1000, generator=chance)
-    found = project(probability, reward, discount, even_atoms(-10, 10, 51))
-    assert float((found.sum(dim=1) - 1).abs().max()) < 1e-5
-    assert float(found.min()) >= 0
+    reward, discount = (
+        30 * torch.randn(1000, generator=generator),
+        torch.rand(1000, generator=generator),
+    )
+    projected = project(probability, reward, discount, even_atoms(-10, 10, 51))
+    assert float((projected.sum(dim=1) - 1).abs().max()) < 1e-5
+    assert float(projected.min()) >= 0
 
 
 def test_projection_keeps_the_mean_inside_the_support():
-    chance = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     atoms = even_atoms(-10, 10, 51)
     probability = random_distributions(1000, 51, 1)
     # |r| + g 10 <= 10
-    discount = torch.rand(1000, generator=chance)
-    reward = (1 - discount) * 10 * (2 * torch.rand(1000, generator=chance) - 1)
-    found = mean_value(project(probability, reward, discount, atoms), atoms)
+    discount = torch.rand(1000, generator=generator)
+    reward = (1 - discount) * 10 * (2 * torch.rand(1000, generator=generator) - 1)
+    projected = mean_value(project(probability, reward, discount, atoms), atoms)
     torch.testing.assert_close(
-        found, reward + discount * mean_value(probability, atoms), atol=1e-4, rtol=0
+        projected, reward + discount * mean_value(probability, atoms), atol=1e-4, rtol=0
     )
 
 
 def test_a_delta_that_lands_on_an_atom_stays_whole():
     probability = torch.tensor([[0.0, 1.0, 0.0, 0.0, 0.0]])  # of -1 among -2, -1, 0, 1, 2
-    found = project(probability, torch.tensor([2.0]), torch.tensor([1.0]), even_atoms(-2, 2, 5))
-    assert found.tolist() == [[0, 0, 0, 1, 0]]
+    projected = project(probability, torch.tensor([2.0]), torch.tensor([1.0]), even_atoms(-2, 2, 5))
+    assert projected.tolist() == [[0, 0, 0, 1, 0]]
 
 
 def test_a_delta_between_atoms_is_shared_by_distance():
     probability = torch.tensor([[0.0, 0.0, 0.0, 0.0, 1.0]])  # of 2: 0.25 + 0.5 * 2 = 1.25
-    found = project(probability, torch.tensor([0.25]), torch.tensor([0.5]), even_atoms(-2, 2, 5))
-    assert found.tolist() == [[0, 0, 0, 0.75, 0.25]]
+    projected = project(
+        probability, torch.tensor([0.25]), torch.tensor([0.5]), even_atoms(-2, 2, 5)
+    )
+    assert projected.tolist() == [[0, 0, 0, 0.75, 0.25]]
 
 
 def test_a_terminal_is_its_reward():
     probability = random_distributions(1, 5, 0)
-    found = project(probability, torch.tensor([-1.0]), torch.tensor([0.0]), even_atoms(-2, 2, 5))
-    torch.testing.assert_close(found, torch.tensor([[0.0, 1.0, 0.0, 0.0, 0.0]]))
+    projected = project(
+        probability, torch.tensor([-1.0]), torch.tensor([0.0]), even_atoms(-2, 2, 5)
+    )
+    torch.testing.assert_close(projected, torch.tensor([[0.0, 1.0, 0.0, 0.0, 0.0]]))
 
 
-def test_what_lands_outside_goes_to_the_outermost_atom():
+def test_values_outside_the_support_go_to_the_outermost_atom():
     probability = torch.tensor([[0.0, 0.0, 0.0, 0.0, 1.0]])
-    found = project(probability, torch.tensor([9.0]), torch.tensor([1.0]), even_atoms(-2, 2, 5))
-    assert found.tolist() == [[0, 0, 0, 0, 1]]
+    projected = project(probability, torch.tensor([9.0]), torch.tensor([1.0]), even_atoms(-2, 2, 5))
+    assert projected.tolist() == [[0, 0, 0, 0, 1]]
 
 
 def test_cross_entropy_of_a_uniform_guess_is_log_k():
@@ -68,6 +75,6 @@ def test_cross_entropy_of_a_uniform_guess_is_log_k():
     torch.testing.assert_close(loss, torch.full((3,), float(torch.log(torch.tensor(8.0)))))
 
 
-def test_atoms_without_room_are_refused():
+def test_invalid_atoms_are_refused():
     with pytest.raises(HandoffError, match="1 atoms from 0 to 1"):
         even_atoms(0, 1, 1)

@@ -8,9 +8,9 @@ from policies.rl.networks.image_encoder import (
     Encoder,
     SpatialEmbeddings,
     augmented,
-    looked_at,
+    encode_observations,
     random_shift,
-    shifted_observation,
+    shifted_observations,
 )
 from policies.rl.off_policy.config import GripperConfig, SacConfig
 from policies.rl.off_policy.sac import Sac
@@ -21,27 +21,27 @@ SMALL = EncoderConfig(channels=(8, 8), picture_width=16, vector_width=8, shift=1
 SIZES = Sizes(observation=3, action=2, pictures=(("wrist", 9, 11), ("front", 8, 8)))
 
 
-def seen(rows: int, seed: int = 0, sizes: Sizes = SIZES) -> Observations:
-    chance = torch.Generator().manual_seed(seed)
+def obs(rows: int, seed: int = 0, sizes: Sizes = SIZES) -> Observations:
+    generator = torch.Generator().manual_seed(seed)
     pictures = {
-        name: torch.randint(256, (rows, height, width, 3), generator=chance, dtype=torch.uint8)
+        name: torch.randint(256, (rows, height, width, 3), generator=generator, dtype=torch.uint8)
         for name, height, width in sizes.pictures
     }
-    return Observations(torch.randn(rows, sizes.observation, generator=chance), pictures)
+    return Observations(torch.randn(rows, sizes.observation, generator=generator), pictures)
 
 
 def minibatch(rows: int, seed: int = 0, sizes: Sizes = SIZES) -> Transitions:
-    chance = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     none = torch.zeros(rows, dtype=torch.bool)
-    action = 2 * torch.rand(rows, sizes.action, generator=chance) - 1
+    action = 2 * torch.rand(rows, sizes.action, generator=generator) - 1
     action[:, -1] = action[:, -1].round()
-    reward = torch.randn(rows, generator=chance)
+    reward = torch.randn(rows, generator=generator)
     return Transitions(
-        seen(rows, seed, sizes),
+        obs(rows, seed, sizes),
         action,
         reward,
         torch.full((rows,), 0.9),
-        seen(rows, seed + 1, sizes),
+        obs(rows, seed + 1, sizes),
         none,
         none,
         reward,
@@ -50,9 +50,11 @@ def minibatch(rows: int, seed: int = 0, sizes: Sizes = SIZES) -> Transitions:
 
 def learner(gripper: bool = False, seed: int = 0, **options) -> Sac:
     sizes = MlpSizes(hidden=(16,))
-    hand = GripperConfig(network=sizes) if gripper else None
+    gripper_config = GripperConfig(network=sizes) if gripper else None
     return Sac(
-        SacConfig(critic=sizes, actor=sizes, encoder=SMALL, gripper=hand, **options), SIZES, seed
+        SacConfig(critic=sizes, actor=sizes, encoder=SMALL, gripper=gripper_config, **options),
+        SIZES,
+        seed,
     )
 
 
@@ -60,14 +62,14 @@ def parameters(module: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten().clone() for parameter in module.parameters()])
 
 
-def test_features_stand_side_by_side_camera_after_camera():
+def test_features_are_concatenated_in_the_order_of_the_cameras():
     encoder = Encoder(SMALL, SIZES)
-    features = looked_at(encoder, seen(5))
+    features = encode_observations(encoder, obs(5))
     assert features.shape == (5, 16 + 16 + 8)
     assert encoder.size == 40
-    changed = seen(5)
+    changed = obs(5)
     changed.pictures["front"][2] = 255 - changed.pictures["front"][2]
-    different = (looked_at(encoder, changed) != features).any(dim=0)
+    different = (encode_observations(encoder, changed) != features).any(dim=0)
     assert different[16:32].any()
     assert not different[:16].any()
     assert not different[32:].any()
@@ -106,7 +108,7 @@ def test_every_offset_is_drawn_alike_and_rows_differ():
     # One bright pixel in the middle of 5 x 5 tells where each row was moved.
     picture = torch.zeros(9000, 5, 5, 3, dtype=torch.uint8)
     picture[:, 2, 2] = 255
-    found = shifted_observation(
+    found = shifted_observations(
         Observations(torch.zeros(9000, 1), {"a": picture, "b": picture}),
         1,
         torch.Generator().manual_seed(0),
@@ -119,19 +121,19 @@ def test_every_offset_is_drawn_alike_and_rows_differ():
 
 def test_s_and_its_successor_are_shifted_independently_and_repeatably():
     batch = minibatch(64)
-    batch = batch._replace(next_seen=batch.seen)
+    batch = batch._replace(next_obs=batch.obs)
     first = augmented(batch, 4, torch.Generator().manual_seed(3))
     again = augmented(batch, 4, torch.Generator().manual_seed(3))
-    assert first.seen.pictures["wrist"].equal(again.seen.pictures["wrist"])
-    assert not first.seen.pictures["wrist"].equal(first.next_seen.pictures["wrist"])
-    assert first.seen.vector_BO.equal(batch.seen.vector_BO)
+    assert first.obs.pictures["wrist"].equal(again.obs.pictures["wrist"])
+    assert not first.obs.pictures["wrist"].equal(first.next_obs.pictures["wrist"])
+    assert first.obs.vector_BO.equal(batch.obs.vector_BO)
 
 
 def test_a_given_backbone_is_frozen_and_stays_in_evaluation_mode():
     backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
     encoder = Encoder(SMALL, SIZES, {"wrist": backbone}).train()
     before = [value.clone() for value in backbone.state_dict().values()]
-    looked_at(encoder, seen(6)).sum().backward()
+    encode_observations(encoder, obs(6)).sum().backward()
     assert not backbone[1].training
     assert all(parameter.grad is None for parameter in backbone.parameters())
     assert all(
@@ -142,10 +144,10 @@ def test_a_given_backbone_is_frozen_and_stays_in_evaluation_mode():
 
 
 def test_small_pictures_missing_cameras_and_unknown_backbones_are_named():
-    with pytest.raises(HandoffError, match="need 31 either way"):
+    with pytest.raises(HandoffError, match="need at least 31 x 31"):
         Encoder(EncoderConfig(), SIZES)
-    with pytest.raises(HandoffError, match=r"no pictures of \['front'\]"):
-        Encoder(SMALL, SIZES)(torch.zeros(1, 3), {"wrist": seen(1).pictures["wrist"]})
+    with pytest.raises(HandoffError, match=r"no images of \['front'\]"):
+        Encoder(SMALL, SIZES)(torch.zeros(1, 3), {"wrist": obs(1).pictures["wrist"]})
     with pytest.raises(HandoffError, match=r"backbones for \['side'\]"):
         Encoder(SMALL, SIZES, {"side": nn.Identity()})
 
@@ -181,7 +183,7 @@ def test_an_update_moves_the_encoder_and_its_target_a_little_behind_it():
     torch.testing.assert_close(parameters(net.features_target), before + 0.25 * (after - before))
 
 
-def test_updates_repeat_themselves_after_loading():
+def test_updates_are_reproducible_after_loading():
     sac, other = learner(gripper=True), learner(gripper=True, seed=0)
     sac.update([minibatch(8, 0)])
     other.load_state_dict(sac.state_dict())
@@ -190,9 +192,9 @@ def test_updates_repeat_themselves_after_loading():
     assert parameters(sac.networks).equal(parameters(other.networks))
 
 
-def test_acting_looks_at_the_pictures():
+def test_actions_depend_on_the_images():
     sac = learner()
-    one, two = seen(4, 0), seen(4, 1)
+    one, two = obs(4, 0), obs(4, 1)
     actions = [
         sac.act_on(Observations(one.vector_BO, pictures))
         for pictures in (one.pictures, two.pictures)
@@ -201,14 +203,14 @@ def test_acting_looks_at_the_pictures():
     assert not np.array_equal(actions[0], actions[1])
 
 
-def bandit(rows: int, draw: np.random.Generator) -> Transitions:
+def bandit(rows: int, rng: np.random.Generator) -> Transitions:
     """Reward 1 - (a - x)^2, where x in {-0.5, 0.5} is shown only by which half of the picture is
     bright."""
-    side = draw.integers(2, size=rows)
-    picture = draw.integers(0, 60, size=(rows, 12, 12, 3)).astype(np.uint8)
+    side = rng.integers(2, size=rows)
+    picture = rng.integers(0, 60, size=(rows, 12, 12, 3)).astype(np.uint8)
     picture[side == 0, :, :6] += 150
     picture[side == 1, :, 6:] += 150
-    action = draw.uniform(-1, 1, size=(rows, 1)).astype(np.float32)
+    action = rng.uniform(-1, 1, size=(rows, 1)).astype(np.float32)
     reward = 1 - (action[:, 0] - (side - 0.5)) ** 2
     eye = Observations(torch.zeros(rows, 1), {"eye": torch.from_numpy(picture)})
     none = torch.zeros(rows, dtype=torch.bool)
@@ -224,10 +226,10 @@ def test_a_pixel_learner_learns_a_bandit_of_pictures():
         critic=sizes, actor=sizes, encoder=SMALL, learning_rate=1e-3, actor_learning_rate=1e-3
     )
     sac = Sac(config, Sizes(observation=1, action=1, pictures=(("eye", 12, 12),)))
-    draw = np.random.default_rng(0)
-    losses = [float(sac.update([bandit(64, draw)])["critic_loss"]) for _ in range(400)]
+    rng = np.random.default_rng(0)
+    losses = [float(sac.update([bandit(64, rng)])["critic_loss"]) for _ in range(400)]
     assert np.mean(losses[-20:]) < 0.2 * np.mean(losses[:20])
     test = bandit(200, np.random.default_rng(1))
-    actions = sac.act_on(test.seen)[:, 0]
-    side = test.seen.pictures["eye"][:, :, :6].float().mean(dim=(1, 2, 3)).numpy() < 75
+    actions = sac.act_on(test.obs)[:, 0]
+    side = test.obs.pictures["eye"][:, :, :6].float().mean(dim=(1, 2, 3)).numpy() < 75
     assert np.abs(actions - (side - 0.5)).mean() < 0.15

@@ -33,15 +33,15 @@ def actor_of(**options) -> GsdeActor:
 def batch(rows: int = 8) -> Transitions:
     generator = torch.Generator().manual_seed(1)
 
-    def draw(*shape: int) -> torch.Tensor:
+    def sample(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator)
 
     return Transitions(
-        seen=Observations(draw(rows, 3)),
-        action_BA=torch.tanh(draw(rows, 2)),
-        reward_B=draw(rows),
+        obs=Observations(sample(rows, 3)),
+        action_BA=torch.tanh(sample(rows, 2)),
+        reward_B=sample(rows),
         discount_B=torch.full((rows,), 0.9),
-        next_seen=Observations(draw(rows, 3)),
+        next_obs=Observations(sample(rows, 3)),
         demo_B=torch.zeros(rows, dtype=torch.bool),
         intervention_B=torch.zeros(rows, dtype=torch.bool),
         toggles_B=torch.zeros(rows),
@@ -66,19 +66,19 @@ def test_over_theta_the_raw_action_has_the_variance_that_the_log_density_assumes
 
 
 @torch.no_grad()
-def test_draws_and_their_log_density_agree() -> None:
+def test_samples_and_their_log_density_agree() -> None:
     actor = actor_of()
     features = torch.randn(5, 3, generator=torch.Generator().manual_seed(3))
     noise = torch.randn(5, 2, generator=torch.Generator().manual_seed(4))
-    draw = actor.sample(features, noise)
-    assert draw.log_prob_B.numpy() == pytest.approx(
-        actor.log_prob(features, draw.action_BA).numpy(), abs=1e-4
+    sample = actor.sample(features, noise)
+    assert sample.log_prob_B.numpy() == pytest.approx(
+        actor.log_prob(features, sample.action_BA).numpy(), abs=1e-4
     )
     mean, log_std = actor.moments(features)
     raw = mean + log_std.exp() * noise
     normal = torch.distributions.Normal(mean, log_std.exp()).log_prob(raw)
     expected = (normal - torch.log1p(-torch.tanh(raw).square())).sum(dim=1)
-    assert draw.log_prob_B.numpy() == pytest.approx(expected.numpy(), abs=1e-4)
+    assert sample.log_prob_B.numpy() == pytest.approx(expected.numpy(), abs=1e-4)
     assert torch.equal(actor.mode(features), torch.tanh(mean))
 
 
@@ -105,29 +105,29 @@ def test_deviations_are_exponentials_or_grow_like_a_logarithm() -> None:
         assert actor.deviations()[:3, 0].tolist() == pytest.approx(expected)
 
 
-def test_exploration_keeps_its_matrix_for_as_many_steps_as_said() -> None:
+def test_the_exploration_matrix_is_kept_for_gsde_steps() -> None:
     learner = GsdeSac(config(), SIZES)
-    shown = np.array([[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]], np.float32)
-    acts = [learner.act(shown, np.random.default_rng(step)) for step in range(9)]
+    vector = np.array([[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]], np.float32)
+    acts = [learner.act(vector, np.random.default_rng(step)) for step in range(9)]
     same = [np.array_equal(one, other) for one, other in pairwise(acts)]
     assert same == [True, True, True, False, True, True, True, False]
     assert not np.array_equal(acts[0][0], acts[0][1])
 
 
-def test_without_a_draw_it_acts_by_its_mean_and_leaves_exploration_alone() -> None:
+def test_without_an_rng_it_acts_by_its_mean_and_keeps_the_exploration_matrix() -> None:
     learner = GsdeSac(config(), SIZES)
-    shown = np.ones((1, 3), np.float32)
-    explored = learner.act(shown, np.random.default_rng(0))
-    mode = learner.act(shown)
-    features = learner.networks.features(torch.from_numpy(shown))
+    vector = np.ones((1, 3), np.float32)
+    explored = learner.act(vector, np.random.default_rng(0))
+    mode = learner.act(vector)
+    features = learner.networks.features(torch.from_numpy(vector))
     assert mode == pytest.approx(learner.actor.mode(features).detach().numpy())
-    assert np.array_equal(learner.act(shown, np.random.default_rng(1)), explored)
+    assert np.array_equal(learner.act(vector, np.random.default_rng(1)), explored)
 
 
-def test_a_restart_explores_and_learns_as_if_nothing_had_happened() -> None:
+def test_a_restored_learner_explores_and_learns_identically() -> None:
     first = GsdeSac(config(), SIZES)
-    shown = np.ones((1, 3), np.float32)
-    first.act(shown, np.random.default_rng(0))
+    vector = np.ones((1, 3), np.float32)
+    first.act(vector, np.random.default_rng(0))
     first.update([batch()])
     second = GsdeSac(config(), SIZES, seed=0)
     second.load_state_dict(deepcopy(first.state_dict()))
@@ -135,7 +135,7 @@ def test_a_restart_explores_and_learns_as_if_nothing_had_happened() -> None:
         learner.update([batch()])
     for left, right in zip(first.networks.parameters(), second.networks.parameters(), strict=True):
         assert torch.equal(left, right)
-    acts = [learner.act(shown, np.random.default_rng(5)) for learner in (first, second)]
+    acts = [learner.act(vector, np.random.default_rng(5)) for learner in (first, second)]
     assert np.array_equal(acts[0], acts[1])
 
 
@@ -146,6 +146,6 @@ def test_an_update_moves_the_deviations() -> None:
 
 
 @pytest.mark.parametrize("options", [{"gsde": 0}, {"fixed_std": 0.1}, {"actor_ema": 0.9}])
-def test_options_that_exclude_it_are_refused(options: dict[str, float]) -> None:
+def test_incompatible_options_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(HandoffError, match="gsde"):
         GsdeSac(config(**options), SIZES)

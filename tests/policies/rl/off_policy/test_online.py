@@ -12,16 +12,22 @@ import torch
 
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import OnlineConfig, SacConfig
-from policies.rl.off_policy.online import Batches, Progressed, due, learn_online, store
+from policies.rl.off_policy.online import (
+    MinibatchSampler,
+    OnlineProgress,
+    learn_online,
+    store,
+    updates_due,
+)
 from policies.rl.off_policy.sac import Sac
 from policies.rl.replay.buffer import Replay
 from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes, Transitions
 from robots.errors import HandoffError
 from robots.wire.steps import Steps
-from tests.beds.bed import demonstrations
-from tests.beds.person import Person, PersonConfig, collector
-from tests.beds.point_maze import PointMaze
+from tests.toy_envs.person import Person, PersonConfig, collector
+from tests.toy_envs.point_maze import PointMaze
+from tests.toy_envs.toy_env import demonstrations
 
 
 class Still:
@@ -30,7 +36,7 @@ class Still:
     def __init__(self) -> None:
         self.taught: list[list[Transitions]] = []
 
-    def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
+    def act(self, vector_NO: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
         """Nothing."""
         return np.zeros((len(vector_NO), 2), np.float32)
 
@@ -58,30 +64,30 @@ def buffers() -> tuple[Replay, Replay]:
 
 def test_exactly_half_of_a_minibatch_is_from_the_demonstrations() -> None:
     replay, demos = buffers()
-    bed = PointMaze(1)
+    toy_env = PointMaze(1)
     for _ in range(30):
-        replay.append(bed.transition(np.zeros((1, 2)))[0])
-    draw = np.random.default_rng(0)
+        replay.append(toy_env.transition(np.zeros((1, 2)))[0])
+    rng = np.random.default_rng(0)
     for share, expected in ((0.5, 32), (0.25, 16), (0.0, 0), (1.0, 64)):
-        batch = Batches(OnlineConfig(batch_size=64, demo_share=share), replay, demos)(draw)
+        batch = MinibatchSampler(OnlineConfig(batch_size=64, demo_share=share), replay, demos)(rng)
         assert batch.rows == 64
         assert int(batch.demo_B.sum()) == expected
         # Only the demonstrations' actions are not zero.
         assert int((batch.action_BA != 0).any(dim=1).sum()) == expected
 
 
-def test_an_empty_buffer_leaves_all_rows_to_the_other() -> None:
+def test_if_one_buffer_is_empty_all_rows_come_from_the_other() -> None:
     replay, demos = buffers()
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     config = OnlineConfig(batch_size=10)
-    assert int(Batches(config, replay, demos)(draw).demo_B.sum()) == 10
+    assert int(MinibatchSampler(config, replay, demos)(rng).demo_B.sum()) == 10
     replay.append(PointMaze(1).transition(np.zeros((1, 2)))[0])
     empty = Replay(ReplayConfig(capacity=10), 2, 2)
     for without in (empty, None):
-        batch = Batches(config, replay, without)(draw)
+        batch = MinibatchSampler(config, replay, without)(rng)
         assert (batch.rows, int(batch.demo_B.sum())) == (10, 0)
     with pytest.raises(HandoffError, match="0 steps are stored"):
-        Batches(config, empty, None)(draw)
+        MinibatchSampler(config, empty, None)(rng)
 
 
 def test_impossible_sizes_are_refused() -> None:
@@ -92,7 +98,7 @@ def test_impossible_sizes_are_refused() -> None:
         OnlineConfig(demo_share=1.5),
     ):
         with pytest.raises(HandoffError, match="online: batch_size"):
-            Batches(wrong, replay, demos)
+            MinibatchSampler(wrong, replay, demos)
 
 
 def test_a_correction_goes_to_both_buffers_with_the_action_that_was_executed() -> None:
@@ -100,12 +106,12 @@ def test_a_correction_goes_to_both_buffers_with_the_action_that_was_executed() -
     before = len(demos)
     maze = PointMaze(1)
     person = Person(maze, PersonConfig(probability=1.0, patience=2, hold=3, half_life=10**9))
-    made: list[Steps] = []
+    collected: list[Steps] = []
     for _ in range(8):
-        made.append(collector(maze, person)(Still(), np.random.default_rng(0)))
-        store(made[-1], replay, demos)
-    corrected = [steps for steps in made if steps.intervention[0]]
-    assert [bool(steps.intervention[0]) for steps in made] == [False] * 2 + [True] * 3 + [
+        collected.append(collector(maze, person)(Still(), np.random.default_rng(0)))
+        store(collected[-1], replay, demos)
+    corrected = [steps for steps in collected if steps.intervention[0]]
+    assert [bool(steps.intervention[0]) for steps in collected] == [False] * 2 + [True] * 3 + [
         False
     ] * 2 + [True]
     assert all((steps.action != 0).any() and (steps.proposed == 0).all() for steps in corrected)
@@ -118,13 +124,13 @@ def test_a_correction_goes_to_both_buffers_with_the_action_that_was_executed() -
     assert rows.intervention_B.all()
     everything = replay.transitions(np.arange(8))
     np.testing.assert_array_equal(
-        everything.action_BA.numpy(), np.concatenate([steps.action for steps in made])
+        everything.action_BA.numpy(), np.concatenate([steps.action for steps in collected])
     )
 
 
 def test_updates_due_are_exact_whatever_the_fraction() -> None:
     tenth = OnlineConfig(updates_per_step=0.1, training_starts=100)
-    assert [due(tenth, steps) for steps in (0, 100, 109, 110, 199, 200, 1_000_100)] == [
+    assert [updates_due(tenth, steps) for steps in (0, 100, 109, 110, 199, 200, 1_000_100)] == [
         0,
         0,
         0,
@@ -133,23 +139,23 @@ def test_updates_due_are_exact_whatever_the_fraction() -> None:
         10,
         100_000,
     ]
-    assert due(OnlineConfig(updates_per_step=4.0, training_starts=5), 7) == 8
+    assert updates_due(OnlineConfig(updates_per_step=4.0, training_starts=5), 7) == 8
 
 
-@pytest.mark.parametrize("worlds", [1, 4])
-def test_updates_and_minibatches_are_as_many_as_asked_for(worlds: int) -> None:
+@pytest.mark.parametrize("num_envs", [1, 4])
+def test_numbers_of_updates_and_minibatches_are_as_configured(num_envs: int) -> None:
     replay, demos = buffers()
     config = OnlineConfig(batch_size=6, updates_per_step=0.5, minibatches=3, training_starts=8)
-    learner, seen = Still(), []
+    learner, calls = Still(), []
     done = learn_online(
         learner,
-        Batches(config, replay, demos),
-        collector(PointMaze(worlds)),
+        MinibatchSampler(config, replay, demos),
+        collector(PointMaze(num_envs)),
         config,
         20,
-        watch=lambda progressed, metrics: seen.append((progressed, dict(metrics))),
+        watch=lambda progressed, metrics: calls.append((progressed, dict(metrics))),
     )
-    assert done == Progressed(20, 6)
+    assert done == OnlineProgress(20, 6)
     assert [len(minibatches) for minibatches in learner.taught] == [3] * 6
     assert all(
         batch.rows == 6 and int(batch.demo_B.sum()) == 3
@@ -157,15 +163,17 @@ def test_updates_and_minibatches_are_as_many_as_asked_for(worlds: int) -> None:
         for batch in batches
     )
     assert len(replay) == 20
-    assert [progressed.steps for progressed, _ in seen] == list(range(worlds, 21, worlds))
-    assert seen[0] == (Progressed(worlds, 0), {})
-    assert seen[-1] == (Progressed(20, 6), {"rows": 6})
+    assert [progressed.steps for progressed, _ in calls] == list(range(num_envs, 21, num_envs))
+    assert calls[0] == (OnlineProgress(num_envs, 0), {})
+    assert calls[-1] == (OnlineProgress(20, 6), {"rows": 6})
 
 
-def test_the_first_actions_are_uniform_if_so_wished() -> None:
+def test_the_first_actions_are_uniform_with_random_steps() -> None:
     replay, demos = buffers()
     config = OnlineConfig(batch_size=4, training_starts=10_000, random_steps=40)
-    learn_online(Still(), Batches(config, replay, demos), collector(PointMaze(4)), config, 60)
+    learn_online(
+        Still(), MinibatchSampler(config, replay, demos), collector(PointMaze(4)), config, 60
+    )
     action = replay.transitions(np.arange(60)).action_BA
     assert (action[:40] != 0).all()
     assert (action[40:] == 0).all()
@@ -173,8 +181,8 @@ def test_the_first_actions_are_uniform_if_so_wished() -> None:
     assert action[:40].max() > 0.5
 
 
-def small_run() -> tuple[Sac, Batches, PointMaze, Person, OnlineConfig]:
-    """A run of a few units in two worlds, with a person."""
+def small_run() -> tuple[Sac, MinibatchSampler, PointMaze, Person, OnlineConfig]:
+    """A run of a few units in two environments, with a person."""
     sizes = MlpSizes(hidden=(8,))
     learner = Sac(SacConfig(critic=sizes, actor=sizes), Sizes(observation=2, action=2), seed=3)
     config = OnlineConfig(
@@ -183,14 +191,14 @@ def small_run() -> tuple[Sac, Batches, PointMaze, Person, OnlineConfig]:
     maze = PointMaze(2, seed=5)
     return (
         learner,
-        Batches(config, *buffers()),
+        MinibatchSampler(config, *buffers()),
         maze,
         Person(maze, PersonConfig(probability=0.5)),
         config,
     )
 
 
-def test_a_run_that_was_stopped_goes_on_bit_by_bit() -> None:
+def test_a_resumed_run_continues_bit_for_bit() -> None:
     learner, batches, maze, person, config = small_run()
     whole = learn_online(learner, batches, collector(maze, person), config, 80, seed=1)
 
@@ -204,10 +212,14 @@ def test_a_run_that_was_stopped_goes_on_bit_by_bit() -> None:
     fresh.demos.load_state_dict(halves.demos.state_dict())
     place, helper = copy.deepcopy((place, helper))
     again = learn_online(
-        second, fresh, collector(helper.bed, helper), config, 80, seed=1, begin=halfway
+        second, fresh, collector(helper.toy_env, helper), config, 80, seed=1, begin=halfway
     )
 
-    assert (halfway, whole, again) == (Progressed(34, 7), Progressed(80, 21), Progressed(80, 21))
+    assert (halfway, whole, again) == (
+        OnlineProgress(34, 7),
+        OnlineProgress(80, 21),
+        OnlineProgress(80, 21),
+    )
     expected, got = learner.networks.state_dict(), second.networks.state_dict()
     assert all(torch.equal(expected[name], got[name]) for name in expected)
     np.testing.assert_array_equal(

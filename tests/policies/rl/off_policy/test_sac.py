@@ -1,4 +1,4 @@
-"""The SAC core: targets, losses, gradients and resuming, on numbers worked by hand."""
+"""Tests the targets, losses, gradients and saved state of SAC on values computed by hand."""
 
 import io
 import itertools
@@ -16,9 +16,9 @@ from policies.rl.networks.critics import (
     random_subset,
     squared_error,
 )
-from policies.rl.networks.ensemble import EnsembleMlp, batched_pass
+from policies.rl.networks.ensemble import EnsembleMlp, batched_forward
 from policies.rl.off_policy.config import GripperConfig, SacConfig
-from policies.rl.off_policy.sac import Sac, steps_by_hand
+from policies.rl.off_policy.sac import Sac, fused_steps
 from policies.rl.replay.transitions import Observations, Sizes, Transitions
 
 SMALL = MlpSizes(hidden=(8, 8))
@@ -29,7 +29,7 @@ def config(**options: Any) -> SacConfig:
     return SacConfig(**{"critic": SMALL, "actor": SMALL, **options})
 
 
-def with_hand(**options: Any) -> SacConfig:
+def with_gripper(**options: Any) -> SacConfig:
     return config(gripper=GripperConfig(network=SMALL), **options)
 
 
@@ -43,11 +43,11 @@ def batch(rows: int = 6, seed: int = 0, toggles: float = 0.0) -> Transitions:
     action = torch.tanh(normal(rows, 3))
     action[:, -1] = action[:, -1].sign()
     return Transitions(
-        seen=Observations(normal(rows, 4)),
+        obs=Observations(normal(rows, 4)),
         action_BA=action,
         reward_B=normal(rows),
         discount_B=torch.full((rows,), 0.9),
-        next_seen=Observations(normal(rows, 4)),
+        next_obs=Observations(normal(rows, 4)),
         demo_B=nothing,
         intervention_B=nothing,
         toggles_B=torch.full((rows,), toggles),
@@ -99,27 +99,29 @@ def test_the_value_of_the_next_state_is_the_least_of_the_target_critics() -> Non
     assert sac.next_value(torch.randn(5, 4)).tolist() == [-1.0] * 5
 
 
-def test_a_subset_of_the_critics_is_drawn_anew_for_every_minibatch() -> None:
+def test_a_subset_of_the_critics_is_sampled_for_every_minibatch() -> None:
     sac = Sac(config(critics=5, subset=1), SIZES)
     constant_values(sac.networks.critic_target, [0.0, 1.0, 2.0, 3.0, 4.0])
-    seen = [sac.next_value(torch.randn(2, 4)).unique().tolist() for _ in range(60)]
-    assert all(len(values) == 1 for values in seen)
-    assert {values[0] for values in seen} == {0.0, 1.0, 2.0, 3.0, 4.0}
+    obs = [sac.next_value(torch.randn(2, 4)).unique().tolist() for _ in range(60)]
+    assert all(len(values) == 1 for values in obs)
+    assert {values[0] for values in obs} == {0.0, 1.0, 2.0, 3.0, 4.0}
 
 
-def test_the_entropy_is_in_the_target_only_where_asked_for() -> None:
-    shown, values = torch.randn(5, 4), {}
+def test_the_entropy_is_in_the_target_only_with_backup_entropy() -> None:
+    vector, values = torch.randn(5, 4), {}
     for entropy in (False, True):
         sac = Sac(config(backup_entropy=entropy, init_temperature=0.5), SIZES, seed=3)
-        values[entropy] = sac.next_value(shown)
+        values[entropy] = sac.next_value(vector)
         sac._generator = torch.Generator()
     noise = torch.randn(5, 3, generator=torch.Generator())
-    log_prob = sac.networks.actor.sample(shown, noise).log_prob_B
+    log_prob = sac.networks.actor.sample(vector, noise).log_prob_B
     torch.testing.assert_close(values[False] - values[True], 0.5 * log_prob)
 
 
 @pytest.mark.parametrize(("kind", "value"), [("mean", 2.0), ("min", 1.0)])
-def test_the_actor_climbs_the_mean_or_the_least_of_the_critics(kind: str, value: float) -> None:
+def test_the_actor_maximises_the_mean_or_the_minimum_of_the_critics(
+    kind: str, value: float
+) -> None:
     sac = Sac(config(actor_value=kind, init_temperature=0.5), SIZES)
     constant_values(sac.networks.critic, [1.0, 3.0])
     loss, metrics = sac.actor_loss(batch())
@@ -135,7 +137,7 @@ def test_the_gradient_of_the_temperature_is_itself_times_the_entropys_surplus() 
 
 
 @pytest.mark.parametrize(("target", "direction"), [(-50.0, -1.0), (50.0, 1.0)])
-def test_the_temperature_falls_while_there_is_more_entropy_than_asked_for(
+def test_the_temperature_falls_while_the_entropy_is_above_its_target(
     target: float, direction: float
 ) -> None:
     sac = Sac(config(target_entropy=target), SIZES)
@@ -147,7 +149,7 @@ def test_the_temperature_falls_while_there_is_more_entropy_than_asked_for(
 
 def test_without_a_target_entropy_it_is_minus_half_of_the_continuous_entries() -> None:
     assert Sac(config(), SIZES).target_entropy == -1.5
-    assert Sac(with_hand(), SIZES).target_entropy == -1.0
+    assert Sac(with_gripper(), SIZES).target_entropy == -1.0
 
 
 def test_double_dqn_takes_the_targets_value_of_what_the_online_network_prefers() -> None:
@@ -155,8 +157,8 @@ def test_double_dqn_takes_the_targets_value_of_what_the_online_network_prefers()
     assert double_dqn_value(online, target).tolist() == [3.0]
 
 
-def test_the_hands_critic_learns_reward_penalty_and_double_dqn_value() -> None:
-    sac = Sac(with_hand(), SIZES)
+def test_the_gripper_critic_learns_reward_penalty_and_double_dqn_value() -> None:
+    sac = Sac(with_gripper(), SIZES)
     net = sac.networks
     assert net.gripper is not None
     assert net.gripper_target is not None
@@ -170,12 +172,12 @@ def test_the_hands_critic_learns_reward_penalty_and_double_dqn_value() -> None:
     data = batch(2, toggles=1.0)._replace(reward_B=torch.tensor([0.0, 1.0]))
     data.action_BA[:, -1] = torch.tensor([-1.0, 1.0])
     # Targets: r - .02 + .9 * 3; values of close and open: 1 and 2.
-    wanted = ((1.0 - 2.68) ** 2 + (2.0 - 3.68) ** 2) / 2.0
-    assert sac.update([data])["gripper_loss"].item() == pytest.approx(wanted, rel=1e-5)
+    expected = ((1.0 - 2.68) ** 2 + (2.0 - 3.68) ** 2) / 2.0
+    assert sac.update([data])["gripper_loss"].item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_toggles_penalty_reaches_the_hands_critic_and_nothing_else() -> None:
-    plain, punished = (Sac(with_hand(), SIZES) for _ in range(2))
+def test_the_toggle_penalty_affects_only_the_gripper_critic() -> None:
+    plain, punished = (Sac(with_gripper(), SIZES) for _ in range(2))
     plain.update([batch(toggles=0.0)])
     punished.update([batch(toggles=1.0)])
     for name, module in plain.networks.named_children():
@@ -183,8 +185,8 @@ def test_the_toggles_penalty_reaches_the_hands_critic_and_nothing_else() -> None
         assert same(weights(module), weights(other)) == (name not in ("gripper", "gripper_target"))
 
 
-def test_actions_end_in_the_command_that_the_hands_critic_prefers() -> None:
-    sac = Sac(with_hand(), SIZES)
+def test_actions_end_in_the_command_that_the_gripper_critic_prefers() -> None:
+    sac = Sac(with_gripper(), SIZES)
     assert sac.networks.gripper is not None
     with torch.no_grad():
         sac.networks.gripper.weights[-1].zero_()
@@ -225,7 +227,7 @@ def test_the_actors_step_leaves_no_gradient_in_the_critics() -> None:
 
 
 def batched(self: EnsembleMlp, inputs: Tensor, members: Tensor | None, head: bool) -> Tensor:
-    return batched_pass(self.sizes, self.layers(), head, inputs, members)
+    return batched_forward(self.sizes, self.layers(), head, inputs, members)
 
 
 FORMS = itertools.product(
@@ -233,18 +235,20 @@ FORMS = itertools.product(
 )
 
 
-@pytest.mark.parametrize(("activation", "layer_norm", "subset", "value", "entropy", "hand"), FORMS)
+@pytest.mark.parametrize(
+    ("activation", "layer_norm", "subset", "value", "entropy", "has_gripper"), FORMS
+)
 def test_updates_are_those_of_autograd(
     activation: Any,
     layer_norm: bool,
     subset: int | None,
     value: str,
     entropy: bool,
-    hand: bool,
+    has_gripper: bool,
     monkeypatch: Any,
 ) -> None:
     sizes = MlpSizes(hidden=(8, 8), activation=activation, layer_norm=layer_norm)
-    gripper = GripperConfig(network=sizes) if hand else None
+    gripper = GripperConfig(network=sizes) if has_gripper else None
     options = config(
         critic=sizes,
         actor=sizes,
@@ -255,24 +259,24 @@ def test_updates_are_those_of_autograd(
         gripper=gripper,
         init_temperature=0.3,
     )
-    found = []
-    for form in ("by hand", "passes by hand", "autograd"):
+    results = []
+    for form in ("fused steps", "fused passes", "autograd"):
         if form == "autograd":
-            monkeypatch.setattr(EnsembleMlp, "_answers", batched)
+            monkeypatch.setattr(EnsembleMlp, "_evaluate", batched)
         sac = Sac(options, SIZES)
-        sac.by_hand = form == "by hand"
+        sac.fused = form == "fused steps"
         metrics = sac.update([batch(toggles=1.0)])
-        assert (sac._steps is not None) == sac.by_hand
+        assert (sac._steps is not None) == sac.fused
         gradients = [
             parameter.grad for parameter in sac.networks.parameters() if parameter.requires_grad
         ]
-        found.append([*gradients, *(metrics[name] for name in sorted(metrics))])
-    for own in found[:2]:
-        for value, wanted in zip(own, found[2], strict=True):
-            torch.testing.assert_close(value, wanted, rtol=1e-4, atol=1e-5)
+        results.append([*gradients, *(metrics[name] for name in sorted(metrics))])
+    for fused in results[:2]:
+        for value, expected in zip(fused, results[2], strict=True):
+            torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_what_a_learner_overrides_or_replaces_is_left_to_autograd() -> None:
+def test_a_learner_with_overridden_or_replaced_parts_uses_autograd() -> None:
     class Other(Sac):
         def critic_loss(self, batch: Transitions) -> Any:
             loss, metrics = super().critic_loss(batch)
@@ -283,8 +287,8 @@ def test_what_a_learner_overrides_or_replaces_is_left_to_autograd() -> None:
     sac.update([batch()])
     assert sac._steps is not None
     sac.networks.critic = nn.ModuleDict()  # type: ignore[assignment]
-    assert steps_by_hand(sac) is None
-    assert steps_by_hand(Sac(config(fixed_std=0.5), SIZES)) is None
+    assert fused_steps(sac) is None
+    assert fused_steps(Sac(config(fixed_std=0.5), SIZES)) is None
 
 
 def test_moved_parameters_are_found_again() -> None:
@@ -299,7 +303,7 @@ def test_moved_parameters_are_found_again() -> None:
 
 
 def test_a_saved_learner_continues_bit_for_bit() -> None:
-    for options in (config(critics=4, subset=2), with_hand(backup_entropy=True)):
+    for options in (config(critics=4, subset=2), with_gripper(backup_entropy=True)):
         straight = Sac(options, SIZES, seed=5)
         for number in range(3):
             straight.update([batch(seed=number)])
@@ -315,7 +319,7 @@ def test_a_saved_learner_continues_bit_for_bit() -> None:
         assert same(weights(straight.networks), weights(resumed.networks))
 
 
-def test_chance_is_of_the_seed_and_the_updates_number_alone() -> None:
+def test_random_numbers_depend_only_on_the_seed_and_the_update_number() -> None:
     first, second, other = (
         Sac(config(), SIZES, seed=1),
         Sac(config(), SIZES, seed=1),
@@ -338,7 +342,7 @@ def test_chance_is_of_the_seed_and_the_updates_number_alone() -> None:
 
 
 def test_all_that_is_saved_is_float32_or_a_plain_number() -> None:
-    sac = Sac(with_hand(), SIZES)
+    sac = Sac(with_gripper(), SIZES)
     sac.update([batch()])
 
     def leaves(value: Any) -> list[Any]:
@@ -358,19 +362,17 @@ def test_all_that_is_saved_is_float32_or_a_plain_number() -> None:
     )
 
 
-def test_acting_without_a_draw_is_deterministic_and_with_one_repeatable() -> None:
-    sac, shown = Sac(config(), SIZES), np.ones((2, 4), np.float32)
-    assert np.array_equal(sac.act(shown), sac.act(shown))
-    drawn = [sac.act(shown, np.random.default_rng(seed)) for seed in (0, 0, 1)]
+def test_acting_is_deterministic_without_an_rng_and_reproducible_with_one() -> None:
+    sac, vector = Sac(config(), SIZES), np.ones((2, 4), np.float32)
+    assert np.array_equal(sac.act(vector), sac.act(vector))
+    drawn = [sac.act(vector, np.random.default_rng(seed)) for seed in (0, 0, 1)]
     assert np.array_equal(drawn[0], drawn[1])
     assert not np.array_equal(drawn[0], drawn[2])
     assert np.abs(drawn[0]).max() < 1.0
 
 
-def test_the_policy_acts_with_the_running_mean_and_the_learner_learns_with_the_newest_weights() -> (
-    None
-):
-    plain, mean = Sac(with_hand(), SIZES), Sac(with_hand(actor_ema=0.6), SIZES)
+def test_the_policy_acts_with_averaged_weights_and_training_uses_the_current_ones() -> None:
+    plain, mean = Sac(with_gripper(), SIZES), Sac(with_gripper(actor_ema=0.6), SIZES)
     assert plain.networks.gripper is not None
     # The first update keeps nothing of the old; of the n-th, 1 - (1 + n)^-.75 until that is .6.
     followed: list[Tensor] = []
@@ -390,11 +392,11 @@ def test_the_policy_acts_with_the_running_mean_and_the_learner_learns_with_the_n
         weights(plain.networks.actor), weights(mean.networks.actor), strict=True
     ):
         assert torch.equal(learned, other)
-    shown = np.ones((2, 4), np.float32)
-    assert not np.array_equal(plain.act(shown), mean.act(shown))
+    vector = np.ones((2, 4), np.float32)
+    assert not np.array_equal(plain.act(vector), mean.act(vector))
     plain.networks.actor.load_state_dict(actor.state_dict())
     plain.networks.gripper.load_state_dict(gripper.state_dict())
-    assert np.array_equal(plain.act(shown), mean.act(shown))
+    assert np.array_equal(plain.act(vector), mean.act(vector))
 
 
 def test_critics_learn_a_constant_reward() -> None:

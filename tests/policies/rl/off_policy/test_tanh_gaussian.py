@@ -43,26 +43,26 @@ def test_the_log_density_is_finite_where_tanh_has_no_digits_left() -> None:
     raw = torch.tensor([[40.0], [-40.0]])
     value = tanh_normal_log_prob(torch.zeros(2, 1), torch.zeros(2, 1), raw)
     # log(1 - tanh(u)^2) is 2 log 2 - 2 |u| there.
-    wanted = -0.5 * math.log(2.0 * math.pi) - (2.0 * math.log(2.0) - 80.0)
-    torch.testing.assert_close(value, torch.full((2,), wanted))
+    expected = -0.5 * math.log(2.0 * math.pi) - (2.0 * math.log(2.0) - 80.0)
+    torch.testing.assert_close(value, torch.full((2,), expected))
 
 
-def test_the_density_of_a_drawn_action_is_the_one_that_came_with_it() -> None:
-    policy, shown = actor(SacConfig(actor=SMALL)), torch.randn(6, 3)
-    draw = policy.sample(shown, 0.5 * torch.randn(6, 2))
+def test_the_log_density_of_a_sampled_action_is_the_one_returned_with_it() -> None:
+    policy, vector = actor(SacConfig(actor=SMALL)), torch.randn(6, 3)
+    sample = policy.sample(vector, 0.5 * torch.randn(6, 2))
     torch.testing.assert_close(
-        policy.log_prob(shown, draw.action_BA), draw.log_prob_B, rtol=1e-3, atol=1e-3
+        policy.log_prob(vector, sample.action_BA), sample.log_prob_B, rtol=1e-3, atol=1e-3
     )
 
 
 def test_without_noise_the_action_is_the_mode() -> None:
-    policy, shown = actor(SacConfig(actor=SMALL)), torch.randn(6, 3)
+    policy, vector = actor(SacConfig(actor=SMALL)), torch.randn(6, 3)
     torch.testing.assert_close(
-        policy.sample(shown, torch.zeros(6, 2)).action_BA, policy.mode(shown)
+        policy.sample(vector, torch.zeros(6, 2)).action_BA, policy.mode(vector)
     )
 
 
-def test_gradients_by_hand_equal_autograd_also_beyond_the_bounds() -> None:
+def test_explicit_gradients_equal_autograd_also_beyond_the_bounds() -> None:
     torch.manual_seed(0)
     bounds = (-2.0, 1.0)
     out = (3.0 * torch.randn(8, 6, dtype=torch.float64)).requires_grad_()
@@ -74,8 +74,8 @@ def test_gradients_by_hand_equal_autograd_also_beyond_the_bounds() -> None:
     plain = (torch.tanh(raw), tanh_normal_log_prob(noise, log_std, raw))
     own = _TanhNormal.apply(out, noise, bounds)
     upstream = (torch.randn(8, 3, dtype=torch.float64), torch.randn(8, dtype=torch.float64))
-    for mine, wanted in zip(own, plain, strict=True):
-        torch.testing.assert_close(mine, wanted, rtol=1e-12, atol=1e-12)
+    for mine, expected in zip(own, plain, strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-12, atol=1e-12)
     (gradient,), (reference,) = (
         torch.autograd.grad(answer, [out], upstream) for answer in (own, plain)
     )
@@ -96,5 +96,5 @@ def test_a_fixed_deviation_is_not_an_output() -> None:
     mean, log_std = policy.moments(torch.zeros(1, 3))
     assert policy.network.weights[-1].shape[2] == 2
     assert log_std.exp().tolist() == [[0.5, 0.5]]
-    draw = policy.sample(torch.zeros(1, 3), torch.ones(1, 2))
-    torch.testing.assert_close(draw.action_BA, torch.tanh(mean + 0.5))
+    sample = policy.sample(torch.zeros(1, 3), torch.ones(1, 2))
+    torch.testing.assert_close(sample.action_BA, torch.tanh(mean + 0.5))

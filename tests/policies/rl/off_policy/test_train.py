@@ -18,31 +18,31 @@ from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.fast_td3 import FastTd3
 from policies.rl.off_policy.fast_td3_config import (
     FastTd3Config,
-    MixedNoiseConfig,
-    ReinforceConfig,
+    PerEnvNoiseConfig,
+    RlFromScratchConfig,
     fast_td3,
     pql,
 )
-from policies.rl.off_policy.train import CURVE, KEPT, STATE, reinforce
+from policies.rl.off_policy.train import CURVE, REPLAY_FOLDER, STATE, train_from_scratch
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 from tests.policies.kill import run_until_killed
 from tests.policies.rl.walking import Walking
 
 LAYERS = MlpSizes(hidden=(16,), activation="relu", layer_norm=False)
-SMALL = ReinforceConfig(
+SMALL = RlFromScratchConfig(
     learner=FastTd3Config(
         critic=LAYERS,
         actor=LAYERS,
         atoms=21,
         low=-8.0,
         high=0.0,
-        noise=MixedNoiseConfig(low=0.1, high=0.8),
+        noise=PerEnvNoiseConfig(low=0.1, high=0.8),
     ),
     fields=("place",),
     collections=40,
     batch_size=16,
-    # Of three worlds: fewer than are made, so that the oldest are overwritten.
+    # For three environments: fewer than the steps made, so that the oldest are overwritten.
     capacity=25,
     discount=0.9,
     n_step=2,
@@ -54,8 +54,10 @@ SMALL = ReinforceConfig(
 )
 
 
-def learned(config: ReinforceConfig, saves: bool, out: Path, progress: Progress) -> dict[str, Any]:
-    return reinforce(config, "walking", partial(Walking, 3, saves), out, progress)
+def learned(
+    config: RlFromScratchConfig, saves: bool, out: Path, progress: Progress
+) -> dict[str, Any]:
+    return train_from_scratch(config, "walking", partial(Walking, 3, saves), out, progress)
 
 
 def quiet(done: int, total: int, note: str = "") -> None:
@@ -90,16 +92,16 @@ def test_what_comes_out_is_a_policy_like_any_other(whole: tuple[Path, dict[str, 
     assert (card.task, list(card.observation), card.action.shape) == ("walking", ["place"], (1,))
     assert card.model.kind == "actor"
     policy = load_policy(out)
-    seen = np.array([[[0.5]], [[-1.5]]])
-    chunk = policy(seen, np.zeros((2, 1, 1)))
-    again = policy(seen, np.ones((2, 1, 1)))
+    obs = np.array([[[0.5]], [[-1.5]]])
+    chunk = policy(obs, np.zeros((2, 1, 1)))
+    again = policy(obs, np.ones((2, 1, 1)))
     np.testing.assert_array_equal(chunk, again)
     assert np.abs(chunk).max() <= 1.0
     # The running statistics travel with it.
     assert float(module.state_dict()["half_range"][0]) not in (0.0, 1.0)
     assert (out / "reinforce.png").stat().st_size > 1000
     assert not (out / STATE).exists()
-    assert not (out / KEPT).exists()
+    assert not (out / REPLAY_FOLDER).exists()
 
 
 @pytest.mark.parametrize("call", [4, 8])
@@ -118,10 +120,10 @@ def test_a_killed_run_ends_with_the_weights_it_would_have_had(
     }
 
 
-def test_a_run_killed_between_steps_and_state_goes_on_from_the_state_before(
+def test_a_run_killed_between_steps_and_state_resumes_from_the_state_before(
     whole: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    """The newest steps are on the disk, what belongs to them is not: they are made again."""
+    """The newest steps are on the disk, the matching state is not, so they are collected again."""
     run_until_killed(3, learned, SMALL, True, tmp_path)
     older = (tmp_path / STATE).read_bytes()
     run_until_killed(1, learned, SMALL, True, tmp_path)
@@ -138,13 +140,19 @@ def test_another_seed_is_another_policy(whole: tuple[Path, dict[str, Any]], tmp_
     assert not torch.equal(expected["actor.0.weight"], got["actor.0.weight"])
 
 
-def test_steps_that_were_overwritten_leave_the_disk(tmp_path: Path) -> None:
+def test_files_of_overwritten_steps_are_removed(tmp_path: Path) -> None:
     run_until_killed(7, learned, SMALL, True, tmp_path)
     # 35 collections of 3 steps, of which the newest 75 are kept: those before step 30 are gone.
-    assert sorted(int(file.stem) for file in (tmp_path / KEPT).glob("*.pt")) == [30, 45, 60, 75, 90]
+    assert sorted(int(file.stem) for file in (tmp_path / REPLAY_FOLDER).glob("*.pt")) == [
+        30,
+        45,
+        60,
+        75,
+        90,
+    ]
 
 
-def test_worlds_that_cannot_be_saved_go_on_with_new_episodes(tmp_path: Path) -> None:
+def test_environments_that_cannot_be_saved_resume_with_new_episodes(tmp_path: Path) -> None:
     run_until_killed(4, learned, SMALL, False, tmp_path)
     before = curve(tmp_path)
     metrics = learned(SMALL, False, tmp_path, quiet)
@@ -153,17 +161,17 @@ def test_worlds_that_cannot_be_saved_go_on_with_new_episodes(tmp_path: Path) -> 
     assert metrics["episodes"] > before[-1]["episodes"]
 
 
-def test_other_options_begin_anew(tmp_path: Path) -> None:
+def test_other_options_start_a_new_run(tmp_path: Path) -> None:
     run_until_killed(2, learned, SMALL, True, tmp_path)
     other = replace(SMALL, collections=15)
     learned(other, True, tmp_path, quiet)
     assert [entry["collections"] for entry in curve(tmp_path)] == [5, 10, 15]
 
 
-def test_steps_that_are_gone_are_missed(tmp_path: Path) -> None:
+def test_missing_replay_files_are_reported(tmp_path: Path) -> None:
     run_until_killed(4, learned, SMALL, True, tmp_path)
-    (tmp_path / KEPT / "15.pt").unlink()
-    with pytest.raises(HandoffError, match=r"15\.pt: is gone"):
+    (tmp_path / REPLAY_FOLDER / "15.pt").unlink()
+    with pytest.raises(HandoffError, match=r"15\.pt: is missing"):
         learned(SMALL, True, tmp_path, quiet)
 
 
@@ -173,12 +181,12 @@ def test_rewards_that_are_not_finite_stop_it_with_a_reason(tmp_path: Path) -> No
             return super().step(action)._replace(reward=np.full(self.num_envs, np.nan))
 
     env = Broken(3)
-    with pytest.raises(HandoffError, match="world 0 pays nan, expected a finite reward"):
-        reinforce(SMALL, "walking", lambda: env, tmp_path, quiet)
+    with pytest.raises(HandoffError, match="environment 0 is nan, expected a finite number"):
+        train_from_scratch(SMALL, "walking", lambda: env, tmp_path, quiet)
     assert env.closed
 
 
-def test_weights_that_are_lost_stop_it_with_a_reason(
+def test_weights_that_are_not_finite_stop_it_with_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(self: FastTd3, minibatches: object) -> dict[str, torch.Tensor]:
@@ -190,7 +198,7 @@ def test_weights_that_are_lost_stop_it_with_a_reason(
 
 
 def test_it_learns_to_walk_to_the_middle(tmp_path: Path) -> None:
-    """From starts on both sides, whatever their distance; chance solves far fewer."""
+    """From starts on both sides, whatever their distance; random actions solve far fewer."""
     config = replace(
         SMALL,
         collections=400,
@@ -216,5 +224,5 @@ def test_released_options_of_both_methods() -> None:
     assert (fast.critic_per_collection, fast.learner.critic_per_policy) == (2.0, 2.0)
     assert (parallel.critic_per_collection, parallel.learner.critic_per_policy) == (8.0, 2.0)
     assert (fast.learner.noise.spread, parallel.learner.noise.spread) == ("uniform", "linear")
-    with pytest.raises(HandoffError, match="expected at least 1 each"):
+    with pytest.raises(HandoffError, match="expected at least 1 for"):
         replace(fast, batch_size=0)

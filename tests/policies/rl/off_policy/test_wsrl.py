@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from policies.rl.networks.config import MlpSizes
-from policies.rl.off_policy.online import Batches, Progressed, learn_online
+from policies.rl.off_policy.online import MinibatchSampler, OnlineProgress, learn_online
 from policies.rl.off_policy.wsrl import warm_started, wsrl_online, wsrl_sac
 from policies.rl.offline.calql import CalQl
 from policies.rl.offline.config import CalQlConfig
@@ -16,31 +16,36 @@ from policies.rl.replay.buffer import Replay
 from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
 from robots.errors import HandoffError
-from tests.beds.person import collector
-from tests.beds.point_maze import PointMaze
+from tests.toy_envs.person import collector
+from tests.toy_envs.point_maze import PointMaze
 
 SIZES = Sizes(observation=2, action=2)
 SMALL = wsrl_sac(hidden=(16, 16))
 
 
-def test_not_a_bit_of_the_weights_changes_in_5000_steps_and_then_they_do() -> None:
+def test_weights_do_not_change_in_5000_warm_up_steps_and_then_do() -> None:
     learner = warm_started(CalQl(CalQlConfig(sac=SMALL), SIZES, seed=1), SMALL, SIZES, seed=2)
     before = deepcopy(learner.networks.state_dict())
     replay = Replay(ReplayConfig(capacity=6000), 2, 2)
-    seen: list[tuple[int, int, bool]] = []
+    obs: list[tuple[int, int, bool]] = []
 
-    def watch(progress: Progressed, metrics: dict[str, object]) -> None:
+    def watch(progress: OnlineProgress, metrics: dict[str, object]) -> None:
         now = learner.networks.state_dict()
         same = all(torch.equal(now[name], value) for name, value in before.items())
-        seen.append((progress.steps, progress.updates, same))
+        obs.append((progress.steps, progress.updates, same))
 
     config = wsrl_online()
     learn_online(
-        learner, Batches(config, replay), collector(PointMaze(50)), config, 5050, watch=watch
+        learner,
+        MinibatchSampler(config, replay),
+        collector(PointMaze(50)),
+        config,
+        5050,
+        watch=watch,
     )
-    assert [steps for steps, _, _ in seen] == list(range(50, 5051, 50))
-    assert all(updates == 0 and same for _, updates, same in seen[:-1])
-    assert seen[-1] == (5050, 50, False)
+    assert [steps for steps, _, _ in obs] == list(range(50, 5051, 50))
+    assert all(updates == 0 and same for _, updates, same in obs[:-1])
+    assert obs[-1] == (5050, 50, False)
     assert not replay.columns["demo"].any()
 
 
@@ -49,7 +54,7 @@ def test_without_the_warm_up_it_learns_from_the_first_step() -> None:
     config = replace(wsrl_online(warm_up_steps=0), batch_size=8)
     progress = learn_online(
         learner,
-        Batches(config, Replay(ReplayConfig(capacity=10), 2, 2)),
+        MinibatchSampler(config, Replay(ReplayConfig(capacity=10), 2, 2)),
         collector(PointMaze(1)),
         config,
         3,
@@ -57,7 +62,7 @@ def test_without_the_warm_up_it_learns_from_the_first_step() -> None:
     assert progress.updates == 3
 
 
-def test_the_online_learner_begins_as_the_offline_one_ended() -> None:
+def test_the_online_learner_starts_with_the_offline_weights() -> None:
     offline = CalQl(CalQlConfig(sac=SMALL), SIZES, seed=1)
     with torch.no_grad():
         offline.networks.log_temperature.fill_(-2.0)
@@ -68,11 +73,11 @@ def test_the_online_learner_begins_as_the_offline_one_ended() -> None:
     assert all(
         torch.equal(value, theirs[name]) for name, value in online.networks.state_dict().items()
     )
-    shown = np.array([[0.2, 0.7]], np.float32)
-    assert np.array_equal(online.act(shown), offline.act(shown))
+    vector = np.array([[0.2, 0.7]], np.float32)
+    assert np.array_equal(online.act(vector), offline.act(vector))
 
 
-def test_the_offline_learner_is_left_as_it_is() -> None:
+def test_the_offline_learner_does_not_change() -> None:
     offline = CalQl(CalQlConfig(sac=SMALL), SIZES)
     before = offline.networks.log_temperature.item()
     online = warm_started(offline, SMALL, SIZES)
@@ -83,5 +88,5 @@ def test_the_offline_learner_is_left_as_it_is() -> None:
 
 def test_networks_of_other_sizes_are_refused() -> None:
     other = replace(SMALL, critic=MlpSizes(hidden=(8,), activation="relu"))
-    with pytest.raises(HandoffError, match="wsrl: the offline learner's networks"):
+    with pytest.raises(HandoffError, match="wsrl: the weights of the offline learner do not fit"):
         warm_started(CalQl(CalQlConfig(sac=SMALL), SIZES), other, SIZES)

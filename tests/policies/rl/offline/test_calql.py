@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import GripperConfig, SacConfig
-from policies.rl.off_policy.tanh_gaussian import Draw
+from policies.rl.off_policy.tanh_gaussian import ActionSample
 from policies.rl.offline.calql import CalQl, calibrated
 from policies.rl.offline.config import CalQlConfig
 from policies.rl.replay.transitions import Observations, Sizes, Transitions
@@ -31,11 +31,11 @@ def batch(returns: list[float] | None = None, rows: int = 4) -> Transitions:
         return torch.randn(*shape, generator=generator)
 
     return Transitions(
-        seen=Observations(draw(rows, 2)),
+        obs=Observations(draw(rows, 2)),
         action_BA=torch.tanh(draw(rows, 1)),
         reward_B=draw(rows),
         discount_B=torch.full((rows,), 0.9),
-        next_seen=Observations(draw(rows, 2)),
+        next_obs=Observations(draw(rows, 2)),
         demo_B=torch.zeros(rows, dtype=torch.bool),
         intervention_B=torch.zeros(rows, dtype=torch.bool),
         toggles_B=torch.zeros(rows),
@@ -57,8 +57,8 @@ class FixedActor(nn.Module):
 
     actions = 1
 
-    def sample(self, features_BF: Tensor, noise_BA: Tensor) -> Draw:
-        return Draw(0.1 * features_BF[:, :1], features_BF[:, 1])
+    def sample(self, features_BF: Tensor, noise_BA: Tensor) -> ActionSample:
+        return ActionSample(0.1 * features_BF[:, :1], features_BF[:, 1])
 
 
 def with_known_parts(one: CalQl) -> CalQl:
@@ -84,7 +84,7 @@ def test_the_loss_is_as_written_out_action_by_action(returns: list[float] | None
     subset = torch.randperm(3, generator=replayed)[:2].numpy() + 1.0
     uniform = (2.0 * torch.rand(4, 2, 1, generator=replayed) - 1.0).numpy()
 
-    state, after = rows.seen.vector_BO.numpy(), rows.next_seen.vector_BO.numpy()
+    state, after = rows.obs.vector_BO.numpy(), rows.next_obs.vector_BO.numpy()
     losses, gaps = [], []
     for row in range(4):
         here, there = state[row].sum(), after[row].sum()
@@ -113,7 +113,7 @@ def test_calibration_lifts_the_policys_values_only_and_only_up_to_the_return() -
     ]
 
 
-def test_below_the_return_the_policys_values_are_not_pushed_down() -> None:
+def test_values_of_the_policy_below_the_return_are_not_lowered() -> None:
     gradients = {}
     for name, returns in (("far below", [1e3] * 4), ("far above", [-1e3] * 4)):
         value = torch.zeros(1, 4, 3, requires_grad=True)
@@ -152,7 +152,7 @@ def test_the_multiplier_grows_while_conservatism_is_above_its_gap(gap: float, gr
     assert (one.log_multiplier.item() > 1.0) == grows
 
 
-def test_a_restart_learns_as_if_nothing_had_happened() -> None:
+def test_a_restored_learner_learns_identically() -> None:
     first, rows = learner(gap=0.8), batch([0.0, 0.1, 0.2, 0.3])
     first.update([rows])
     second = learner(gap=0.8)
@@ -170,6 +170,6 @@ def test_missing_returns_are_named() -> None:
 
 
 @pytest.mark.parametrize("options", [{"gripper": GripperConfig()}, {"backup_entropy": True}])
-def test_options_without_a_meaning_here_are_refused(options: dict[str, object]) -> None:
+def test_unsupported_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(HandoffError, match="cal-ql"):
         CalQl(CalQlConfig(sac=SacConfig(critic=SMALL, actor=SMALL, **options)), SIZES)  # type: ignore[arg-type]

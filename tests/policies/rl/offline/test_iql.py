@@ -10,7 +10,7 @@ import torch
 
 from policies.rl.networks.config import MlpSizes
 from policies.rl.offline.config import IqlConfig
-from policies.rl.offline.iql import Iql, TanhMeanGaussian, awr_weight, cosine_share, critic_loss
+from policies.rl.offline.iql import Iql, TanhMeanGaussian, awr_weight, cosine_factor, critic_loss
 from policies.rl.replay.transitions import Observations, Sizes, Transitions
 
 TINY = MlpSizes(hidden=(32, 32), activation="relu", layer_norm=False)
@@ -29,16 +29,16 @@ def bandit(rows: int = 8) -> Transitions:
 
 
 def batch(
-    seen: torch.Tensor,
+    obs: torch.Tensor,
     action: torch.Tensor,
     reward: torch.Tensor,
     discount: torch.Tensor,
     after: Any = None,
 ) -> Transitions:
     none = torch.zeros(len(reward), dtype=torch.bool)
-    after = seen if after is None else after
+    after = obs if after is None else after
     return Transitions(
-        Observations(seen),
+        Observations(obs),
         action,
         reward,
         discount,
@@ -59,7 +59,7 @@ def state_value(learner: Iql, state: float = 0.0) -> float:
 @pytest.mark.parametrize(("level", "expected"), [(0.5, 0.5), (0.9, 0.9), (0.7, 0.7)])
 def test_v_of_a_bandit_becomes_the_expectile_of_its_rewards(level: float, expected: float):
     # Rewards 0 and 1, each half of the time: level * (1 - v) = (1 - level) * v.
-    learner = Iql(small(level=level), SIZES)
+    learner = Iql(small(expectile=level), SIZES)
     for _ in range(300):
         learner.update([bandit()])
     assert state_value(learner) == pytest.approx(expected, abs=0.02)
@@ -68,10 +68,10 @@ def test_v_of_a_bandit_becomes_the_expectile_of_its_rewards(level: float, expect
 def test_q_learns_the_reward_and_the_discounted_value_of_the_next_state():
     # State 1 ends with reward 2; from state 0 it is reached with reward -1 at a discount of .5: -1
     # + .5 * 2 = 0.
-    learner = Iql(small(level=0.5), SIZES)
-    seen = torch.tensor([[0.0], [1.0]]).repeat(4, 1)
+    learner = Iql(small(expectile=0.5), SIZES)
+    obs = torch.tensor([[0.0], [1.0]]).repeat(4, 1)
     reward, discount = torch.tensor([-1.0, 2.0]).repeat(4), torch.tensor([0.5, 0.0]).repeat(4)
-    data = batch(seen, torch.zeros(8, 1), reward, discount, torch.ones(8, 1))
+    data = batch(obs, torch.zeros(8, 1), reward, discount, torch.ones(8, 1))
     for _ in range(400):
         learner.update([data])
     assert state_value(learner, 0.0) == pytest.approx(0.0, abs=0.05)
@@ -100,7 +100,7 @@ def test_a_weight_of_any_size_stays_finite():
 
 
 def test_the_actors_rate_falls_along_half_a_cosine():
-    assert [cosine_share(update, 4) for update in (0, 1, 2, 4, 9)] == pytest.approx(
+    assert [cosine_factor(update, 4) for update in (0, 1, 2, 4, 9)] == pytest.approx(
         [1.0, 0.853553, 0.5, 0.0, 0.0]
     )
     learner = Iql(small(actor_decay_updates=4), SIZES)
@@ -119,7 +119,7 @@ def test_hubers_loss_is_the_square_near_and_grows_linearly_beyond():
     assert critic_loss(value, target, None).item() == pytest.approx((1.0 + 900.0) / 2.0)
 
 
-def test_targets_follow_after_all_else():
+def test_targets_are_updated_last():
     learner = Iql(small(tau=0.25), SIZES)
     before = [weight.clone() for weight in learner.networks.critic_target.parameters()]
     learner.update([bandit(32)])
@@ -133,11 +133,11 @@ def test_targets_follow_after_all_else():
         assert torch.allclose(target, old + 0.25 * (new - old), atol=1e-7)
 
 
-def test_v_is_learned_before_the_actor_weighs_by_it():
+def test_v_is_updated_before_the_actor_uses_it():
     learner = Iql(small(learning_rate=0.1), SIZES)
     data = bandit(64)
     net = learner.networks
-    features = net.features(data.seen.vector_BO)
+    features = net.features(data.obs.vector_BO)
     with torch.no_grad():
         q = net.action_value(features, data.action_BA)
         stale = awr_weight(q - net.state_value(features), 10.0, 100.0).mean()
@@ -164,8 +164,8 @@ def test_the_actors_log_density_is_that_of_a_normal_law_around_a_tanh_mean():
 
 def test_dropout_leaves_the_mean_of_hidden_units_and_acts_in_updates_only():
     learner = Iql(small(dropout=0.5), SIZES)
-    seen = np.ones((1, 1), np.float32)
-    assert np.array_equal(learner.act(seen), learner.act(seen))
+    obs = np.ones((1, 1), np.float32)
+    assert np.array_equal(learner.act(obs), learner.act(obs))
     generator = torch.Generator().manual_seed(0)
     features = torch.ones(4000, 1)
     with torch.no_grad():
@@ -180,20 +180,20 @@ def test_dropout_leaves_the_mean_of_hidden_units_and_acts_in_updates_only():
     assert dropped.mean().item() == pytest.approx(whole[0].item(), rel=0.05)
 
 
-def test_drawn_actions_spread_as_the_actor_says_and_stay_within_bounds():
+def test_sampled_actions_have_the_actors_deviation_and_stay_within_bounds():
     learner = Iql(small(), SIZES)
     with torch.no_grad():
         learner.networks.actor.log_std_A.fill_(math.log(0.1))
-    seen = np.zeros((4000, 1), np.float32)
-    drawn = learner.act(seen, np.random.default_rng(0))
+    obs = np.zeros((4000, 1), np.float32)
+    drawn = learner.act(obs, np.random.default_rng(0))
     assert drawn.std() == pytest.approx(0.1, rel=0.05)
     with torch.no_grad():
         learner.networks.actor.log_std_A.fill_(2.0)
-    assert np.abs(learner.act(seen, np.random.default_rng(0))).max() == 1.0
+    assert np.abs(learner.act(obs, np.random.default_rng(0))).max() == 1.0
 
 
 @pytest.mark.parametrize("value", ["expectile", "chi2", "tv", "gumbel"])
-def test_a_learner_that_was_saved_goes_on_bit_by_bit(value):
+def test_a_restored_learner_continues_bit_for_bit(value):
     config = small(value=value, dropout=0.1, actor_decay_updates=10)
     whole, first = Iql(config, SIZES, 3), Iql(config, SIZES, 3)
     for _ in range(6):

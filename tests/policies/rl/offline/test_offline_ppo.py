@@ -14,7 +14,7 @@ from policies.policy import Batch, ObservationTensors
 from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.networks.config import MlpSizes
 from policies.rl.offline.config import RL100_CHAIN, DynamicsConfig, IqlConfig, OfflinePpoConfig
-from policies.rl.offline.dynamics_ensemble import Decisions, DynamicsEnsemble
+from policies.rl.offline.dynamics_ensemble import ChunkTransitions, DynamicsEnsemble
 from policies.rl.offline.offline_ppo import OfflinePpo, fit_critics
 from policies.rl.on_policy.config import DppoConfig
 from robots.errors import HandoffError
@@ -23,7 +23,7 @@ BEST = 0.5
 SMALL = MlpSizes(hidden=(32, 32), activation="relu", layer_norm=False)
 MODEL = DynamicsConfig(members=3, elites=2, network=SMALL, updates=400, batch_size=64)
 PPO = OfflinePpoConfig(
-    walk=DppoConfig(steps=5, chain=RL100_CHAIN),
+    denoising=DppoConfig(steps=5, chain=RL100_CHAIN),
     learning_rate=1e-3,
     updates=100,
     gate_every=25,
@@ -35,26 +35,26 @@ PPO = OfflinePpoConfig(
 )
 
 
-def one_armed(rows: int = 2000) -> Decisions:
+def one_armed(rows: int = 2000) -> ChunkTransitions:
     """Random actions in [-1, 1]; each ends its episode and is paid by how near it is to `BEST`."""
-    draw = torch.Generator().manual_seed(0)
-    seen, done = (
-        torch.rand(rows, 2, generator=draw),
-        2.0 * torch.rand(rows, 1, generator=draw) - 1.0,
+    generator = torch.Generator().manual_seed(0)
+    obs, done = (
+        torch.rand(rows, 2, generator=generator),
+        2.0 * torch.rand(rows, 1, generator=generator) - 1.0,
     )
-    return Decisions(seen, done, -(done[:, 0] - BEST).square(), torch.zeros(rows), seen)
+    return ChunkTransitions(obs, done, -(done[:, 0] - BEST).square(), torch.zeros(rows), obs)
 
 
-def drifting(rows: int = 2000) -> Decisions:
+def drifting(rows: int = 2000) -> ChunkTransitions:
     """A point that moves by a tenth of the action, and whose second entry only shakes."""
-    draw = torch.Generator().manual_seed(1)
-    seen, done = (
-        torch.rand(rows, 2, generator=draw),
-        2.0 * torch.rand(rows, 1, generator=draw) - 1.0,
+    generator = torch.Generator().manual_seed(1)
+    obs, done = (
+        torch.rand(rows, 2, generator=generator),
+        2.0 * torch.rand(rows, 1, generator=generator) - 1.0,
     )
-    shaken = 0.05 * torch.randn(rows, generator=draw)
-    after = torch.stack([seen[:, 0] + 0.1 * done[:, 0], seen[:, 1] + shaken], dim=1)
-    return Decisions(seen, done, torch.zeros(rows), torch.ones(rows), after)
+    shaken = 0.05 * torch.randn(rows, generator=generator)
+    after = torch.stack([obs[:, 0] + 0.1 * done[:, 0], obs[:, 1] + shaken], dim=1)
+    return ChunkTransitions(obs, done, torch.zeros(rows), torch.ones(rows), after)
 
 
 @pytest.fixture(scope="module")
@@ -70,21 +70,21 @@ def imitation() -> DiffusionPolicy:
         clip=1.0,
         network=MlpConfig(width=32, blocks=1),
     )
-    policy, data, draw = (
+    policy, data, generator = (
         DiffusionPolicy(config, Shapes.of_vector(2, 1, None)),
         one_armed(),
         np.random.default_rng(0),
     )
     optimizer = torch.optim.Adam(policy.denoiser.parameters(), 1e-3)
     for _ in range(500):
-        rows = torch.from_numpy(draw.integers(0, len(data.reward_R), 128))
+        rows = torch.from_numpy(generator.integers(0, len(data.reward_R), 128))
         batch = Batch(
-            ObservationTensors(data.seen_RF[rows, None]),
-            data.done_RD[rows, None],
+            ObservationTensors(data.obs_RF[rows, None]),
+            data.action_RD[rows, None],
             torch.zeros(128, 1, dtype=torch.bool),
         )
         optimizer.zero_grad()
-        policy.loss(batch, draw).backward()
+        policy.loss(batch, generator).backward()
         optimizer.step()
     return policy.eval()
 
@@ -92,7 +92,7 @@ def imitation() -> DiffusionPolicy:
 @pytest.fixture(scope="module")
 def critics():
     return fit_critics(
-        IqlConfig(level=0.7, critic=SMALL, value_network=SMALL), one_armed(), 1000, 128, seed=0
+        IqlConfig(expectile=0.7, critic=SMALL, value_network=SMALL), one_armed(), 1000, 128, seed=0
     )
 
 
@@ -107,23 +107,23 @@ def dynamics() -> DynamicsEnsemble:
 def learner(imitation, critics, dynamics):
     from copy import deepcopy
 
-    def made(config: OfflinePpoConfig = PPO) -> OfflinePpo:
+    def learned(config: OfflinePpoConfig = PPO) -> OfflinePpo:
         return OfflinePpo(
             config, deepcopy(imitation), critics, dynamics, lambda chunk: chunk.flatten(1)
         )
 
-    return made
+    return learned
 
 
-def seen() -> torch.Tensor:
-    return one_armed().seen_RF[:, None]
+def obs() -> torch.Tensor:
+    return one_armed().obs_RF[:, None]
 
 
 def sampled(policy: DiffusionPolicy) -> torch.Tensor:
     with torch.no_grad():
-        draw = torch.Generator().manual_seed(9)
+        generator = torch.Generator().manual_seed(9)
         return policy.sample(
-            ObservationTensors(seen()[:500]), torch.randn(500, 1, 1, generator=draw)
+            ObservationTensors(obs()[:500]), torch.randn(500, 1, 1, generator=generator)
         )[:, 0, 0]
 
 
@@ -131,66 +131,66 @@ def weights(policy: DiffusionPolicy) -> torch.Tensor:
     return torch.cat([weight.flatten() for weight in policy.denoiser.state_dict().values()])
 
 
-def test_the_policy_moves_to_what_the_critics_value(learner):
-    made = learner()
-    before = (sampled(made.policy) - BEST).square().mean()
-    judged = made.improve(seen())
-    after = (sampled(made.policy) - BEST).square().mean()
+def test_the_policy_moves_to_actions_with_high_q(learner):
+    learned = learner()
+    before = (sampled(learned.policy) - BEST).square().mean()
+    results = learned.improve(obs())
+    after = (sampled(learned.policy) - BEST).square().mean()
     assert after < 0.5 * before
-    assert judged[-1].best > judged[0].best
-    assert [one.updates for one in judged] == [25, 50, 75, 100]
+    assert results[-1].best > results[0].best
+    assert [one.updates for one in results] == [25, 50, 75, 100]
 
 
-def test_a_policy_that_is_not_better_by_the_margin_is_taken_back_bit_for_bit(learner):
-    made = learner(replace(PPO, margin=1e6))
-    before = weights(made.policy).clone()
-    judged = made.improve(seen())
-    assert [one.accepted for one in judged] == [False] * 4
-    assert all(one.best == judged[0].best for one in judged)
-    assert torch.equal(weights(made.policy), before)
+def test_a_policy_that_is_not_better_by_the_margin_is_reverted_bit_for_bit(learner):
+    learned = learner(replace(PPO, margin=1e6))
+    before = weights(learned.policy).clone()
+    results = learned.improve(obs())
+    assert [one.accepted for one in results] == [False] * 4
+    assert all(one.best == results[0].best for one in results)
+    assert torch.equal(weights(learned.policy), before)
 
 
 def test_without_the_gate_a_worse_policy_is_kept(learner, monkeypatch: pytest.MonkeyPatch):
     """The critics turned round: the gate is all that stands between them and the policy."""
     gated, free = learner(), learner(replace(PPO, gate=False))
-    for made in (gated, free):
-        advantage = made._advantage
+    for learned in (gated, free):
+        advantage = learned._advantage
         monkeypatch.setattr(
-            made, "_advantage", lambda rows, chunk, told=advantage: -told(rows, chunk)
+            learned, "_advantage", lambda rows, chunk, original=advantage: -original(rows, chunk)
         )
-    start = gated.value(seen())
-    gated.improve(seen())
-    free.improve(seen())
-    assert gated.value(seen()) >= start
-    assert free.value(seen()) < start - 0.1
+    start = gated.value(obs())
+    gated.improve(obs())
+    free.improve(obs())
+    assert gated.value(obs()) >= start
+    assert free.value(obs()) < start - 0.1
 
 
 def test_the_same_seed_gives_the_same_policy(learner):
     first, second = learner(), learner()
-    assert first.improve(seen()) == second.improve(seen())
+    assert first.improve(obs()) == second.improve(obs())
     assert torch.equal(weights(first.policy), weights(second.policy))
 
 
-def test_a_judgement_that_is_not_finite_stops_it(learner, monkeypatch: pytest.MonkeyPatch):
-    made = learner()
+def test_a_value_that_is_not_finite_stops_it(learner, monkeypatch: pytest.MonkeyPatch):
+    learned = learner()
     monkeypatch.setattr(
-        made._critics, "action_value", lambda features, done: features[:, 0] * float("nan")
+        learned._critics, "action_value", lambda features, done: features[:, 0] * float("nan")
     )
-    with pytest.raises(HandoffError, match="the judged value of the policy is not finite"):
-        made.improve(seen())
+    with pytest.raises(HandoffError, match="the value of the policy is not finite"):
+        learned.improve(obs())
 
 
-def test_the_dynamics_tell_what_an_action_does_and_what_only_shakes(dynamics):
+def test_the_dynamics_predict_the_effect_of_an_action_and_the_noise(dynamics):
     data = drifting(500)
     after = torch.stack(
         [
-            dynamics.step(data.seen_RF, data.done_RD, torch.Generator().manual_seed(number))
-            - data.seen_RF
+            dynamics.step(data.obs_RF, data.action_RD, torch.Generator().manual_seed(number))
+            - data.obs_RF
             for number in range(20)
         ]
     )
     moved = after[..., 0].mean(dim=0)
-    assert float((moved - 0.1 * data.done_RD[:, 0]).abs().mean()) < 0.01
+    assert float((moved - 0.1 * data.action_RD[:, 0]).abs().mean()) < 0.01
     assert float(after[..., 1].mean().abs()) < 0.02
     assert float(after[..., 1].std()) == pytest.approx(0.05, rel=0.3)
     assert float(after[..., 0].std(dim=0).mean()) < 0.02
@@ -206,11 +206,11 @@ def test_the_elites_are_those_that_predict_held_out_rows_best():
     assert set(model.elites.tolist()) == {2, 3}
 
 
-def test_the_ensemble_is_told_how_well_it_predicts():
-    told = DynamicsEnsemble(MODEL, 2, 1).fit(drifting())
-    # One of two entries is chance alone: an error of its whole spread, and none of the other's.
-    assert told["error"] == pytest.approx(0.5**0.5, abs=0.1)
-    assert told["rows"] == 2000.0
+def test_fit_reports_the_prediction_error():
+    metrics = DynamicsEnsemble(MODEL, 2, 1).fit(drifting())
+    # One of two entries is pure noise, with an error of its whole spread; the other has none.
+    assert metrics["error"] == pytest.approx(0.5**0.5, abs=0.1)
+    assert metrics["rows"] == 2000.0
 
 
 def test_too_few_rows_and_too_many_elites_are_refused():

@@ -25,11 +25,11 @@ class Listener:
     def __init__(self) -> None:
         self.heard: list[np.ndarray] = []
 
-    def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
+    def act(self, vector_NO: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
         return vector_NO
 
     def update(self, minibatches: Any) -> dict[str, Any]:
-        self.heard += [part.seen.vector_BO.numpy()[:, 0] for part in minibatches]
+        self.heard += [part.obs.vector_BO.numpy()[:, 0] for part in minibatches]
         return {"heard": len(self.heard)}
 
     def state_dict(self) -> dict[str, Any]:
@@ -42,17 +42,17 @@ class Listener:
 def stored(rows: int, horizon: int = 1, ended: bool = True) -> Replay:
     """One episode whose observations are (0, 10), (1, 11) and so on."""
     number = np.arange(rows)
-    seen = np.stack([number, number + 10.0], axis=1)
+    obs = np.stack([number, number + 10.0], axis=1)
     last = (number == rows - 1) & ended
     replay = Replay(ReplayConfig(capacity=rows, horizon=horizon), 2, 1)
     replay.append(
         plain_steps(
             np.zeros(rows),
             number,
-            seen,
+            obs,
             np.zeros((rows, 1)),
             number,
-            seen + 1.0,
+            obs + 1.0,
             last,
             np.zeros(rows),
         )
@@ -60,17 +60,17 @@ def stored(rows: int, horizon: int = 1, ended: bool = True) -> Replay:
     return replay
 
 
-def test_as_many_minibatches_are_drawn_as_asked():
+def test_the_number_of_minibatches_is_as_configured():
     listener = Listener()
-    told: list[int] = []
+    counts: list[int] = []
     metrics = learn_offline(
         listener,
         stored(5),
         OfflineConfig(updates=3, batch_size=7, minibatches=2),
-        watch=lambda updates, _: told.append(updates),
+        watch=lambda updates, _: counts.append(updates),
     )
     assert [len(part) for part in listener.heard] == [7] * 6
-    assert told == [1, 2, 3]
+    assert counts == [1, 2, 3]
     assert metrics == {"heard": 6}
 
 
@@ -95,7 +95,7 @@ def test_steps_are_drawn_by_their_probability():
     assert counts[3] == pytest.approx(0.75, abs=0.02)
 
 
-def test_without_probabilities_all_steps_are_alike():
+def test_without_probabilities_sampling_is_uniform():
     listener = Listener()
     learn_offline(listener, stored(4), OfflineConfig(updates=40, batch_size=250))
     counts = np.bincount(np.concatenate(listener.heard).astype(int), minlength=4) / 10_000
@@ -103,7 +103,7 @@ def test_without_probabilities_all_steps_are_alike():
 
 
 @pytest.mark.parametrize("probability", [None, np.full(6, 1 / 6)])
-def test_chunks_that_are_not_whole_are_not_drawn(probability: np.ndarray | None):
+def test_incomplete_chunks_are_not_sampled(probability: np.ndarray | None):
     listener = Listener()
     replay = stored(6, horizon=3, ended=False)
     learn_offline(
@@ -112,18 +112,18 @@ def test_chunks_that_are_not_whole_are_not_drawn(probability: np.ndarray | None)
     assert set(np.concatenate(listener.heard)) == {0.0, 1.0, 2.0, 3.0}
 
 
-def test_where_no_chunk_is_whole_learning_is_refused():
-    with pytest.raises(HandoffError, match="no chunk"):
+def test_a_replay_without_a_complete_chunk_is_refused():
+    with pytest.raises(HandoffError, match="no complete chunk"):
         learn_offline(Listener(), stored(2, horizon=3, ended=False), OfflineConfig(updates=1))
     last_two = np.array([0.0, 0.5, 0.5])
-    with pytest.raises(HandoffError, match="not whole"):
+    with pytest.raises(HandoffError, match="without a complete chunk"):
         learn_offline(
             Listener(), stored(3, 3, ended=False), OfflineConfig(updates=1), probability=last_two
         )
 
 
 @pytest.mark.parametrize("probability", [None, np.array([0.1, 0.2, 0.3, 0.4])])
-def test_a_run_that_was_cut_ends_where_a_whole_one_does(probability: np.ndarray | None):
+def test_a_resumed_run_ends_like_an_uninterrupted_one(probability: np.ndarray | None):
     replay = stored(4)
     whole, cut = Iql(CONFIG, sizes_of(replay)), Iql(CONFIG, sizes_of(replay))
     learn_offline(whole, replay, OfflineConfig(updates=6, batch_size=8), probability=probability)
@@ -137,26 +137,26 @@ def test_a_run_that_was_cut_ends_where_a_whole_one_does(probability: np.ndarray 
         assert one.equal(other)
 
 
-def test_features_are_fitted_to_the_range_of_what_is_stored():
+def test_features_are_fitted_to_the_range_of_the_stored_observations():
     replay = stored(5)
     learner = Iql(CONFIG, sizes_of(replay))
     fit_features(learner.networks.features, replay)
     batch: Transitions = replay.transitions(np.array([0, 2, 4]))
-    assert learner.networks.seen(batch.seen).tolist() == [[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0]]
+    assert learner.networks.encode(batch.obs).tolist() == [[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0]]
 
 
 @pytest.mark.parametrize(
     "probability",
     [np.array([0.5, 0.5]), np.array([0.5, 0.5, 0.5, 0.5]), np.array([1.5, -0.5, 0.0, 0.0])],
 )
-def test_what_is_no_probability_of_the_steps_is_refused(probability: np.ndarray):
-    with pytest.raises(HandoffError, match="expected 4 numbers from 0 on with sum 1"):
+def test_invalid_probabilities_are_refused(probability: np.ndarray):
+    with pytest.raises(HandoffError, match="expected 4 non-negative numbers with sum 1"):
         learn_offline(Listener(), stored(4), OfflineConfig(updates=1), probability=probability)
 
 
 def test_an_empty_replay_is_refused():
     empty = Replay(ReplayConfig(capacity=4), 2, 1)
-    with pytest.raises(HandoffError, match="nothing can be learned"):
+    with pytest.raises(HandoffError, match="nothing to train on"):
         learn_offline(Listener(), empty, OfflineConfig(updates=1))
-    with pytest.raises(HandoffError, match="no range to fit to"):
+    with pytest.raises(HandoffError, match="features cannot be fitted"):
         fit_features(Iql(CONFIG, sizes_of(empty)).networks.features, empty)

@@ -65,14 +65,14 @@ def expectile_of(law: Tensor, level: float) -> float:
 @pytest.mark.parametrize("level", [0.5, 0.7, 0.9, 0.99])
 @pytest.mark.parametrize("law", [NORMAL, UNIFORM, THREE], ids=["normal", "uniform", "three"])
 def test_the_expectile_loss_is_least_at_the_expectile(law: Tensor, level: float):
-    assert descended(partial(expectile_loss, level=level), law) == pytest.approx(
+    assert descended(partial(expectile_loss, expectile=level), law) == pytest.approx(
         expectile_of(law, level), abs=0.02
     )
 
 
 def test_the_expectile_of_three_rewards_worked_by_hand():
     # .9 * (4 - v) = .1 * (v - 0 + v + 1) gives v = 3.5 / 1.1
-    assert descended(partial(expectile_loss, level=0.9), THREE) == pytest.approx(
+    assert descended(partial(expectile_loss, expectile=0.9), THREE) == pytest.approx(
         3.5 / 1.1, abs=1e-3
     )
 
@@ -82,13 +82,13 @@ def test_the_expectile_of_three_rewards_worked_by_hand():
 def test_total_variation_is_least_at_its_quantile_whatever_the_scale(level: float, scale: float):
     law = scale * NORMAL
     quantile = float(torch.quantile(law, (2.0 * level - 1.0) / level))
-    found = scipy_minimiser(partial(total_variation_loss, level=level), law)
+    found = scipy_minimiser(partial(total_variation_loss, weight=level), law)
     assert found == pytest.approx(quantile, abs=1e-3 * scale)
 
 
 @pytest.mark.parametrize(
     "loss",
-    [partial(chi2_loss, level=0.75), partial(total_variation_loss, level=0.75), gumbel_loss],
+    [partial(chi2_loss, weight=0.75), partial(total_variation_loss, weight=0.75), gumbel_loss],
     ids=["chi2", "tv", "gumbel"],
 )
 @pytest.mark.parametrize("law", [NORMAL, UNIFORM], ids=["normal", "uniform"])
@@ -108,12 +108,12 @@ def test_chi2_of_a_normal_law_has_the_minimiser_worked_by_hand(
 ):
     # The conjugate: E (Q - (v - 2))+ = 2/3, solved with the normal law's unit loss at z = -.45 and
     # 1.115.
-    loss = partial(chi2_loss, level=0.75, released=released)
+    loss = partial(chi2_loss, weight=0.75, released=released)
     assert scipy_minimiser(loss, scale * NORMAL) == pytest.approx(expected, abs=0.02)
 
 
 def test_the_released_chi2_does_not_grow_with_the_rewards():
-    loss = partial(chi2_loss, level=0.75, released=True)
+    loss = partial(chi2_loss, weight=0.75, released=True)
     assert scipy_minimiser(loss, 10.0 * NORMAL) == pytest.approx(1.3, abs=0.05)
 
 
@@ -127,10 +127,10 @@ def test_the_released_chi2_rises_again_below_minus_four_and_the_conjugate_does_n
 def test_the_conjugate_lies_above_a_value_that_does_not_vary():
     # E (1 + x/2) = (1 - l)/l at l = .75 gives x = -4/3.
     certain = torch.zeros(5, dtype=torch.float64)
-    assert scipy_minimiser(partial(chi2_loss, level=0.75), certain) == pytest.approx(
+    assert scipy_minimiser(partial(chi2_loss, weight=0.75), certain) == pytest.approx(
         4.0 / 3.0, abs=1e-3
     )
-    config = IqlConfig(value="chi2", level=0.75, temperature=0.03)
+    config = IqlConfig(value="chi2", expectile=0.75, temperature=0.03)
     assert scipy_minimiser(partial(in_sample_value_loss, config=config), certain) == pytest.approx(
         0.04, abs=1e-3
     )
@@ -144,7 +144,7 @@ def test_beyond_its_clip_the_gumbel_loss_drives_v_away_from_q():
 
 
 @pytest.mark.parametrize("value", ["chi2", "tv", "gumbel"])
-def test_all_but_the_expectile_see_the_advantage_in_units_of_the_temperature(value):
+def test_all_losses_but_the_expectile_divide_the_advantage_by_the_temperature(value):
     advantage = torch.tensor([-1.0, 0.5, 2.0])
     wide = in_sample_value_loss(3.0 * advantage, IqlConfig(value=value, temperature=3.0))
     assert torch.allclose(wide, in_sample_value_loss(advantage, IqlConfig(value=value)))

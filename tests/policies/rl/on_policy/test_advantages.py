@@ -1,4 +1,4 @@
-"""Advantages of chunks and of groups against sums written out by hand."""
+"""Advantages of chunks and groups against sums written out by hand."""
 
 from dataclasses import replace
 
@@ -14,11 +14,11 @@ from policies.rl.on_policy.advantages import (
     valued_table,
 )
 from policies.rl.on_policy.config import GroupConfig, OnPolicyConfig
-from policies.rl.on_policy.rollout import spread, to_level
+from policies.rl.on_policy.rollout import expand_to_units, to_level
 from robots.errors import HandoffError
 
-DECISIONS, WORLDS, HORIZON, ENTRIES = 5, 3, 4, 2
-CONFIG = OnPolicyConfig(discount=0.9, trace=0.8)
+DECISIONS, NUM_ENVS, HORIZON, ENTRIES = 5, 3, 4, 2
+CONFIG = OnPolicyConfig(discount=0.9, gae_lambda=0.8)
 
 
 def alone(part: Tensor) -> Tensor:
@@ -26,18 +26,18 @@ def alone(part: Tensor) -> Tensor:
 
 
 def rollout(values: int | None, seed: int = 0) -> ChunkRollout:
-    """World 0 ends within a chunk, world 1 at the end of one by its time limit, world 2 not at
-    all."""
+    """Environment 0 ends within a chunk, environment 1 at the end of one by its time limit,
+    environment 2 not at all."""
     draw = torch.Generator().manual_seed(seed)
-    length = torch.full((DECISIONS, WORLDS), HORIZON)
-    terminated, truncated = torch.zeros(2, DECISIONS, WORLDS, dtype=torch.bool)
+    length = torch.full((DECISIONS, NUM_ENVS), HORIZON)
+    terminated, truncated = torch.zeros(2, DECISIONS, NUM_ENVS, dtype=torch.bool)
     length[2, 0], terminated[2, 0], truncated[3, 1] = 2, True, True
-    reward = torch.randn(DECISIONS, WORLDS, HORIZON, generator=draw)
+    reward = torch.randn(DECISIONS, NUM_ENVS, HORIZON, generator=draw)
     reward *= torch.arange(HORIZON) < length[..., None]
     made = ChunkRollout(
-        seen=torch.randn(DECISIONS, WORLDS, 1, generator=draw),
-        parts={"tokens": torch.zeros(DECISIONS, WORLDS, 1, HORIZON, ENTRIES, dtype=torch.long)},
-        log_prob_TNKHA=-torch.rand(DECISIONS, WORLDS, 1, HORIZON, ENTRIES, generator=draw),
+        obs=torch.randn(DECISIONS, NUM_ENVS, 1, generator=draw),
+        trace={"tokens": torch.zeros(DECISIONS, NUM_ENVS, 1, HORIZON, ENTRIES, dtype=torch.long)},
+        log_prob_TNKHA=-torch.rand(DECISIONS, NUM_ENVS, 1, HORIZON, ENTRIES, generator=draw),
         reward_TNH=reward,
         length_TN=length,
         terminated_TN=terminated,
@@ -45,7 +45,7 @@ def rollout(values: int | None, seed: int = 0) -> ChunkRollout:
     )
     if values is None:
         return made
-    shape = (DECISIONS, WORLDS, values)
+    shape = (DECISIONS, NUM_ENVS, values)
     return made._replace(
         value_TNV=torch.randn(shape, generator=draw),
         final_value_TNV=torch.randn(shape, generator=draw),
@@ -53,29 +53,29 @@ def rollout(values: int | None, seed: int = 0) -> ChunkRollout:
     )
 
 
-def by_hand(made: ChunkRollout, world: int) -> dict[tuple[int, int], float]:
+def by_hand(made: ChunkRollout, env_id: int) -> dict[tuple[int, int], float]:
     """Advantage of every action executed: the sum of all that follows it, each error by its own
     product of fades."""
     assert made.value_TNV is not None
     assert made.final_value_TNV is not None
     assert made.last_value_NV is not None
-    steps = [(t, h) for t in range(DECISIONS) for h in range(int(made.length_TN[t, world]))]
+    steps = [(t, h) for t in range(DECISIONS) for h in range(int(made.length_TN[t, env_id]))]
     errors, links = [], []
     for number, (t, h) in enumerate(steps):
-        last = h == int(made.length_TN[t, world]) - 1
+        last = h == int(made.length_TN[t, env_id]) - 1
         over, late = (
-            bool(flag[t, world]) and last for flag in (made.terminated_TN, made.truncated_TN)
+            bool(flag[t, env_id]) and last for flag in (made.terminated_TN, made.truncated_TN)
         )
         if over:
             after = 0.0
         elif late:
-            after = float(made.final_value_TNV[t, world, 0])
+            after = float(made.final_value_TNV[t, env_id, 0])
         elif number + 1 < len(steps):
-            after = float(made.value_TNV[*steps[number + 1][:1], world, steps[number + 1][1]])
+            after = float(made.value_TNV[*steps[number + 1][:1], env_id, steps[number + 1][1]])
         else:
-            after = float(made.last_value_NV[world, 0])
+            after = float(made.last_value_NV[env_id, 0])
         errors.append(
-            float(made.reward_TNH[t, world, h]) + 0.9 * after - float(made.value_TNV[t, world, h])
+            float(made.reward_TNH[t, env_id, h]) + 0.9 * after - float(made.value_TNV[t, env_id, h])
         )
         links.append(0.0 if over or late else 0.9 * 0.8)
     return {
@@ -89,15 +89,15 @@ def test_advantages_of_actions_are_the_sums_written_out():
     made = rollout(HORIZON)
     table = valued_table(CONFIG, "action", made, alone)
     assert table.target_RV is not None
-    assert table.before_RV is not None
-    found = (table.target_RV - table.before_RV).unflatten(0, (DECISIONS, WORLDS))
+    assert table.old_value_RV is not None
+    found = (table.target_RV - table.old_value_RV).unflatten(0, (DECISIONS, NUM_ENVS))
     counted = 0
-    for world in range(WORLDS):
-        for (t, h), expected in by_hand(made, world).items():
-            assert float(found[t, world, h]) == pytest.approx(expected, abs=1e-5)
+    for env_id in range(NUM_ENVS):
+        for (t, h), expected in by_hand(made, env_id).items():
+            assert float(found[t, env_id, h]) == pytest.approx(expected, abs=1e-5)
             counted += 1
     assert table.valued_RV is not None
-    assert int(table.valued_RV.sum()) == counted == DECISIONS * WORLDS * HORIZON - 2
+    assert int(table.valued_RV.sum()) == counted == DECISIONS * NUM_ENVS * HORIZON - 2
 
 
 def test_advantages_that_are_learned_from_have_mean_0_and_deviation_1_over_what_was_executed():
@@ -111,7 +111,7 @@ def test_advantages_that_are_learned_from_have_mean_0_and_deviation_1_over_what_
 def test_chunks_of_one_action_have_the_same_advantages_at_both_levels():
     made = rollout(HORIZON)
     one = made._replace(
-        parts={name: part[..., :1, :] for name, part in made.parts.items()},
+        trace={name: part[..., :1, :] for name, part in made.trace.items()},
         log_prob_TNKHA=made.log_prob_TNKHA[..., :1, :],
         reward_TNH=made.reward_TNH[..., :1],
         length_TN=torch.ones_like(made.length_TN),
@@ -131,7 +131,7 @@ def test_chunks_of_one_action_have_the_same_advantages_at_both_levels():
 def test_levels_add_up_and_leave_out_what_was_not_executed(level, units):
     made = rollout(1)
     table = valued_table(CONFIG, level, made, alone)
-    assert table.log_prob_RKU.shape == (DECISIONS * WORLDS, 1, units)
+    assert table.log_prob_RKU.shape == (DECISIONS * NUM_ENVS, 1, units)
     assert table.valid_RU is not None
     executed = (torch.arange(HORIZON) < made.length_TN[..., None]).flatten(0, 1)
     total = torch.where(executed[:, None, :, None], made.log_prob_TNKHA.flatten(0, 1), 0.0).sum(
@@ -143,12 +143,12 @@ def test_levels_add_up_and_leave_out_what_was_not_executed(level, units):
 
 def test_advantages_of_actions_hold_for_their_tokens_and_not_for_whole_chunks():
     coarse = torch.tensor([[1.0, 2.0]])
-    assert spread(coarse, 6).tolist() == [[1.0, 1.0, 1.0, 2.0, 2.0, 2.0]]
-    assert spread(coarse[:, :1], 6).tolist() == [[1.0]]
+    assert expand_to_units(coarse, 6).tolist() == [[1.0, 1.0, 1.0, 2.0, 2.0, 2.0]]
+    assert expand_to_units(coarse[:, :1], 6).tolist() == [[1.0]]
     with pytest.raises(
-        HandoffError, match="2 advantages of a decision for 1 of its log-probabilities"
+        HandoffError, match="2 advantages per decision do not fit its 1 log-probabilities"
     ):
-        spread(coarse, 1)
+        expand_to_units(coarse, 1)
 
 
 def test_a_chunk_that_was_not_executed_at_all_does_not_count():
@@ -174,9 +174,9 @@ def test_group_advantages_are_relative_to_the_group():
 @pytest.mark.parametrize("outcome", [0.0, 1.0, 0.1])
 def test_a_group_that_came_to_the_same_teaches_nothing(outcome: float):
     """Invariant 13: equal rewards give no gradient, kept or dropped."""
-    told = torch.full((4, 1), outcome)
-    assert not group_advantages(GroupConfig(size=4), told).kept_N.any()
-    kept = group_advantages(GroupConfig(size=4, drop_alike=False), told)
+    outcomes = torch.full((4, 1), outcome)
+    assert not group_advantages(GroupConfig(size=4), outcomes).kept_N.any()
+    kept = group_advantages(GroupConfig(size=4, drop_alike=False), outcomes)
     assert kept.kept_N.all()
     assert (kept.advantage_N == 0.0).all()
 
@@ -203,8 +203,8 @@ def grouped(lengths: list[int], outcomes: list[float]) -> ChunkRollout:
     )
     ended = torch.zeros(decisions, count, dtype=torch.bool)
     return ChunkRollout(
-        seen=torch.zeros(decisions, count, 1),
-        parts={},
+        obs=torch.zeros(decisions, count, 1),
+        trace={},
         log_prob_TNKHA=torch.zeros(decisions, count, 1, HORIZON, ENTRIES),
         reward_TNH=torch.zeros(decisions, count, HORIZON),
         length_TN=length,
@@ -251,15 +251,15 @@ def test_what_follows_the_end_counts_nowhere_and_neither_do_dropped_groups():
     ]
 
 
-def test_worlds_that_make_no_groups_are_refused():
-    with pytest.raises(HandoffError, match="3 trajectories of 1 rewards in groups of 2"):
+def test_environments_that_make_no_groups_are_refused():
+    with pytest.raises(HandoffError, match="3 trajectories with 1 outcomes in groups of 2"):
         group_advantages(GroupConfig(size=2), torch.zeros(3, 1))
-    with pytest.raises(HandoffError, match="without outcomes"):
+    with pytest.raises(HandoffError, match="has no outcomes"):
         grouped_table(GroupConfig(size=2), "token", rollout(None), alone)
 
 
 def test_values_in_neither_way_are_refused():
-    with pytest.raises(HandoffError, match="2 values of a decision, expected 1, or 4"):
+    with pytest.raises(HandoffError, match="a decision has 2 values, expected 1, or 4"):
         valued_table(CONFIG, "token", rollout(2), alone)
     with pytest.raises(HandoffError, match="None values"):
         valued_table(CONFIG, "token", rollout(None), alone)

@@ -1,4 +1,4 @@
-"""The policy-gradient loss against its formulas, row by row, and what its options collapse to."""
+"""The PPO loss against its formulas row by row, and its options at their neutral values."""
 
 import math
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from policies.rl.on_policy.config import PpoConfig
 from policies.rl.on_policy.ppo_loss import (
     Lagrangian,
+    adaptive_learning_rate,
     clipped_value_loss,
-    followed_rate,
     standardised,
     step_clips,
     step_discounts,
@@ -184,7 +184,7 @@ def test_errors_of_values_beyond_hubers_bound_count_linearly():
     )
 
 
-def _told(sums: Iterator[torch.Tensor], part: torch.Tensor) -> torch.Tensor:
+def _reported(sums: Iterator[torch.Tensor], part: torch.Tensor) -> torch.Tensor:
     """The next of sums that all workers have."""
     return next(sums)
 
@@ -210,7 +210,7 @@ def test_advantages_are_normalised_over_all_workers(numbers, workers, chance):
     sums = [[total, squares] for _ in parts]
     shared = torch.cat(
         [
-            standardised(advantage[part], mask, partial(_told, iter(mine)))
+            standardised(advantage[part], mask, partial(_reported, iter(mine)))
             for part, mask, mine in zip(parts, counted, sums, strict=True)
         ]
     )
@@ -236,7 +236,7 @@ def test_clips_of_denoising_steps_are_those_of_dppo():
     np.testing.assert_allclose(step_clips(10, 0.01, 0.001), expected, atol=6e-5)
     assert step_clips(1, 0.01, 0.001).tolist() == pytest.approx([0.01])
     for wrong in ((0, 0.1, 0.01), (5, 0.01, 0.1), (5, 0.1, 0.0)):
-        with pytest.raises(HandoffError, match="clips of"):
+        with pytest.raises(HandoffError, match="denoising steps with clip_min"):
             step_clips(*wrong)
 
 
@@ -274,11 +274,11 @@ def test_the_multiplier_rises_above_the_limit_and_falls_to_0_below_it():
 
 
 def test_the_rate_follows_the_divergence_between_its_bounds():
-    assert followed_rate(1e-4, 0.05, 0.02) == pytest.approx(1e-4 / 1.5)
-    assert followed_rate(1e-4, 0.005, 0.02) == pytest.approx(1.5e-4)
-    assert followed_rate(1e-4, 0.02, 0.02) == 1e-4
-    assert followed_rate(1.2e-6, 1.0, 0.02) == 1e-6
-    assert followed_rate(9e-3, 0.0, 0.02) == 1e-2
+    assert adaptive_learning_rate(1e-4, 0.05, 0.02) == pytest.approx(1e-4 / 1.5)
+    assert adaptive_learning_rate(1e-4, 0.005, 0.02) == pytest.approx(1.5e-4)
+    assert adaptive_learning_rate(1e-4, 0.02, 0.02) == 1e-4
+    assert adaptive_learning_rate(1.2e-6, 1.0, 0.02) == 1e-6
+    assert adaptive_learning_rate(9e-3, 0.0, 0.02) == 1e-2
 
 
 @pytest.mark.parametrize(

@@ -5,27 +5,29 @@ import torch
 from policies.rl.on_policy.returns import Advantages, chunk_reward, gae, n_step, next_values
 
 
-def rollout(seed: int, steps: int = 23, worlds: int = 5) -> dict[str, torch.Tensor]:
+def rollout(seed: int, steps: int = 23, num_envs: int = 5) -> dict[str, torch.Tensor]:
     rng = np.random.default_rng(seed)
-    terminated = rng.random((steps, worlds)) < 0.15
+    terminated = rng.random((steps, num_envs)) < 0.15
     return {
-        "reward": torch.from_numpy(rng.normal(size=(steps, worlds))),
-        "value": torch.from_numpy(rng.normal(size=(steps, worlds))),
-        "after": torch.from_numpy(rng.normal(size=(steps, worlds))),
+        "reward": torch.from_numpy(rng.normal(size=(steps, num_envs))),
+        "value": torch.from_numpy(rng.normal(size=(steps, num_envs))),
+        "after": torch.from_numpy(rng.normal(size=(steps, num_envs))),
         "terminated": torch.from_numpy(terminated),
-        "truncated": torch.from_numpy(~terminated & (rng.random((steps, worlds)) < 0.15)),
+        "truncated": torch.from_numpy(~terminated & (rng.random((steps, num_envs)) < 0.15)),
     }
 
 
 def estimated(
-    data: dict[str, torch.Tensor], discount: float | torch.Tensor, trace: float
+    data: dict[str, torch.Tensor], discount: float | torch.Tensor, gae_lambda: float
 ) -> Advantages:
     names = ("reward", "value", "after", "terminated", "truncated")
     reward, value, after, terminated, truncated = (data[name] for name in names)
-    return gae(reward, value, after, terminated, truncated, discount, trace)
+    return gae(reward, value, after, terminated, truncated, discount, gae_lambda)
 
 
-def brute_force(data: dict[str, torch.Tensor], discount: np.ndarray, trace: float) -> np.ndarray:
+def brute_force(
+    data: dict[str, torch.Tensor], discount: np.ndarray, gae_lambda: float
+) -> np.ndarray:
     """A_t = sum over l of (product over i < l of g_i lambda) delta_(t+l), up to the episode's
     end."""
     reward, value, after = (data[name].numpy() for name in ("reward", "value", "after"))
@@ -39,17 +41,17 @@ def brute_force(data: dict[str, torch.Tensor], discount: np.ndarray, trace: floa
                 advantage[t, n] += weight * (reward[k, n] + tail - value[k, n])
                 if terminated[k, n] or truncated[k, n]:
                     break
-                weight *= discount[k, n] * trace
+                weight *= discount[k, n] * gae_lambda
     return advantage
 
 
 # Invariant (g) 1.
-@pytest.mark.parametrize("trace", [0.0, 0.95, 1.0])
-def test_gae_equals_the_double_sum(trace):
+@pytest.mark.parametrize("gae_lambda", [0.0, 0.95, 1.0])
+def test_gae_equals_the_double_sum(gae_lambda):
     for seed in range(5):
         data = rollout(seed)
-        found = estimated(data, 0.9, trace)
-        expected = brute_force(data, np.full(data["reward"].shape, 0.9), trace)
+        found = estimated(data, 0.9, gae_lambda)
+        expected = brute_force(data, np.full(data["reward"].shape, 0.9), gae_lambda)
         np.testing.assert_allclose(found.advantage_TN.numpy(), expected, atol=1e-6)
         np.testing.assert_allclose(
             found.return_TN.numpy(), expected + data["value"].numpy(), atol=1e-6
@@ -124,9 +126,9 @@ def test_n_step_sums_equal_those_of_a_walk(n):
     for seed in range(5):
         data = rollout(seed)
         found = n_step(data["reward"], data["terminated"], data["truncated"], 0.9, n)
-        steps, worlds = data["reward"].shape
+        steps, envs = data["reward"].shape
         for t in range(steps):
-            for w in range(worlds):
+            for w in range(envs):
                 total, weight, at = 0.0, 1.0, t
                 for at in range(t, min(t + n, steps)):
                     total, weight = total + weight * float(data["reward"][at, w]), weight * 0.9

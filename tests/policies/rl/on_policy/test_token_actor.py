@@ -1,5 +1,4 @@
-"""Policies of action tokens that practise: what they say of themselves, whom they learn with, and
-what they learn."""
+"""Actors of action tokens: log-probabilities, values, workers and learning."""
 
 import copy
 import json
@@ -26,10 +25,10 @@ from policies.networks.config import BackboneConfig, ScratchConfig
 from policies.policy import Batch, ObservationTensors
 from policies.policy_config import TokenVlaConfig
 from policies.rl.collection.chunk_collector import ChunkCollector
-from policies.rl.collection.chunk_env import ChunkWorlds
-from policies.rl.finetuning.config import FinetuneConfig, VlaPracticeConfig
+from policies.rl.collection.chunk_env import ChunkEnv
+from policies.rl.finetuning.config import FinetuneConfig, VlaFinetuneConfig
 from policies.rl.finetuning.finetune import CURVE, finetune
-from policies.rl.finetuning.vla import VlaPractice
+from policies.rl.finetuning.vla import VlaFinetuning
 from policies.rl.on_policy.advantages import ChunkRollout, grouped_table, valued_table
 from policies.rl.on_policy.config import GroupConfig, OnPolicyConfig, PpoConfig
 from policies.rl.on_policy.ppo import OnPolicyLearner
@@ -39,19 +38,19 @@ from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from robots.language.text import decode
 from robots.spec import FieldSpec
-from tests.beds.word_line import WORDS, WordLine
 from tests.policies.rl.finetuning.test_finetune import KilledError, killing
 from tests.policies.rl.on_policy.test_ppo import Sum
+from tests.toy_envs.word_line import WORDS, WordLine
 
-WORLDS, DECISIONS, HORIZON = 8, 5, 3
+NUM_ENVS, DECISIONS, HORIZON = 8, 5, 3
 LEARNING = OnPolicyConfig(
     ppo=PpoConfig(clip=0.2, clip_high=0.28, dual_clip=3.0, value_clip=0.2, value_huber=10.0),
-    least_clip=None,
-    part_discount=1.0,
+    clip_min=None,
+    denoising_discount=1.0,
     epochs=2,
     batch_size=13,
     target_kl=None,
-    critic_warm_up=0,
+    critic_warmup_rollouts=0,
     max_grad_norm=1.0,
 )
 DECODINGS = pytest.mark.parametrize("decoding", ["parallel", "autoregressive"])
@@ -82,8 +81,8 @@ def reading(decoding: str = "parallel", seed: int = 0) -> TokenVlaPolicy:
     return policy
 
 
-def worlds(policy: TokenVlaPolicy, number: int = WORLDS) -> ChunkWorlds:
-    return ChunkWorlds(WordLine(number), policy, HORIZON, count(1000), 0.99)
+def envs(policy: TokenVlaPolicy, number: int = NUM_ENVS) -> ChunkEnv:
+    return ChunkEnv(WordLine(number), policy, HORIZON, count(1000), 0.99)
 
 
 def actor(
@@ -94,8 +93,8 @@ def actor(
     return TokenActor(policy, level, values, (8,), **options)
 
 
-def practised(made: TokenActor) -> ChunkRollout:
-    return ChunkCollector(worlds(made.policy), made).rollout(DECISIONS)
+def collect_rollout(made: TokenActor) -> ChunkRollout:
+    return ChunkCollector(envs(made.policy), made).rollout(DECISIONS)
 
 
 @DECODINGS
@@ -103,13 +102,13 @@ def practised(made: TokenActor) -> ChunkRollout:
 def test_what_was_said_of_a_chunk_is_said_again(level: Any, decoding: str):
     """Invariants 8 and 12: recomputed log-probabilities and values are those of acting."""
     made = actor(level, "chunk", decoding)
-    rollout = practised(made)
+    rollout = collect_rollout(made)
     table = valued_table(LEARNING, level, rollout, alone)
     trace = {name: kept[:, 0] for name, kept in table.trace.items()}
     with torch.no_grad():
-        again = made.evaluate(table.seen, torch.zeros(len(table.seen), dtype=torch.long), trace)
+        again = made.evaluate(table.obs, torch.zeros(len(table.obs), dtype=torch.long), trace)
     torch.testing.assert_close(again.log_prob, table.log_prob_RKU[:, 0], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(again.value, table.before_RV, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(again.value, table.old_value_RV, rtol=1e-4, atol=1e-5)
 
 
 @LEVELS
@@ -117,12 +116,12 @@ def test_the_first_step_clips_nothing_and_moves_the_policy_and_its_values(level:
     made = actor(level, "chunk")
     before = copy.deepcopy((made.policy.state_dict(), made.head.state_dict()))  # type: ignore[union-attr]
     config = replace(LEARNING, epochs=1, batch_size=10**6)
-    learned = OnPolicyLearner(config, made, made.head).learn(
-        valued_table(config, level, practised(made), alone)
+    statistics = OnPolicyLearner(config, made, made.head).learn(
+        valued_table(config, level, collect_rollout(made), alone)
     )
-    assert learned.clipped == 0.0
-    assert learned.ratio == pytest.approx(1.0, abs=1e-4)
-    assert learned.kl == pytest.approx(0.0, abs=1e-6)
+    assert statistics.clipped == 0.0
+    assert statistics.ratio == pytest.approx(1.0, abs=1e-4)
+    assert statistics.kl == pytest.approx(0.0, abs=1e-6)
     for module, old in zip((made.policy, made.head), before, strict=True):
         assert module is not None
         assert any(
@@ -134,11 +133,11 @@ def test_the_gradient_at_the_policy_that_acted_is_the_policy_gradient():
     """Invariant 12: of PPO's loss at ratio 1, against the advantage-weighted log-likelihood."""
     made = actor("token", None)
     group = GroupConfig(size=4, drop_alike=False, length_norm=False)
-    rollout = ChunkCollector(worlds(made.policy), made).episodes(4, DECISIONS, ("return",))
+    rollout = ChunkCollector(envs(made.policy), made).episodes(4, DECISIONS, ("return",))
     drawn = torch.randn(rollout.outcome_NM.shape, generator=torch.Generator().manual_seed(1))  # type: ignore[union-attr]
     table = grouped_table(group, "token", rollout._replace(outcome_NM=drawn), alone)
     trace = {name: kept[:, 0] for name, kept in table.trace.items()}
-    found = made.evaluate(table.seen, torch.zeros(len(table.seen), dtype=torch.long), trace)
+    found = made.evaluate(table.obs, torch.zeros(len(table.obs), dtype=torch.long), trace)
     assert table.valid_RU is not None
     counted = (
         torch.where(table.valid_RU, found.log_prob * table.advantage_RU, 0.0).sum()
@@ -157,8 +156,8 @@ def test_the_gradient_at_the_policy_that_acted_is_the_policy_gradient():
 def test_groups_that_all_came_to_the_same_move_nothing():
     """Invariant 13, through the whole update."""
     made = actor("token", None)
-    rollout = ChunkCollector(worlds(made.policy), made).episodes(4, DECISIONS, ("return",))
-    same = rollout._replace(outcome_NM=torch.ones(WORLDS, 1))
+    rollout = ChunkCollector(envs(made.policy), made).episodes(4, DECISIONS, ("return",))
+    same = rollout._replace(outcome_NM=torch.ones(NUM_ENVS, 1))
     before = copy.deepcopy(made.policy.state_dict())
     for group in (GroupConfig(size=4), GroupConfig(size=4, drop_alike=False)):
         OnPolicyLearner(LEARNING, made, None).learn(grouped_table(group, "token", same, alone))
@@ -171,7 +170,7 @@ def test_an_old_rollouts_update_by_the_policy_that_acted_is_that_of_plain_ppo():
     """Invariant 13: decoupled PPO collapses to PPO where the proximal policy is the one that
     acted."""
     plain, decoupled = actor("action", "action"), actor("action", "action")
-    rollout = practised(plain)
+    rollout = collect_rollout(plain)
     for made, config in ((plain, LEARNING), (decoupled, replace(LEARNING, decoupled=True))):
         OnPolicyLearner(config, made, made.head).learn(
             valued_table(config, "action", rollout, alone)
@@ -182,8 +181,8 @@ def test_an_old_rollouts_update_by_the_policy_that_acted_is_that_of_plain_ppo():
 
 def test_an_older_policys_rollout_is_bounded_by_the_policy_as_it_is_now():
     made = actor("chunk", None, temperature=1.0)
-    rollout = ChunkCollector(worlds(made.policy), made).episodes(4, DECISIONS, ("return",))
-    drawn = torch.randn(WORLDS, 1, generator=torch.Generator().manual_seed(1))
+    rollout = ChunkCollector(envs(made.policy), made).episodes(4, DECISIONS, ("return",))
+    drawn = torch.randn(NUM_ENVS, 1, generator=torch.Generator().manual_seed(1))
     table = grouped_table(GroupConfig(size=4), "chunk", rollout._replace(outcome_NM=drawn), alone)
     torch.nn.init.normal_(made.policy.head.weight, std=0.5)
     config = replace(LEARNING, epochs=1, batch_size=10**6)
@@ -196,18 +195,18 @@ def test_an_older_policys_rollout_is_bounded_by_the_policy_as_it_is_now():
 
 
 def shared(rollout: ChunkRollout, worker: int, workers: int) -> ChunkRollout:
-    """The worlds of one of several workers."""
-    size = WORLDS // workers
+    """The environments of one of several workers."""
+    size = NUM_ENVS // workers
     mine = slice(worker * size, (worker + 1) * size)
     found = {}
     for name, part in rollout._asdict().items():
-        if name == "parts":
+        if name == "trace":
             found[name] = {key: kept[:, mine] for key, kept in part.items()}
         elif isinstance(part, int) or part is None:
             found[name] = part
         else:
             found[name] = part[mine] if name.endswith(("_NV", "_NM")) else part[:, mine]
-    return ChunkRollout(**found)._replace(first_row=worker * size, worlds=WORLDS)
+    return ChunkRollout(**found)._replace(first_row=worker * size, num_envs=NUM_ENVS)
 
 
 def table_of(kind: str, rollout: ChunkRollout, reduce: Any) -> Table:
@@ -221,14 +220,14 @@ def table_of(kind: str, rollout: ChunkRollout, reduce: Any) -> Table:
 def test_one_two_and_four_workers_make_the_same_update(kind: str, workers: int):
     """Of some minibatches a worker has no row, and of some groups none is kept."""
     whole = actor("token", "action" if kind == "ppo" else None)
-    collector = ChunkCollector(worlds(whole.policy), whole)
+    collector = ChunkCollector(envs(whole.policy), whole)
     if kind == "ppo":
         rollout = collector.rollout(DECISIONS)
     else:
         outcome = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0])[:, None]
         rollout = collector.episodes(2, DECISIONS, ("return",))._replace(outcome_NM=outcome)
     actors = [copy.deepcopy(whole) for _ in range(workers)]
-    told = OnPolicyLearner(LEARNING, whole, whole.head).learn(table_of(kind, rollout, alone))
+    expected = OnPolicyLearner(LEARNING, whole, whole.head).learn(table_of(kind, rollout, alone))
     sums = Sum(workers)
 
     def work(number: int) -> float:
@@ -248,15 +247,15 @@ def test_one_two_and_four_workers_make_the_same_update(kind: str, workers: int):
     for number in range(workers):
         for mine, all_of_it in zip(actors[number].parameters(), whole.parameters(), strict=True):
             torch.testing.assert_close(mine, all_of_it, rtol=1e-4, atol=1e-6)
-        assert futures[number].result() == pytest.approx(told.kl, rel=1e-3, abs=1e-7)
+        assert futures[number].result() == pytest.approx(expected.kl, rel=1e-3, abs=1e-7)
 
 
 def test_groups_begin_in_one_state_and_stay_ended():
     made = actor("token", None)
-    rollout = ChunkCollector(worlds(made.policy), made).episodes(
+    rollout = ChunkCollector(envs(made.policy), made).episodes(
         4, DECISIONS, ("return", "success", "brevity")
     )
-    first = rollout.seen[0]
+    first = rollout.obs[0]
     for name in ("vector", "instruction"):
         pairs = first[name].unflatten(0, (2, 4))
         assert (pairs == pairs[:, :1]).all()
@@ -272,18 +271,18 @@ def test_groups_begin_in_one_state_and_stay_ended():
     torch.testing.assert_close(brevity, solved * left)
 
 
-def test_the_words_of_a_world_that_begins_anew_are_its_new_ones():
+def test_an_environment_that_is_reset_has_a_new_instruction():
     policy = reading()
-    place = worlds(policy)
+    place = envs(policy)
     for _ in range(8):
-        place.step(torch.ones(WORLDS, HORIZON, 2))
+        place.step(torch.ones(NUM_ENVS, HORIZON, 2))
         env = place.env
         assert isinstance(env, WordLine)
-        seen = place.seen()
-        told = [bytes(row[row > 0].tolist()).decode() for row in seen["instruction"]]
-        assert told == [WORDS[int(right)] for right in env.right]
+        obs = place.observation()
+        instructions = [bytes(row[row > 0].tolist()).decode() for row in obs["instruction"]]
+        assert instructions == [WORDS[int(right)] for right in env.right]
         assert torch.equal(
-            policy.normalize_observation.inverse(seen["vector"])[:, 0, 0],
+            policy.normalize_observation.inverse(obs["vector"])[:, 0, 0],
             torch.from_numpy(env.place).float(),
         )
 
@@ -316,22 +315,24 @@ def imitate(policy: TokenVlaPolicy, share: float) -> None:
 
 
 @pytest.mark.parametrize("group", [None, GroupConfig(size=4)])
-def test_practice_learns_what_the_words_ask_for(group: GroupConfig | None):
+def test_finetuning_learns_to_follow_the_instruction(group: GroupConfig | None):
     """From half right to nearly all right; what it was taught does not tell the ways apart."""
     policy = reading()
     imitate(policy, 0.5)
-    learning = replace(LEARNING, epochs=2, batch_size=128, actor_rate=3e-3, critic_rate=3e-3)
-    config = VlaPracticeConfig(group=group, critic=(16,), learning=learning)
-    practice = VlaPractice(config, policy, worlds(policy, 128), seed=0)
-    shares = []
+    learning = replace(
+        LEARNING, epochs=2, batch_size=128, actor_learning_rate=3e-3, critic_learning_rate=3e-3
+    )
+    config = VlaFinetuneConfig(group=group, critic=(16,), learning=learning)
+    finetuning = VlaFinetuning(config, policy, envs(policy, 128), seed=0)
+    shard = []
     for _ in range(12):
-        before = len(practice.statistics.ended)
-        practice.rollout(6)
-        practice.statistics.flush()
-        ended = practice.statistics.ended[before:]
-        shares.append(float(np.mean([one.success for one in ended])))
-    assert shares[0] < 0.8
-    assert np.mean(shares[-3:]) > 0.9
+        before = len(finetuning.statistics.ended)
+        finetuning.rollout(6)
+        finetuning.statistics.flush()
+        ended = finetuning.statistics.ended[before:]
+        shard.append(float(np.mean([one.success for one in ended])))
+    assert shard[0] < 0.8
+    assert np.mean(shard[-3:]) > 0.9
 
 
 def test_with_adapters_the_backbone_stays_as_it_was(tmp_path: Path):
@@ -344,8 +345,8 @@ def test_with_adapters_the_backbone_stays_as_it_was(tmp_path: Path):
     policy, _ = load_module(tmp_path, trainable=True)
     assert isinstance(policy, TokenVlaPolicy)
     before = copy.deepcopy(policy.state_dict())
-    config = VlaPracticeConfig(critic=(8,), learning=LEARNING)
-    VlaPractice(config, policy, worlds(policy), seed=0).rollout(DECISIONS)
+    config = VlaFinetuneConfig(critic=(8,), learning=LEARNING)
+    VlaFinetuning(config, policy, envs(policy), seed=0).rollout(DECISIONS)
     moved = {
         name
         for name, weight in policy.state_dict().items()
@@ -357,14 +358,14 @@ def test_with_adapters_the_backbone_stays_as_it_was(tmp_path: Path):
     assert "query_NW" in moved
 
 
-def test_a_practice_that_was_killed_goes_on_with_the_same_weights():
+def test_a_killed_run_continues_with_the_same_weights():
     policy = reading()
-    config = VlaPracticeConfig(critic=(8,), learning=LEARNING)
-    practice = VlaPractice(config, policy, worlds(policy), seed=0)
-    practice.rollout(3)
-    state = copy.deepcopy(practice.state_dict())
+    config = VlaFinetuneConfig(critic=(8,), learning=LEARNING)
+    finetuning = VlaFinetuning(config, policy, envs(policy), seed=0)
+    finetuning.rollout(3)
+    state = copy.deepcopy(finetuning.state_dict())
     other = reading(seed=9)
-    again = VlaPractice(config, other, worlds(other), seed=0)
+    again = VlaFinetuning(config, other, envs(other), seed=0)
     again.load_state_dict(state)
     assert again.rollouts == 1
     for name, weight in other.state_dict().items():
@@ -372,31 +373,31 @@ def test_a_practice_that_was_killed_goes_on_with_the_same_weights():
     assert torch.equal(
         again.state_dict()["collector"]["generator"], state["collector"]["generator"]
     )
-    for name, weight in again.state_dict()["beside"]["head"].items():
-        assert torch.equal(weight, state["beside"]["head"][name])
+    for name, weight in again.state_dict()["extra_modules"]["head"].items():
+        assert torch.equal(weight, state["extra_modules"]["head"][name])
 
 
-def test_groups_that_never_solve_anything_are_told_apart_from_those_that_always_do():
+def test_groups_that_all_fail_stop_the_run_and_groups_that_all_succeed_do_not():
     policy = reading()
-    config = VlaPracticeConfig(group=GroupConfig(size=4), critic=(8,), learning=LEARNING)
-    practice = VlaPractice(config, policy, worlds(policy), seed=0)
+    config = VlaFinetuneConfig(group=GroupConfig(size=4), critic=(8,), learning=LEARNING)
+    finetuning = VlaFinetuning(config, policy, envs(policy), seed=0)
 
     def outcomes(value: float) -> None:
-        made = practice._collector.episodes
+        made = finetuning._collector.episodes
 
         def all_alike(*asked: Any) -> ChunkRollout:
-            return made(*asked)._replace(outcome_NM=torch.full((WORLDS, 1), value))
+            return made(*asked)._replace(outcome_NM=torch.full((NUM_ENVS, 1), value))
 
-        practice._collector.episodes = all_alike  # type: ignore[method-assign]
+        finetuning._collector.episodes = all_alike  # type: ignore[method-assign]
 
     outcomes(1.0)
     for _ in range(5):
-        assert practice.rollout(2)["kept"] == 0.0
+        assert finetuning.rollout(2)["kept"] == 0.0
     outcomes(0.0)
-    practice.rollout(2)
-    practice.rollout(2)
-    with pytest.raises(HandoffError, match="came to the same, and to nothing"):
-        practice.rollout(2)
+    finetuning.rollout(2)
+    finetuning.rollout(2)
+    with pytest.raises(HandoffError, match="had equal outcomes and failed"):
+        finetuning.rollout(2)
 
 
 def card_of(module: TokenVlaPolicy | VlaPolicy) -> PolicyCard:
@@ -411,25 +412,25 @@ def card_of(module: TokenVlaPolicy | VlaPolicy) -> PolicyCard:
 
 
 @pytest.mark.parametrize("group", [None, GroupConfig(size=4)])
-def test_a_saved_policy_practises_and_goes_on_where_it_was_killed(
+def test_a_saved_policy_is_finetuned_and_resumes_after_a_kill(
     group: GroupConfig | None, tmp_path: Path
 ):
     module = reading()
     save_policy(tmp_path / "policy", card_of(module), module.state_dict(), module.extra_files())
-    practice = VlaPracticeConfig(group=group, critic=(8,), learning=LEARNING)
+    method = VlaFinetuneConfig(group=group, critic=(8,), learning=LEARNING)
     config = FinetuneConfig(
-        practice=practice, rollouts=4, decisions=DECISIONS, save_every=1, first_seed=0
+        algorithm=method, rollouts=4, decisions=DECISIONS, save_every=1, first_seed=0
     )
 
-    def practised_in(out: Path, progress: Any) -> list[dict[str, float]]:
+    def finetuned_in(out: Path, progress: Any) -> list[dict[str, float]]:
         out.mkdir(exist_ok=True)
-        finetune(config, tmp_path / "policy", lambda: WordLine(WORLDS), out, progress)
+        finetune(config, tmp_path / "policy", lambda: WordLine(NUM_ENVS), out, progress)
         return [json.loads(line) for line in (out / CURVE).read_text().splitlines()]
 
-    whole = practised_in(tmp_path / "whole", no_progress)
+    whole = finetuned_in(tmp_path / "whole", no_progress)
     with pytest.raises(KilledError):
-        practised_in(tmp_path / "cut", killing(2))
-    cut = practised_in(tmp_path / "cut", no_progress)
+        finetuned_in(tmp_path / "cut", killing(2))
+    cut = finetuned_in(tmp_path / "cut", no_progress)
     assert len(whole) == len(cut) == 4
     for one, other in zip(whole[:2], cut[:2], strict=True):
         assert {**one, "cpu_seconds": 0} == {**other, "cpu_seconds": 0}
@@ -439,6 +440,6 @@ def test_a_saved_policy_practises_and_goes_on_where_it_was_killed(
         not torch.equal(one, other)
         for one, other in zip(found.parameters(), module.parameters(), strict=True)
     )
-    met = load_file(tmp_path / "cut" / FILE)
-    assert met["vector"].shape[1:] == (1, 1)
-    assert set(decode(met["instruction"].numpy())) == set(WORDS)
+    visited = load_file(tmp_path / "cut" / FILE)
+    assert visited["vector"].shape[1:] == (1, 1)
+    assert set(decode(visited["instruction"].numpy())) == set(WORDS)

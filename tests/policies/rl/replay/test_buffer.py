@@ -3,11 +3,11 @@ import pytest
 
 from policies.rl.hil.rlif import RlifReplay
 from policies.rl.off_policy.config import OnlineConfig
-from policies.rl.off_policy.online import Batches, store
+from policies.rl.off_policy.online import MinibatchSampler, store
 from policies.rl.replay.buffer import Replay, sizes_of
 from policies.rl.replay.config import ReplayConfig
 from robots.errors import HandoffError
-from robots.wire.steps import chosen, plain_steps
+from robots.wire.steps import plain_steps, select_steps
 from tests.policies.rl.replays import assert_same, episode, random_config, replay_of
 from tests.policies.rl.slow_replay import SlowReplay, random_batches
 
@@ -27,7 +27,7 @@ def test_n_step_sums_shrink_to_the_steps_left_before_a_terminal():
     batch = replay_of(episode([1, 2, 4, 8]), n_step=3).transitions(np.arange(4))
     assert batch.reward_B.tolist() == [1 + 1 + 1, 2 + 2 + 2, 4 + 4, 8]
     assert batch.discount_B.tolist() == [0.125, 0.0, 0.0, 0.0]
-    assert batch.next_seen.vector_BO[:, 0].tolist() == [3, 4, 4, 4]
+    assert batch.next_obs.vector_BO[:, 0].tolist() == [3, 4, 4, 4]
 
 
 def test_n_step_sums_bootstrap_behind_a_time_limit_with_the_effective_number_of_steps():
@@ -36,7 +36,7 @@ def test_n_step_sums_bootstrap_behind_a_time_limit_with_the_effective_number_of_
     assert batch.discount_B.tolist() == [0.125, 0.125, 0.25, 0.5]
 
 
-def test_a_time_limit_ends_the_task_if_asked():
+def test_a_time_limit_counts_as_termination_with_timeouts_end():
     batch = replay_of(episode([1, 2], end="truncated"), timeouts_end=True).transitions(np.arange(2))
     assert batch.discount_B.tolist() == [0.5, 0.0]
 
@@ -45,10 +45,10 @@ def test_n_step_sums_of_a_running_episode_bootstrap_from_its_newest_observation(
     batch = replay_of(episode([1, 2], end="running"), n_step=3).transitions(np.arange(2))
     assert batch.reward_B.tolist() == [2, 2]
     assert batch.discount_B.tolist() == [0.25, 0.5]
-    assert batch.next_seen.vector_BO[:, 0].tolist() == [2, 2]
+    assert batch.next_obs.vector_BO[:, 0].tolist() == [2, 2]
 
 
-def test_a_chunk_past_the_end_is_whole_with_zeros_for_what_was_not_executed():
+def test_a_chunk_past_the_end_is_complete_with_zeros_for_unexecuted_actions():
     replay = replay_of(episode([1, 2, 4, 8], end="truncated"), horizon=3)
     assert replay.drawable().tolist() == [0, 1, 2, 3]
     batch = replay.transitions(np.arange(4))
@@ -68,7 +68,7 @@ def test_chunks_that_the_running_end_cuts_off_are_not_drawn_until_they_are_whole
     replay = replay_of(episode([1, 2, 4, 8], end="running"), horizon=3)
     assert replay.drawable().tolist() == [0, 1]
     drawn = replay.sample(200, np.random.default_rng(0))
-    assert set(drawn.seen.vector_BO[:, 0].tolist()) == {0.0, 1.0}
+    assert set(drawn.obs.vector_BO[:, 0].tolist()) == {0.0, 1.0}
     replay.append(episode([16], first=4, end="running"))
     assert replay.drawable().tolist() == [0, 1, 2]
     replay.append(episode([32], first=5))
@@ -79,7 +79,7 @@ def test_corrections_with_a_gap_between_them_are_not_linked():
     replay = replay_of(episode([1, 2, 4], end="running"), episode([8, 16], first=5), n_step=10)
     batch = replay.transitions(np.arange(5))
     assert batch.reward_B.tolist() == [3, 4, 4, 16, 16]
-    assert batch.next_seen.vector_BO[:, 0].tolist() == [3, 3, 3, 7, 7]
+    assert batch.next_obs.vector_BO[:, 0].tolist() == [3, 3, 3, 7, 7]
 
 
 def test_nothing_follows_an_end_whatever_its_number_and_its_batch():
@@ -87,7 +87,7 @@ def test_nothing_follows_an_end_whatever_its_number_and_its_batch():
         truncated=np.array([False, True, False, False])
     )
     together = replay_of(steps, n_step=4)
-    apart = replay_of(*[chosen(steps, np.array([row])) for row in range(4)], n_step=4)
+    apart = replay_of(*[select_steps(steps, np.array([row])) for row in range(4)], n_step=4)
     for replay in (together, apart):
         assert replay.transitions(np.arange(4)).reward_B.tolist() == [2, 2, 8, 8]
 
@@ -106,7 +106,7 @@ def test_no_whole_chunk_is_an_error_that_names_the_horizon():
 def test_interleaved_episodes_follow_their_own_steps():
     a, b = episode([1, 2, 4], number=5), episode([10, 20, 40], number=9)
     replay = replay_of(
-        *[chosen(one, np.array([row])) for row in range(3) for one in (a, b)], n_step=3
+        *[select_steps(one, np.array([row])) for row in range(3) for one in (a, b)], n_step=3
     )
     assert replay.transitions(np.arange(2)).reward_B.tolist() == [3, 30]
 
@@ -124,8 +124,8 @@ def test_monte_carlo_returns_are_known_when_the_episode_ends():
     assert replay.transitions(np.arange(3)).extra["mc_return"].tolist() == [1 + 1 + 1, 2 + 2, 4]
 
 
-def test_never_arriving_is_worth_the_endless_sum_with_a_tail():
-    # r / (1 - g) = -1 / 0.5 from every step of an episode that the time limit cut off.
+def test_with_a_tail_a_truncated_episode_has_the_infinite_discounted_return():
+    # r / (1 - g) = -1 / 0.5 from every step of a truncated episode.
     replay = replay_of(episode([-1, -1, -1], end="truncated"), mc_return=True, mc_tail=-1.0)
     assert replay.transitions(np.arange(3)).extra["mc_return"].tolist() == [-2, -2, -2]
 
@@ -176,7 +176,7 @@ def test_rlif_punishes_the_step_before_a_takeover():
 @pytest.mark.parametrize("size", [2, 64, 256])
 def test_exactly_half_of_every_batch_is_of_the_demonstrations(size):
     replay, demos = replay_of(episode([0.0] * 9)), replay_of(episode([1.0] * 3))
-    batches = Batches(OnlineConfig(batch_size=size), replay, demos)
+    batches = MinibatchSampler(OnlineConfig(batch_size=size), replay, demos)
     for seed in range(20):
         batch = batches(np.random.default_rng(seed))
         assert batch.rows == size
@@ -188,7 +188,7 @@ def test_draws_are_uniform():
     drawn = replay_of(episode([float(i) for i in range(10)])).sample(
         20_000, np.random.default_rng(0)
     )
-    counts = np.bincount(drawn.seen.vector_BO[:, 0].numpy().astype(int), minlength=10)
+    counts = np.bincount(drawn.obs.vector_BO[:, 0].numpy().astype(int), minlength=10)
     assert np.abs(counts - 2000).max() < 5 * np.sqrt(2000)
 
 
@@ -196,7 +196,7 @@ def test_probability_zero_is_never_drawn():
     replay = replay_of(episode([float(i) for i in range(10)]))
     probability = np.zeros(10)
     probability[[2, 7]] = 1.0, 3.0
-    drawn = replay.sample(8000, np.random.default_rng(0), probability).seen.vector_BO[:, 0].numpy()
+    drawn = replay.sample(8000, np.random.default_rng(0), probability).obs.vector_BO[:, 0].numpy()
     assert set(drawn.tolist()) == {2.0, 7.0}
     assert (drawn == 7.0).mean() == pytest.approx(0.75, abs=0.02)
 
@@ -204,15 +204,15 @@ def test_probability_zero_is_never_drawn():
 def test_chunks_that_are_not_whole_have_no_probability():
     replay = replay_of(episode([1, 2, 4], end="running"), horizon=2)
     drawn = replay.sample(500, np.random.default_rng(0), np.array([0.0, 0.5, 0.5]))
-    assert set(drawn.seen.vector_BO[:, 0].tolist()) == {1.0}
+    assert set(drawn.obs.vector_BO[:, 0].tolist()) == {1.0}
 
 
 @pytest.mark.parametrize(
     ("probability", "message"),
     [
         (np.ones(3), "3 probabilities for 2 steps"),
-        (np.zeros(2), "sum up to 0.0"),
-        (np.full(2, np.nan), "sum up to nan"),
+        (np.zeros(2), "sum to 0.0"),
+        (np.full(2, np.nan), "sum to nan"),
     ],
 )
 def test_wrong_probabilities_are_refused(probability, message):
@@ -227,7 +227,7 @@ def test_other_sizes_and_options_are_refused():
         Replay(ReplayConfig(horizon=0), 1, 1)
     with pytest.raises(HandoffError, match="mc_tail"):
         Replay(ReplayConfig(discount=1.0, mc_tail=-1.0), 1, 1)
-    with pytest.raises(HandoffError, match="none of which can be drawn"):
+    with pytest.raises(HandoffError, match="none can be sampled"):
         replay_of().sample(1, np.random.default_rng(0))
 
 

@@ -1,4 +1,4 @@
-"""What of a replay survives on the disk."""
+"""Tests that saved replays survive crashes and reloads."""
 
 import json
 import multiprocessing
@@ -14,7 +14,7 @@ from policies.rl.replay import files
 from policies.rl.replay.buffer import Replay
 from policies.rl.replay.config import ReplayConfig
 from robots.errors import HandoffError
-from robots.wire.steps import chosen, joined
+from robots.wire.steps import concatenate_steps, select_steps
 from tests.policies.rl.replays import assert_same, episode, random_config, replay_of
 from tests.policies.rl.slow_replay import SlowReplay, random_batches
 
@@ -54,7 +54,7 @@ def test_samples_of_a_loaded_replay_are_those_of_the_saved_one(tmp_path):
     loaded.load(tmp_path)
     first, second = (one.sample(64, np.random.default_rng(3)) for one in (replay, loaded))
     assert first.reward_B.tolist() == second.reward_B.tolist()
-    assert first.seen.vector_BO.tolist() == second.seen.vector_BO.tolist()
+    assert first.obs.vector_BO.tolist() == second.obs.vector_BO.tolist()
 
 
 def test_a_save_writes_only_what_is_new(tmp_path, monkeypatch):
@@ -77,7 +77,7 @@ def test_a_save_writes_only_what_is_new(tmp_path, monkeypatch):
 
 
 class DeadError(Exception):
-    """The process, in tests."""
+    """Stands for the death of the process."""
 
 
 def test_dying_at_any_write_leaves_the_state_before_or_after(tmp_path, monkeypatch):
@@ -118,10 +118,12 @@ def test_dying_at_any_write_leaves_the_state_before_or_after(tmp_path, monkeypat
         slow.steps = slow.steps[:saved]
         assert_same(again, slow)
         replay = again
-        lost = [row for several in batches[: number + 1] for row in range(several.rows)][saved:]
+        lost = [row for earlier in batches[: number + 1] for row in range(earlier.rows)][saved:]
         if lost:
             replay.append(
-                chosen(joined(batches[: number + 1]), np.arange(saved, saved + len(lost)))
+                select_steps(
+                    concatenate_steps(batches[: number + 1]), np.arange(saved, saved + len(lost))
+                )
             )
     assert deaths > 8
     assert replay.added > 3 * config.capacity
@@ -149,8 +151,8 @@ def test_dying_within_a_save_larger_than_the_spare_room_hurts_no_saved_step(tmp_
     assert (loaded.columns["reward"] == loaded.columns["serial"]).all()
 
 
-def save_for_ever(folder: Path, told: Path) -> None:
-    """Steps count up; after every save the number of steps is written to `told`."""
+def save_repeatedly(folder: Path, counts: Path) -> None:
+    """Steps count up; after every save the number of steps is appended to `counts`."""
     replay = replay_of(capacity=300)
     while True:
         first = replay.added
@@ -158,17 +160,17 @@ def save_for_ever(folder: Path, told: Path) -> None:
             episode([float(i) for i in range(first, first + 40)], end="running", first=first)
         )
         replay.save(folder)
-        with told.open("a") as file:
+        with counts.open("a") as file:
             file.write(f"{replay.added}\n")
 
 
 def test_a_killed_process_leaves_all_that_it_had_saved(tmp_path):
-    folder, told = tmp_path / "replay", tmp_path / "told"
+    folder, counts = tmp_path / "replay", tmp_path / "counts"
     process = multiprocessing.get_context("spawn").Process(
-        target=save_for_ever, args=(folder, told)
+        target=save_repeatedly, args=(folder, counts)
     )
     process.start()
-    while not told.exists() or len(told.read_text().splitlines()) < 12:
+    while not counts.exists() or len(counts.read_text().splitlines()) < 12:
         assert process.is_alive()
         time.sleep(0.02)
     assert process.pid is not None
@@ -176,7 +178,7 @@ def test_a_killed_process_leaves_all_that_it_had_saved(tmp_path):
     process.join(60)
     replay = replay_of(capacity=300)
     replay.load(folder)
-    assert replay.added - int(told.read_text().splitlines()[-1]) in (0, 40)
+    assert replay.added - int(counts.read_text().splitlines()[-1]) in (0, 40)
     serial = replay.columns["serial"][np.argsort(replay.columns["serial"])]
     assert serial.tolist() == list(range(replay.added - 300, replay.added))
     assert (replay.columns["reward"] == replay.columns["serial"]).all()
@@ -208,7 +210,7 @@ def test_damaged_missing_and_foreign_files_are_named(tmp_path):
     with pytest.raises(HandoffError, match=r"no saved replay"):
         replay_of().load(tmp_path)
     replay_of(episode([1, 2, 4])).save(tmp_path)
-    with pytest.raises(HandoffError, match="Another task"):
+    with pytest.raises(HandoffError, match="Is it the replay of another task"):
         Replay(ReplayConfig(capacity=100), 3, 1).load(tmp_path)
     records = tmp_path / "steps-0.bin"
     records.write_bytes(records.read_bytes()[:-1])

@@ -4,7 +4,7 @@ import pytest
 from policies.rl.replay.buffer import Replay, sizes_of
 from policies.rl.replay.config import ReplayConfig
 from robots.errors import HandoffError
-from robots.wire.steps import Steps, chosen, plain_steps
+from robots.wire.steps import Steps, plain_steps, select_steps
 
 CAMERAS = (("wrist", 2, 3), ("front", 1, 1))
 
@@ -46,10 +46,10 @@ def replay_of(*several: Steps, capacity: int = 100, folder=None, **options) -> R
 
 def assert_pictures_belong(replay: Replay, slots: np.ndarray) -> None:
     batch = replay.transitions(slots)
-    for seen in (batch.seen, batch.next_seen):
-        value = seen.vector_BO[:, 0].numpy().astype(int) % 256
+    for obs in (batch.obs, batch.next_obs):
+        value = obs.vector_BO[:, 0].numpy().astype(int) % 256
         for name, more in (("wrist", 0), ("front", 100)):
-            pixels = seen.pictures[name].numpy()
+            pixels = obs.pictures[name].numpy()
             assert pixels.dtype == np.uint8
             assert (pixels == ((value + more) % 256)[:, None, None, None]).all()
 
@@ -67,7 +67,7 @@ def test_steps_appended_one_by_one_and_interleaved_store_no_picture_twice():
     a, b = episode(1, 4), episode(2, 4)
     for row in range(4):
         for steps in (a, b):
-            replay.append(chosen(steps, np.array([row])))
+            replay.append(select_steps(steps, np.array([row])))
     assert replay.pictures.added == 10
     assert_pictures_belong(replay, np.arange(8))
 
@@ -81,7 +81,7 @@ def test_a_correction_behind_a_gap_stores_its_own_first_picture():
 
 def test_pictures_of_n_steps_later_are_those_of_the_last_step():
     replay = replay_of(episode(0, 5), n_step=3)
-    assert replay.transitions(np.array([1])).next_seen.pictures["wrist"].unique().tolist() == [4]
+    assert replay.transitions(np.array([1])).next_obs.pictures["wrist"].unique().tolist() == [4]
     assert_pictures_belong(replay, np.arange(5))
 
 
@@ -178,7 +178,7 @@ def test_state_holds_the_pictures():
 
 
 def test_pictures_in_memory_cannot_be_saved(tmp_path):
-    with pytest.raises(HandoffError, match="lie in memory"):
+    with pytest.raises(HandoffError, match="are in memory"):
         replay_of(episode(0, 3)).save(tmp_path)
 
 
@@ -196,7 +196,7 @@ def test_missing_cameras_and_other_shapes_are_refused():
 
 def test_another_capacity_in_the_same_folder_is_refused(tmp_path):
     replay_of(episode(0, 2), folder=tmp_path)
-    with pytest.raises(HandoffError, match="Another camera or capacity"):
+    with pytest.raises(HandoffError, match="Is it another camera or capacity"):
         replay_of(capacity=50, folder=tmp_path)
 
 

@@ -11,7 +11,7 @@ from policies.rl.replay.trajectory_weighting import (
     trajectory_probability,
 )
 from robots.errors import HandoffError
-from robots.wire.steps import Steps, chosen, plain_steps
+from robots.wire.steps import Steps, plain_steps, select_steps
 
 
 def episode(number: int, first: float, rewards: list[float]) -> Steps:
@@ -55,7 +55,7 @@ def test_returns_weigh_as_their_softmax_and_are_shared_by_the_steps():
     np.testing.assert_allclose(probability, np.repeat(weights / [1, 2, 4], [1, 2, 4]), rtol=1e-12)
 
 
-def test_every_step_has_the_whole_weight_if_asked():
+def test_spread_step_gives_every_step_the_full_weight():
     config = TrajectoryWeightingConfig(kind="rw", temperature=0.5, spread="step")
     each = np.exp([0.0, 1.0, 2.0])
     expected = np.repeat(each, [1, 2, 4]) / (each * [1, 2, 4]).sum()
@@ -69,7 +69,7 @@ def test_top_share_draws_the_steps_of_the_best_alike_and_no_others():
     )
 
 
-def test_advantage_ignores_what_the_start_explains():
+def test_advantage_subtracts_the_return_expected_from_the_first_observation():
     # Returns are 3 s0 but for the last trajectory, which is better than its start promised.
     episodes = [episode(i, float(i), [3.0 * i]) for i in range(10)]
     replay = filled(*episodes, episode(10, 4.5, [13.5 + 5.0]))
@@ -82,8 +82,8 @@ def test_advantage_ignores_what_the_start_explains():
 
 def test_expected_return_of_a_linear_law_is_exact():
     replay = filled(*[episode(i, float(i % 7), [1.0, 3.0 * (i % 7)]) for i in range(20)])
-    found = trajectories(replay)
-    np.testing.assert_allclose(expected_return(found), found.return_M, atol=1e-9)
+    data = trajectories(replay)
+    np.testing.assert_allclose(expected_return(data), data.return_M, atol=1e-9)
 
 
 def test_equal_returns_are_weighted_alike():
@@ -98,12 +98,12 @@ def test_interleaved_episodes_and_a_wrapped_ring_find_their_trajectories():
     a, b = episode(7, 0.0, [1.0, 2.0, 4.0]), episode(3, 10.0, [8.0, 16.0, 32.0])
     for row in range(3):
         for steps in (a, b):
-            replay.append(chosen(steps, np.array([row])))
-    found = trajectories(replay)  # the first step of episode 7 is overwritten
-    assert found.return_M.tolist() == [56.0, 6.0]
-    assert found.first_MO.tolist() == [[10.0], [1.0]]
+            replay.append(select_steps(steps, np.array([row])))
+    data = trajectories(replay)  # the first step of episode 7 is overwritten
+    assert data.return_M.tolist() == [56.0, 6.0]
+    assert data.first_obs_MO.tolist() == [[10.0], [1.0]]
     # Slot 0 holds the newest step, of episode 3; then come those of 3, 7, 3, 7 in their order.
-    assert found.of_S.tolist() == [0, 0, 1, 0, 1]
+    assert data.trajectory_S.tolist() == [0, 0, 1, 0, 1]
 
 
 def test_drawn_shares_follow_the_weights():
@@ -120,7 +120,7 @@ def test_normalised_maps_smallest_to_0_and_largest_to_1():
 
 
 def test_as_few_trajectories_as_coefficients_are_refused():
-    with pytest.raises(HandoffError, match="2 trajectories for a regression of 2 coefficients"):
+    with pytest.raises(HandoffError, match="2 trajectories for a regression with 2 coefficients"):
         trajectory_probability(
             filled(episode(0, 0.0, [1.0]), episode(1, 1.0, [0.0])), TrajectoryWeightingConfig()
         )

@@ -11,7 +11,7 @@ from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.make import find_task
 from sim.tasks.push_t import expert, geometry
 from sim.tasks.push_t.task import TEE, block_pose
-from sim.vec_env import Worlds, WorldsConfig
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 FR3 = find_robot("fr3")
 
@@ -21,7 +21,7 @@ PARKED = np.array([0.256, 0.256, np.pi / 4])
 
 
 def placed(agent: np.ndarray, block: np.ndarray, task=TASK) -> MujocoEngine:
-    """Worlds at rest with the pusher over `agent` (N, 2) and the block at `block` (N, 3)."""
+    """Environments at rest with the pusher over `agent` (N, 2) and the block at `block` (N, 3)."""
     engine = MujocoEngine(task, len(agent))
     rows = np.arange(len(agent))
     engine.reset(rows, rows)
@@ -114,8 +114,8 @@ def test_the_pusher_keeps_up_with_the_agent_upright_and_at_its_height() -> None:
     for _ in range(20):
         target = np.clip(target + rng.normal(scale=0.010, size=(4, 2)), agent - 0.04, agent + 0.04)
         engine.step(target, np.ones(4, dtype=bool))
-        wanted = engine.view.target[:, :3]
-        errors.append(np.linalg.norm(engine.view.grasp_position - wanted, axis=1))
+        commanded = engine.view.target[:, :3]
+        errors.append(np.linalg.norm(engine.view.grasp_position - commanded, axis=1))
         assert np.abs(engine.view.grasp_pose[:, 2] - geometry.PUSHER_CLEARANCE).max() < 0.002
         assert np.abs(engine.view.grasp_pose[:, 3:]).max() < 0.02
     assert np.sqrt(np.mean(np.square(errors))) < 0.001
@@ -201,11 +201,11 @@ def test_the_way_to_the_far_side_goes_round_the_block() -> None:
 
 def test_the_expert_solves_what_it_is_given() -> None:
     engine = MujocoEngine(TASK, 6)
-    worlds = Worlds(engine, WorldsConfig(on_end="freeze"))
-    worlds.reset(range(6))
-    step = worlds.step(engine.expert_action())
+    env = EngineVecEnv(engine, VecEnvConfig(on_end="freeze"))
+    env.reset(range(6))
+    step = env.step(engine.expert_action())
     while not (step.terminated | step.truncated).all():
-        step = worlds.step(engine.expert_action())
+        step = env.step(engine.expert_action())
     assert step.info["success"].all()
 
 

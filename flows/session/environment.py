@@ -1,0 +1,141 @@
+"""Creates the environment (from `sim`) and the operator (from `real`) of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from flows.session.config import HilEnvConfig, HilOperator
+from robots.errors import HandoffError
+from robots.franka.robot import Robot
+from robots.interfaces import Observation, Operator
+
+if TYPE_CHECKING:
+    from sim.engines.mujoco import MujocoEngine
+    from sim.vec_env import EngineVecEnv
+
+
+def robot_label(config: HilEnvConfig) -> str:
+    """Returns the name of the arm that is recorded with every episode."""
+    return f"{config.robot} mujoco"
+
+
+def make_session_env(
+    config: HilEnvConfig, *, on_end: Literal["reset", "freeze"], ignore_success: bool = False
+) -> tuple[EngineVecEnv, MujocoEngine]:
+    """Creates one environment of the task with a sparse reward, and its engine.
+
+    Args:
+        config: task and options.
+        on_end: see `sim.vec_env.VecEnvConfig`.
+        ignore_success: success does not end an episode.
+
+    Raises:
+        HandoffError: no such task, or a field that is not in its observation.
+    """
+    from sim.engines.mujoco import MujocoConfig, MujocoEngine
+    from sim.ignore_success import IgnoreSuccess
+    from sim.make import find_task
+    from sim.vec_env import EngineVecEnv, VecEnvConfig
+
+    options = MujocoConfig(reward="sparse", randomized=config.randomized)
+    engine = MujocoEngine(find_task(config.task, config.rate_hz, config.robot), 1, options)
+    missing = [name for name in config.observation_fields if name not in engine.observation_spec]
+    if missing:
+        known = sorted(engine.observation_spec)
+        engine.close()
+        raise HandoffError(
+            f"{config.task}: no fields {missing} in its observation, it has {known}."
+        )
+    env = EngineVecEnv(
+        IgnoreSuccess(engine) if ignore_success else engine,
+        VecEnvConfig(on_end=on_end, max_steps=config.max_steps),
+    )
+    return env, engine
+
+
+def make_operator(
+    config: HilOperator, engine: MujocoEngine, *, demonstrates: bool = False, stage: str = ""
+) -> Operator:
+    """Creates the operator of the session.
+
+    Args:
+        config: kind, device and options of the operator.
+        engine: engine of the environment.
+        demonstrates: a simulated operator controls every step, without errors.
+        stage: stage name shown at the console; empty takes "demonstration" or "training".
+
+    Raises:
+        HandoffError: no such device, or an action interface that it does not support.
+    """
+    spec, width_max = engine.action_spec, engine.task.robot.gripper.width_max
+    match config.kind:
+        case "simulated":
+            from sim.recording.simulated_operator import OperatorConfig, SimulatedOperator
+
+            demonstrator = OperatorConfig(
+                name=config.simulated.name, policy="always", reaction_time=(0.0, 0.0)
+            )
+            return SimulatedOperator(engine, demonstrator if demonstrates else config.simulated)
+        case "keyboard":
+            from real.teleop.keyboard import KeyboardOperator
+
+            return KeyboardOperator(spec, person_name(config), config.keyboard, width_max=width_max)
+        case "spacemouse":
+            from real.teleop.spacemouse import SpaceMouseOperator
+            from real.teleop.terminal import Terminal
+
+            keys = Terminal()
+            return SpaceMouseOperator(
+                spec, person_name(config), config.spacemouse, keys=keys, width_max=width_max
+            )
+        case "console":
+            from flows.session.viewer import scene_reader
+            from real.console.client import ConsoleClient
+            from real.console.console_operator import ConsoleOperator
+            from real.console.process import console_address
+
+            address, token = console_address()
+            stage = stage or ("demonstration" if demonstrates else "training")
+            client = ConsoleClient(
+                address,
+                token,
+                {"task": engine.task.name, "stage": stage, "rate_hz": engine.rate_hz},
+            )
+            client.start()
+            person = person_name(config)
+            rate = engine.rate_hz
+            scene = scene_reader(engine)
+            return ConsoleOperator(
+                spec, config.console, client, person, rate, scene, width_max=width_max
+            )
+
+
+def person_name(config: HilOperator) -> str:
+    """Returns the operator name that is recorded."""
+    from getpass import getuser
+
+    return config.person or getuser()
+
+
+def still_policy(spec: Any, robot: Robot) -> Callable[[Observation], np.ndarray]:
+    """Returns a policy that keeps the arm still, with actions (1, A); the baseline of
+    demonstrations."""
+    from robots.control.gripper_commands import CommandedGripper
+
+    still = np.zeros((1, spec.size))
+    if not spec.names or spec.names[-1] != "gripper":
+        return lambda observation: still
+    gripper = CommandedGripper(spec.size, robot.gripper.width_max)
+    return lambda observation: gripper.to_env(still, observation)
+
+
+def with_observation_fields(env: HilEnvConfig, config: Any) -> Any:
+    """Returns the `PretrainConfig` with the session's observation fields, if its policy has
+    none."""
+    if config.policy.observation_fields:
+        return config
+    return replace(config, policy=replace(config.policy, observation_fields=env.observation_fields))

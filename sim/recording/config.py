@@ -1,0 +1,47 @@
+"""Options of this package."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from robots.config import config
+from sim.engines.mujoco import MujocoConfig
+
+
+@config
+class PlayConfig:
+    """Recording of play."""
+
+    steps: int = 400
+    """Length of an episode [control periods]; the task's time limit and success do not end it."""
+    weights: tuple[float, float, float, float, float, float] = (0.2, 0.15, 0.2, 0.1, 0.1, 0.25)
+    """Relative probability of each `SubGoal`."""
+    duration: tuple[float, float] = (0.6, 2.5)
+    """Minimum and maximum time limit of one sub-goal [s]; it ends earlier when it is reached."""
+    noise: float = 0.005
+    """Standard deviation of the noise on the target position at every step [m]."""
+    spread: float = 0.01
+    """Standard deviation of the offset from an object at which the gripper approaches or pushes it
+    [m]; a larger value records misses."""
+    turn: float = 1.0
+    """Maximum yaw offset of the gripper from the expert's [rad]."""
+    slowest: float = 0.5
+    """Minimum speed as a fraction of the maximum; speeds are drawn between it and 1."""
+    batch: int = 16
+    """Number of environments recorded together, which bounds memory."""
+    mujoco: MujocoConfig = MujocoConfig()
+    """Options of the engine: action space, randomisation, cameras."""
+
+
+@config
+class ExpertDemonstrationsConfig:
+    """Recording of scripted demonstrations."""
+
+    noise: float = 0.0
+    """Standard deviation of the noise on the target position at every step [m]."""
+    keep: Literal["successful", "all"] = "successful"
+    """Episodes that are stored; their metadata contain `success` in either case."""
+    batch: int = 16
+    """Number of environments recorded together, which bounds memory."""
+    mujoco: MujocoConfig = MujocoConfig()
+    """Options of the engine: action space, randomisation, cameras."""
