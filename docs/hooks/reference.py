@@ -1,0 +1,315 @@
+"""Writes the reference pages of the site from the code: options from the configuration classes,
+commands from the argument parsers and the Makefile."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+ROOT = Path(__file__).resolve().parents[2]
+SCALARS = {int: "integer", float: "number", str: "text", bool: "`true` or `false`", Any: "anything"}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Adds the generated pages to the site; MkDocs calls it."""
+    from mkdocs.structure.files import File
+
+    for path, text in pages().items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+@cache
+def pages() -> Mapping[str, str]:
+    """Text of the generated pages, by their path in the site."""
+    return {"reference/options.md": options_page(), "reference/command_line.md": command_page()}
+
+
+# Options
+
+
+@dataclass(frozen=True)
+class Group:
+    """A configuration that a person writes: a file, or overrides of a command."""
+
+    title: str
+    cls: type
+    about: str
+    """Where its options are written."""
+
+
+@cache
+def groups() -> tuple[Group, ...]:
+    """All configurations that a person writes."""
+    from flows.deployment.config import DeploySession
+    from flows.hil.config import HilConfig
+    from flows.recipes.config import PipelineConfig
+    from sim.evaluation.protocol import Protocol
+
+    return (
+        Group("Recipes", PipelineConfig, "Files in `configs/`, and overrides of `handoff run`."),
+        Group("Correction sessions", HilConfig, "Files in `configs/hil/`, and of `handoff hil`."),
+        Group("Sessions at an arm", DeploySession, "`configs/deploy/`, and of `handoff deploy`."),
+        Group("Protocols", Protocol, "Files in `configs/protocol/`."),
+    )
+
+
+def places(cls: type) -> dict[type, list[str]]:
+    """Every configuration class inside `cls`, with the paths at which it stands; "" is `cls`."""
+    found: dict[type, list[str]] = {}
+    _find_places(cls, "", found)
+    return found
+
+
+def _find_places(cls: type, path: str, found: dict[type, list[str]]) -> None:
+    found.setdefault(cls, []).append(path)
+    hints = get_type_hints(cls)
+    for field in fields(cls):
+        for option in _classes(hints[field.name]):
+            _find_places(option, f"{path}.{field.name}".lstrip("."), found)
+
+
+def _classes(hint: Any) -> tuple[type, ...]:
+    from robots.config import classes_of
+
+    return classes_of(hint)
+
+
+def options_page() -> str:
+    """Every option of every configuration, a section for each class."""
+    lines = [
+        "# Options",
+        "",
+        "After this page you know every option, with its type, its default and what it means.",
+        "",
+        "An option is written as a key of a YAML file, or as an override `path.to.key=value`; "
+        "[configuration](../guides/configuration.md) says how.",
+        "A section lists the options of one configuration class, and the paths at which it stands.",
+        "This page is made from the code.",
+    ]
+    shown: set[type] = set()
+    for group in groups():
+        lines += ["", f"## {group.title}", "", group.about]
+        for cls, paths in places(group.cls).items():
+            if cls in shown:
+                continue
+            shown.add(cls)
+            lines += ["", *_section(cls, paths, group)]
+        again = [cls for cls in places(group.cls) if cls is not group.cls]
+        lines += ["", f"Classes of {group.title.lower()} and where they stand:", ""]
+        lines += [f"- {_link(cls)}: {_paths(places(group.cls)[cls])}" for cls in again]
+    return "\n".join(lines) + "\n"
+
+
+def _section(cls: type, paths: list[str], group: Group) -> Iterator[str]:
+    title = group.cls.__name__ if paths == [""] else f"{cls.__name__}: `{paths[0]}`"
+    yield f"### {title} {{#{cls.__name__}}}"
+    yield ""
+    yield _one_line(inspect.getdoc(cls) or "")
+    yield ""
+    yield "| option | type | default | meaning |"
+    yield "|---|---|---|---|"
+    for name, kind, default, text in rows(cls):
+        yield f"| `{name}` | {kind} | {default} | {text} |"
+
+
+def rows(cls: type) -> Iterator[tuple[str, str, str, str]]:
+    """Name, type, default and description of every option of a class."""
+    hints = get_type_hints(cls, include_extras=True)
+    texts = descriptions(cls)
+    for field in fields(cls):
+        hint = hints[field.name]
+        text = texts.get(field.name, "")
+        if not text and _is_tag(hint):
+            text = "Chooses this class."
+        yield field.name, _type(hint), _default(field), text.replace("|", "\\|")
+
+
+def descriptions(cls: type) -> dict[str, str]:
+    """Docstrings of the attributes of a class and its bases, each on one line."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(node, ast.ClassDef)
+        for statement, after in zip(node.body, node.body[1:], strict=False):
+            if (
+                isinstance(statement, ast.AnnAssign)
+                and isinstance(statement.target, ast.Name)
+                and isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+            ):
+                found[statement.target.id] = _one_line(str(after.value.value))
+    return found
+
+
+def _is_tag(hint: Any) -> bool:
+    """Whether a field only tells its class from the others of a union."""
+    return get_origin(hint) is Literal and len(get_args(hint)) == 1
+
+
+def _type(hint: Any) -> str:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        bounds = [f"{name[0]}={value}" for name, value in _bounds(arguments[1:])]
+        return " ".join([_type(arguments[0]), *bounds])
+    if origin in (Union, UnionType):
+        return " or ".join(_type(argument) for argument in arguments)
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in arguments)
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return f"list of {len(arguments)}: {_type(arguments[0])}"
+    if origin in (tuple, list):
+        return f"list of {_type(arguments[0])}"
+    if origin in (dict, Mapping):
+        return f"map to {_type(arguments[1])}"
+    if hint in (None, NoneType):
+        return "`null`"
+    if is_dataclass(hint) and isinstance(hint, type):
+        return _link(hint)
+    return SCALARS[hint]
+
+
+def _bounds(metadata: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    """Limits that an annotation states, such as ("ge", 1)."""
+    for item in metadata:
+        for part in getattr(item, "metadata", [item]):
+            for name in ("ge", "gt", "le", "lt"):
+                if (value := getattr(part, name, None)) is not None:
+                    yield name, value
+
+
+def _default(field: Field[Any]) -> str:
+    value = _value(field)
+    if value is MISSING:
+        return "must be given"
+    if not is_dataclass(value):
+        return f"`{_plain(value)}`"
+    changed = [f"`{key}: {_plain(part)}`" for key, part in _changes(value)]
+    kind = getattr(value, "kind", None)
+    chosen = [f"`kind: {kind}`"] if kind is not None else []
+    return ", ".join(chosen + changed) or "those of the class"
+
+
+def _value(field: Field[Any]) -> Any:
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _changes(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Options of a configuration object whose values are not the defaults of its class."""
+    for field in fields(value):
+        held, usual = getattr(value, field.name), _value(field)
+        if held == usual:
+            continue
+        if is_dataclass(held) and type(held) is type(usual):
+            yield from _changes(held, f"{prefix}{field.name}.")
+        elif is_dataclass(held):
+            yield f"{prefix}{field.name}", type(held).__name__
+        else:
+            yield f"{prefix}{field.name}", held
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return value or '""'
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(_plain(part) for part in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_plain(part)}' for key, part in value.items())}}}"
+    return str(value)
+
+
+def _link(cls: type) -> str:
+    return f"[{cls.__name__}](#{cls.__name__})"
+
+
+def _paths(paths: list[str]) -> str:
+    return ", ".join(f"`{path}`" for path in paths)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+# Commands
+
+
+def command_page() -> str:
+    """Every command with its arguments, and every target of make."""
+    lines = [
+        "# Command line",
+        "",
+        "After this page you know every command, with all that it takes.",
+        "",
+        "All commands are given in the root of the checkout; the program is `.venv/bin/handoff`.",
+        "Overrides may stand anywhere behind the name; [options](options.md) lists them.",
+        "This page is made from the code.",
+    ]
+    for name, parser in commands().items():
+        lines += ["", f"## handoff {name}", "", _sentence(parser.description or ""), ""]
+        lines += ["```", f"handoff {name} {_usage(parser)}", "```", ""]
+        lines += ["| argument | default | meaning |", "|---|---|---|"]
+        lines += [f"| {a} | {default} | {text} |" for a, default, text in arguments(parser)]
+    lines += ["", "## make", "", "| target | what it does |", "|---|---|"]
+    lines += [f"| `make {target}` | {text} |" for target, text in targets()]
+    return "\n".join(lines) + "\n"
+
+
+def commands() -> Mapping[str, argparse.ArgumentParser]:
+    """The parser of every command of `handoff`, by its name."""
+    from flows.__main__ import _parser
+
+    (found,) = [
+        action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction)
+    ]
+    return found.choices
+
+
+def arguments(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, str]]:
+    """Argument, default and description of each argument of a command, but `--help`."""
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction):
+            continue
+        names = ", ".join(f"`{name}`" for name in action.option_strings) or f"`{_word(action)}`"
+        if action.option_strings and action.nargs != 0:
+            names += f" {_word(action)}"
+        missing = action.default in (None, False, []) or not action.option_strings
+        default = "" if missing else f"`{action.default}`"
+        yield names, default, _sentence(action.help or "").replace("|", "\\|")
+
+
+def _word(action: argparse.Action) -> str:
+    if action.choices is not None:
+        return ", ".join(f"`{choice}`" for choice in action.choices)
+    return str(action.metavar or action.dest).upper()
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    usage = " ".join(parser.format_usage().split())
+    return usage.split("[-h] ", 1)[-1]
+
+
+def targets() -> list[tuple[str, str]]:
+    """Target of make and what it does, as `make help` prints them."""
+    text = (ROOT / "Makefile").read_text()
+    found = re.findall(r"^## make (.+?)  +(.+)$", text, re.MULTILINE)
+    return [(target, _sentence(about)) for target, about in found]
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") or not text else ".")
