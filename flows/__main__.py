@@ -28,7 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HandoffError as error:
         return _fail(error_text(error), error, options.debug)
     except KeyboardInterrupt as error:
-        message = f"{error_text(error).removesuffix('.')}. Finished stages are kept; run the same command to resume."
+        message = f"{error_text(error).removesuffix('.')}."
+        if options.command is not _console:
+            message += " Finished stages are kept; run the same command to resume."
         return _fail(message, error, options.debug, code=exit_code(error))
     except Exception as error:  # noqa: BLE001  a person gets one line instead of a traceback
         return _fail(describe(error), error, options.debug)

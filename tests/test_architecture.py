@@ -274,7 +274,7 @@ def test_lines_end_at_100_columns() -> None:
 
 def test_attributes_are_assigned_one_per_line() -> None:
     packed = {name: lines for name in house.modules() if (lines := house.packed_assignments(name))}
-    assert packed == {}
+    assert packed == {}, "lines that assign an attribute, or three names and more, from a tuple"
 
 
 def test_retired_words_are_in_no_name() -> None:

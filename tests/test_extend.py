@@ -17,7 +17,19 @@ import pytest
 from tests.documents import DOCS, ROOT, Block, blocks, spans
 
 PAGES = sorted(page for page in (DOCS / "extend").glob("*.md") if page.name != "index.md")
-COPIED = ("flows", "policies", "real", "robots", "sim", "configs", "tests", "pyproject.toml")
+RULES = "tests/test_architecture.py"
+"""Every page ends with it."""
+COPIED = (
+    "flows",
+    "policies",
+    "real",
+    "robots",
+    "sim",
+    "configs",
+    "tests",
+    "pyproject.toml",
+    "README.md",
+)
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
@@ -89,8 +101,9 @@ def steps(page: Path) -> list[Block | str]:
 
 
 def is_run(line: str) -> bool:
-    """Whether the test runs a line; those of `handoff` show what is possible afterwards."""
-    return line.startswith((".venv/bin/pytest ", "sed "))
+    """Whether the test runs a line; those of `handoff` show what is possible afterwards, and the
+    rules of the house are checked once, for all pages together."""
+    return line.startswith((".venv/bin/pytest ", "sed ")) and RULES not in line
 
 
 @every_page
@@ -105,6 +118,19 @@ def test_what_the_page_adds_works(page: Path, tmp_path: Path) -> None:
         assert result.returncode == 0, f"{step}\n{result.stdout[-6000:]}\n{result.stderr[-3000:]}"
         tested += "pytest" in step and " passed" in result.stdout
     assert tested > 0
+
+
+def test_the_pages_together_keep_the_rules_of_the_house(tmp_path: Path) -> None:
+    root = copied(tmp_path / "copy")
+    for page in PAGES:
+        assert RULES in page.read_text()
+        for step in steps(page):
+            if isinstance(step, Block):
+                apply(step, root)
+            elif step.startswith("sed "):
+                assert run(step, root).returncode == 0
+    result = run(f".venv/bin/pytest {RULES}", root)
+    assert result.returncode == 0, result.stdout[-6000:]
 
 
 @every_page

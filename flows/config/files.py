@@ -3,6 +3,7 @@ class, and validates the result."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -78,13 +79,19 @@ def compose_file(
         values = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         reason = str(error).splitlines()[0]
+        if lost := re.search(r"Could not find '([\w/]+)/(\w+)'", reason):
+            options = _options(lost[1], choices or {})
+            reason = f"{lost[1]}: no option '{lost[2]}', {suggest(lost[2], options)}"
         if groups and reason.startswith("Could not override"):
             reason += " Does the key belong to another policy family or network?"
         raise HandoffError(f"{label} with {list(overrides)}: {reason}") from None
     if missing:
         raise HandoffError(f"{label} with {list(overrides)}: {', '.join(missing)} must be given.")
     assert isinstance(values, dict)
-    return validate(cls, {str(key): value for key, value in values.items()})
+    try:
+        return validate(cls, {str(key): value for key, value in values.items()})
+    except HandoffError as error:
+        raise HandoffError(f"{label} with {list(overrides)}: {error}") from None
 
 
 def check_overrides(cls: type, overrides: Sequence[str], groups: Sequence[str] = ()) -> None:
@@ -136,6 +143,11 @@ def read_file(cls: type[T], name: str, *, group: str) -> T:
             f"{group} {path}: holds {type(values).__name__}, expected keys and values."
         )
     return validate(cls, values, path.name)
+
+
+def _options(group: str, choices: Choices) -> list[str]:
+    """Names that can be chosen for a group: the files of its folder, and its registered nodes."""
+    return sorted({*available(group), *choices.get(group, {})})
 
 
 def _folder(group: str) -> Path:

@@ -73,9 +73,12 @@ def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -
                 for streams, metadata in _episodes(
                     demonstrations, originals, store.num_episodes, total
                 ):
-                    number = writer.append(
-                        streams, {**metadata, "source": source.kind, "source_digest": digest}
-                    )
+                    about = {**metadata, "source": source.kind, "source_digest": digest}
+                    try:
+                        number = writer.append(streams, about)
+                    except HandoffError as error:
+                        episode = metadata.get("source_episode", store.num_episodes)
+                        raise HandoffError(f"{source.path}: episode {episode}: {error}") from error
                     progress(number + 1, total, "episodes")
             return {
                 "episodes": store.num_episodes,

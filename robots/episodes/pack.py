@@ -54,7 +54,7 @@ def unpack_store(packed: Path, out: Path) -> Path:
                 archive.extractall(aside)
         except zipfile.BadZipFile as error:
             raise HandoffError(
-                f"{packed}: cannot be read as a zip ({error}). Was the download cut short?"
+                f"{packed}: cannot be read as a zip ({error}), expected a folder or a zip. Was the download cut short?"
             ) from None
         EpisodeStore.open(aside, "r")
         sync_tree(aside)

@@ -179,7 +179,7 @@ def zip_names(path: Path) -> list[str]:
             return archive.namelist()
     except (OSError, zipfile.BadZipFile) as error:
         raise HandoffError(
-            f"{path}: cannot be read as a zip ({error}). Was the download cut short?"
+            f"{path}: cannot be read as a zip ({error}), expected a folder or a zip. Was the download cut short?"
         ) from None
 
 

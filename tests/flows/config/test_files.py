@@ -8,6 +8,7 @@ import pytest
 from flows.config.files import available, check_overrides, compose_file
 from flows.deployment.config import DeploySession
 from flows.hil.compose import compose_hil
+from flows.recipes.compose import compose
 from robots.config import config
 from robots.errors import HandoffError
 
@@ -70,3 +71,25 @@ def test_overrides_may_choose_from_a_group_that_is_named() -> None:
     check_overrides(Whole, ["part.steps=1", "~part", "+policy=unet"], ["policy"])
     with pytest.raises(HandoffError, match="unknown key '\\+policy'"):
         check_overrides(Whole, ["+policy=unet"])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("+policy=flwo", r"policy: no option 'flwo', did you mean 'flow'\?"),
+        ("+finetune=dpo", r"finetune: no option 'dpo', did you mean 'dppo'\?"),
+        ("+protocol=elsewhere", r"protocol: no option 'elsewhere', there are cable_route, "),
+    ],
+)
+def test_an_unknown_option_of_a_group_is_answered_with_those_that_exist(
+    override: str, message: str
+) -> None:
+    with pytest.raises(HandoffError, match=message):
+        compose("demo", [override])
+
+
+def test_a_key_of_the_file_that_the_choice_does_not_have_is_named_with_the_file() -> None:
+    with pytest.raises(
+        HandoffError, match=r"smoke\.yaml with \['finetune=dppo'\]: .*unknown key .*samples"
+    ):
+        compose("smoke", ["finetune=dppo"])

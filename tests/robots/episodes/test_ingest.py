@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+import robots.episodes.ingest as ingest_module
 from robots.config import validate
 from robots.episodes.formats.pusht import pusht_schema
 from robots.episodes.ingest import IngestConfig, ingest
@@ -128,6 +129,19 @@ def test_the_shipped_set_is_used_when_nothing_else_is_there(tmp_path, out, monke
 def test_a_misspelt_key_of_the_configuration_is_refused():
     with pytest.raises(HandoffError, match=r"unknown key 'ingest\.imges', did you mean 'images'"):
         validate(IngestConfig, {"imges": False}, "ingest")
+
+
+def test_a_value_that_is_not_finite_is_named_with_its_file_and_episode(data, out, monkeypatch):
+    def damaged(*arguments):
+        for number, (streams, metadata) in enumerate(episodes(*arguments)):
+            if number == 1:
+                streams["policy"]["action"][2, 0] = np.nan
+            yield streams, metadata
+
+    episodes = ingest_module._episodes
+    monkeypatch.setattr(ingest_module, "_episodes", damaged)
+    with pytest.raises(HandoffError, match=r"p\.zip: episode 1: policy/action: .* \(2, 0\) is nan"):
+        run(data, out)
 
 
 def test_a_demand_for_no_episodes_is_refused(data, out):
