@@ -94,8 +94,11 @@ def _lacking_maniskill() -> str | None:
 
 
 def _lacking_opencv() -> str | None:
+    from sim.engines.opencv_substitute import kept_search_path
+
     try:
-        import cv2  # noqa: F401
+        with kept_search_path():
+            import cv2  # noqa: F401
     except ImportError as error:
         return f"no OpenCV ({error}): apt install libgl1 libglib2.0-0"
     return None

@@ -16,6 +16,7 @@ import numpy as np
 from robots.config import config
 from robots.errors import HandoffError
 from robots.spec import ActionSpec, FieldSpec
+from sim.engines.opencv_substitute import kept_search_path
 
 OBSERVATION_MODES = {"state": "state_dict", "rgb": "rgb", "state+rgb": "state_dict+rgb"}
 DRIVERS = Path("/usr/share/vulkan/icd.d")
@@ -104,9 +105,10 @@ def find_task(name: str, task: str) -> tuple[Callable[..., Any], int | None]:
         # hardware.
         os.environ["VK_ICD_FILENAMES"] = str(driver)
     try:
-        import mani_skill.envs  # noqa: F401  (registers the tasks)
-        from mani_skill.utils import assets
-        from mani_skill.utils.registration import REGISTERED_ENVS
+        with kept_search_path():
+            import mani_skill.envs  # noqa: F401  (registers the tasks)
+            from mani_skill.utils import assets
+            from mani_skill.utils.registration import REGISTERED_ENVS
     except ImportError as error:
         raise HandoffError(
             f"{name}: ManiSkill cannot be imported ({error}). Install it: pip install -e '.[maniskill]'."

@@ -19,11 +19,27 @@ WEIGHT_BITS = 11
 
 
 @contextmanager
+def kept_search_path() -> Iterator[None]:
+    """Restores `sys.path` if an import fails within the block.
+
+    OpenCV's loader leaves its own folder there if it fails. The `typing` in that folder would take
+    the place of the standard library's in every process that is spawned afterwards.
+    """
+    paths = list(sys.path)
+    try:
+        yield
+    except ImportError:
+        sys.path[:] = paths
+        raise
+
+
+@contextmanager
 def importable_opencv() -> Iterator[None]:
     """Within the block, `import cv2` imports OpenCV, or the two functions if it cannot be
     loaded."""
     try:
-        import cv2  # noqa: F401
+        with kept_search_path():
+            import cv2  # noqa: F401
     except ImportError:
         substitute = types.ModuleType("cv2")
         substitute.__dict__.update(resize=resize, drawMarker=draw_cross, MARKER_CROSS=0)

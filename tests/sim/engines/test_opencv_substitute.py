@@ -1,5 +1,6 @@
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,6 +69,23 @@ def test_where_opencv_can_be_loaded_it_is_taken() -> None:
 
     with importable_opencv():
         assert sys.modules["cv2"] is cv2
+
+
+@pytest.mark.usefixtures("unloadable")
+def test_a_failed_import_of_opencv_leaves_no_folder_on_the_search_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As OpenCV's own loader does if a library of the system is missing."""
+    package = tmp_path / "cv2"
+    package.mkdir()
+    loader = f"import sys\nsys.path.insert(1, {str(package)!r})\nraise ImportError('libGL.so.1')\n"
+    (package / "__init__.py").write_text(loader)
+    monkeypatch.delitem(sys.modules, "cv2")
+    monkeypatch.syspath_prepend(tmp_path)
+    paths = list(sys.path)
+    with importable_opencv():
+        assert sys.modules["cv2"].MARKER_CROSS == 0
+    assert sys.path == paths
 
 
 @pytest.mark.usefixtures("unloadable")
