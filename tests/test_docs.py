@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -350,3 +353,26 @@ def test_the_site_asks_no_other_machine_for_anything() -> None:
         re.MULTILINE,
     )
     assert [name_of(page) for page in DOCS.rglob("*.md") if foreign.search(page.read_text())] == []
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make docs` builds it; a broken link fails the build."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    result = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return folder
+
+
+def test_built_pages_load_nothing_from_another_machine(built: Path) -> None:
+    """Links may lead elsewhere; scripts, styles, fonts and images may not."""
+    loaded = re.compile(
+        r'<(?:script|img|iframe)[^>]*\bsrc="(?:https?:)?//|<link[^>]*\bhref="https?://'
+    )
+    pages = sorted(built.rglob("*.html"))
+    assert len(pages) > 30
+    assert {page.name for page in pages if loaded.search(page.read_text())} == set()
