@@ -1,13 +1,13 @@
 """Compares two revisions by the bodies of their functions and classes, wherever those stand.
 
-    python -m tests.bodies BEFORE AFTER [--renames TABLE.json] [--names]
+    python -m tests.bodies BEFORE AFTER [--renames TABLE.json] [--names | --shape]
 
 Docstrings and imports do not count, nor does the file that holds a definition, so a move of modules
 leaves the multiset of bodies as it was; what is printed is what did change. A table maps old
 identifiers to new ones, for a change that also renames. With `--names`, functions and methods are
 compared with their identifiers numbered in the order of appearance and without the text of strings:
 a change of names and messages alone leaves them alike. Names of Python's builtins, NumPy and torch
-keep their meaning. `a, b = x, y` counts as two assignments.
+keep their meaning; with `--shape`, no name counts. `a, b = x, y` counts as two assignments.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import copy
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -46,32 +46,22 @@ def bodies(files: Mapping[str, str], renames: Mapping[str, str] | None = None) -
     return found
 
 
-def named_bodies(files: Mapping[str, str]) -> Counter[str]:
-    """Counts functions and methods as dumps in which only the names of libraries are left."""
-    found: Counter[str] = Counter()
-    for text in files.values():
-        tree = ast.parse(text)
-        _Bare({}).visit(tree)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                bare = copy.deepcopy(node)
-                _Numbered(_library_names()).visit(bare)
-                found[ast.dump(bare)] += 1
-    return found
+def named_bodies(files: Mapping[str, str], shape: bool = False) -> Counter[str]:
+    """Counts functions and methods as dumps in which only the names of libraries are left; with
+    `shape`, no name at all."""
+    return Counter(dump for dump, _ in _functions(files, shape))
 
 
-def where(files: Mapping[str, str]) -> dict[str, str]:
-    """A path and name for every dump of `named_bodies`."""
-    places: dict[str, str] = {}
+def _functions(files: Mapping[str, str], shape: bool) -> Iterator[tuple[str, str]]:
+    """Dump and place of every function and method."""
     for path, text in files.items():
         tree = ast.parse(text)
         _Bare({}).visit(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 bare = copy.deepcopy(node)
-                _Numbered(_library_names()).visit(bare)
-                places[ast.dump(bare)] = f"{path} {node.name}"
-    return places
+                _Numbered(() if shape else _library_names(), shape).visit(bare)
+                yield ast.dump(bare), f"{path} {node.name}"
 
 
 @cache
@@ -84,17 +74,21 @@ def _library_names() -> frozenset[str]:
 
 
 class _Numbered(ast.NodeTransformer):
-    """Numbers identifiers in the order of appearance, empties strings, unpacks assignments."""
+    """Numbers identifiers in the order of appearance (with `shape`, all alike), empties strings,
+    unpacks assignments."""
 
-    def __init__(self, kept: Collection[str]) -> None:
+    def __init__(self, kept: Collection[str], shape: bool) -> None:
         self.kept = kept
+        self.shape = shape
         self.numbers: dict[str, str] = {}
 
     def visit(self, node: ast.AST) -> ast.AST:
         for field in ("id", "name", "attr", "arg"):
             value = getattr(node, field, None)
             if isinstance(value, str) and value not in self.kept:
-                number = self.numbers.setdefault(value, f"n{len(self.numbers)}")
+                number = self.numbers.setdefault(
+                    "" if self.shape else value, f"n{len(self.numbers)}"
+                )
                 setattr(node, field, number)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             node.value = ""
@@ -159,9 +153,10 @@ def main() -> None:
     parser.add_argument("after")
     parser.add_argument("--renames", type=Path)
     parser.add_argument("--names", action="store_true")
+    parser.add_argument("--shape", action="store_true")
     options = parser.parse_args()
-    if options.names:
-        _print_names(sources(options.before), sources(options.after))
+    if options.names or options.shape:
+        _print_names(sources(options.before), sources(options.after), options.shape)
         return
     renames = json.loads(options.renames.read_text()) if options.renames else {}
     before = bodies(sources(options.before), renames)
@@ -174,9 +169,10 @@ def main() -> None:
     )
 
 
-def _print_names(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    old, new = named_bodies(before), named_bodies(after)
-    for sign, only, places in (("-", old - new, where(before)), ("+", new - old, where(after))):
+def _print_names(before: Mapping[str, str], after: Mapping[str, str], shape: bool) -> None:
+    old, new = named_bodies(before, shape), named_bodies(after, shape)
+    for sign, only, files in (("-", old - new, before), ("+", new - old, after)):
+        places = dict(_functions(files, shape))
         for place in sorted(places[body] for body in only):
             print(sign, place)
     print(f"{old.total()} functions before, {new.total()} after, {(old & new).total()} alike")

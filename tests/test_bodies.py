@@ -39,3 +39,10 @@ def test_another_function_of_a_library_or_another_order_is_another_body() -> Non
     swapped = RENAMED.replace("max(envs)", "max(self)")
     assert named_bodies({"a.py": ONE}) != named_bodies({"a.py": least})
     assert named_bodies({"a.py": ONE}) != named_bodies({"a.py": swapped})
+
+
+def test_the_shape_alone_leaves_out_the_names_of_libraries_and_no_structure() -> None:
+    least = RENAMED.replace("max", "min")
+    longer = RENAMED.replace("max(envs)", "max(envs, 0)")
+    assert named_bodies({"a.py": RENAMED}, shape=True) == named_bodies({"a.py": least}, shape=True)
+    assert named_bodies({"a.py": RENAMED}, shape=True) != named_bodies({"a.py": longer}, shape=True)
