@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         sub = add(name, command, about)
         sub.add_argument("name", help="a file in configs/ without its ending, e.g. demo")
         sub.add_argument(
-            "overrides", nargs="*", help="Hydra overrides, e.g. pretrain.training.steps=2000"
+            "overrides", nargs="*", help="Hydra overrides, e.g. teacher.training.steps=2000"
         )
     sub = add(
         "profile",
@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         "predict the speed of each placement of a pipeline's fine-tuning environments",
     )
     sub.add_argument("name", help="a file in configs/ without its ending, e.g. vla_ppo")
-    sub.add_argument("overrides", nargs="*", help="Hydra overrides, e.g. finetune.num_envs=200")
+    sub.add_argument("overrides", nargs="*", help="Hydra overrides, e.g. teacher.num_envs=200")
     sub.add_argument("--seconds", type=float, default=60.0, help="duration of the measurements [s]")
     sub.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     sub = add("explain", _explain, "print the lineage of an artifact back to the demonstrations")
@@ -181,7 +181,7 @@ def _add_people(add: Callable[[str, object, str], argparse.ArgumentParser]) -> N
         "human-in-the-loop training, from demonstrations to a gated policy",
     )
     sub.add_argument("task", help="a file in configs/hil/ without its ending, e.g. pick_cube")
-    sub.add_argument("overrides", nargs="*", help="Hydra overrides, e.g. train.sac.critics=10")
+    sub.add_argument("overrides", nargs="*", help="Hydra overrides, e.g. corrected.sac.critics=10")
     sub.add_argument("--operator", choices=OPERATORS, help="operator who demonstrates and corrects")
     sub.add_argument(
         "--console-port",
@@ -196,6 +196,7 @@ def _add_people(add: Callable[[str, object, str], argparse.ArgumentParser]) -> N
     sub.add_argument(
         "--seed", type=int, help="seed of the whole session: demonstrations, exploration, weights"
     )
+    sub.add_argument("--until", help="run only this stage and what it needs, e.g. corrected")
     sub.add_argument("--out", type=Path, help="folder of the session; default: runs/hil/<task>")
     sub = add("console", _console, "control a simulated arm from a browser; episodes are recorded")
     sub.add_argument(
@@ -285,15 +286,15 @@ def _plan(options: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from flows.recipes.compose import compose
-    from flows.recipes.pipeline import stages
+    from flows.recipes.graph import stages
+    from flows.recipes.recipe import read_recipe
     from flows.runner.plan import plan
 
-    config = compose(options.name, options.overrides)
+    recipe = read_recipe(options.name, options.overrides)
     grid = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("stage", "action", "reason"):
         grid.add_column(heading)
-    for planned in plan(stages(config, fetch=False), Path(config.runs)):
+    for planned in plan(stages(recipe, fetch=False), Path(recipe.runs)):
         grid.add_row(planned.stage, planned.action, planned.reason)
     Console().print(grid)
 
@@ -347,9 +348,31 @@ def _deploy(options: argparse.Namespace) -> None:
 
 
 def _hil(options: argparse.Namespace) -> None:
-    from flows.hil.session import hil_command
+    from rich.console import Console
 
-    hil_command(options)
+    from flows.attended import ConsoleAddress, run_attended
+
+    given = {
+        "shared.operator.kind": options.operator,
+        "shared.operator.person": options.person,
+        "corrected.steps": options.steps,
+        "seed": options.seed,
+    }
+    overrides = [f"{key}={value}" for key, value in given.items() if value is not None]
+    if options.out is not None:
+        overrides += [f"runs={options.out.parent}", f"name={options.out.name}"]
+    name = options.task if options.task.endswith(".yaml") else f"hil/{options.task}"
+    path = run_attended(
+        name,
+        [*options.overrides, *overrides],
+        until=options.until,
+        address=ConsoleAddress(port=options.console_port),
+    )
+    Console().print(
+        f"summary  {path}\nreport   {path.with_name('report.html')}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _fail(message: str, error: BaseException | None, debug: bool, code: int = 1) -> int:

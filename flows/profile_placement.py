@@ -14,7 +14,9 @@ from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv, no_progress
 
 if TYPE_CHECKING:
-    from flows.stages.config import FinetunePolicyConfig
+    from flows.runner.stage import Stage
+    from flows.stages.learn.config import FinetunePolicyConfig
+    from policies.imitation.config import PretrainConfig
     from policies.policy import ChunkPolicy
     from policies.policy_config import PolicyConfig
     from policies.rl.collection.placement_profile import PlacementTimes, StepRate
@@ -31,8 +33,8 @@ def profile(
     weights.
 
     Args:
-        name: see `flows.recipes.compose.compose`.
-        overrides: see `flows.recipes.compose.compose`.
+        name: see `flows.recipes.recipe.read_recipe`.
+        overrides: see `flows.recipes.recipe.read_recipe`.
         seconds: duration of the measurements [s].
         progress: called with the seconds spent.
 
@@ -47,26 +49,18 @@ def profile(
     """
     import numpy as np
 
-    from flows.recipes.compose import compose
+    from flows.recipes.graph import stages
+    from flows.recipes.recipe import read_recipe
     from policies.rl.collection.placement_profile import predict
     from policies.training.loop import torch_threads
 
-    config = compose(name, overrides)
-    finetuning = config.finetune
-    if finetuning is None or finetuning.learning.algorithm.kind != "vla":
-        raise HandoffError(
-            f"profile: {name} has no fine-tuning of a VLA (finetune: vla); other methods run inference for all "
-            "environments at once, so there is no placement to choose."
-        )
-    with torch_threads(finetuning.learning.threads):
+    declared = stages(read_recipe(name, overrides), fetch=False)
+    finetuning, pretraining = _finetuning(name, declared)
+    with torch_threads(finetuning.threads):
         times = measure_placements(
-            finetuning,
-            config.pretrain.policy,
-            finetuning.protocol or config.protocol,
-            seconds,
-            progress,
+            finetuning, pretraining.policy, finetuning.protocol, seconds, progress
         )
-    rates = predict(times, finetuning.learning.decisions)
+    rates = predict(times, finetuning.decisions)
     return {
         "seconds": {
             component: float(np.median(samples))
@@ -77,6 +71,19 @@ def profile(
         "rates": {kind: asdict(rate) for kind, rate in rates.items()},
         "recommended": recommended(rates),
     }
+
+
+def _finetuning(
+    name: str, declared: Sequence[Stage]
+) -> tuple[FinetunePolicyConfig, PretrainConfig]:
+    """Returns the options of the recipe's fine-tuning of a VLA, and of the imitation before it."""
+    for stage in declared:
+        if stage.uses == "finetune" and stage.config.algorithm.kind == "vla":
+            return stage.config, stage.inputs["policy"].config
+    raise HandoffError(
+        f"profile: {name} has no fine-tuning of a VLA (algorithm: {{kind: vla}}); other methods run inference for all "
+        "environments at once, so there is no placement to choose."
+    )
 
 
 def measure_placements(
@@ -95,10 +102,9 @@ def measure_placements(
     from sim.evaluation.evaluate import training_env
     from sim.processes.vec_env import ProcessVecEnv
 
-    learning = finetuning.learning
     make = partial(training_env, protocol)
     number = finetuning.num_envs
-    method = learning.algorithm
+    method = finetuning.algorithm
     assert isinstance(method, VlaFinetuneConfig)
     envs = [make(number)]
     try:
@@ -106,20 +112,20 @@ def measure_placements(
         chunk_options = (
             module,
             model.n_action_steps,
-            count(learning.first_seed),
+            count(finetuning.first_seed),
             method.learning.discount,
-            learning.reward,
+            finetuning.reward,
         )
         # The same environments in this process, in another process, and split over processes.
         here = ChunkEnv(envs[0], *chunk_options)
-        finetune = VlaFinetuning(method, module, here, learning.seed)
+        finetune = VlaFinetuning(method, module, here, finetuning.seed)
         placement = finetuning.placement
         stages = max(2, placement.parts)
         for parts in (1, stages):
             envs.append(ProcessVecEnv(make, number, parts, placement.simulators, placement.cluster))
         elsewhere = ChunkEnv(envs[1], *chunk_options)
         split = SplitChunkEnv(envs[2], *chunk_options)  # type: ignore[arg-type]
-        rollout = finetune.collect(learning.decisions)
+        rollout = finetune.collect(finetuning.decisions)
         return measure(
             finetune.actor,
             here,

@@ -1,4 +1,4 @@
-"""Runs a pipeline as a Prefect flow whose tasks are the stages.
+"""Runs a recipe as a Prefect flow whose tasks are the stages.
 
 Prefect orders the stages, runs up to two in parallel and records the run. Every stage runs in a
 spawned process, so training does not delay Prefect's heartbeats, and this process never imports
@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.recipes.compose import compose
-from flows.recipes.config import PipelineConfig
-from flows.recipes.pipeline import stages
+from flows.recipes.graph import stages
+from flows.recipes.recipe import Recipe, read_recipe
 from flows.reports.results import Summary
 from flows.reports.summary import summarise, write_results
 from flows.runner.artifact import Artifact
@@ -32,23 +31,28 @@ MAX_PARALLEL_STAGES = 2
 
 
 def run(name: str, overrides: Sequence[str] = (), *, debug: bool = False) -> Path:
-    """Runs the pipeline `configs/<name>.yaml`; returns the path of its `summary.json`.
+    """Runs a recipe; returns the path of its `summary.json`.
+
+    Args:
+        name: a file in `configs/` without its ending, e.g. `demo`, or the path of a YAML file.
+        overrides: see `flows.recipes.recipe.read_recipe`.
+        debug: shows Prefect's log.
 
     Raises:
-        HandoffError: invalid configuration, or a stage failed; finished stages stay cached.
+        HandoffError: invalid recipe, or a stage failed; finished stages stay cached.
     """
     started = time.time()
-    config = compose(name, overrides)
-    runs = Path(config.runs)
-    outcomes = _all_cached(config)
+    recipe = read_recipe(name, overrides)
+    runs = Path(recipe.runs)
+    outcomes = _all_cached(recipe)
     if outcomes is not None:
-        return write_results(runs, config.name, summarise(outcomes, started, peak_bytes=0))
+        return write_results(runs, recipe.name, summarise(outcomes, started, peak_bytes=0))
     prepare_prefect(debug)
     try:
         summary = make_flow()(name, list(overrides))
     finally:
         RUN_ENDED.clear()
-    return write_results(runs, config.name, summary.with_times(started, time.time()))
+    return write_results(runs, recipe.name, summary.with_times(started, time.time()))
 
 
 def prepare_prefect(debug: bool = False) -> None:
@@ -80,10 +84,10 @@ def make_flow() -> Callable[..., Summary]:
 
     @flow(name="handoff", task_runner=runner, persist_result=False)
     def handoff(config_name: str = "demo", overrides: list[str] | None = None) -> Summary:
-        """Composes `configs/<config_name>.yaml`, runs its stages and writes the results."""
+        """Runs the stages of a recipe and writes the results."""
         started = time.time()
-        config = compose(config_name, overrides or ())
-        declared = stages(config)
+        recipe = read_recipe(config_name, overrides or ())
+        declared = stages(recipe)
         _read_code(declared)
         futures: dict[str, Any] = {}  # Prefect futures of a StageOutcome
         barrier: list[Any] = []
@@ -91,12 +95,12 @@ def make_flow() -> Callable[..., Summary]:
             for stage in declared:
                 inputs = {name: futures[source.name] for name, source in stage.inputs.items()}
                 upstream = list(futures.values()) if stage.exclusive else barrier
-                future = submit(stage, inputs, Path(config.runs), display, wait_for=upstream)
+                future = submit(stage, inputs, Path(recipe.runs), display, wait_for=upstream)
                 futures[stage.name] = future
                 barrier = [future] if stage.exclusive else barrier
             outcomes = _collect(futures)
         summary = summarise(outcomes, started, peak_bytes=memory.peak_bytes)
-        write_results(Path(config.runs), config.name, summary)
+        write_results(Path(recipe.runs), recipe.name, summary)
         return summary
 
     return handoff
@@ -139,9 +143,9 @@ def _collect(futures: dict[str, Any]) -> dict[str, StageOutcome]:
     return {name: future.result() for name, future in futures.items()}
 
 
-def _all_cached(config: PipelineConfig) -> dict[str, StageOutcome] | None:
+def _all_cached(recipe: Recipe) -> dict[str, StageOutcome] | None:
     started = time.time()
-    artifacts = cached_artifacts(stages(config), Path(config.runs))
+    artifacts = cached_artifacts(stages(recipe), Path(recipe.runs))
     if any(artifact is None for artifact in artifacts.values()):
         return None
     return {

@@ -1,5 +1,7 @@
-"""Reads configurations from the files in `configs/`.
+"""Reads configuration files and builds options from them.
 
-- `files`: finds, composes and validates configuration files.
-- `protocols`: evaluation protocols by name.
+- `files`: finds and reads YAML files.
+- `overrides`: parses `key=value` and applies it.
+- `options`: builds objects of configuration classes from plain values.
+- `protocols`: reads evaluation protocols.
 """

@@ -4,6 +4,7 @@ sessions at an arm."""
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Literal
 
 from real.deploy.governor import GovernorConfig
 from real.deploy.loop import LoopConfig
@@ -36,6 +37,7 @@ stop intended contacts. libfranka's example of Cartesian impedance control sets 
 class DeployConfig:
     """Deployment to the twin at the push-T table: starts, robot and limits."""
 
+    kind: Literal["push_t"] = "push_t"
     starts: int = 20
     """Number of episodes, each from the start that gym-pusht samples for its seed."""
     first_seed: int = EVALUATION.start
@@ -57,6 +59,7 @@ class DeployConfig:
 class DeployTaskConfig:
     """Deployment to the twin at the table of a simulated task: starts, robot and limits."""
 
+    kind: Literal["task"] = "task"
     starts: int = 20
     """Number of episodes, each from the start that the simulated environment samples for its
     seed."""

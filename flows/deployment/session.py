@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flows.config.files import compose_file
+from flows.config.files import CONFIGS, read_options
+from flows.config.options import build
+from flows.config.overrides import parse_overrides, set_value
 from flows.deployment.arms import (
     WAIT_SECONDS,
     ArmSetup,
@@ -100,13 +102,20 @@ def deploy_command(options: Namespace) -> None:
 
 
 def compose_deploy(task: str, overrides: Sequence[str] = ()) -> DeploySession:
-    """Composes `configs/deploy/<task>.yaml` over the defaults of the configuration classes, with
-    Hydra overrides.
+    """Reads `configs/deploy/<task>.yaml` over the defaults of the configuration classes, with
+    overrides.
 
     Raises:
         HandoffError: no such file, unknown key, or ill-typed value.
     """
-    return compose_file(DeploySession, task, overrides, group="deploy")
+    values = read_options("deploy", task, [CONFIGS], "deploy")
+    for override in parse_overrides(overrides):
+        if override.deletes:
+            raise HandoffError(
+                f"override '{override.text}': a session's options cannot be removed."
+            )
+        set_value(values, override.keys, override.value)
+    return build(DeploySession, values, "", [CONFIGS])
 
 
 def parse_cameras(arguments: Sequence[str]) -> dict[str, CameraConfig]:

@@ -1,6 +1,6 @@
-"""Builds pipelines from recipes, which are files in `configs/`.
+"""Builds the stages of recipes, YAML files with graphs of stages.
 
-- `config`: all options of a recipe.
-- `compose`: composes a recipe with overrides and option groups.
-- `pipeline`: the graph of stages.
+- `recipe`: reads a file, with those that it extends and with overrides.
+- `graph`: checks the wiring, expands matrices and builds the options of every stage.
+- `seeds`: shifts the seeds of a stage.
 """

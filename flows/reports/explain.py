@@ -81,7 +81,7 @@ def _check_input(path: Path, label: str, digest: str, source: Path) -> None:
 
 def _facts(path: Path, manifest: dict[str, Any]) -> Iterator[str]:
     yield f"path    {path}"
-    yield f"result  {describe(manifest['stage'], manifest['metrics'])}"
+    yield f"result  {describe(manifest.get('uses', ''), manifest['metrics'])}"
     environment = manifest["environment"]
     yield f"made    {manifest['finished']} in {manifest['seconds']:.1f} s, commit {environment['commit']}"
     yield f"code    {manifest['code'][:12]}, seeds {manifest['seeds'] or 'none'}"

@@ -45,36 +45,40 @@ def stage_files(folder: Path, stage: str) -> Iterator[str]:
 
 def _page(path: Path, summary: Summary) -> Iterator[str]:
     yield head(f"Handoff: {path.parent.name}")
-    yield f"<h1>From demonstrations to a robot</h1><p class='soft'>{html.escape(summary.source)}</p>"
+    yield f"<h1>{html.escape(path.parent.name)}</h1><p class='soft'>{html.escape(summary.source)}</p>"
     yield "<div class='tiles'>"
     yield from _tiles(summary.metrics)
     yield "</div><table><tr><th>stage<th>result<th>time<th>cached</tr>"
     for result in summary.stages:
         yield _row(result)
     yield "</table>"
-    yield from _comparison(
-        summary.metrics, any(result.name == "pretrain_student" for result in summary.stages)
-    )
+    yield from _comparisons(path.parent, summary)
     for result in summary.stages:
         yield from _stage(path.parent, result)
     yield "</html>"
 
 
 def _tiles(metrics: Mapping[str, Any]) -> Iterator[str]:
-    tiles = (
-        ("pusht_score", "teacher score", "{:.3f}"),
-        ("student_score", "student", "{:.3f}"),
-        ("student_speedup", "student speedup", "{:.1f}x"),
-        ("latency_p99_ms", "p99 latency", "{:.2f} ms"),
-        ("twin_coverage", "coverage on the twin", "{:.2f}"),
-        ("twin_realtime_factor", "twin speed", "{:.1f}x real time"),
-    )
-    for key, label, form in tiles:
-        if metrics.get(key) is not None:
-            yield f"<div class='tile'><b>{form.format(metrics[key])}</b>{label}</div>"
-    solved = metrics.get("twin_solved")
-    if solved is not None and metrics.get("twin_coverage") is None:
-        yield f"<div class='tile'><b>{solved['k']} of {solved['n']}</b>solved on the twin</div>"
+    """Yields a tile for the figure that says most about each stage."""
+    forms: Mapping[str, tuple[str, str]] = {
+        "score": ("score", "{:.3f}"),
+        "speedup": ("speedup", "{:.1f}x"),
+        "latency_p99_ms": ("p99 latency", "{:.2f} ms"),
+        "coverage": ("coverage", "{:.2f}"),
+        "realtime_factor": ("speed", "{:.1f}x real time"),
+        "precision": ("precision", "{:.3f}"),
+        "recall": ("recall", "{:.3f}"),
+        "recent_success": ("success in training", "{:.2f}"),
+        "recent_corrected": ("corrected steps", "{:.2f}"),
+    }
+    for name, value in metrics.items():
+        stage, _, key = name.partition(".")
+        if key == "success" and isinstance(value, Mapping):
+            text = f"{value['k']} of {value['n']}"
+            yield f"<div class='tile'><b>{text}</b>{html.escape(stage)}: success</div>"
+        elif key in forms and value is not None:
+            label, form = forms[key]
+            yield f"<div class='tile'><b>{form.format(value)}</b>{html.escape(stage)}: {label}</div>"
 
 
 def _row(result: StageResult) -> str:
@@ -83,40 +87,31 @@ def _row(result: StageResult) -> str:
     spent = f"{result.computed_seconds:.1f} s"
     cells = (
         result.name,
-        html.escape(describe(result.name, result.metrics)),
+        html.escape(describe(result.uses, result.metrics)),
         spent,
         "yes" if result.cached else "no",
     )
     return "<tr>" + "".join(f"<td>{cell}" for cell in cells) + "</tr>"
 
 
-def _comparison(metrics: Mapping[str, Any], on_policy: bool) -> Iterator[str]:
-    """Yields a table of teacher, student and negative control under one protocol with the same
-    seeds.
-
-    The control is the student before on-policy distillation, or the teacher in one step.
-    """
-    rows = (
-        ("before fine-tuning", "pretrained"),
-        ("teacher" if on_policy else "teacher, ten steps", "pusht"),
-        ("student" if on_policy else "student, one step", "student"),
-        (
-            "control: student before distillation" if on_policy else "control: teacher in one step",
-            "one_step_control",
-        ),
-    )
-    present = [(label, key) for label, key in rows if metrics.get(f"{key}_score") is not None]
-    if not present:
-        return
-    yield "<h2>Comparison under one protocol with the same seeds</h2>"
-    yield "<table><tr><th>policy<th>score<th>success<th>95 % interval</tr>"
-    for label, key in present:
-        success = metrics[f"{key}_success"]
-        yield (
-            f"<tr><td>{label}<td>{metrics[f'{key}_score']:.3f}<td>{success['k']} of {success['n']}"
-            f"<td>{success['low']:.2f} to {success['high']:.2f}</tr>"
-        )
-    yield "</table>"
+def _comparisons(folder: Path, summary: Summary) -> Iterator[str]:
+    """Yields, for every protocol, a table of the policies that were evaluated under it."""
+    by_protocol: dict[str, list[StageResult]] = {}
+    for result in summary.stages:
+        if result.uses == "evaluate":
+            protocol = read_manifest(folder / result.name)["config"]["protocol"]["name"]
+            by_protocol.setdefault(str(protocol), []).append(result)
+    for protocol, results in by_protocol.items():
+        yield f"<h2>Evaluations under the protocol {html.escape(protocol)}, with the same seeds</h2>"
+        yield "<table><tr><th>stage<th>score<th>success<th>95 % interval</tr>"
+        for result in results:
+            success = result.metrics["success"]
+            yield (
+                f"<tr><td>{html.escape(result.name)}<td>{result.metrics['score']:.3f}"
+                f"<td>{success['k']} of {success['n']}"
+                f"<td>{success['low']:.2f} to {success['high']:.2f}</tr>"
+            )
+        yield "</table>"
 
 
 def _stage(folder: Path, result: StageResult) -> Iterator[str]:

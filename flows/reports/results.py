@@ -6,26 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-METRICS = {
-    "pretrained_score": ("evaluate_pretrained", "score"),
-    "pretrained_success": ("evaluate_pretrained", "success"),
-    "pusht_score": ("evaluate_teacher", "score"),
-    "pusht_success": ("evaluate_teacher", "success"),
-    "student_score": ("evaluate_student", "score"),
-    "student_success": ("evaluate_student", "success"),
-    "one_step_control_score": ("evaluate_control", "score"),
-    "one_step_control_success": ("evaluate_control", "success"),
-    "student_speedup": ("gate", "speedup"),
-    "parity": ("gate", "parity"),
-    "latency_p50_ms": ("gate", "latency_p50_ms"),
-    "latency_p99_ms": ("gate", "latency_p99_ms"),
-    "twin_realtime_factor": ("deploy", "realtime_factor"),
-    "twin_lost_packets": ("deploy", "lost_packets"),
-    "twin_success_rate": ("deploy", "command_success_rate"),
-    "twin_coverage": ("deploy", "coverage"),
-    "twin_solved": ("deploy", "success"),
+HEADLINES: Mapping[str, Sequence[str]] = {
+    "demonstrate": ("episodes",),
+    "scripted": ("episodes",),
+    "ingest": ("episodes",),
+    "classify": ("precision", "recall"),
+    "correct": (
+        "steps",
+        "updates",
+        "recent_success",
+        "recent_corrected",
+        "cycle_seconds",
+        "demonstrated_seconds",
+    ),
+    "evaluate": ("score", "success"),
+    "gate": ("speedup", "parity", "latency_p50_ms", "latency_p99_ms"),
+    "deploy": ("realtime_factor", "lost_packets", "command_success_rate", "coverage", "success"),
 }
-"""Source of every metric in the summary: stage and name of its metric."""
+"""Metrics of a stage that the summary repeats as `STAGE.METRIC`, by kind of stage."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,8 @@ class StageResult:
     """Result of one stage, a row of the summary."""
 
     name: str
+    uses: str
+    """Kind of stage."""
     status: str
     seconds: float
     """Time spent in this run [s]."""
@@ -66,6 +66,16 @@ class Summary:
         return replace(self, metrics={**self.metrics, **times})
 
 
+def headline_metrics(results: Sequence[StageResult]) -> dict[str, Any]:
+    """Returns the most important metrics of every stage, by `STAGE.METRIC`."""
+    return {
+        f"{result.name}.{key}": result.metrics[key]
+        for result in results
+        for key in HEADLINES.get(result.uses, ())
+        if key in result.metrics
+    }
+
+
 def _deployment(metrics: Mapping[str, Any]) -> str:
     """Describes the outcome of the starts on the twin."""
     faults = f", {metrics['faults']} ended by a fault" if metrics["faults"] else ""
@@ -74,22 +84,22 @@ def _deployment(metrics: Mapping[str, Any]) -> str:
     return f"solved {metrics['success']['k']} of {metrics['starts']} starts{faults}"
 
 
-def describe(stage: str, metrics: Mapping[str, Any]) -> str:
-    """Describes a stage's result in one phrase."""
-    match stage.partition("_")[0]:
-        case "ingest":
+def describe(uses: str, metrics: Mapping[str, Any]) -> str:
+    """Describes the result of a kind of stage in one phrase; of an unknown kind, its numbers."""
+    match uses:
+        case "ingest" | "scripted" | "demonstrate" | "rollouts":
             return f"{metrics['episodes']} episodes, {metrics['frames']:,} frames"
         case "play":
             return f"{metrics['episodes']} episodes, {metrics['hours']:.1f} h of play"
-        case "world":
+        case "world_model":
             horizon, error = list(metrics["error"].items())[-1]
             stays = metrics["stays"][horizon]
             return f"error {error:.2f} standard deviations after {horizon} steps (constant prediction: {stays:.2f})"
-        case "distil" if "kl" in metrics:
+        case "distill" if "kl" in metrics:
             chunks = metrics["asked"]
             kl = metrics["kl"]
             return f"{chunks:,} chunks distilled, divergence {kl:.3g} nat, {metrics['cpu_seconds'] / 60:.1f} CPU min"
-        case "pretrain" | "distil":
+        case "pretrain" | "distill":
             return f"{metrics['steps']:,} steps, loss {metrics['loss']:.4f}, {metrics['cpu_seconds'] / 60:.1f} CPU min"
         case "finetune":
             return (
@@ -115,4 +125,13 @@ def describe(stage: str, metrics: Mapping[str, Any]) -> str:
             speed, lost = metrics["realtime_factor"], metrics["lost_packets"]
             return f"{_deployment(metrics)}, {speed:.1f}x real time, {lost} packets lost"
         case _:
-            return ""
+            return _numbers(metrics)
+
+
+def _numbers(metrics: Mapping[str, Any]) -> str:
+    numbers = [
+        f"{name.replace('_', ' ')} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    return ", ".join(numbers[:4])

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.reports.results import METRICS, StageResult, Summary, describe
+from flows.reports.results import StageResult, Summary, describe, headline_metrics
 from flows.runner.artifact import write_json
 from flows.runner.stage import StageOutcome
 
@@ -20,13 +20,11 @@ def summarise(outcomes: Mapping[str, StageOutcome], started: float, peak_bytes: 
     import time
 
     results = [_stage_result(name, outcome) for name, outcome in outcomes.items()]
-    by_name = {result.name: result.metrics for result in results}
-    metrics = {
-        name: by_name[stage].get(key) for name, (stage, key) in METRICS.items() if stage in by_name
-    }
+    metrics = headline_metrics(results)
     metrics["peak_memory_gb"] = round(peak_bytes / 1e9, 3)
     metrics["stages_busy_seconds"] = round(_busy_seconds(list(outcomes.values())), 2)
-    source = by_name.get("ingest", {}).get("source_line", "")
+    lines = [str(result.metrics.get("source_line", "")) for result in results]
+    source = next((line for line in lines if line), "")
     return Summary(source, results, metrics).with_times(started, time.time())
 
 
@@ -58,6 +56,7 @@ def _stage_result(name: str, outcome: StageOutcome) -> StageResult:
     manifest = outcome.artifact.manifest
     return StageResult(
         name=name,
+        uses=manifest.get("uses", ""),
         status="cached" if outcome.cached else "done",
         seconds=round(outcome.seconds, 3),
         cached=outcome.cached,
@@ -108,6 +107,9 @@ def table(stages: Mapping[str, Mapping[str, Any]]) -> Table:
             else f"[dim]{row['computed_seconds']:.1f} s"
         )
         grid.add_row(
-            name, describe(name, row["metrics"]), spent, "[dim]yes" if row["cached"] else "no"
+            name,
+            describe(row["uses"], row["metrics"]),
+            spent,
+            "[dim]yes" if row["cached"] else "no",
         )
     return grid

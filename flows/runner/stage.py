@@ -31,14 +31,18 @@ class Stage:
     kind: str
     """Kind of the artifact that the stage writes."""
     module: str
-    """Module whose function `run(config, inputs: dict[str, Path], out: Path, progress) -> metrics`
-    is called."""
+    """Module whose function is called; `flows.runner.signature` describes it."""
     config: Any
     inputs: Mapping[str, Stage] = field(default_factory=dict)
+    """Stages whose artifacts the function takes, by the name of the input; `policy.0`, `policy.1`
+    for an input that takes several."""
     external: Mapping[str, str] = field(default_factory=dict)
     """Digests of inputs from outside the pipeline, by name."""
     exclusive: bool = False
     """No other stage may run at the same time: the stage measures latency or needs every core."""
+    function: str = "run"
+    uses: str = ""
+    """Kind of stage under which the recipe uses it."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,8 @@ def run_stage(
             partial = final.with_name(final.name + ".partial")
             partial.mkdir(parents=True, exist_ok=True)
             paths = {name: artifact.path.resolve() for name, artifact in inputs.items()}
-            job = (stage.module, stage.config, paths, partial.resolve())
+            target = f"{stage.module}:{stage.function}"
+            job = (target, stage.config, paths, partial.resolve())
             if isolate:
                 from flows.runner.isolate import run_isolated
 
@@ -123,7 +128,8 @@ def run_stage(
                 with lock.held():
                     metrics = call_stage(*job, progress)
             seconds = time.time() - started
-            manifest = {**record, **_provenance(record, inputs, final, metrics, seconds)}
+            provenance = _provenance(record, inputs, final, metrics, seconds)
+            manifest = {**record, "uses": stage.uses, **provenance}
             return StageOutcome(seal(partial, final, stage.kind, manifest), False, seconds, started)
 
 
@@ -148,10 +154,27 @@ def _provenance(
 
 
 def call_stage(
-    module: str, config: Any, inputs: Mapping[str, Path], out: Path, progress: Progress
+    target: str, config: Any, inputs: Mapping[str, Path], out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Calls a stage's function in this process."""
-    return import_module(module).run(config, dict(inputs), out, progress)
+    """Calls a stage's function in this process.
+
+    Args:
+        target: `module:function`.
+        config: options of the stage.
+        inputs: folders of the artifacts; `policy.0`, `policy.1` are passed as one tuple.
+        out: folder that the stage writes.
+        progress: called with the progress of the stage.
+
+    Returns:
+        The metrics.
+    """
+    module, _, function = target.partition(":")
+    given: dict[str, Any] = {}
+    for name, path in inputs.items():
+        base, numbered, _ = name.partition(".")
+        given[base] = (*given.get(base, ()), path) if numbered else path
+    output = getattr(import_module(module), function)(config, out, progress, **given)
+    return output.metrics
 
 
 def explain_miss(root: Path, stage: Stage, digests: Mapping[str, str]) -> str:

@@ -30,6 +30,7 @@ class OneStepConfig:
 class DistilConfig:
     """Options of a one-step student of a diffusion policy."""
 
+    kind: Literal["one_step"] = "one_step"
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(steps=8_000, learning_rate=1e-3, decay_fraction=0.7)
     )

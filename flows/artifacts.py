@@ -1,0 +1,47 @@
+"""Names the kinds of artifacts that stages exchange.
+
+A stage's function declares them in its signature: the kinds that it takes are the types of its
+keyword arguments, the kind that it makes is the type of its result. A package outside Handoff
+declares a further kind as another `NewType` of `Path`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, NewType, TypeVar
+
+Episodes = NewType("Episodes", Path)
+"""Folder with an episode store, `store.zarr`."""
+Policy = NewType("Policy", Path)
+"""Checkpoint folder of a policy, with its card."""
+WorldModel = NewType("WorldModel", Path)
+"""Folder of a world model."""
+Classifier = NewType("Classifier", Path)
+"""Folder of a success classifier."""
+Dynamics = NewType("Dynamics", Path)
+"""Folder with tuned parameters of a simulated robot."""
+Evaluation = NewType("Evaluation", Path)
+"""Folder with the result of an evaluation under a protocol."""
+Comparison = NewType("Comparison", Path)
+"""Folder with a comparison of evaluations."""
+Bundle = NewType("Bundle", Path)
+"""Folder with an exported policy, its contract and golden examples."""
+Gate = NewType("Gate", Path)
+"""Folder with the report of a release gate that passed."""
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True)
+class Output(Generic[K]):
+    """Result of a stage; its type parameter is the kind of the artifact that the stage wrote."""
+
+    metrics: dict[str, Any]
+    """Metrics for the manifest and the summary, JSON-ready."""
+
+
+def kind_name(hint: Any) -> str:
+    """Returns the name of a kind of artifact in manifests and messages, e.g. `world_model`."""
+    name: str = hint.__name__
+    return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))

@@ -1,0 +1,166 @@
+"""Runs a recipe with a person in this terminal: `handoff hil TASK`, a short name for the recipe
+`hil/TASK`.
+
+The stages are cached by content and resume after a kill, as in any run. They run one after another,
+without Prefect, because a person attends them; results are written after every stage.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.recipes.graph import stages
+from flows.recipes.recipe import Recipe, read_recipe
+from flows.reports.summary import summarise, write_results
+from flows.runner.display import Display
+from flows.runner.memory import MemoryMeter
+from flows.runner.stage import Stage, StageOutcome, run_stage
+from flows.session.config import HilEnvConfig, HilOperator
+from robots.errors import HandoffError, suggest
+
+
+@dataclass(frozen=True)
+class ConsoleAddress:
+    """Address at which the console of an attended run listens."""
+
+    host: str = "127.0.0.1"
+    port: int = 8700
+    """Port; 0 takes a free one."""
+
+
+def run_attended(
+    name: str,
+    overrides: Sequence[str] = (),
+    *,
+    until: str | None = None,
+    address: ConsoleAddress = ConsoleAddress(),
+) -> Path:
+    """Runs a recipe in this terminal, with a console if its operator is at one.
+
+    Args:
+        name: a recipe, e.g. `hil/reach`, or the path of a YAML file.
+        overrides: see `flows.recipes.recipe.read_recipe`.
+        until: runs only this stage and what it needs; None runs all stages.
+        address: address of the console.
+
+    Returns:
+        The path of `summary.json`.
+
+    Raises:
+        HandoffError: a stage failed or the person stopped; finished stages are kept, the running
+            one resumes in the next run.
+    """
+    from rich.console import Console
+
+    recipe = read_recipe(name, overrides)
+    declared = up_to(stages(recipe), until)
+    screen = Console()
+    operator = _operator(declared)
+    if operator is None or operator.kind != "console":
+        _print_bindings(operator, screen)
+        return run_in_order(recipe, declared)
+    from flows.session.viewer import scene_viewer
+    from real.console.process import open_console
+    from real.console.server import ConsoleConfig
+
+    folder = Path(recipe.runs) / recipe.name / "console"
+    settings = ConsoleConfig(host=address.host, port=address.port)
+    with open_console(settings, folder) as opened, scene_viewer(_env(declared), opened):
+        screen.print(f"console  {opened.url}", highlight=False, soft_wrap=True)
+        return run_in_order(recipe, declared)
+
+
+def run_in_order(recipe: Recipe, declared: Sequence[Stage], *, isolate: bool = True) -> Path:
+    """Runs stages one after another, or takes them from the cache; returns the path of
+    `summary.json`.
+
+    Args:
+        recipe: the recipe, which names the folder of the results.
+        declared: its stages, inputs before the stages that need them.
+        isolate: see `run_stage`.
+
+    Raises:
+        HandoffError: a stage failed.
+    """
+    runs, started = Path(recipe.runs), time.time()
+    (runs / recipe.name).mkdir(parents=True, exist_ok=True)
+    outcomes: dict[str, StageOutcome] = {}
+    path = runs / recipe.name / "summary.json"
+    with Display() as display, MemoryMeter() as memory:
+        for stage in declared:
+            outcomes[stage.name] = _run_shown(stage, outcomes, runs, display, isolate)
+            # Write the results after every stage, so that an interrupted run has a report.
+            summary = summarise(outcomes, started, peak_bytes=memory.peak_bytes)
+            path = write_results(runs, recipe.name, summary)
+    return path
+
+
+def up_to(declared: Sequence[Stage], last: str | None) -> list[Stage]:
+    """Returns the stage called `last` (all its copies) and the stages that it needs, in order.
+
+    Raises:
+        HandoffError: there is no such stage.
+    """
+    if last is None:
+        return list(declared)
+    needed = [stage for stage in declared if last in (stage.name, stage.name.partition("@")[0])]
+    if not needed:
+        names = [stage.name for stage in declared]
+        raise HandoffError(f"stage '{last}' is not in the recipe, {suggest(last, names)}")
+    chosen = {stage.name for stage in needed}
+    while needed:
+        found = [source for stage in needed for source in stage.inputs.values()]
+        needed = [stage for stage in found if stage.name not in chosen]
+        chosen |= {stage.name for stage in needed}
+    return [stage for stage in declared if stage.name in chosen]
+
+
+def _run_shown(
+    stage: Stage,
+    outcomes: Mapping[str, StageOutcome],
+    runs: Path,
+    display: Display,
+    isolate: bool,
+) -> StageOutcome:
+    inputs = {name: outcomes[upstream.name].artifact for name, upstream in stage.inputs.items()}
+    progress = display.started(stage.name)
+    try:
+        outcome = run_stage(stage, inputs, runs, progress, isolate=isolate)
+    except HandoffError:
+        display.finished(stage.name, "not finished", "✗")
+        raise
+    display.finished(stage.name, "cached" if outcome.cached else f"{outcome.seconds:.1f} s")
+    return outcome
+
+
+def _operator(declared: Sequence[Stage]) -> HilOperator | None:
+    """The operator of the first stage that has one."""
+    operators = (getattr(stage.config, "operator", None) for stage in declared)
+    return next((found for found in operators if isinstance(found, HilOperator)), None)
+
+
+def _env(declared: Sequence[Stage]) -> HilEnvConfig:
+    environments = (getattr(stage.config, "env", None) for stage in declared)
+    return next(found for found in environments if isinstance(found, HilEnvConfig))
+
+
+def _print_bindings(operator: HilOperator | None, screen: Any) -> None:
+    """Prints the key bindings before the run starts."""
+    match None if operator is None else operator.kind:
+        case "keyboard":
+            from real.teleop.keyboard import bindings
+
+            assert operator is not None
+            rows = bindings(operator.keyboard.takeover.view_yaw)
+        case "spacemouse":
+            from real.teleop.spacemouse import bindings
+
+            rows = bindings()
+        case _:
+            return
+    for keys, meaning in rows:
+        screen.print(f"  {keys:<16} {meaning}", highlight=False, markup=False)

@@ -1,0 +1,7 @@
+"""Trains a policy by RL while a person corrects it, in an actor and a learner process.
+
+- `config`: options of the training.
+- `actor_process`: actor process: environment, operator and newest policy.
+- `learner_process`: learner process: replay buffers and updates.
+- `processes`: starts, monitors, restarts and ends both processes.
+"""

@@ -1,0 +1,247 @@
+"""Actor process of the stage `correct`: runs the newest policy with an operator and records all
+episodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flows.correction.config import CorrectConfig
+from flows.session.environment import make_operator, make_session_env, robot_label
+from real.hil.actor import Actor, ActorStep
+from real.hil.interfaces import ActionMapping, IdentityActions, ScaledWallClock, observation_vector
+from real.hil.journal import Journal
+from real.hil.learner_client import LearnerClient, LearnerClientConfig
+from real.hil.rewards import ClassifierReward, EnvReward
+from robots.control.gripper_commands import CommandedGripper
+from robots.episodes.corrections import (
+    STREAM,
+    EpisodeAssembler,
+    StepOutcome,
+    corrections_schema,
+    open_corrections,
+)
+from robots.errors import error_text
+from robots.franka.robot import Robot
+from robots.interfaces import Intervention, Label, Observation, Operator, Requests
+from robots.signals import delayed_signals
+from robots.spec import ActionSpec
+from robots.success import SuccessDetector
+
+STATUS_SECONDS = 0.2
+"""Interval between two status messages to the parent [s]."""
+FLUSH_SECONDS = 30.0
+"""Time limit for sending the remaining steps to the learner, after the actor has ended [s]."""
+
+
+def act(
+    config: CorrectConfig,
+    folder: Path,
+    classifier: Path | None,
+    uri: str,
+    token: str,
+    parent: Connection,
+) -> None:
+    """Acts until the parent sends `stop` or the person stops; records episodes in
+    `folder/store.zarr`.
+
+    An episode that is interrupted otherwise, e.g. by a lost sensor or a signal, is recorded up to
+    then, with its fault. Sends the parent `("status", line)` at intervals, and `("stopped",)` if
+    the person stopped.
+    """
+    with ExitStack() as stack:
+        # Environment and operator.
+        env, engine = make_session_env(
+            config.env, on_end="reset", ignore_success=classifier is not None
+        )
+        stack.enter_context(closing(env))
+        operator = _TrackedOperator(
+            make_operator(config.operator, engine), config.operator.half_life
+        )
+        stack.enter_context(closing(operator))
+        # Episode store, journal and connection to the learner.
+        schema = corrections_schema(
+            config.env.task,
+            env.rate_hz,
+            env.observation_spec,
+            env.action_spec,
+            config.env.robot,
+        )
+        store = stack.enter_context(open_corrections(folder / "store.zarr", schema))
+        operator.steps = int(store.ends(STREAM)[-1]) if store.num_episodes else 0
+        journal = stack.enter_context(Journal(folder / "actor"))
+        client = stack.enter_context(
+            LearnerClient(journal, LearnerClientConfig(uri=uri), token, folder / "actor")
+        )
+        metadata = {"robot": robot_label(config.env), "source": "training"}
+        recorder = _Recorder(EpisodeAssembler(store, 1, metadata), operator)
+
+        def watch(step: ActorStep) -> None:
+            with delayed_signals():
+                recorder(step)
+            operator.report_step(step)
+            if parent.poll() and parent.recv() == "stop":
+                actor.stop()
+            recorder.report(parent, client)
+
+        def hold() -> None:
+            if parent.poll() and parent.recv() == "stop":
+                actor.stop()
+            recorder.report(parent, client)
+
+        # Act until the steps are made or somebody stops.
+        actor = Actor(
+            env,
+            operator,
+            journal,
+            client,
+            config.actor,
+            rewards=EnvReward(sparse=True) if classifier is None else detected_reward(classifier),
+            actions=learner_actions(env.action_spec, engine.task.robot),
+            clock=None if config.speed <= 0.0 else ScaledWallClock(config.speed),
+            vector=observation_vector(env.observation_spec, config.env.observation_fields),
+            starts=lambda: env.episode_seeds,
+            hold=hold,
+            watch=watch,
+        )
+        try:
+            actor.run()
+        except BaseException as error:
+            with delayed_signals():
+                recorder.cut_off(error_text(error))
+            raise
+        if operator.stopped:
+            parent.send(("stopped",))
+        client.flush(FLUSH_SECONDS)
+
+
+def learner_actions(spec: ActionSpec, robot: Robot) -> ActionMapping:
+    """Returns the mapping from the learner's actions to the environment's: the gripper is commanded
+    discretely, the rest is unchanged."""
+    if spec.names[-1:] != ("gripper",):
+        return IdentityActions(spec.size)
+    return CommandedGripper(spec.size, robot.gripper.width_max)
+
+
+def detected_reward(classifier: Path) -> ClassifierReward:
+    """Returns the reward of the success classifier, on one thread of ONNX Runtime."""
+    from real.deploy.onnx_success import OnnxSuccess
+
+    success = OnnxSuccess(classifier / "success.onnx")
+    return ClassifierReward(success, SuccessDetector(success.contract.detector))
+
+
+class _TrackedOperator:
+    """An operator with a record of stop requests and episode seeds, and with decreasing
+    attention."""
+
+    def __init__(self, operator: Operator, half_life: int) -> None:
+        self._operator = operator
+        self._half_life = half_life
+        self.seeds: list[int] = [0]
+        self.stopped = False
+        self.steps = 0
+
+    def reset(self, seeds: Sequence[int], env_ids: Sequence[int] | None = None) -> None:
+        self.seeds = list(seeds)
+        if self._half_life > 0 and hasattr(self._operator, "attention"):
+            self._operator.attention = 0.5 ** (self.steps / self._half_life)  # type: ignore[attr-defined]
+        self._operator.reset(seeds, env_ids)
+
+    def intervene(self, proposed: np.ndarray, observation: Observation) -> Intervention:
+        self.steps += 1
+        return self._operator.intervene(proposed, observation)
+
+    def requests(self) -> Requests:
+        requests = self._operator.requests()
+        self.stopped |= requests.stop
+        return requests
+
+    def status(self) -> str:
+        return self._operator.status()
+
+    def close(self) -> None:
+        self._operator.close()
+
+    def report_step(self, step: ActorStep) -> None:
+        """Reports the result of the step to an operator at a console."""
+        from real.console.console_operator import ConsoleOperator
+
+        if isinstance(self._operator, ConsoleOperator):
+            verdict = step.verdict
+            self._operator.report_step(
+                step.observation,
+                step.intervention,
+                reward=float(verdict.reward[0]),
+                success=bool(verdict.success[0]),
+                probability=None if verdict.probability is None else float(verdict.probability[0]),
+                label=step.label,
+                last=bool(step.last[0]),
+            )
+
+
+class _Recorder:
+    """Records every episode when it ends, and reports the status to the parent."""
+
+    def __init__(self, assembler: EpisodeAssembler, operator: _TrackedOperator) -> None:
+        self._assembler = assembler
+        self._operator = operator
+        self._solved = False
+        self._last_report = 0.0
+        self._running: tuple[Observation, dict[str, Any]] | None = None
+        """Observation after the running episode's last step, and its metadata; None before the
+        first step."""
+
+    def __call__(self, step: ActorStep) -> None:
+        self._solved |= bool(step.step.info["success"][0])
+        dropped = step.label in (Label.REDO, Label.DISCARD)
+        about: dict[str, Any] = {
+            "seed": self._operator.seeds[0],
+            "true_success": self._solved,
+            "discard_reason": step.label.name.lower() if dropped else None,
+        }
+        outcome = StepOutcome(
+            reward=step.verdict.reward,
+            success=np.where(step.last, np.where(step.verdict.success, 1, -1), 0),
+            final_observation=step.step.final_observation,
+            last=step.last,
+            policy_version=step.steps.policy_version,
+        )
+        moved = step.step.executed > 0
+        running = self._running
+        self._running = None
+        self._assembler.add(step.observation, step.intervention, outcome, moved, [about])
+        if step.last[0]:
+            self._solved = False
+        elif not moved[0]:
+            self._running = running
+        else:
+            # Copy: the environment may write its next observation into the same arrays.
+            final = {name: np.array(array) for name, array in step.step.final_observation.items()}
+            person = {"operator": step.intervention.operator, "device": step.intervention.device}
+            self._running = final, {**person, **about}
+
+    def cut_off(self, fault: str) -> None:
+        """Records the running episode up to now, if it has at least one step."""
+        if self._running is not None:
+            (final, about) = self._running
+            self._running = None
+            self._assembler.cut_off(0, final, {**about, "fault": fault, "discard_reason": "fault"})
+
+    def report(self, parent: Connection, client: LearnerClient) -> None:
+        now = time.monotonic()
+        if now - self._last_report >= STATUS_SECONDS:
+            self._last_report = now
+            state = client.state
+            line = (
+                self._operator.status()
+                if state.condition == "connected"
+                else f"{state.condition} {state.trouble}"
+            )
+            parent.send(("status", line))

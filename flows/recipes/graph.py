@@ -1,0 +1,338 @@
+"""Builds the stages of a recipe: checks the wiring, expands matrices and builds the options.
+
+A stage with a `matrix` becomes one copy per combination of values, named `teacher@seed=0`. A stage
+that takes such a stage, or one of a list of stages, as a single input becomes one copy per
+artifact: `scores@teacher`. Copies whose matrices share a key are paired by its value. An input that
+takes several artifacts takes those of all copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, fields
+from typing import Any, get_type_hints
+
+from flows.config.options import build, merge
+from flows.config.overrides import set_value
+from flows.recipes.recipe import MATRIX_MARK, Recipe, StageEntry
+from flows.recipes.seeds import reseeded
+from flows.runner.signature import StageInput, StageKind, find_kind
+from flows.runner.stage import Stage
+from robots.config import classes_of
+from robots.errors import HandoffError, suggest
+
+SEED = "seed"
+"""Key of a matrix that shifts all seeds of a stage, and of the stages that depend on it."""
+ALGORITHM = "algorithm"
+"""Block whose options may be shared as well as those of the stage."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The value that a copy of a stage has for one key of a matrix, or one stage of a list."""
+
+    label: str
+    """Part of the copy's name."""
+    value: Any
+
+
+Binding = Mapping[str, Choice]
+"""Choices of a copy, by the key of the matrix or by the input."""
+
+
+@dataclass(frozen=True)
+class _Copy:
+    stage: Stage
+    binding: Binding
+
+
+def stages(recipe: Recipe, *, fetch: bool = True) -> list[Stage]:
+    """Returns the stages of a recipe in an executable order.
+
+    Args:
+        recipe: the recipe.
+        fetch: allows downloading demonstrations.
+
+    Raises:
+        HandoffError: an unknown kind of stage, a missing, unknown or wrong input, a cycle, unknown
+            or invalid options, or shared options that no stage has.
+    """
+    kinds = {name: find_kind(entry.uses) for name, entry in recipe.stages.items()}
+    for name, entry in recipe.stages.items():
+        _check_inputs(name, entry, kinds)
+    _check_shared(recipe, kinds)
+    copies: dict[str, list[_Copy]] = {}
+    for name in _ordered(recipe.stages):
+        copies[name] = list(_copies(name, recipe, kinds[name], copies, fetch))
+    return [copy.stage for made in copies.values() for copy in made]
+
+
+def _ordered(entries: Mapping[str, StageEntry]) -> list[str]:
+    """Names of the stages, each after its inputs, otherwise in the order of the file."""
+    ordered: list[str] = []
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        if name in above:
+            cycle = " -> ".join([*above[above.index(name) :], name])
+            raise HandoffError(f"recipe: the stages {cycle} need each other.")
+        if name in ordered:
+            return
+        for sources in entries[name].inputs.values():
+            for source in sources:
+                visit(_base(source), (*above, name))
+        ordered.append(name)
+
+    for name in entries:
+        visit(name, ())
+    return ordered
+
+
+def _base(reference: str) -> str:
+    return reference.partition("@")[0]
+
+
+def _check_inputs(name: str, entry: StageEntry, kinds: Mapping[str, StageKind]) -> None:
+    kind = kinds[name]
+    for given, sources in entry.inputs.items():
+        expected = kind.input(given)
+        if expected is None:
+            known = [item.name for item in kind.inputs]
+            takes = suggest(given, known, "it takes") if known else "it takes none"
+            raise HandoffError(f"stage {name} ({kind.name}): unknown input '{given}', {takes}")
+        for source in sources:
+            _check_source(name, expected, source, kinds)
+    for expected in kind.inputs:
+        if not entry.inputs.get(expected.name) and not expected.optional:
+            raise HandoffError(
+                f"stage {name} ({kind.name}): its input '{expected.name}', a {expected.kind}, is "
+                f"missing; {_candidates(name, expected.kind, kinds)}"
+            )
+
+
+def _check_source(
+    name: str, expected: StageInput, source: str, kinds: Mapping[str, StageKind]
+) -> None:
+    made = kinds.get(_base(source))
+    if made is None:
+        raise HandoffError(
+            f"stage {name}: its input '{expected.name}' is '{source}', which is no stage of the "
+            f"recipe, {suggest(source, kinds)}"
+        )
+    if made.makes != expected.kind:
+        raise HandoffError(
+            f"stage {name}: its input '{expected.name}' takes a {expected.kind}, '{source}' "
+            f"({made.name}) makes a {made.makes}; {_candidates(name, expected.kind, kinds)}"
+        )
+
+
+def _candidates(name: str, kind: str, kinds: Mapping[str, StageKind]) -> str:
+    makers = [other for other, made in kinds.items() if made.makes == kind and other != name]
+    if makers:
+        return f"candidates: {', '.join(makers)}."
+    return f"no stage of the recipe makes a {kind}."
+
+
+def _check_shared(recipe: Recipe, kinds: Mapping[str, StageKind]) -> None:
+    for key in recipe.shared:
+        readers = [
+            name
+            for name, kind in kinds.items()
+            if key in _keys(kind) or key in _algorithm_keys(kind, recipe.stages[name].options)
+        ]
+        if not readers:
+            raise HandoffError(f"shared.{key}: no stage of the recipe has an option '{key}'.")
+
+
+def _keys(kind: StageKind) -> set[str]:
+    return {entry.name for entry in fields(kind.config)}
+
+
+def _algorithm_keys(kind: StageKind, options: Mapping[str, Any]) -> set[str]:
+    """Keys of the block `algorithm`, of the class that the options choose by its `kind`; those of a
+    named option are its own."""
+    given = options.get(ALGORITHM) or {}
+    if ALGORITHM not in _keys(kind) or not isinstance(given, Mapping) or "uses" in given:
+        return set()
+    chosen = given.get("kind", _default_algorithm(kind))
+    classes = classes_of(get_type_hints(kind.config, include_extras=True)[ALGORITHM])
+    for cls in classes:
+        if getattr(cls, "kind", None) == chosen:
+            return {entry.name for entry in fields(cls)}
+    return set()
+
+
+def _default_algorithm(kind: StageKind) -> Any:
+    for entry in fields(kind.config):
+        if entry.name == ALGORITHM and callable(entry.default_factory):
+            return getattr(entry.default_factory(), "kind", None)
+    return None
+
+
+def _copies(
+    name: str,
+    recipe: Recipe,
+    kind: StageKind,
+    above: Mapping[str, Sequence[_Copy]],
+    fetch: bool,
+) -> Iterator[_Copy]:
+    """Yields the copies of a stage."""
+    entry = recipe.stages[name]
+    combinations = _combinations(name, entry, kind, above)
+    for binding, single in combinations:
+        inputs = dict(single)
+        for expected in kind.inputs:
+            if expected.several:
+                sources = _all_sources(entry, expected, binding, above)
+                inputs |= {f"{expected.name}.{i}": source for i, source in enumerate(sources)}
+        label = ",".join(choice.label for choice in binding.values())
+        copy = f"{name}@{label}".replace("/", "-") if label else name
+        config = _options(name, recipe, kind, entry, binding)
+        kind.check(config, _source_options(kind, inputs))
+        stage = Stage(
+            name=copy,
+            kind=kind.makes,
+            module=kind.module,
+            config=config,
+            inputs=inputs,
+            external=kind.external(config, fetch),
+            exclusive=kind.exclusive,
+            function=kind.function,
+            uses=kind.name,
+        )
+        yield _Copy(stage, binding)
+
+
+def _combinations(
+    name: str, entry: StageEntry, kind: StageKind, above: Mapping[str, Sequence[_Copy]]
+) -> list[tuple[dict[str, Choice], dict[str, Stage]]]:
+    """Every consistent choice of single inputs and of values of the matrix."""
+    combinations: list[tuple[dict[str, Choice], dict[str, Stage]]] = [({}, {})]
+    for expected in kind.inputs:
+        if expected.several or not entry.inputs.get(expected.name):
+            continue
+        sources = list(_sources(entry.inputs[expected.name], above))
+        several = len(entry.inputs[expected.name]) > 1
+        joined = []
+        for binding, chosen in combinations:
+            for reference, copy in sources:
+                axis = {f"{name}.{expected.name}": Choice(_base(reference), None)}
+                extra = {**(axis if several else {}), **copy.binding}
+                if _agree(binding, extra):
+                    joined.append(({**binding, **extra}, {**chosen, expected.name: copy.stage}))
+        if not joined:
+            raise HandoffError(
+                f"stage {name}: no copy of {', '.join(entry.inputs[expected.name])} fits its other "
+                "inputs; their matrices have no value in common."
+            )
+        combinations = joined
+    for key, values in entry.matrix.items():
+        choices = {label: Choice(f"{key}={label}", value) for label, value in values.items()}
+        combinations = [
+            ({**binding, key: choice}, chosen)
+            for binding, chosen in combinations
+            for choice in choices.values()
+            if _agree(binding, {key: choice})
+        ]
+    return combinations
+
+
+def _agree(first: Binding, second: Binding) -> bool:
+    return all(first[key].label == second[key].label for key in first.keys() & second.keys())
+
+
+def _sources(
+    references: Sequence[str], above: Mapping[str, Sequence[_Copy]]
+) -> Iterator[tuple[str, _Copy]]:
+    """Yields the copies to which the names refer; `teacher@seed=0` is one copy of `teacher`."""
+    for reference in references:
+        copies = above[_base(reference)]
+        if "@" in reference:
+            copies = [copy for copy in copies if copy.stage.name == reference]
+            if not copies:
+                names = [copy.stage.name for copy in above[_base(reference)]]
+                raise HandoffError(
+                    f"recipe: there is no stage '{reference}', {suggest(reference, names)}"
+                )
+        for copy in copies:
+            yield reference, copy
+
+
+def _all_sources(
+    entry: StageEntry,
+    expected: StageInput,
+    binding: Binding,
+    above: Mapping[str, Sequence[_Copy]],
+) -> list[Stage]:
+    """The artifacts of an input that takes several: those of all copies that fit the choices of the
+    other inputs."""
+    return [
+        copy.stage
+        for _, copy in _sources(entry.inputs.get(expected.name, ()), above)
+        if _agree(binding, copy.binding)
+    ]
+
+
+def _source_options(kind: StageKind, inputs: Mapping[str, Stage]) -> dict[str, Any]:
+    """Options of the input stages by the name of the input; a tuple for several."""
+    options: dict[str, Any] = {}
+    for expected in kind.inputs:
+        if expected.several:
+            prefix = f"{expected.name}."
+            options[expected.name] = tuple(
+                stage.config for name, stage in inputs.items() if name.startswith(prefix)
+            )
+        elif expected.name in inputs:
+            options[expected.name] = inputs[expected.name].config
+    return options
+
+
+def _options(
+    name: str, recipe: Recipe, kind: StageKind, entry: StageEntry, binding: Binding
+) -> Any:
+    """Builds the options of a copy: shared ones, the stage's own, values of the matrix, seeds."""
+    options = entry.options
+    values = {key: value for key, value in recipe.shared.items() if key in _keys(kind)}
+    nested = _algorithm_keys(kind, options) - _keys(kind)
+    block = {key: value for key, value in recipe.shared.items() if key in nested}
+    if block:
+        given = options.get(ALGORITHM) or {}
+        chosen = {key: given[key] for key in ("kind",) if key in given}
+        values[ALGORITHM] = {**chosen, **block}
+    merged = merge(values, deepcopy(dict(options)))
+    seed = recipe.seed
+    for key, choice in binding.items():
+        if key == SEED:
+            seed += _seed(name, choice)
+        elif key in entry.matrix:
+            set_value(merged, key.split("."), deepcopy(choice.value))
+    merged = _substituted(name, merged, binding)
+    config = build(kind.config, merged, name, recipe.folders)
+    return config if kind.fixed_seeds else reseeded(config, seed)
+
+
+def _seed(name: str, choice: Choice) -> int:
+    if not isinstance(choice.value, int) or choice.value < 0:
+        raise HandoffError(f"stage {name}: matrix seed {choice.value!r}, expected 0 or more.")
+    return choice.value
+
+
+def _substituted(name: str, value: Any, binding: Binding) -> Any:
+    """The value with every `${matrix:KEY}` replaced by the copy's value."""
+    if isinstance(value, Mapping):
+        return {key: _substituted(name, entry, binding) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_substituted(name, entry, binding) for entry in value]
+    if not isinstance(value, str) or MATRIX_MARK not in value:
+        return value
+    parts = value.split(MATRIX_MARK)
+    for key in parts[1::2]:
+        if key not in binding:
+            known = [entry for entry in binding if "." not in entry]
+            raise HandoffError(
+                f"stage {name}: ${{matrix:{key}}}, but neither the stage nor its inputs have a "
+                f"matrix with this key; {suggest(key, known)}"
+            )
+    if len(parts) == 3 and not parts[0] and not parts[2]:
+        return binding[parts[1]].value
+    return "".join(str(binding[part].value) if i % 2 else part for i, part in enumerate(parts))

@@ -1,0 +1,246 @@
+"""Reads a recipe: a YAML file with a graph of stages.
+
+    name: drawer
+    shared: {protocol: open_drawer}
+    stages:
+      demos:   {uses: scripted, with: {task: open_drawer}}
+      teacher: {uses: pretrain, inputs: {demos: demos}, matrix: {seed: [0, 1]}}
+      scores:  {uses: evaluate, inputs: {policy: teacher}}
+
+`defaults` lists recipes that a file extends: their stages are merged with its own, a stage that
+`uses` another kind is replaced, and a stage that is `null` is removed. `shared` gives options to
+every stage whose options have the key. `${stages.teacher.with.policy}` refers to another value of
+the file, `${matrix:task}` to the value of a copy of the stage in a matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flows.config.files import find_file, read_yaml
+from flows.config.options import merge
+from flows.config.overrides import Override, parse_overrides, set_value
+from robots.errors import HandoffError, suggest
+
+KEYS = ("defaults", "name", "about", "runs", "seed", "shared", "stages")
+STAGE_KEYS = ("uses", "inputs", "with", "matrix")
+MATRIX_MARK = "\x00"
+"""Encloses the key of `${matrix:KEY}` until the copies of a stage are known."""
+
+
+@dataclass(frozen=True)
+class StageEntry:
+    """One entry of `stages:`."""
+
+    uses: str
+    """Kind of stage."""
+    inputs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Names of the stages whose artifacts the input takes, by the name of the input."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Plain values under `with`."""
+    matrix: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Values by label, by the option (dotted) that they set; `seed` shifts all seeds of the
+    stage."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe with its overrides applied."""
+
+    name: str
+    """Folder of the results under `runs`."""
+    stages: Mapping[str, StageEntry]
+    runs: str = "runs"
+    """Folder of artifacts and results."""
+    seed: int = 0
+    """Seed of the whole recipe, added to the seeds of its stages; starts of evaluations and
+    deployments do not depend on it."""
+    about: str = ""
+    """Description, a sentence or two."""
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    """Options for every stage that has them."""
+    folders: Sequence[Path] = ()
+    """Folders in which named options are looked for, besides those of Handoff."""
+
+
+def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Reads a recipe and applies overrides.
+
+    Args:
+        name: a file in `configs/` without its ending, e.g. `demo`, or the path of a YAML file.
+        overrides: `STAGE.KEY=value`, e.g. `teacher.training.steps=2000`; `shared.KEY=value`,
+            `name=value`, `runs=value`, `seed=value`; `~STAGE` removes a stage.
+
+    Raises:
+        HandoffError: no such file, a file that is no recipe, or an override of an unknown stage.
+    """
+    path = find_file(name)
+    values = _load(path, ())
+    values.setdefault("name", path.stem)
+    for override in parse_overrides(overrides):
+        _apply(values, override)
+    values = _resolved(values, path)
+    folders = tuple(dict.fromkeys([path.parent, path.parent.parent]))
+    stages = _mapping(values.get("stages"), f"recipe {path}: stages")
+    return Recipe(
+        name=str(values["name"]),
+        stages={
+            key: _entry(key, value, path) for key, value in stages.items() if value is not None
+        },
+        runs=str(values.get("runs", "runs")),
+        seed=_seed(values.get("seed", 0)),
+        about=str(values.get("about", "")),
+        shared=_mapping(values.get("shared") or {}, f"recipe {path}: shared"),
+        folders=folders,
+    )
+
+
+def _load(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
+    """Reads a file and merges it over those that it extends."""
+    if path in extended_by:
+        raise HandoffError(f"recipe {path}: it extends itself.")
+    values = read_yaml(path, "recipe")
+    for key in values:
+        if key not in KEYS:
+            raise HandoffError(f"recipe {path}: unknown key '{key}', {suggest(key, KEYS)}")
+    bases = values.pop("defaults", [])
+    if isinstance(bases, str):
+        bases = [bases]
+    merged: dict[str, Any] = {}
+    for base in bases:
+        found = find_file(str(base), [path.parent])
+        inherited = _load(found, (*extended_by, path))
+        # A name and a description are a recipe's own.
+        for key in ("name", "about"):
+            inherited.pop(key, None)
+        merged = merge(merged, inherited)
+    merged = merge(merged, values)
+    if not isinstance(merged.get("stages"), dict):
+        raise HandoffError(f"recipe {path}: no stages. A recipe is a graph under the key 'stages'.")
+    return merged
+
+
+def _apply(values: dict[str, Any], override: Override) -> None:
+    """Applies one override in place."""
+    stages, (first, *rest) = values["stages"], override.keys
+    if first == "stages" and rest:
+        first, *rest = rest
+    if first in stages and not rest and (override.deletes or override.value is None):
+        stages[first] = None
+        return
+    if first in stages and rest:
+        entry = stages[first]
+        if not isinstance(entry, dict):
+            raise HandoffError(f"override '{override.text}': the stage {first} was removed.")
+        if rest[0] not in STAGE_KEYS:
+            rest = ["with", *rest]
+        _set(entry, rest, override)
+        return
+    if first in ("name", "runs", "seed") and not rest:
+        values[first] = override.value
+        return
+    shared = values.setdefault("shared", {})
+    if first == "shared" and rest:
+        _set(shared, rest, override)
+        return
+    if first in shared:
+        _set(shared, [first, *rest], override)
+        return
+    known = [*stages, *shared, "name", "runs", "seed"]
+    raise HandoffError(
+        f"unknown key '{'.'.join(override.keys)}': '{first}' is no stage of the recipe, "
+        f"{suggest(first, known)}"
+    )
+
+
+def _set(values: dict[str, Any], keys: Sequence[str], override: Override) -> None:
+    if not override.deletes:
+        set_value(values, keys, override.value)
+        return
+    for key in keys[:-1]:
+        values = values.get(key) or {}
+    if keys[-1] not in values:
+        raise HandoffError(f"override '{override.text}': the recipe does not set this key.")
+    del values[keys[-1]]
+
+
+def _resolved(values: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The values with all references (`${..}`) replaced."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    if not OmegaConf.has_resolver("matrix"):
+        OmegaConf.register_new_resolver("matrix", lambda key: f"{MATRIX_MARK}{key}{MATRIX_MARK}")
+    try:
+        resolved = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
+    except OmegaConfBaseException as error:
+        raise HandoffError(f"recipe {path}: {str(error).splitlines()[0]}") from None
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
+
+
+def _entry(name: str, value: Any, path: Path) -> StageEntry:
+    where = f"recipe {path}: stage {name}"
+    entry = _mapping(value, where)
+    for key in entry:
+        if key not in STAGE_KEYS:
+            raise HandoffError(f"{where}: unknown key '{key}', {suggest(key, STAGE_KEYS)}")
+    if not isinstance(entry.get("uses"), str):
+        raise HandoffError(f"{where}: no 'uses', the kind of stage.")
+    inputs = _mapping(entry.get("inputs") or {}, f"{where}: inputs")
+    options = entry.get("with") or {}
+    if isinstance(options, str):
+        options = {"uses": options}
+    matrix = _mapping(entry.get("matrix") or {}, f"{where}: matrix")
+    return StageEntry(
+        uses=entry["uses"],
+        inputs={
+            key: _names(f"{where}: input {key}", given)
+            for key, given in inputs.items()
+            if given is not None
+        },
+        options=_mapping(options, f"{where}: with"),
+        matrix={key: _labelled(f"{where}: matrix {key}", given) for key, given in matrix.items()},
+    )
+
+
+def _names(where: str, given: Any) -> tuple[str, ...]:
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise HandoffError(
+            f"{where} is {given!r}, expected the name of a stage or a list of names."
+        )
+    return tuple(names)
+
+
+def _labelled(where: str, given: Any) -> dict[str, Any]:
+    """Values of a matrix by label: a mapping has its own labels, scalars of a list are theirs."""
+    if isinstance(given, Mapping) and given:
+        return {str(label): value for label, value in given.items()}
+    if not isinstance(given, list) or not given:
+        raise HandoffError(f"{where} is {given!r}, expected a list of values, or values by label.")
+    labels = [str(_label(value, i)) for i, value in enumerate(given)]
+    if len(set(labels)) < len(labels):
+        raise HandoffError(f"{where}: the values {labels} are not distinct.")
+    return dict(zip(labels, given, strict=True))
+
+
+def _label(value: Any, index: int) -> Any:
+    if isinstance(value, Mapping):
+        return value.get("kind", value.get("uses", index))
+    return value if not isinstance(value, list) else index
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise HandoffError(f"{where} is {value!r:.60}, expected keys and values.")
+    return {str(key): entry for key, entry in value.items()}
+
+
+def _seed(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise HandoffError(f"recipe: seed is {value!r}, expected 0 or more.")
+    return value

@@ -1,0 +1,9 @@
+"""Defines the stages that make episodes.
+
+- `config`: options of these stages.
+- `ingest`: converts demonstrations to an episode store.
+- `scripted`: records demonstrations by a task's scripted expert.
+- `demonstrate`: records demonstrations by a person or a simulated operator.
+- `play`: records play data for a world model.
+- `rollouts`: records successful episodes of a policy.
+"""

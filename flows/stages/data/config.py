@@ -1,0 +1,76 @@
+"""Defines the options of the stages that make data."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated
+
+from pydantic import Field
+
+from flows.session.config import HilEnvConfig, HilOperator
+from robots.config import config
+from robots.franka import RobotName
+from robots.seed_ranges import DEMONSTRATIONS, PLAY, ROLLOUTS
+from sim.recording.config import ExpertDemonstrationsConfig, PlayConfig
+
+Count = Annotated[int, Field(ge=1)]
+
+
+@config
+class ScriptedConfig:
+    """Demonstrations by the scripted expert of a simulated task."""
+
+    task: str = "reach"
+    """Name of the simulated task."""
+    robot: RobotName = "fr3"
+    """Arm that performs the task."""
+    episodes: Count = 50
+    """Number of attempts; failed ones are not recorded."""
+    first_seed: int = DEMONSTRATIONS.start
+    """Seed of the first start; the seeds of protocols are higher."""
+    demonstrate: ExpertDemonstrationsConfig = field(default_factory=ExpertDemonstrationsConfig)
+    """Episodes, seeds and noise of the scripted expert."""
+
+
+@config
+class RecordPlayConfig:
+    """Recording of play for a world model."""
+
+    task: str = "open_drawer"
+    """Name of the simulated task."""
+    robot: RobotName = "fr3"
+    """Arm that plays."""
+    episodes: Count = 400
+    """Number of play episodes."""
+    first_seed: int = PLAY.start
+    """Seed of the first start; the seeds of demonstrations and protocols are lower."""
+    play: PlayConfig = field(default_factory=lambda: PlayConfig(steps=250))
+    """Length and behaviour of a play episode."""
+
+
+@config
+class DemonstrateConfig:
+    """Successful demonstrations by a person or a simulated operator."""
+
+    env: HilEnvConfig = field(default_factory=HilEnvConfig)
+    """Task, observations and actions of the environment."""
+    operator: HilOperator = field(default_factory=HilOperator)
+    """Person or simulated operator who demonstrates."""
+    episodes: Count = 20
+    """Number of successful demonstrations; SERL and HIL-SERL use 20 to 30 [C]."""
+    first_seed: int = DEMONSTRATIONS.start
+    """Seed of the first attempt's start; it increases by 1 per attempt."""
+
+
+@config
+class RolloutConfig:
+    """Successful episodes of a trained policy, as training data (RLDG, arXiv 2412.09858)."""
+
+    env: HilEnvConfig = field(default_factory=HilEnvConfig)
+    """Task, observations and actions of the environment."""
+    episodes: Count = 100
+    """Number of successful episodes to record."""
+    least_success: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
+    """Success rate below which the stage stops with an error."""
+    first_seed: int = ROLLOUTS.start
+    """Seed of the first attempt's start."""

@@ -1,0 +1,93 @@
+"""Stage `demonstrate`: records demonstrations by a person or a simulated operator."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from flows.artifacts import Episodes, Output
+from flows.stages.data.config import DemonstrateConfig
+from robots.errors import HandoffError
+from robots.interfaces import Label, Progress
+
+MAX_ATTEMPTS = 5
+"""Maximum number of attempts per demonstration of a scripted expert."""
+
+
+def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Episodes]:
+    """Writes `out/store.zarr` (successful episodes) and `out/dropped.zarr` (all others); resumes an
+    interrupted attempt.
+
+    Raises:
+        HandoffError: the expert rarely succeeds, or the person stopped.
+    """
+    from flows.session.environment import (
+        make_operator,
+        make_session_env,
+        robot_label,
+        still_policy,
+    )
+    from flows.session.episodes import EpisodeLoop, EpisodeOutcome
+    from robots.episodes.corrections import EpisodeAssembler, corrections_schema, open_corrections
+
+    env, engine = make_session_env(config.env, on_end="freeze")
+    with closing(env):
+        schema = corrections_schema(
+            config.env.task,
+            env.rate_hz,
+            env.observation_spec,
+            env.action_spec,
+            config.env.robot,
+        )
+        with (
+            open_corrections(out / "store.zarr", schema) as store,
+            open_corrections(out / "dropped.zarr", schema) as dropped,
+            closing(make_operator(config.operator, engine, demonstrates=True)) as operator,
+        ):
+            metadata = {"robot": robot_label(config.env), "source": "demonstration"}
+            writers = {
+                True: EpisodeAssembler(store, 1, metadata),
+                False: EpisodeAssembler(dropped, 1, metadata),
+            }
+
+            def say(text: str) -> None:
+                progress(store.num_episodes, config.episodes, text)
+
+            live = config.operator.kind != "simulated"
+            pace = config.operator.speed if live else 0.0
+            still = still_policy(env.action_spec, engine.task.robot)
+            session = EpisodeLoop(env, operator, still, pace=pace, say=say)
+
+            def choose(outcome: EpisodeOutcome) -> EpisodeAssembler:
+                return writers[outcome.success and outcome.label in (Label.NONE, Label.SUCCESS)]
+
+            redo = False
+            while store.num_episodes < config.episodes:
+                attempts = store.num_episodes + dropped.num_episodes
+                if not live and attempts >= MAX_ATTEMPTS * config.episodes:
+                    raise HandoffError(
+                        f"{config.env.task}: the scripted expert solved {store.num_episodes} of {attempts} attempts, "
+                        f"expected {config.episodes} demonstrations. Is its time limit too short?"
+                    )
+                outcome = session.run(config.first_seed + attempts - redo, choose, {})
+                if outcome.stopped:
+                    raise HandoffError(
+                        f"demonstrations: stopped by the person after {store.num_episodes} of {config.episodes}. "
+                        "Run the same command to resume."
+                    )
+                redo = outcome.label is Label.REDO
+            lengths = [int(n) for n in _lengths(store)]
+            metrics = {
+                "episodes": store.num_episodes,
+                "frames": sum(lengths),
+                "dropped": dropped.num_episodes,
+                "seconds_per_episode": round(sum(lengths) / len(lengths) / env.rate_hz, 3),
+            }
+            return Output(metrics)
+
+
+def _lengths(store: Any) -> Any:
+    import numpy as np
+
+    return np.diff(store.ends("policy"), prepend=0)

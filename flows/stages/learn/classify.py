@@ -1,0 +1,215 @@
+"""Stage `classify`: records successes and hard negatives, and trains a success classifier on
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flows.artifacts import Classifier, Output, Policy
+from flows.session.config import HilEnvConfig
+from flows.stages.learn.config import ClassifyConfig
+from robots.errors import HandoffError
+from robots.interfaces import Observation, Progress
+
+if TYPE_CHECKING:
+    from flows.session.episodes import EpisodeLoop, EpisodeOutcome
+    from robots.episodes.store import EpisodeStore, EpisodeWriter
+    from sim.recording.hard_negatives import Propose
+
+MAX_EPISODES = 500
+"""Maximum number of demonstrations recorded to collect success states."""
+COMMIT_BYTES = 2**18
+"""Size of a group of episodes that is committed at once [bytes]: a few dozen, which are quickly
+recorded again."""
+SOURCES = ("policy", "corrected", "random", "leaving")
+"""Actors of the policy episodes, in turn: a policy cloned from the demonstrations, the clone
+corrected by a simulated operator, random actions, and the scripted expert, which leaves the success
+state repeatedly (`sim.recording.hard_negatives`)."""
+
+
+def run(
+    config: ClassifyConfig,
+    out: Path,
+    progress: Progress,
+    *,
+    clone: Policy,
+) -> Output[Classifier]:
+    """Writes the classifier, also as `success.onnx`, and its data: `solved.zarr` and `policy.zarr`.
+
+    `clone` is a policy cloned from the demonstrations. Precision and recall are measured
+    on held-out policy episodes, used neither for training nor for the choice of the threshold.
+
+    Raises:
+        HandoffError: too few successes, no threshold is precise enough, or the person stopped.
+    """
+    from policies.rewards.success_classifier import classifier_to_onnx, load_classifier
+    from policies.rewards.train_success_classifier import (
+        join_steps,
+        read_labelled_steps,
+        train_success,
+    )
+    from robots.storage.durable import write_atomically
+
+    counts = _collect(config, clone, out, progress)
+    fields = config.train.classifier
+    solved = read_labelled_steps(out / "solved.zarr", fields, by_policy=False)
+    steps = join_steps([solved, read_labelled_steps(out / "policy.zarr", fields, by_policy=True)])
+    report = train_success(config.train, steps, out, progress)
+    classifier, card = load_classifier(out)
+    write_atomically(out / "success.onnx", classifier_to_onnx(classifier, card).SerializeToString())
+    negatives = int((~steps.success).sum())
+    return Output({**counts, "negatives": negatives, **report})
+
+
+def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress) -> dict[str, int]:
+    """Records demonstrations and policy episodes, resuming an interrupted attempt; returns their
+    numbers and those of success states."""
+    from flows.session.environment import make_operator, make_session_env, still_policy
+    from flows.session.episodes import EpisodeLoop
+    from robots.episodes.corrections import corrections_schema, open_corrections
+    from sim.recording.hard_negatives import LEAVES, ROUNDS, leaving_expert, random_walk
+    from sim.recording.simulated_operator import OperatorConfig, SimulatedOperator
+
+    # One environment for people and policies, one with more time for the expert that leaves
+    # success.
+    env, engine = make_session_env(config.env, on_end="freeze", ignore_success=True)
+    longer = replace(config.env, max_steps=env.max_steps + 3 * LEAVES * ROUNDS)
+    leaving_env, leaving_engine = make_session_env(longer, on_end="freeze", ignore_success=True)
+    with closing(env), closing(leaving_env):
+        schema = corrections_schema(
+            config.env.task,
+            env.rate_hz,
+            env.observation_spec,
+            env.action_spec,
+            config.env.robot,
+        )
+        with (
+            open_corrections(out / "solved.zarr", schema) as solved,
+            open_corrections(out / "policy.zarr", schema) as policy_store,
+        ):
+            # Demonstrations, for success states.
+            with closing(make_operator(config.operator, engine, demonstrates=True)) as person:
+                pace = config.operator.speed if config.operator.kind != "simulated" else 0.0
+                still = still_policy(env.action_spec, engine.task.robot)
+                session = EpisodeLoop(env, person, still, pace=pace, linger=config.linger)
+                positives = _demonstrate(config, session, solved, progress)
+            # Policy episodes. A clone that rarely succeeds would leave no successes to evaluate on,
+            # so it is corrected in some of them.
+            operators = {
+                "policy": SimulatedOperator(engine, OperatorConfig(policy="never")),
+                "corrected": SimulatedOperator(engine, config.operator.simulated),
+            }
+            policy = _policy(clone, config)
+            actors: dict[str, Callable[[int], Propose]] = {
+                "random": partial(random_walk, env.action_spec),
+                "leaving": partial(leaving_expert, leaving_engine),
+            }
+            with policy_store.writer(COMMIT_BYTES) as writer:
+                for number in range(policy_store.num_episodes, config.policy_episodes):
+                    source = SOURCES[number % len(SOURCES)]
+                    seed = config.first_seed + MAX_EPISODES + number
+                    propose = actors[source](seed) if source in actors else policy
+                    episode_env, linger = (
+                        (leaving_env, leaving_env.max_steps)
+                        if source == "leaving"
+                        else (env, config.linger)
+                    )
+                    session = EpisodeLoop(
+                        episode_env,
+                        operators.get(source, operators["policy"]),
+                        propose,
+                        linger=linger,
+                    )
+                    _record(config.env, session, policy_store, writer, seed, source)
+                    progress(number + 1, config.policy_episodes, "policy episodes")
+            return {
+                "demonstrations": solved.num_episodes,
+                "policy_episodes": policy_store.num_episodes,
+                "positives": positives,
+                "policy_positives": _positives(policy_store),
+            }
+
+
+def _demonstrate(
+    config: ClassifyConfig, session: EpisodeLoop, store: EpisodeStore, progress: Progress
+) -> int:
+    """Records demonstrations until there are enough success states; returns the number of these."""
+    number, positives = store.num_episodes, _positives(store)
+    with store.writer(COMMIT_BYTES) as writer:
+        while positives < config.positives:
+            if number >= MAX_EPISODES:
+                raise HandoffError(
+                    f"classifier: {positives} success states after {number} episodes, expected {config.positives}. "
+                    "Does the success condition last longer than one step?"
+                )
+            progress(positives, config.positives, "success states")
+            seed = config.first_seed + number
+            positives += _record(config.env, session, store, writer, seed, "demonstration")
+            number += 1
+    return positives
+
+
+def _record(
+    env: HilEnvConfig,
+    session: EpisodeLoop,
+    store: EpisodeStore,
+    writer: EpisodeWriter,
+    seed: int,
+    source: str,
+) -> int:
+    """Records one episode; returns its number of success states."""
+    from flows.session.environment import robot_label
+    from robots.episodes.corrections import EpisodeAssembler
+
+    assembler = EpisodeAssembler(store, 1, {"robot": robot_label(env)}, writer)
+
+    def choose(outcome: EpisodeOutcome) -> EpisodeAssembler:
+        return assembler
+
+    outcome = session.run(seed, choose, {"source": source})
+    if outcome.stopped:
+        raise HandoffError("classifier: stopped by the person. Run the same command to resume.")
+    return outcome.solved_steps
+
+
+def _positives(store: EpisodeStore) -> int:
+    return int((store.column("policy", "reward") > 0.5).sum()) if store.num_episodes else 0
+
+
+def _policy(clone: Path, config: ClassifyConfig) -> Callable[[Observation], np.ndarray]:
+    """Returns the cloned policy as a function from an observation to one action."""
+    import torch
+
+    from policies.load import load_policy
+    from real.hil.interfaces import observation_vector
+    from sim.make import find_task
+
+    torch.set_num_threads(1)
+    policy = load_policy(clone)
+    specs = {
+        name: term.spec
+        for name, term in find_task(
+            config.env.task, config.env.rate_hz, config.env.robot
+        ).observations.items()
+    }
+    vector = observation_vector(specs, config.env.observation_fields)
+
+    def propose(observation: Observation) -> np.ndarray:
+        obs = vector(observation)[:, None]
+        # A regression policy ignores the noise.
+        return policy(obs, np.zeros((1, 1, _size(clone)), np.float32))[:, 0].astype(np.float64)
+
+    return propose
+
+
+def _size(policy: Path) -> int:
+    from policies.checkpoint import read_card
+
+    return read_card(policy).action_size

@@ -1,0 +1,134 @@
+"""Stage `correct`: trains a policy by RL while a person corrects it, in an actor and a learner
+process."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flows.artifacts import Classifier, Episodes, Output, Policy
+from flows.correction.config import CorrectConfig
+from robots.errors import HandoffError
+from robots.interfaces import Progress
+from robots.spec import ActionSpec
+
+POLL_SECONDS = 0.05
+"""Polling interval of the processes [s]."""
+
+
+def run(
+    config: CorrectConfig,
+    out: Path,
+    progress: Progress,
+    *,
+    demos: Episodes,
+    classifier: Classifier | None = None,
+) -> Output[Policy]:
+    """Writes the policy to `out`, every episode to `out/store.zarr`, and `learning.png`.
+
+    `demos` are demonstrations; `classifier`, if present, detects success. A
+    killed run resumes: the learner from its checkpoint, the actor from its journal.
+
+    Raises:
+        HandoffError: an error of either process, or the person stopped.
+    """
+    from flows.reports.learning_curve import learning_metrics, read_history
+    from flows.reports.plots import draw_learning
+    from policies.checkpoint import CARD
+
+    if (config.reward == "classifier") != (classifier is not None):
+        raise HandoffError(
+            f"train: the reward is '{config.reward}', but the classifier is {classifier}."
+        )
+    counters: dict[str, Any] = {}
+    if not (out / CARD).exists():
+        counters = _train(config, demos, classifier, out, progress)
+        for name in ("metrics.jsonl", "training.png"):
+            if (out / "learner" / name).exists():
+                shutil.copy(out / "learner" / name, out / name)
+    # Metrics and plots of the training.
+    history = read_history(out / "store.zarr")
+    demonstrations = read_history(demos / "store.zarr")
+    metrics = learning_metrics(history, demonstrations)
+    draw_learning(history, demonstrations, out / "learning.png")
+    # The artifact contains the policy and the episodes, not the files that resume the training.
+    for name in ("learner", "actor"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    counted = {name: counters[name] for name in ("steps", "updates") if name in counters}
+    return Output({**counted, **metrics})
+
+
+def _train(
+    config: CorrectConfig, demos: Path, classifier: Path | None, out: Path, progress: Progress
+) -> dict[str, Any]:
+    """Runs both processes until the policy is saved; returns the learner's counters."""
+    from flows.correction.actor_process import act
+    from flows.correction.learner_process import learn
+    from flows.correction.processes import RestartedProcess
+
+    token = secrets.token_hex(16)
+    learner = RestartedProcess("learner", learn, (config, out, demos, _action(config), token))
+    actor = RestartedProcess("actor", act, ())
+    counters: dict[str, Any] = {}
+    status = "starting"
+    learner.start()
+    try:
+        while not learner.done:
+            # Messages of the learner.
+            for message in learner.receive():
+                match message:
+                    case ("ready", port):
+                        # A restarted learner must use the same port.
+                        with_port = replace(config, learner=replace(config.learner, port=port))
+                        learner.arguments = (with_port, *learner.arguments[1:])
+                        actor.arguments = (config, out, classifier, f"ws://127.0.0.1:{port}", token)
+                    case ("counters", values):
+                        counters = values
+                        if actor.process is None and counters["steps"] < config.steps:
+                            actor.start()
+                    case ("enough",):
+                        actor.send("stop")
+            # Messages of the actor.
+            for message in actor.receive():
+                match message:
+                    case ("status", line):
+                        status = line
+                    case ("stopped",):
+                        raise HandoffError(
+                            "training: stopped by the person. Run the same command to resume."
+                        )
+            progress(
+                min(counters.get("steps", 0), config.steps),
+                config.steps,
+                _progress_note(counters, status, actor.done),
+            )
+            time.sleep(POLL_SECONDS)
+    finally:
+        actor.end()
+        learner.end(30.0)
+    return counters
+
+
+def _progress_note(counters: dict[str, Any], status: str, actor_done: bool) -> str:
+    if not counters:
+        return status
+    state = "remaining updates" if actor_done else status
+    return (
+        f"success {counters['recent_success']:.2f}, corrected {counters['recent_interventions']:.2f}, "
+        f"{counters['updates']} updates, {state}"
+    )
+
+
+def _action(config: CorrectConfig) -> ActionSpec:
+    """Returns the action spec of the environment, so that the learner's process needs no
+    environment."""
+    from flows.session.environment import make_session_env
+
+    env, _ = make_session_env(config.env, on_end="freeze")
+    with closing(env):
+        return env.action_spec

@@ -1,0 +1,59 @@
+"""Stage `distill`: distils a teacher to a student, in one step or on the student's own states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flows.artifacts import Episodes, Output, Policy
+from flows.stages.learn.config import DistilOnPolicyConfig, DistilPolicyConfig
+from robots.errors import HandoffError
+from robots.interfaces import Progress
+
+
+def check(config: DistilPolicyConfig, sources: Mapping[str, Any]) -> None:
+    """Refuses inputs that the algorithm does not take, and a lack of those that it needs."""
+    on_policy = isinstance(config.algorithm, DistilOnPolicyConfig)
+    needed, unread = ("student", "demos") if on_policy else ("demos", "student")
+    if needed not in sources or unread in sources:
+        raise HandoffError(
+            f"distill: the algorithm '{config.algorithm.kind}' takes the input '{needed}' and not "
+            f"'{unread}'; given are {', '.join(sources)}."
+        )
+
+
+def run(
+    config: DistilPolicyConfig,
+    out: Path,
+    progress: Progress,
+    *,
+    teacher: Policy,
+    demos: Episodes | None = None,
+    student: Policy | None = None,
+) -> Output[Policy]:
+    """Distils `teacher` to a policy in `out`.
+
+    With the algorithm `one_step`, a many-step teacher is distilled on the observations of `demos`;
+    with `on_policy`, the pretrained `student` learns from the teacher on its own states in simulated
+    environments. An interrupted attempt resumes.
+
+    Raises:
+        HandoffError: the policies do not fit the algorithm.
+    """
+    algorithm = config.algorithm
+    if not isinstance(algorithm, DistilOnPolicyConfig):
+        from policies.distillation.one_step import distil
+
+        assert demos is not None
+        return Output(distil(algorithm, teacher, demos, out, progress))
+    from policies.checkpoint import read_card
+    from policies.distillation.on_policy import on_policy_distil
+    from sim.evaluation.evaluate import training_env
+    from sim.evaluation.protocol import check_trained_with
+
+    assert student is not None
+    check_trained_with(algorithm.protocol, read_card(student).robot)
+    env = partial(training_env, algorithm.protocol, algorithm.num_envs)
+    return Output(on_policy_distil(algorithm, student, teacher, env, out, progress))

@@ -1,0 +1,93 @@
+"""Stage `finetune`: RL fine-tuning of a policy, in simulated environments or in imagination."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flows.artifacts import Episodes, Output, Policy, WorldModel
+from flows.stages.learn.config import FinetunePolicyConfig
+from policies.imitation.config import PretrainConfig
+from policies.rl.finetuning.config import RL100FinetuneConfig, VlaFinetuneConfig
+from robots.errors import HandoffError
+from robots.interfaces import Progress, VecEnv
+
+
+def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
+    """Makes the checks of `policies.rl.finetuning.finetune` before hours of imitation learning."""
+    method, pretraining = config.algorithm, sources["policy"]
+    if isinstance(method, RL100FinetuneConfig) and "demos" not in sources:
+        raise HandoffError(
+            f"finetune: method '{method.kind}' also learns from the demonstrations; its input 'demos' "
+            "is missing."
+        )
+    if not isinstance(pretraining, PretrainConfig):
+        return
+    model = pretraining.policy
+    if method.kind in model.finetuning_methods:
+        return
+    if isinstance(method, VlaFinetuneConfig):
+        raise HandoffError(
+            f"finetune: method '{method.kind}' with a policy of the family '{model.kind}'; expected 'token_vla' or "
+            "'vla'."
+        )
+    raise HandoffError(
+        f"finetune: method '{method.kind}' with a policy of the family '{model.kind}', or one with cameras; expected a "
+        "diffusion or flow policy without image observations."
+    )
+
+
+def run(
+    config: FinetunePolicyConfig,
+    out: Path,
+    progress: Progress,
+    *,
+    policy: Policy,
+    demos: Episodes | None = None,
+    world_model: WorldModel | None = None,
+) -> Output[Policy]:
+    """Fine-tunes `policy`, resuming an interrupted attempt in `out`.
+
+    With `world_model`, rollouts are imagined and no environment is stepped; the protocol then
+    defines the time limit alone. RL-100 also learns from `demos`.
+
+    Raises:
+        HandoffError: the policy does not fit the method or the environments.
+    """
+    from policies.rl.finetuning.finetune import finetune
+
+    env = _environments(config, policy, world_model)
+    return Output(finetune(config, policy, env, out, progress, demos))
+
+
+def _environments(
+    config: FinetunePolicyConfig, policy: Policy, world_model: WorldModel | None
+) -> Callable[[], Any]:
+    """Returns the factory of the environments: imagined, on the device of the policy, or in
+    processes."""
+    from policies.checkpoint import read_card
+    from sim.evaluation.evaluate import device_env, stays_on_device, training_env
+    from sim.evaluation.protocol import check_trained_with
+    from sim.processes.vec_env import place_vec_env
+
+    protocol = config.protocol
+    if world_model is not None:
+        from policies.world_model.imagined_env import ImaginedVecEnv
+
+        env: Callable[[], VecEnv] = partial(
+            ImaginedVecEnv, world_model, config.num_envs, protocol.max_steps
+        )
+        return env
+    if stays_on_device(protocol):
+        if config.placement.kind != "collocated":
+            raise HandoffError(
+                f"finetune: {config.placement.kind} placement of environments that stay on the device of their "
+                "policy, expected collocated."
+            )
+        check_trained_with(protocol, read_card(policy).robot)
+        return partial(device_env, protocol, config.num_envs)
+    check_trained_with(protocol, read_card(policy).robot)
+    make = partial(training_env, protocol)
+    return partial(place_vec_env, config.placement, make, config.num_envs)

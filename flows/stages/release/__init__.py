@@ -1,0 +1,8 @@
+"""Defines the stages that evaluate, export and deploy policies.
+
+- `config`: options of these stages.
+- `evaluate`: evaluates a policy under a protocol.
+- `export`: exports a policy to an ONNX file with its contract.
+- `gate`: checks an exported policy's outputs and latency.
+- `deploy`: runs a policy on the twin.
+"""

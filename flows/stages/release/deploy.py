@@ -1,0 +1,34 @@
+"""Stage `deploy`: runs the gated bundle on the twin and records the episodes."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from flows.artifacts import Bundle, Episodes, Gate, Output
+from flows.stages.release.config import DeployBundleConfig
+from robots.interfaces import Progress
+
+EXCLUSIVE = True
+FIXED_SEEDS = True
+
+
+def run(
+    config: DeployBundleConfig, out: Path, progress: Progress, *, bundle: Bundle, gate: Gate
+) -> Output[Episodes]:
+    """Runs `bundle`, which passed `gate`, from every start; writes `store.zarr`, a plot and videos
+    to `out`.
+
+    Raises:
+        HandoffError: the policy does not fit the table or its robot.
+    """
+    from flows.deployment.config import DeployConfig
+    from flows.deployment.push_t_table import PushTTable
+    from flows.deployment.task_table import TaskTable
+    from flows.deployment.twin import deploy_at_twin
+
+    table = config.table
+    make = (
+        partial(PushTTable, table) if isinstance(table, DeployConfig) else partial(TaskTable, table)
+    )
+    return Output(deploy_at_twin(table, bundle, make, out, progress))
