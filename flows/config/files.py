@@ -97,7 +97,7 @@ def read_yaml(path: Path, about: str = "") -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError, OmegaConfBaseException, OSError) as error:
         raise HandoffError(f"{label}: not YAML ({' '.join(str(error).split())}).") from None
     if not isinstance(content, DictConfig):
-        raise HandoffError(f"{label}: holds a {type(content).__name__}, expected keys and values.")
+        raise HandoffError(f"{label}: holds a list, expected keys and values.")
     values = OmegaConf.to_container(content, resolve=False)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}

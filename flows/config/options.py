@@ -7,13 +7,14 @@ Values override the defaults key by key. Three spellings choose more than one va
   then have that class's defaults.
 - `protocol: reach` reads the named option `configs/protocol/reach.yaml`; the folder has the name of
   the field. A path of a YAML file is accepted as well. Keys that the file lacks have the defaults
-  of the class, not those of the stage.
+  of the class, not those of the stage (a mandatory key of the class keeps the stage's).
 - `uses: reach` inside a block does the same, and the block's other keys override the file's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING as DATACLASS_MISSING
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -28,7 +29,9 @@ USES = "uses"
 """Key that names an option, on which the other keys of its block are based."""
 KIND = "kind"
 """Key that chooses a class of a union."""
+NAME = "name"
 MISSING = object()
+"""Stands for a default that does not exist."""
 
 T = TypeVar("T")
 
@@ -117,7 +120,7 @@ def _default(cls: type, default: Any, key: str) -> Any:
         if entry.name == key:
             if callable(entry.default_factory):
                 return entry.default_factory()
-            return entry.default
+            return MISSING if entry.default is DATACLASS_MISSING else entry.default
     return MISSING
 
 
@@ -135,15 +138,30 @@ def _value(
         value = {USES: value}
     if not isinstance(value, Mapping):
         return value
-    if USES in value:
-        default = MISSING
+    named = USES in value
     value = _with_named(key, value, path, scope.folders)
     cls = _chosen(classes, default, value, path)
     _refuse_keys_of_others(cls, classes, value, path)
+    if named:
+        value = {**_mandatory(cls, default), **value}
+        default = MISSING
     if cls in classes:
         return _block(cls, default, value, keys, scope)
     scope.outside[keys] = build(cls, value, path, scope.folders)
     return MISSING
+
+
+def _mandatory(cls: type, default: Any) -> dict[str, Any]:
+    """Values that a named option may leave to the stage: those without a default in the class,
+    unless the class names its objects, as protocols do."""
+    if type(default) is not cls:
+        return {}
+    needed = [
+        entry.name
+        for entry in fields(cls)
+        if entry.default is entry.default_factory is DATACLASS_MISSING
+    ]
+    return {} if NAME in needed else {key: getattr(default, key) for key in needed}
 
 
 def _chosen(

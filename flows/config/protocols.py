@@ -21,7 +21,9 @@ def read_protocol(name: str, folders: Sequence[Path] = ()) -> Protocol:
         HandoffError: no such file, not YAML, an unknown key, or a protocol that cannot be run here.
     """
     places = [*folders, CONFIGS]
-    return build(Protocol, read_options("protocol", name, places, "protocol"), name, folders)
+    return build(
+        Protocol, read_options("protocol", name, places, "protocol"), Path(name).name, folders
+    )
 
 
 def push_t_published() -> Protocol:

@@ -137,6 +137,7 @@ def _apply(values: dict[str, Any], override: Override) -> None:
             raise HandoffError(f"override '{override.text}': the stage {first} was removed.")
         if rest[0] not in STAGE_KEYS:
             rest = ["with", *rest]
+        _copy_references(values, ["stages", first, *rest])
         _set(entry, rest, override)
         return
     if first in ("name", "runs", "seed") and not rest:
@@ -154,6 +155,21 @@ def _apply(values: dict[str, Any], override: Override) -> None:
         f"unknown key '{'.'.join(override.keys)}': '{first}' is no stage of the recipe, "
         f"{suggest(first, known)}"
     )
+
+
+def _copy_references(values: dict[str, Any], keys: Sequence[str]) -> None:
+    """Replaces the references on the way to a key by copies of what they refer to, so that an
+    override below one changes nothing else."""
+    from omegaconf import OmegaConf
+
+    inner: Any = values
+    for i, key in enumerate(keys[:-1]):
+        if isinstance(inner.get(key), str) and inner[key].startswith("${"):
+            found = OmegaConf.select(OmegaConf.create(values), ".".join(keys[: i + 1]))
+            inner[key] = OmegaConf.to_container(found, resolve=False)
+        inner = inner.get(key)
+        if not isinstance(inner, dict):
+            return
 
 
 def _set(values: dict[str, Any], keys: Sequence[str], override: Override) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
+from flows.artifacts import Episodes, Output
 from robots.config import config
 from robots.errors import HandoffError
 from robots.interfaces import Progress
@@ -19,9 +19,7 @@ class CountingConfig:
     fail: str = ""
 
 
-def run(
-    config: CountingConfig, inputs: dict[str, Path], out: Path, progress: Progress
-) -> dict[str, Any]:
+def run(config: CountingConfig, out: Path, progress: Progress, **inputs: Path) -> Output[Episodes]:
     if config.tally:
         with open(config.tally, "a") as file:
             file.write("ran\n")
@@ -40,4 +38,4 @@ def run(
     total = config.value + sum(int((path / "result.txt").read_text()) for path in inputs.values())
     (out / "result.txt").write_text(str(total))
     progress(2, 2)
-    return {"total": total, "resumed": resumed}
+    return Output({"total": total, "resumed": resumed})

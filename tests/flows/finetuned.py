@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-STAGES = ("ingest", "pretrain", "evaluate_pretrained", "finetune", "evaluate_teacher")
+STAGES = ("demos", "pretrained", "scores@pretrained", "teacher", "scores@teacher")
 
 
 def run_recipe(
@@ -11,17 +11,8 @@ def run_recipe(
 ) -> dict[str, Any]:
     """Returns the artifacts by stage, up to the evaluation of the fine-tuned policy; imitation and
     fine-tuning use this seed."""
-    from flows.recipes.compose import compose
-    from flows.recipes.pipeline import stages
-    from flows.runner.stage import run_stage
-    from robots.interfaces import no_progress
+    from tests.flows.recipe_stages import run_all
 
-    seeds = (f"pretrain.training.seed={seed}", f"finetune.learning.seed={seed}")
-    artifacts: dict[str, Any] = {}
-    for stage in stages(compose(recipe, [*seeds, "evaluate.videos=0", *overrides])):
-        if stage.name in STAGES:
-            inputs = {name: artifacts[upstream.name] for name, upstream in stage.inputs.items()}
-            artifacts[stage.name] = run_stage(
-                stage, inputs, root / str(seed), no_progress, isolate=False
-            ).artifact
-    return artifacts
+    seeds = (f"pretrained.training.seed={seed}", f"teacher.seed={seed}")
+    chosen = [*seeds, "scores.evaluate.videos=0", *overrides]
+    return run_all(recipe, chosen, root / str(seed), STAGES)

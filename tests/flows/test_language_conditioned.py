@@ -18,17 +18,16 @@ from flows.config.protocols import push_t_published, read_protocol
 from flows.deployment.config import DeployTaskConfig
 from flows.evaluation.agents import make_agent
 from flows.serve import open_policy
-from flows.stages import deploy_task
 from robots.contract import Contract
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
-from robots.interfaces import no_progress
 from robots.language.text import INSTRUCTION, decode
 from robots.spec import FieldSpec
 from sim.evaluation.evaluate import make_env
 from sim.evaluation.protocol import Sampling
 from sim.make import find_task
 from sim.twin.twin import TwinConfig
+from tests.flows.recipe_stages import deployed
 from tests.policies.served import ask, served
 from tests.real.fakes import contract
 from tests.real.onnx_models import save_language_policy, save_policy
@@ -121,7 +120,7 @@ def test_at_the_twin_the_policy_receives_the_instruction_and_it_is_recorded(tmp_
     out.mkdir()
     save_language_policy(bundle / "policy.onnx", language_contract())
     config = DeployTaskConfig(starts=2, max_steps=3, videos=0, twin=TwinConfig(host=address(61)))
-    assert deploy_task.run(config, {"bundle": bundle}, out, no_progress)["faults"] == 0
+    assert deployed(config, bundle, out)["faults"] == 0
     store = EpisodeStore.open(out / "store.zarr", "r")
     env = make_env(read_protocol("pick_by_name"), 2)
     expected = decode(env.reset([100_000, 100_001])[INSTRUCTION])

@@ -9,45 +9,45 @@ from pathlib import Path
 
 import pytest
 
-from flows.recipes.compose import compose
-from flows.recipes.pipeline import stages
 from policies.imitation.config import PretrainConfig
 from policies.policy_config import TokenVlaConfig, VlaConfig
 from robots.errors import HandoffError
-from tests.flows.test_diwa import run_all
+from tests.flows.recipe_stages import options, run_all
 from tests.sim.twin.loopback import address
 
 RECIPES = ("vla_ppo", "vla_grpo")
-CLUSTER = "finetune.placement={kind: disaggregated, simulators: 1, cluster: {address: local}}"
+CLUSTER = "teacher.placement={kind: disaggregated, simulators: 1, cluster: {address: local}}"
 """A Ray cluster on this machine, started for the test."""
 TINY = [
-    "scripted.episodes=4",
-    "pretrain.training.steps=20",
-    "pretrain.training.warmup_steps=2",
-    "pretrain.policy.backbone.scratch.width=16",
-    "pretrain.policy.backbone.scratch.layers=2",
-    "pretrain.policy.backbone.scratch.heads=2",
-    "finetune.num_envs=8",
-    "finetune.learning.rollouts=1",
-    "finetune.learning.decisions=3",
-    "student.steps=10",
-    "student.backbone.scratch.width=8",
-    "student.backbone.scratch.layers=1",
-    "student.backbone.scratch.heads=2",
-    "student.distillation.num_envs=4",
-    "student.distillation.learning.rollouts=2",
-    "student.distillation.learning.decisions=3",
+    "demos.episodes=4",
+    "pretrained.training.steps=20",
+    "pretrained.training.warmup_steps=2",
+    "pretrained.policy.backbone.scratch.width=16",
+    "pretrained.policy.backbone.scratch.layers=2",
+    "pretrained.policy.backbone.scratch.heads=2",
+    "teacher.num_envs=8",
+    "teacher.rollouts=1",
+    "teacher.decisions=3",
+    "imitator.training.steps=10",
+    "imitator.policy.backbone.scratch.width=8",
+    "imitator.policy.backbone.scratch.layers=1",
+    "imitator.policy.backbone.scratch.heads=2",
+    "student.algorithm.num_envs=4",
+    "student.algorithm.rollouts=2",
+    "student.algorithm.decisions=3",
     "protocol.episodes=4",
     "protocol.max_steps=24",
-    "evaluate.videos=0",
-    "export.golden=16",
+    "scores.evaluate.videos=0",
+    "control.evaluate.videos=0",
+    "bundle.golden=16",
+    "reference.golden=16",
     "gate.repeats=60",
     "gate.warmup=5",
     "gate.p99_ms=500.0",
     "gate.min_speedup=0.1",
-    "bench.starts=1",
-    "bench.max_steps=8",
-    "bench.videos=0",
+    "twin.table.starts=1",
+    "twin.table.max_steps=8",
+    "twin.table.videos=0",
 ]
 
 
@@ -68,50 +68,43 @@ def without_ray() -> Iterator[None]:
 def test_from_demonstrations_with_words_to_the_twin(
     number: int, name: str, placed: list[str], tmp_path: Path, without_ray: None
 ) -> None:
-    artifacts = run_all(
-        compose(
-            name, [f"runs={tmp_path}", *TINY, *placed, f"bench.twin.host='{address(52 + number)}'"]
-        )
-    )
+    host = f"twin.table.twin.host='{address(52 + number)}'"
+    artifacts = run_all(name, [*TINY, *placed, host], tmp_path)
     assert artifacts["gate"].manifest["metrics"]["parity"] < 1e-4
     assert {"policy.onnx", "tokenizer.json", "golden.npz"} <= {
-        file.name for file in artifacts["export"].path.iterdir()
+        file.name for file in artifacts["bundle"].path.iterdir()
     }
-    distilled = artifacts["distil"].manifest
-    assert distilled["inputs"]["teacher"] == artifacts["finetune"].digest
-    assert distilled["inputs"]["student"] == artifacts["pretrain_student"].digest
+    distilled = artifacts["student"].manifest
+    assert distilled["inputs"]["teacher"] == artifacts["teacher"].digest
+    assert distilled["inputs"]["student"] == artifacts["imitator"].digest
     assert distilled["metrics"]["rollouts"] == 2
     teacher, student = (
-        artifacts[stage].manifest["metrics"]["bytes"] for stage in ("export_teacher", "export")
+        artifacts[stage].manifest["metrics"]["bytes"] for stage in ("reference", "bundle")
     )
     assert student < teacher
-    assert artifacts["deploy"].manifest["metrics"]["starts"] == 1
+    assert artifacts["twin"].manifest["metrics"]["starts"] == 1
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_teacher_and_student_differ_in_their_size_alone(name: str) -> None:
-    config = compose(name)
-    student = {stage.name: stage for stage in stages(config)}["pretrain_student"].config
+    config = options(name)
+    teacher, student = config["pretrained"], config["imitator"]
     assert isinstance(student, PretrainConfig)
     assert isinstance(student.policy, TokenVlaConfig | VlaConfig)
-    teacher = config.pretrain.policy
-    assert isinstance(teacher, TokenVlaConfig | VlaConfig)
-    small, large = student.policy.backbone.scratch, teacher.backbone.scratch
+    assert isinstance(teacher.policy, TokenVlaConfig | VlaConfig)
+    small, large = student.policy.backbone.scratch, teacher.policy.backbone.scratch
     assert small is not None
     assert large is not None
     assert small.sentences == large.sentences
-    assert replace(student.policy, backbone=teacher.backbone) == teacher
-    assert replace(student, policy=teacher, training=config.pretrain.training) == config.pretrain
+    assert replace(student.policy, backbone=teacher.policy.backbone) == teacher.policy
+    assert replace(student, policy=teacher.policy) == teacher
 
 
 def test_a_policy_without_language_has_no_such_student() -> None:
     with pytest.raises(HandoffError, match="family 'diffusion'"):
-        stages(compose("demo", ["+student=on_policy"]))
+        options("vla_ppo", ["imitator.policy={kind: diffusion}"])
 
 
-def test_a_teacher_with_cameras_has_no_such_student() -> None:
-    config = compose("vla_ppo")
-    assert isinstance(config.pretrain.policy, TokenVlaConfig | VlaConfig)
-    with_camera = replace(config.pretrain.policy, image_fields=("front",))
+def test_a_student_with_cameras_is_refused() -> None:
     with pytest.raises(HandoffError, match="with cameras"):
-        stages(replace(config, pretrain=replace(config.pretrain, policy=with_camera)))
+        options("vla_ppo", ["imitator.policy.image_fields=[front]"])

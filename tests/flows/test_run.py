@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from flows import run as runner
-from flows.recipes.config import PipelineConfig
+from flows.recipes.recipe import Recipe
 from flows.runner.stage import Stage
 from robots import code_version
 from robots.errors import HandoffError
@@ -40,9 +40,9 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_server: st
 
     def use(**options: str) -> Path:
         monkeypatch.setattr(
-            runner, "compose", lambda name, overrides: PipelineConfig(name=name, runs=str(tmp_path))
+            runner, "read_recipe", lambda name, overrides: Recipe(name, {}, runs=str(tmp_path))
         )
-        monkeypatch.setattr(runner, "stages", lambda config: diamond(**options))
+        monkeypatch.setattr(runner, "stages", lambda recipe: diamond(**options))
         return tmp_path
 
     return use

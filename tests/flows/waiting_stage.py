@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
+from flows.artifacts import Episodes, Output
 from robots.config import config
 from robots.interfaces import Progress
 
@@ -18,12 +18,10 @@ class WaitingConfig:
     """Folder of the marker files; a stage's own folder has another name in every run."""
 
 
-def run(
-    config: WaitingConfig, inputs: dict[str, Path], out: Path, progress: Progress
-) -> dict[str, Any]:
+def run(config: WaitingConfig, out: Path, progress: Progress) -> Output[Episodes]:
     (Path(config.folder) / BEGUN).touch()
     try:
         time.sleep(120.0)
     finally:
         (Path(config.folder) / CLEANED).touch()
-    return {}
+    return Output({})

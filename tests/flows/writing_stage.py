@@ -8,10 +8,10 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 
+from flows.artifacts import Episodes, Output
 from flows.runner.stage import Stage, StageOutcome, run_stage
 from robots.config import config
 from robots.interfaces import Progress, no_progress
@@ -27,9 +27,7 @@ class WritingConfig:
     once."""
 
 
-def run(
-    config: WritingConfig, inputs: dict[str, Path], out: Path, progress: Progress
-) -> dict[str, Any]:
+def run(config: WritingConfig, out: Path, progress: Progress) -> Output[Episodes]:
     """Appends the id of this process to `out/lines.txt`: forever in the first attempt, 20 times in
     later ones."""
     if config.deaf_seconds:
@@ -45,7 +43,7 @@ def run(
             file.write(f"{os.getpid()}\n")
         count += 1
         time.sleep(PERIOD_SECONDS)
-    return {"beside": beside}
+    return Output({"beside": beside})
 
 
 def writers(out: Path) -> list[int]:

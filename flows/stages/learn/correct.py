@@ -6,6 +6,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,15 @@ from robots.spec import ActionSpec
 
 POLL_SECONDS = 0.05
 """Polling interval of the processes [s]."""
+
+
+def check(config: CorrectConfig, sources: Mapping[str, Any]) -> None:
+    """Refuses a classifier that is not the source of the reward, and a lack of one that is."""
+    if (config.reward == "classifier") != ("classifier" in sources):
+        state = "missing" if config.reward == "classifier" else "not read"
+        raise HandoffError(
+            f"correct: the reward is '{config.reward}', and the input 'classifier' is {state}."
+        )
 
 
 def run(
@@ -41,10 +51,6 @@ def run(
     from flows.reports.plots import draw_learning
     from policies.checkpoint import CARD
 
-    if (config.reward == "classifier") != (classifier is not None):
-        raise HandoffError(
-            f"train: the reward is '{config.reward}', but the classifier is {classifier}."
-        )
     counters: dict[str, Any] = {}
     if not (out / CARD).exists():
         counters = _train(config, demos, classifier, out, progress)

@@ -9,6 +9,8 @@ from typing import Any
 
 from flows.artifacts import Episodes, Output, Policy
 from flows.stages.learn.config import DistilOnPolicyConfig, DistilPolicyConfig
+from policies.chunk_policy_config import VisionLanguagePolicyConfig
+from policies.imitation.config import PretrainConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
@@ -21,6 +23,15 @@ def check(config: DistilPolicyConfig, sources: Mapping[str, Any]) -> None:
         raise HandoffError(
             f"distill: the algorithm '{config.algorithm.kind}' takes the input '{needed}' and not "
             f"'{unread}'; given are {', '.join(sources)}."
+        )
+    student = sources.get("student")
+    if not isinstance(student, PretrainConfig):
+        return
+    model = student.policy
+    if not isinstance(model, VisionLanguagePolicyConfig) or model.image_fields:
+        raise HandoffError(
+            f"distill: on-policy distillation of a student of the family '{model.kind}', or with cameras, is not "
+            "supported; expected 'token_vla' or 'vla' without image_fields."
         )
 
 

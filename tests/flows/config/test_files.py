@@ -1,38 +1,84 @@
-"""Files in `configs/`: found by name, composed over the defaults of a class; errors name the path
-of a key."""
+"""Files in `configs/` and elsewhere are found by name or path, and read."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from flows.config.files import available, check_overrides, compose_file
-from flows.deployment.config import DeploySession
-from flows.hil.compose import compose_hil
-from flows.recipes.compose import compose
-from robots.config import config
+from flows.config.files import CONFIGS, available, find_file, read_options, read_yaml, recipes
+from flows.deployment.session import compose_deploy
 from robots.errors import HandoffError
 
 
-@config
-class Part:
-    steps: int = 3
-
-
-@config
-class Whole:
-    part: Part = Part()
-    rate: float = 0.5
-
-
 def test_the_shipped_groups_list_their_files() -> None:
-    assert {"demo", "smoke"} <= set(available())
+    assert {"demo", "smoke", "hil/reach"} <= set(recipes())
     assert available("deploy") == ["push_t"]
 
 
-def test_values_of_the_file_override_the_defaults_of_the_class() -> None:
-    session = compose_file(DeploySession, "push_t", ["loop.max_steps=7"], group="deploy")
+def test_a_file_that_others_extend_is_no_recipe() -> None:
+    assert [name for name in recipes() if "_task" in name or "_session" in name] == []
+    assert find_file("_task").is_file()
+
+
+def test_a_recipe_is_found_by_name_by_path_and_beside_the_one_that_extends_it(
+    tmp_path: Path,
+) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("stages: {}")
+    assert find_file("demo") == CONFIGS / "demo.yaml"
+    assert find_file(str(mine)) == mine
+    assert find_file("mine", [tmp_path]) == mine
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("dem", "did you mean 'demo'"), ("nowhere/demo.yaml", "nowhere/demo.yaml does not exist")],
+)
+def test_a_missing_recipe_is_one_clear_line(name: str, message: str) -> None:
+    with pytest.raises(HandoffError, match=message):
+        find_file(name)
+
+
+def test_own_options_come_before_those_of_handoff(tmp_path: Path) -> None:
+    (tmp_path / "protocol").mkdir()
+    (tmp_path / "protocol" / "reach.yaml").write_text("name: mine")
+    folders = [tmp_path, CONFIGS]
+    assert read_options("protocol", "reach", folders, "protocol") == {"name": "mine"}
+    assert read_options("protocol", "reach", [CONFIGS], "protocol")["name"] == "reach"
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "message"),
+    [
+        ("protocol", "raech", "protocol 'raech' does not exist, did you mean 'reach'"),
+        ("denoising", "fast", "'teacher.denoising' is 'fast', expected keys and values"),
+        ("protocol", "nowhere.yaml", r"protocol nowhere\.yaml does not exist"),
+    ],
+)
+def test_a_missing_option_is_answered_with_those_that_exist(
+    group: str, name: str, message: str
+) -> None:
+    with pytest.raises(HandoffError, match=message):
+        read_options(group, name, [CONFIGS], f"teacher.{group}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("- a\n- b", "holds a list"), ("{a: ]", "not YAML"), ("{a: 1, a: 2}", "not YAML")],
+)
+def test_a_damaged_file_is_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(HandoffError, match=message) as caught:
+        read_yaml(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_options_of_a_session_at_an_arm_are_overridden() -> None:
+    session = compose_deploy("push_t", ["loop.max_steps=7"])
     assert session.loop.max_steps == 7
-    assert session.supervision == DeploySession().supervision
+    assert session.supervision == compose_deploy("push_t").supervision
 
 
 @pytest.mark.parametrize(
@@ -40,56 +86,13 @@ def test_values_of_the_file_override_the_defaults_of_the_class() -> None:
     [
         (
             "supervision.sped=0.1",
-            "unknown key 'supervision.sped', did you mean 'supervision.speed'?",
+            "unknown key 'supervision.sped', did you mean 'speed'?",
         ),
         ("supervision.speed=fast", "'supervision.speed' is 'fast'"),
         ("supervision.speed", "has no '='"),
     ],
 )
-def test_an_invalid_override_is_named_by_its_path(override: str, message: str) -> None:
+def test_an_invalid_override_of_a_session_is_named_by_its_path(override: str, message: str) -> None:
     with pytest.raises(HandoffError) as caught:
-        compose_file(DeploySession, "push_t", [override], group="deploy")
+        compose_deploy("push_t", [override])
     assert message in str(caught.value)
-
-
-def test_a_missing_file_is_answered_with_the_nearest() -> None:
-    with pytest.raises(HandoffError, match=r"configs/deploy/pusht\.yaml .*did you mean 'push_t'\?"):
-        compose_file(DeploySession, "pusht", group="deploy")
-
-
-def test_an_unknown_key_of_a_session_is_answered_with_the_nearest() -> None:
-    with pytest.raises(HandoffError, match=r"did you mean 'train\.sac\.critics'\?"):
-        compose_hil("reach", ["train.sac.crittics=2"])
-
-
-def test_an_option_of_the_session_cannot_be_set_for_a_stage() -> None:
-    with pytest.raises(HandoffError, match=r"Could not override 'train\.env\.task'"):
-        compose_hil("reach", ["train.env.task=pick_cube"])
-
-
-def test_overrides_may_choose_from_a_group_that_is_named() -> None:
-    check_overrides(Whole, ["part.steps=1", "~part", "+policy=unet"], ["policy"])
-    with pytest.raises(HandoffError, match="unknown key '\\+policy'"):
-        check_overrides(Whole, ["+policy=unet"])
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("+policy=flwo", r"policy: no option 'flwo', did you mean 'flow'\?"),
-        ("+finetune=dpo", r"finetune: no option 'dpo', did you mean 'dppo'\?"),
-        ("+protocol=elsewhere", r"protocol: no option 'elsewhere', there are cable_route, "),
-    ],
-)
-def test_an_unknown_option_of_a_group_is_answered_with_those_that_exist(
-    override: str, message: str
-) -> None:
-    with pytest.raises(HandoffError, match=message):
-        compose("demo", [override])
-
-
-def test_a_key_of_the_file_that_the_choice_does_not_have_is_named_with_the_file() -> None:
-    with pytest.raises(
-        HandoffError, match=r"smoke\.yaml with \['finetune=dppo'\]: .*unknown key .*samples"
-    ):
-        compose("smoke", ["finetune=dppo"])

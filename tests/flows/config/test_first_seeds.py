@@ -9,8 +9,13 @@ import pytest
 from flows.config.files import available
 from flows.config.protocols import read_protocol
 from flows.deployment.config import DeployConfig, DeploySession, DeployTaskConfig
-from flows.hil.config import ClassifyConfig, DemonstrateConfig, RolloutConfig
-from flows.stages.config import RecordPlayConfig, ScriptedConfig
+from flows.stages.data.config import (
+    DemonstrateConfig,
+    RecordPlayConfig,
+    RolloutConfig,
+    ScriptedConfig,
+)
+from flows.stages.learn.config import ClassifyConfig
 from policies.distillation.config import OnPolicyDistilConfig
 from policies.rl.finetuning.config import FinetuneConfig
 from policies.rl.off_policy.fast_td3_config import RlFromScratchConfig

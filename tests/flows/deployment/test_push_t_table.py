@@ -13,15 +13,14 @@ import pytest
 from flows.deployment.config import DeployConfig
 from flows.deployment.push_t_table import PushTScene
 from flows.reports.results import describe
-from flows.stages import deploy
 from real.deploy.governor import GovernorConfig
 from real.deploy.loop import LoopConfig
 from real.deploy.planar_space import Plane, PlaneConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
-from robots.interfaces import no_progress
 from sim.tasks.push_t import geometry
 from sim.twin.twin import TwinConfig
+from tests.flows.recipe_stages import deployed
 from tests.real.onnx_models import save_policy
 
 CONFIG = DeployConfig(starts=1, videos=0, loop=LoopConfig(max_steps=6))
@@ -52,7 +51,7 @@ def test_two_runs_give_bit_identical_robot_states(tmp_path: Path) -> None:
     for name in ("one", "two"):
         out = tmp_path / name
         out.mkdir()
-        metrics = deploy.run(on("127.0.78.1"), {"bundle": bundle}, out, no_progress)
+        metrics = deployed(on("127.0.78.1"), bundle, out)
         assert metrics["lost_packets"] == 0
         assert metrics["command_success_rate"] == 1.0
         recorded.append(EpisodeStore.open(out / "store.zarr").read(0, "robot"))
@@ -84,7 +83,7 @@ def test_dead_twin_ends_the_run_in_one_clear_error_and_its_episode_is_kept(
     with pytest.raises(
         HandoffError, match=r"twin 127.0.78.2: the process has died \(signal SIGKILL\)"
     ):
-        deploy.run(on("127.0.78.2"), {"bundle": bundle}, tmp_path, no_progress)
+        deployed(on("127.0.78.2"), bundle, tmp_path)
     store = EpisodeStore.open(tmp_path / "store.zarr")
     assert "the process has died" in store.metadata(0)["fault"]
     assert len(store.read(0, "robot", ["q"])["q"]) > 90, "the one policy step before"
@@ -92,7 +91,7 @@ def test_dead_twin_ends_the_run_in_one_clear_error_and_its_episode_is_kept(
 
 def test_nan_actions_never_reach_the_arm(tmp_path: Path) -> None:
     bundle = save_bundle(tmp_path, scale=float("nan"))
-    metrics = deploy.run(on("127.0.78.3"), {"bundle": bundle}, tmp_path, no_progress)
+    metrics = deployed(on("127.0.78.3"), bundle, tmp_path)
     assert metrics["faults"] == metrics["starts"]
     assert "nan" in metrics["per_start"][0]["fault"]
     assert EpisodeStore.open(tmp_path / "store.zarr").num_episodes == 0
@@ -103,7 +102,7 @@ def test_a_start_that_the_robot_ends_is_recorded_and_the_next_goes_on(tmp_path: 
     # A reference that waits for the arm at every tick shakes it until it stops itself.
     hasty = GovernorConfig(max_lag=1e-5, blocked_seconds=0.1)
     config = on("127.0.78.5", starts=2, loop=replace(CONFIG.loop, governor=hasty))
-    metrics = deploy.run(config, {"bundle": bundle}, tmp_path, no_progress)
+    metrics = deployed(config, bundle, tmp_path)
     store = EpisodeStore.open(tmp_path / "store.zarr")
     assert metrics["faults"] == metrics["starts"] == store.num_episodes == 2
     for start, episode in zip(metrics["per_start"], range(2), strict=True):
@@ -123,4 +122,4 @@ def test_used_port_is_named(tmp_path: Path) -> None:
         squatter.bind(("127.0.78.4", 1337))
         squatter.listen()
         with pytest.raises(HandoffError, match=r"127\.0\.78\.4:1337"):
-            deploy.run(on("127.0.78.4"), {"bundle": bundle}, tmp_path, no_progress)
+            deployed(on("127.0.78.4"), bundle, tmp_path)

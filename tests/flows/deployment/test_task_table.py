@@ -11,20 +11,16 @@ import numpy as np
 import pytest
 
 from flows.deployment.config import DeployConfig, DeployTaskConfig, robot_of_bundle
-from flows.recipes.compose import compose
-from flows.recipes.config import PipelineConfig
-from flows.recipes.pipeline import stages
 from flows.reports.results import describe
-from flows.stages import deploy_task
 from real.franka.gripper import GripperDriverConfig
 from robots.contract import Contract
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.franka import find_robot
-from robots.interfaces import no_progress
 from robots.spec import FieldSpec
 from sim.make import find_task
 from sim.twin.twin import TwinConfig
+from tests.flows.recipe_stages import deployed, options
 from tests.real.fakes import contract
 from tests.real.onnx_models import save_linear_policy
 from tests.sim.twin.loopback import address
@@ -76,7 +72,7 @@ def run(
     )
     out = folder / "out"
     out.mkdir()
-    metrics = deploy_task.run(config, inputs, out, no_progress)
+    metrics = deployed(config, inputs["bundle"], out)
     return metrics, EpisodeStore.open(out / "store.zarr", "r")
 
 
@@ -225,22 +221,8 @@ def test_a_contract_without_action_steps_is_one_clear_error(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["switch_diwa", "drawer_diwa", "pick_rl100"])
 def test_recipes_of_tasks_end_at_their_own_table(name: str) -> None:
-    config = compose(name)
-    declared = {stage.name: stage for stage in stages(config)}
-    assert declared["deploy"].module == "flows.stages.deploy_task"
-    assert config.scripted is not None
-    steps = find_task(config.scripted.task).actions
-    for exported in ("export", "export_teacher"):
-        assert declared[exported].config.steps == steps  # type: ignore[attr-defined]
-
-
-def test_a_policy_has_one_table() -> None:
-    with pytest.raises(HandoffError, match="a policy is deployed at one table"):
-        stages(replace(compose("pick_rl100"), deploy=DeployConfig()))
+    assert isinstance(options(name)["twin"].table, DeployTaskConfig)
 
 
 def test_the_demo_has_the_table_of_push_t() -> None:
-    assert PipelineConfig().bench is None
-    assert {stage.name: stage.module for stage in stages(compose("demo"))}[
-        "deploy"
-    ] == "flows.stages.deploy"
+    assert isinstance(options("demo")["twin"].table, DeployConfig)

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.hil.actor_process import act
-from flows.hil.compose import compose_hil
-from flows.hil.config import CorrectConfig
-from flows.hil.processes import RestartedProcess
+from flows.correction.actor_process import act
+from flows.correction.config import CorrectConfig
+from flows.correction.processes import RestartedProcess
 from flows.reports.learning_curve import read_history
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from sim.vec_env import EngineVecEnv
+from tests.flows.recipe_stages import options
 
 NOBODY = "ws://127.0.0.1:9"
 """Address without a learner: the actor takes random actions."""
@@ -26,10 +26,9 @@ TOKEN = "t" * 32
 
 
 def session(speed: float) -> CorrectConfig:
-    chosen = compose_hil("reach", ["operator.kind=simulated"])
-    actor = replace(chosen.train.actor, random_steps=100_000)
-    shared: Any = {"env": chosen.env, "operator": chosen.operator}
-    return replace(chosen.train, actor=actor, reward="task", speed=speed, **shared)
+    chosen = options("hil/reach")["corrected"]
+    actor = replace(chosen.actor, random_steps=100_000)
+    return replace(chosen, actor=actor, reward="task", speed=speed)
 
 
 def test_an_episode_that_an_error_ends_is_recorded_with_it(

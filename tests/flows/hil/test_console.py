@@ -11,24 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from flows.hil.compose import compose_hil
 from flows.session.environment import make_session_env
 from real.console.process import OpenConsole
 from robots.episodes.store import EpisodeStore
-from tests.flows.hil.test_session import SMALL
+from tests.flows.hil.test_session import SMALL, UNTIL
+from tests.flows.recipe_stages import options
 from tests.real.console.pages import Page, logged
 
 DEMONSTRATIONS, STEPS = 3, 150
+TASK_REWARD = ["~classifier", "~clone", "corrected.inputs.classifier=null", "corrected.reward=task"]
 LIMIT = 240.0
 """Time limit of the session [s]."""
 
 
 def goals(count: int) -> np.ndarray:
     """(count, 3) goals of the first starts [m], base frame, as a person sees them in the images."""
-    config = compose_hil("reach")
+    config = options("hil/reach")["demos"]
     env, _ = make_session_env(config.env, on_end="freeze")
     with contextlib.closing(env):
-        first = config.demonstrations.first_seed
+        first = config.first_seed
         return np.stack(
             [env.reset([first + number])["goal"][0, :3].copy() for number in range(count)]
         )
@@ -73,7 +74,7 @@ class Person:
 
 
 def test_a_whole_session_with_a_person_at_the_page(tmp_path: Path) -> None:
-    overrides = [f"demonstrations.episodes={DEMONSTRATIONS}", "train.reward=task", "train.speed=1"]
+    overrides = [f"demos.episodes={DEMONSTRATIONS}", "corrected.speed=1", *TASK_REWARD]
     command = [sys.executable, "-m", "flows", "hil", "reach", *SMALL.split(), *overrides]
     command += [
         "--operator",
@@ -84,6 +85,7 @@ def test_a_whole_session_with_a_person_at_the_page(tmp_path: Path) -> None:
         str(STEPS),
         "--out",
         str(tmp_path),
+        *UNTIL,
     ]
     started = time.monotonic()
     with subprocess.Popen(
@@ -100,14 +102,14 @@ def test_a_whole_session_with_a_person_at_the_page(tmp_path: Path) -> None:
                 person.act()
         assert session.returncode == 0, session.stdout.read()
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["operator"] == "console"
-    assert summary["metrics"]["demonstrations"] == DEMONSTRATIONS
-    assert summary["metrics"]["steps"] >= STEPS
-    demos = EpisodeStore.open(tmp_path / "demonstrations" / "store.zarr")
+    assert list(summary["stages"]) == ["demos", "corrected", "scores"]
+    assert summary["metrics"]["demos.episodes"] == DEMONSTRATIONS
+    assert summary["metrics"]["corrected.steps"] >= STEPS
+    demos = EpisodeStore.open(tmp_path / "demos" / "store.zarr")
     for episode in range(demos.num_episodes):
         assert demos.metadata(episode)["success"]
         assert demos.read(episode, "policy", ["intervention"])["intervention"].mean() > 0.8
-    trained = EpisodeStore.open(tmp_path / "train" / "store.zarr")
+    trained = EpisodeStore.open(tmp_path / "corrected" / "store.zarr")
     interventions = [
         trained.read(e, "policy", ["intervention"])["intervention"].mean()
         for e in range(trained.num_episodes)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows.hil.processes import RESTARTS, RestartedProcess
+from flows.correction.processes import RESTARTS, RestartedProcess
 from flows.runner.lock import run_lock, write_lock
 from robots.errors import GateError, HandoffError
 from robots.interfaces import no_progress

@@ -12,37 +12,36 @@ import numpy as np
 import pytest
 
 from flows.__main__ import main
-from flows.hil.compose import compose_hil
-from flows.hil.session import hil_stages
 from flows.runner.artifact import Artifact, seal
-from flows.runner.stage import run_stage
 from policies.card import PolicyCard
 from policies.families.rl_actor import save_actor
 from policies.policy_config import LearnedActorConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
-from robots.interfaces import no_progress
 from robots.wire.learner import ActorCard, MlpCard, Parameters
 from sim.recording.hard_negatives import LEAVES, ROUNDS
+from tests.flows.recipe_stages import options, run_all
 
 SMALL = """
-demonstrations.episodes=6 distilled=false evaluation_episodes=2 evaluate.batch=2 evaluate.videos=0
+demos.episodes=6 protocol.episodes=2 evaluate.batch=2 evaluate.videos=0
 clone.training.steps=60 clone.training.warmup_steps=10 clone.policy.hidden=[32] clone.validation_fraction=0
 classifier.positives=60 classifier.linger=3 classifier.policy_episodes=12 classifier.train.precision=0.5
 classifier.train.choice_fraction=0.3 classifier.train.judge_fraction=0.3 classifier.train.lowest_threshold=0.2
 classifier.train.training.steps=300 classifier.train.training.learning_rate=5e-3
 classifier.train.training.warmup_steps=20 classifier.train.training.batch_size=128
 classifier.train.classifier.hidden=[32]
-train.speed=0 train.backlog=50 train.online.updates_per_step=0.5 train.online.minibatches=1
-train.online.batch_size=32 train.actor.commit_every=10 train.learner.publish_every=20
-train.sac.critic.hidden=[16] train.sac.actor.hidden=[16]
+corrected.speed=0 corrected.backlog=50 corrected.online.updates_per_step=0.5 corrected.online.minibatches=1
+corrected.online.batch_size=32 corrected.actor.commit_every=10 corrected.learner.publish_every=20
+corrected.sac.critic.hidden=[16] corrected.sac.actor.hidden=[16]
 """
 RLDG = """
-rollouts.episodes=16 evaluation_episodes=2 evaluate.batch=2 evaluate.videos=0
-pretrain.training.steps=60 pretrain.training.warmup_steps=5 pretrain.policy.network.width=32
-distil.training.steps=20 distil.training.warmup_steps=5 distil.targets=256 distil.teacher_batch=128
-export.golden=16 gate.repeats=100 gate.warmup=10 gate.p99_ms=1000 gate.min_speedup=1.2
+rollouts.episodes=16 protocol.episodes=2 evaluate.batch=2 evaluate.videos=0
+teacher.training.steps=60 teacher.training.warmup_steps=5 teacher.policy.network.width=32
+student.algorithm.training.steps=20 student.algorithm.training.warmup_steps=5 student.algorithm.targets=256
+student.algorithm.teacher_batch=128
+bundle.golden=16 reference.golden=16 gate.repeats=100 gate.warmup=10 gate.p99_ms=1000 gate.min_speedup=1.2
 """
+UNTIL = ["--until", "scores"]
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +58,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "250",
         "--out",
         str(out),
+        *UNTIL,
     ]
     assert main(arguments) == 0
     return out
@@ -70,13 +70,14 @@ def summary(session: Path) -> dict[str, Any]:
 
 
 def test_every_stage_of_an_unattended_session_ran(summary: dict[str, Any]) -> None:
-    assert list(summary["stages"]) == ["demonstrations", "clone", "classifier", "train", "evaluate"]
-    assert summary["operator"] == "simulated"
-    assert summary["metrics"]["demonstrations"] == 6
+    assert list(summary["stages"]) == ["demos", "clone", "classifier", "corrected", "scores"]
+    assert summary["metrics"]["demos.episodes"] == 6
     assert summary["stages"]["classifier"]["metrics"]["positives"] >= 60
-    assert summary["metrics"]["steps"] >= 250
-    assert summary["metrics"]["updates"] >= 75, "half of the steps after the first hundred"
-    assert summary["metrics"]["success"]["n"] == 2
+    assert summary["metrics"]["corrected.steps"] >= 250
+    assert summary["metrics"]["corrected.updates"] >= 75, (
+        "half of the steps after the first hundred"
+    )
+    assert summary["metrics"]["scores.success"]["n"] == 2
 
 
 def test_the_classifier_is_evaluated_on_held_out_states_of_a_policy(
@@ -98,7 +99,7 @@ def test_an_expert_has_time_to_leave_success_repeatedly(session: Path) -> None:
 
 
 def test_every_episode_records_both_actions_and_who_acted(session: Path) -> None:
-    store = EpisodeStore.open(session / "train" / "store.zarr")
+    store = EpisodeStore.open(session / "corrected" / "store.zarr")
     acted = np.concatenate(
         [
             store.read(e, "policy", ["intervention"])["intervention"]
@@ -121,7 +122,7 @@ def test_the_page_shows_the_learning_curve_and_only_files_that_exist(session: Pa
     import re
 
     sources = re.findall(r"src='([^']+)'", (session / "report.html").read_text())
-    assert "train/learning.png" in sources
+    assert "corrected/learning.png" in sources
     assert [source for source in sources if not (session / source).is_file()] == []
 
 
@@ -136,11 +137,12 @@ def test_the_same_session_again_is_all_cached(session: Path, summary: dict[str, 
         "250",
         "--out",
         str(session),
+        *UNTIL,
     ]
     assert main(arguments) == 0
     again = json.loads((session / "summary.json").read_text())
     assert all(row["cached"] for row in again["stages"].values())
-    assert again["stages"]["train"]["digest"] == summary["stages"]["train"]["digest"]
+    assert again["stages"]["corrected"]["digest"] == summary["stages"]["corrected"]["digest"]
 
 
 def straight_to_the_goal(root: Path) -> Artifact:
@@ -174,11 +176,11 @@ def straight_to_the_goal(root: Path) -> Artifact:
         "actor.0.weight": weight,
         "actor.0.bias": np.zeros(6, np.float32),
     }
-    partial = root / "artifacts" / "train-byhand.partial"
+    partial = root / "artifacts" / "corrected-byhand.partial"
     partial.mkdir(parents=True)
     save_actor(partial, policy, Parameters(0, card, arrays))
     record = {
-        "stage": "train",
+        "stage": "corrected",
         "config": {},
         "inputs": {},
         "code": "",
@@ -186,27 +188,23 @@ def straight_to_the_goal(root: Path) -> Artifact:
         "seconds": 0.0,
         "finished": "",
     }
-    return seal(partial, root / "artifacts" / "train-byhand", "policy", record)
+    return seal(partial, root / "artifacts" / "corrected-byhand", "policy", record)
 
 
 def test_distil_export_and_gate_run_on_rollouts_of_a_trained_policy(tmp_path: Path) -> None:
-    artifacts = {"train": straight_to_the_goal(tmp_path)}
-    stages = hil_stages("reach", compose_hil("reach", RLDG.split()))
-    names = [stage.name for stage in stages]
-    for stage in stages[names.index("train") + 1 :]:
-        inputs = {name: artifacts[upstream.name] for name, upstream in stage.inputs.items()}
-        artifacts[stage.name] = run_stage(
-            stage, inputs, tmp_path, no_progress, isolate=False
-        ).artifact
-    assert names[-6:] == [
-        "pretrain",
-        "distil",
-        "export",
-        "export_teacher",
+    finished = {"corrected": straight_to_the_goal(tmp_path)}
+    after = [
+        "scores",
+        "rollouts",
+        "teacher",
+        "student",
+        "bundle",
+        "reference",
         "gate",
-        "evaluate_student",
+        "student_scores",
     ]
-    assert artifacts["evaluate"].manifest["metrics"]["success"]["k"] == 2
+    artifacts = run_all("hil/reach", RLDG.split(), tmp_path, after, finished)
+    assert artifacts["scores"].manifest["metrics"]["success"]["k"] == 2
     assert artifacts["rollouts"].manifest["metrics"]["episodes"] == 16
     assert artifacts["gate"].manifest["metrics"]["parity"] <= 1e-5
     assert artifacts["gate"].manifest["metrics"]["sampler"] == "one-step"
@@ -215,34 +213,32 @@ def test_distil_export_and_gate_run_on_rollouts_of_a_trained_policy(tmp_path: Pa
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["train.stepz=3"], "stepz"),
-        (["train.env.task=reach"], "env"),
-        (["train.steps=many"], "train.steps"),
+        (["corrected.stepz=3"], "stepz"),
+        (["corrected.env.tsk=reach"], "corrected.env.tsk"),
+        (["corrected.steps=many"], "corrected.steps"),
+        (["corrected.steps=0"], "corrected.steps"),
     ],
 )
-def test_a_misspelt_or_repeated_key_is_refused(overrides: list[str], message: str) -> None:
+def test_a_misspelt_key_or_nonsense_is_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(HandoffError, match=message):
-        compose_hil("reach", overrides)
+        options("hil/reach", overrides)
 
 
 def test_sessions_of_two_seeds_share_no_start_and_no_randomness() -> None:
-    first, second = (hil_stages("reach", compose_hil("reach", [f"seed={seed}"])) for seed in (0, 1))
-    settings = {
-        stage.name: (stage.config, other.config) for stage, other in zip(first, second, strict=True)
-    }
-    for name in ("demonstrations", "classifier", "rollouts"):
+    first, second = (options("hil/reach", [f"seed={seed}"]) for seed in (0, 1))
+    settings = {name: (first[name], second[name]) for name in first}
+    for name in ("demos", "classifier", "rollouts"):
         assert settings[name][1].first_seed == settings[name][0].first_seed + 1_000_000
-    for name in ("clone", "pretrain", "distil"):
+    for name in ("clone", "teacher"):
         assert settings[name][1].training.seed == settings[name][0].training.seed + 1
-    assert settings["train"][1].seed == 1
-    assert settings["train"][1].actor.seed == 1
-    assert settings["evaluate"][1] == settings["evaluate"][0], (
-        "both are evaluated on the same starts"
-    )
+    assert settings["student"][1].algorithm.training.seed == 1
+    assert settings["corrected"][1].seed == 1
+    assert settings["corrected"][1].actor.seed == 1
+    assert settings["scores"][1] == settings["scores"][0], "both are evaluated on the same starts"
     with pytest.raises(HandoffError, match="seed is -1"):
-        hil_stages("reach", compose_hil("reach", ["seed=-1"]))
+        options("hil/reach", ["seed=-1"])
 
 
 def test_an_unknown_task_is_refused_with_the_nearest() -> None:
-    with pytest.raises(HandoffError, match="did you mean 'pick_cube'"):
-        compose_hil("pick_cubes")
+    with pytest.raises(HandoffError, match="did you mean 'hil/pick_cube'"):
+        options("hil/pick_cubes")

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import numpy as np
 
-from flows.hil.actor_process import learner_actions
+from flows.correction.actor_process import learner_actions
 from flows.session.config import HilEnvConfig, HilOperator
 from flows.session.environment import make_operator, make_session_env, robot_label, still_policy
 from robots.control.gripper_commands import CommandedGripper

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.stages import ingest
-from flows.stages.ingest import SHIPPED
+from flows.stages.data import ingest
+from flows.stages.data.ingest import SHIPPED
 from robots.episodes.ingest import IngestConfig
 from robots.episodes.store import EpisodeStore
 from robots.interfaces import no_progress
@@ -26,7 +26,7 @@ def ingested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[EpisodeSt
     monkeypatch.chdir(away)
     out = tmp_path / "out"
     out.mkdir()
-    metrics = ingest.run(IngestConfig(download=False), {}, out, no_progress)
+    metrics = ingest.run(IngestConfig(download=False), out, no_progress).metrics
     return EpisodeStore.open(out / "store.zarr"), metrics
 
 

@@ -1,0 +1,182 @@
+"""Graphs of stages: wiring is checked from signatures, matrices fan out and in, seeds are apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.recipes.graph import stages
+from flows.recipes.recipe import read_recipe
+from flows.runner.stage import Stage
+from robots.errors import HandoffError
+
+HEAD = """
+demos: {uses: scripted, with: {task: reach, episodes: 4}}
+teacher: {uses: pretrain, inputs: {demos: demos}}
+"""
+
+
+def built(tmp_path: Path, text: str, head: str = HEAD, **more: Any) -> dict[str, Stage]:
+    """The stages of a recipe whose stages are the lines of `head` and `text`."""
+    lines = "\n".join(f"  {line}" for line in (head + text).splitlines() if line.strip())
+    top = "".join(f"{key}: {value}\n" for key, value in more.items())
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"{top}stages:\n{lines}\n")
+    return {stage.name: stage for stage in stages(read_recipe(str(file)), fetch=False)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x: {uses: pretrian, inputs: {demos: demos}}", "stage kind 'pretrian' does not exist, did"),
+        ("x: {uses: pretrain}", "input 'demos', a episodes, is missing; candidates: demos."),
+        ("x: {uses: export, inputs: {demos: demos}}", "'policy', a policy, is missing; candidates"),
+        (
+            "x: {uses: pretrain, inputs: {demo: demos}}",
+            "stage x (pretrain): unknown input 'demo', did you mean 'demos'",
+        ),
+        (
+            "x: {uses: pretrain, inputs: {demos: demoz}}",
+            "'demoz', which is no stage of the recipe, did you mean 'demos'",
+        ),
+        (
+            "x: {uses: evaluate, inputs: {policy: demos}}",
+            "takes a policy, 'demos' (scripted) makes a episodes; candidates: teacher.",
+        ),
+        (
+            "x: {uses: deploy, inputs: {bundle: teacher, gate: demos}}",
+            "no stage of the recipe makes a bundle",
+        ),
+        (
+            "a: {uses: finetune, inputs: {policy: b}}\nb: {uses: finetune, inputs: {policy: a}}",
+            "the stages a -> b -> a need each other",
+        ),
+        ("x: {uses: evaluate, inputs: {policy: teacher@seed=3}}", "there is no stage 'teacher@see"),
+        ("x: {uses: no_such.module}", "there is no module no_such"),
+        ("x: {uses: robots.errors}", "robots.errors has no function run()"),
+        ("x: {uses: 'robots.errors:suggest'}", "expected (config: OPTIONS, out: Path"),
+    ],
+)
+def test_wrong_wiring_is_refused_with_candidates(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(HandoffError) as caught:
+        built(tmp_path, text)
+    assert message in str(caught.value)
+
+
+def test_stages_are_ordered_after_their_inputs(tmp_path: Path) -> None:
+    head = "teacher: {uses: pretrain, inputs: {demos: demos}}\n"
+    declared = built(tmp_path, "demos: {uses: scripted}", head)
+    assert list(declared) == ["demos", "teacher"]
+    assert declared["teacher"].inputs == {"demos": declared["demos"]}
+
+
+def test_a_list_of_policies_fans_an_evaluation_out(tmp_path: Path) -> None:
+    declared = built(
+        tmp_path,
+        "other: {uses: pretrain, inputs: {demos: demos}}\n"
+        "scores: {uses: evaluate, inputs: {policy: [teacher, other]}, with: {protocol: reach}}",
+    )
+    assert list(declared)[-2:] == ["scores@teacher", "scores@other"]
+    assert declared["scores@other"].inputs == {"policy": declared["other"]}
+
+
+def test_a_matrix_fans_out_over_seeds_and_options_and_downstream_follows(tmp_path: Path) -> None:
+    declared = built(
+        tmp_path,
+        "scores: {uses: evaluate, inputs: {policy: teacher}, with: {protocol: reach}}",
+        HEAD.replace(
+            "inputs: {demos: demos}}",
+            "inputs: {demos: demos}, matrix: {seed: [0, 2], training.learning_rate: [1.0e-3]}}",
+        ),
+    )
+    assert list(declared) == [
+        "demos",
+        "teacher@seed=0,training.learning_rate=0.001",
+        "teacher@seed=2,training.learning_rate=0.001",
+        "scores@seed=0,training.learning_rate=0.001",
+        "scores@seed=2,training.learning_rate=0.001",
+    ]
+    second = declared["teacher@seed=2,training.learning_rate=0.001"]
+    assert (second.config.training.seed, second.config.training.learning_rate) == (2, 1e-3)
+    scores = declared["scores@seed=2,training.learning_rate=0.001"]
+    assert scores.inputs == {"policy": second}
+    # Every policy is evaluated from the same starts.
+    assert scores.config == declared["scores@seed=0,training.learning_rate=0.001"].config
+
+
+def test_labelled_values_of_a_matrix_are_blocks(tmp_path: Path) -> None:
+    matrix = "policy.network: {small: {kind: mlp, width: 8}, unet: {kind: unet}}"
+    declared = built(
+        tmp_path, "", HEAD.replace("{demos: demos}}", f"{{demos: demos}}, matrix: {{{matrix}}}}}")
+    )
+    assert declared["teacher@policy.network=small"].config.policy.network.width == 8
+    assert declared["teacher@policy.network=unet"].config.policy.network.kind == "unet"
+
+
+def test_matrices_with_a_common_key_are_paired_by_its_value(tmp_path: Path) -> None:
+    head = HEAD.replace("episodes: 4}}", "episodes: 4}, matrix: {seed: [0, 1]}}")
+    declared = built(
+        tmp_path,
+        "mixed: {uses: export, inputs: {policy: teacher, demos: demos}}",
+        head,
+    )
+    assert list(declared)[-2:] == ["mixed@seed=0", "mixed@seed=1"]
+    inputs = declared["mixed@seed=1"].inputs
+    assert [source.name for source in inputs.values()] == ["teacher@seed=1", "demos@seed=1"]
+    # The seed of the demonstrations is that of the policy trained on them.
+    assert declared["demos@seed=1"].config.first_seed == 1_000_000
+    assert declared["teacher@seed=1"].config.training.seed == 1
+
+
+def test_matrices_without_a_common_value_are_refused(tmp_path: Path) -> None:
+    text = (
+        "a: {uses: pretrain, inputs: {demos: demos}, matrix: {seed: [0]}}\n"
+        "b: {uses: scripted, matrix: {seed: [1]}}\n"
+        "x: {uses: export, inputs: {policy: a, demos: b}}"
+    )
+    with pytest.raises(HandoffError, match="their matrices have no value in common"):
+        built(tmp_path, text)
+
+
+def test_an_option_refers_to_the_value_of_its_copy(tmp_path: Path) -> None:
+    head = (
+        "demos: {uses: scripted, with: {task: '${matrix:task}'}, matrix: {task: [reach, pick_cube]}}\n"
+        "teacher: {uses: pretrain, inputs: {demos: demos}}\n"
+    )
+    text = "scores: {uses: evaluate, inputs: {policy: teacher}, with: {protocol: '${matrix:task}'}}"
+    declared = built(tmp_path, text, head)
+    assert declared["demos@task=pick_cube"].config.task == "pick_cube"
+    assert declared["scores@task=pick_cube"].config.protocol.task == "pick_cube"
+    with pytest.raises(HandoffError, match=r"\$\{matrix:tsk\}, but neither"):
+        built(tmp_path, text.replace(":task", ":tsk"), head)
+
+
+def test_shared_options_reach_the_stages_that_read_them(tmp_path: Path) -> None:
+    text = "scores: {uses: evaluate, inputs: {policy: teacher}}"
+    declared = built(tmp_path, text, shared="{protocol: {uses: reach, episodes: 3}}")
+    assert declared["scores"].config.protocol.episodes == 3
+    text = "scores: {uses: evaluate, inputs: {policy: teacher}, with: {protocol: {episodes: 5}}}"
+    declared = built(tmp_path, text, shared="{protocol: reach}")
+    assert declared["scores"].config.protocol.episodes == 5
+    assert declared["scores"].config.protocol.name == "reach"
+
+
+def test_a_shared_option_that_nothing_reads_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HandoffError, match="no stage of the recipe has an option 'protcol'"):
+        built(tmp_path, "", shared="{protcol: reach}")
+
+
+def test_a_named_protocol_has_the_defaults_of_its_class(tmp_path: Path) -> None:
+    text = "scores: {uses: evaluate, inputs: {policy: teacher}, with: {protocol: reach}}"
+    score = built(tmp_path, text)["scores"].config.protocol.score
+    assert (score.of, score.over) == ("success", "max")
+
+
+def test_the_seed_of_a_recipe_shifts_learning_and_not_evaluation(tmp_path: Path) -> None:
+    text = "scores: {uses: evaluate, inputs: {policy: teacher}, with: {protocol: reach}}"
+    zero, three = built(tmp_path, text), built(tmp_path, text, seed=3)
+    assert three["teacher"].config.training.seed == zero["teacher"].config.training.seed + 3
+    assert three["demos"].config.first_seed == 3_000_000
+    assert three["scores"].config == zero["scores"].config

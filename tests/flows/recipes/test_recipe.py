@@ -1,0 +1,266 @@
+"""Recipes: files that extend others, overrides by stage, references, clear errors."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from flows.config.files import CONFIGS, available, recipes
+from flows.config.protocols import read_protocol
+from flows.recipes.recipe import read_recipe
+from flows.runner.plan import plan
+from policies.networks.config import TransformerConfig, UnetConfig
+from policies.policy_config import ActConfig, TokenVlaConfig
+from policies.rl.on_policy.config import GroupConfig
+from robots.config import to_plain
+from robots.errors import HandoffError
+from tests.flows.recipe_stages import declared, options
+
+POLICIES = available("policy")
+DENOISERS = ("mlp", "unet", "unet_image", "transformer", "flow")
+"""Policies of the diffusion family; all others have the name of their family."""
+
+
+def chosen(name: str, folder: Path) -> list[str]:
+    """Overrides that choose a policy, with its mandatory options."""
+    folders = [f"teacher.policy.backbone.folder={folder}"] if name in ("vla", "token_vla") else []
+    return [f"teacher.policy={name}", *folders]
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_every_shipped_recipe_is_built(name: str) -> None:
+    assert declared(name)
+    assert read_recipe(name).name == name
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_every_shipped_recipe_reads_on_two_screens(name: str) -> None:
+    assert len((CONFIGS / f"{name}.yaml").read_text().splitlines()) <= 110
+
+
+def test_an_override_reaches_its_stage_alone() -> None:
+    built = options("vla_ppo", ["pretrained.validation_fraction=0.5"])
+    assert built["pretrained"].validation_fraction == 0.5
+    assert built["imitator"].validation_fraction == 0.0
+
+
+def test_a_shared_override_reaches_every_stage_that_reads_it() -> None:
+    built = options("pick_rl100", ["protocol.episodes=7"])
+    for name in ("teacher", "scores@teacher", "scores@student", "control"):
+        assert built[name].protocol.episodes == 7
+
+
+def test_an_override_below_a_reference_changes_a_copy() -> None:
+    built = options("vla_ppo", ["pretrained.training.steps=20", "imitator.training.steps=10"])
+    assert (built["pretrained"].training.steps, built["imitator"].training.steps) == (20, 10)
+    assert built["imitator"].training.batch_size == built["pretrained"].training.batch_size
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["teacher.training.stepz=7"],
+            "unknown key 'teacher.training.stepz', did you mean 'steps'",
+        ),
+        (["techer.seed=7"], "unknown key 'techer.seed': 'techer' is no stage of the recipe"),
+        (["teacher.training.steps=many"], "'teacher.training.steps' is 'many'"),
+        (["teacher.training.steps"], "has no '='"),
+        (["gate.tolerance=[1,2"], "override 'gate.tolerance=[1,2'"),
+        (["gate.tolerance=1,2"], "has several values"),
+        (["seed=-1"], "seed is -1"),
+        (["twin=null", "twin.table.starts=2"], "the stage twin was removed"),
+        (["~gate.tolerance"], "the recipe does not set this key"),
+        (["~gate"], "input 'gate' is 'gate', which is no stage of the recipe"),
+        (["teacher.policy=flwo"], "policy 'flwo' does not exist, did you mean 'flow'"),
+        (["scores.protocol=elsewhere"], "protocol 'elsewhere' does not exist, there are"),
+    ],
+)
+def test_a_bad_override_is_named_by_its_path(overrides: list[str], message: str) -> None:
+    with pytest.raises(HandoffError) as caught:
+        declared("demo", overrides)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_stage_is_removed() -> None:
+    assert "twin" in declared("demo")
+    assert "twin" not in declared("demo", ["~twin"])
+    assert "twin" not in declared("demo", ["twin=null"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stages: {a: {uses: ingest, input: {}}}", "unknown key 'input', did you mean 'inputs'"),
+        ("stages: {a: {inputs: {}}}", "stage a: no 'uses'"),
+        ("stage: {}", "unknown key 'stage', did you mean 'stages'"),
+        ("name: a", "no stages"),
+        ("{defaults: mine, stages: {}}", "it extends itself"),
+        ("stages: {a: {uses: ingest, matrix: {seed: []}}}", "expected a list of values"),
+        ("stages: {a: {uses: ingest, matrix: {seed: [1, 1]}}}", "are not distinct"),
+        ("stages: {a: {uses: pretrain, inputs: {demos: [1]}}}", "expected the name of a stage"),
+        ("stages: {a: {uses: '${nowhere}'}}", "nowhere"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_refused_by_the_place(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(HandoffError) as caught:
+        read_recipe(str(file))
+    assert message in str(caught.value)
+
+
+def test_a_recipe_extends_another_and_replaces_a_stage_of_another_kind(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "{defaults: demo, stages: {demos: {uses: scripted, with: {task: reach}}, twin: null,"
+        " teacher: {with: {policy: {kind: act, kl_weight: 3.0}}}}}"
+    )
+    recipe = read_recipe(str(file))
+    assert recipe.name == "mine"
+    assert recipe.stages["demos"].options == {"task": "reach"}
+    assert "twin" not in recipe.stages
+    # The inputs of the stage of the same kind are inherited.
+    assert recipe.stages["teacher"].inputs == {"demos": ("demos",)}
+
+
+def test_a_block_of_another_kind_replaces_the_inherited_one(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text(
+        "{defaults: demo, stages: {teacher: {with: {policy: {kind: act, kl_weight: 3}}}}}"
+    )
+    second.write_text("{defaults: first, stages: {teacher: {with: {policy: {kind: diffusion}}}}}")
+    assert read_recipe(str(second)).stages["teacher"].options == {"policy": {"kind": "diffusion"}}
+
+
+def test_a_named_policy_brings_its_network_and_named_training_its_rates() -> None:
+    unet = options("demo", ["teacher.policy=unet", "teacher.training=unet"])["teacher"]
+    assert unet.policy.network == UnetConfig()
+    assert unet.policy.n_obs_steps == 2
+    training = unet.training
+    assert (training.learning_rate, training.warmup_steps, training.betas) == (
+        1e-4,
+        500,
+        (0.95, 0.999),
+    )
+    transformer = options("demo", ["teacher.policy=transformer", "teacher.training=transformer"])
+    assert transformer["teacher"].policy.network == TransformerConfig()
+    assert (
+        transformer["teacher"].training.weight_decay,
+        transformer["teacher"].training.decay,
+    ) == (0.1, "matrices")
+    assert options("demo", ["teacher.policy=mlp"]) == options("demo")
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_named_policy_replaces_the_whole_block(name: str, tmp_path: Path) -> None:
+    removed = ["~student", "~control", "~reference", "~bundle", "~gate", "~twin"]
+    alone = [*removed, "scores.inputs.policy=teacher"]
+    built = declared("demo", [*chosen(name, tmp_path), *alone, "demos.download=false"])
+    model = built["teacher"].config.policy
+    assert model.kind == ("diffusion" if name in DENOISERS else name)
+    assert set(to_plain(model)) == {field.name for field in fields(model)}
+    assert list(built) == ["demos", "teacher", "scores"]
+    assert plan(list(built.values()), tmp_path)[0].action == "run"
+
+
+def test_a_family_without_a_default_for_a_key_names_it() -> None:
+    with pytest.raises(HandoffError, match=r"missing key 'teacher\.policy\.backbone'"):
+        options("demo", ["teacher.policy.kind=vla"])
+
+
+def test_another_family_has_its_own_keys() -> None:
+    model = options("demo", ["teacher.policy.kind=act", "teacher.policy.kl_weight=3"])["teacher"]
+    assert isinstance(model.policy, ActConfig)
+    assert model.policy.kl_weight == 3.0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["teacher.policy.kl_weight=3"], "'teacher.policy.kl_weight' is not read by the kind "),
+        (
+            ["teacher.policy.kind=act", "teacher.policy.kl_wieght=3"],
+            "unknown key 'teacher.policy.kl_wieght', did you mean 'kl_weight'",
+        ),
+        (
+            ["teacher.policy.kind=act", "teacher.policy.kl_weight=much"],
+            "'teacher.policy.kl_weight' is 'much'",
+        ),
+        (
+            ["teacher.policy.kind=acct"],
+            "'teacher.policy.kind' is 'acct', did you mean 'act'",
+        ),
+        (
+            ["teacher.policy.network={kind: unet, width: 3}"],
+            "'teacher.policy.network.width' is not read by the kind 'unet', only by mlp",
+        ),
+        (["teacher.policy.kind=nowhere.Mine"], "there is no module nowhere"),
+        (["teacher.policy.kind=robots.errors.Mine"], "no configuration class Mine"),
+    ],
+)
+def test_a_key_that_the_chosen_kind_does_not_read_is_refused(
+    overrides: list[str], message: str
+) -> None:
+    with pytest.raises(HandoffError) as caught:
+        options("demo", overrides)
+    assert message in str(caught.value)
+
+
+def test_push_t_from_images_has_the_papers_options_under_the_image_protocol() -> None:
+    built = options("push_t_image")
+    teacher, scores = built["teacher"], built["scores"]
+    assert scores.protocol == read_protocol("push_t_image")
+    published = read_protocol("push_t_published")
+    assert scores.protocol == replace(published, name="push_t_image", options={"picture": 96})
+    model, training = teacher.policy, teacher.training
+    assert (model.observation_fields, model.image_fields) == (("agent",), ("image",))
+    assert (model.n_obs_steps, model.horizon, model.n_action_steps) == (2, 16, 8)
+    assert model.network == UnetConfig(widths=(512, 1024, 2048), time_embedding=128)
+    assert (training.batch_size, training.learning_rate, training.weight_decay) == (64, 1e-4, 1e-6)
+    assert (training.betas, training.schedule, training.warmup_steps) == (
+        (0.95, 0.999),
+        "cosine",
+        500,
+    )
+    assert (training.ema_power, training.device) == (0.75, "cuda")
+    assert scores.evaluate.device == "cuda"
+
+
+def test_push_t_from_images_is_built_for_a_processor() -> None:
+    built = options("push_t_image", ["teacher.training.device=cpu", "teacher.training.steps=3"])
+    assert (built["teacher"].training.device, built["scores"].evaluate.device) == ("cpu", "cpu")
+
+
+def test_a_small_backbone_and_groups_are_reached_by_overrides() -> None:
+    built = options(
+        "vla_token_ppo",
+        [
+            "pretrained.policy.backbone.scratch.width=64",
+            "pretrained.policy.backbone.scratch.layers=3",
+            "teacher.algorithm.group={size: 4}",
+        ],
+    )
+    policy = built["pretrained"].policy
+    assert isinstance(policy, TokenVlaConfig)
+    assert policy.backbone.scratch is not None
+    assert (policy.backbone.scratch.width, policy.backbone.scratch.layers) == (64, 3)
+    assert built["teacher"].algorithm.group == GroupConfig(size=4)
+
+
+@pytest.mark.parametrize("name", ["act", "unet_image"])
+def test_a_policy_that_cannot_be_finetuned_is_refused_before_imitation(name: str) -> None:
+    with pytest.raises(
+        HandoffError, match="expected a diffusion or flow policy without image observations"
+    ):
+        options("pusht_best_of_n", [f"pretrained.policy={name}"])
+
+
+def test_a_policy_without_language_cannot_be_finetuned_as_a_vla() -> None:
+    with pytest.raises(HandoffError, match="expected 'token_vla'"):
+        options("pusht_best_of_n", ["teacher.algorithm={kind: vla}"])
