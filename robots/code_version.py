@@ -63,7 +63,6 @@ def _imports(name: str, own: str) -> tuple[str, ...]:
     return tuple(candidate for candidate in names if _root(candidate) in (*PACKAGES, own))
 
 
-@cache
 def _source(name: str, own: str) -> Path | None:
     """The file of a module of Handoff, or of the package `own`; None if there is none."""
     if _root(name) not in PACKAGES:
@@ -75,6 +74,7 @@ def _source(name: str, own: str) -> Path | None:
     return None
 
 
+@cache
 def _outside_source(name: str) -> Path | None:
     try:
         spec = find_spec(name)

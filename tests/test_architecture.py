@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.runner.signature import shipped_kinds
 from tests import house
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -157,7 +158,7 @@ def loaded_after(*command: str) -> set[str]:
         ("hil", "no_such_task"),
         ("evaluate", "--help"),
         ("plan", "demo"),
-        ("run", "demo", "pretrain.stepz=3"),
+        ("run", "demo", "teacher.stepz=3"),
     ],
 )
 def test_light_commands_import_nothing_heavy(command: tuple[str, ...], tmp_path: Path) -> None:
@@ -165,9 +166,7 @@ def test_light_commands_import_nothing_heavy(command: tuple[str, ...], tmp_path:
     assert loaded_after(*command, *overrides).isdisjoint(HEAVY)
 
 
-@pytest.mark.parametrize(
-    "module", ["flows.deployment.session", "flows.hil.session", "flows.console"]
-)
+@pytest.mark.parametrize("module", ["flows.deployment.session", "flows.attended", "flows.console"])
 def test_sessions_with_a_person_import_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(*sys.modules)"
     command = [sys.executable, "-c", code]
@@ -304,5 +303,6 @@ def test_readme_names_every_package_and_each_package_its_modules() -> None:
 
 
 def test_every_module_is_reached_by_a_command() -> None:
-    reached = house.reachable(("flows.__main__", "flows.deployments"))
+    entrances = ("flows.__main__", "flows.deployments", *shipped_kinds().values())
+    reached = house.reachable(entrances)
     assert {name for name in house.modules() if name not in reached} == set(UNREACHED)

@@ -158,43 +158,46 @@ def test_every_option_in_backticks_exists(page: Path) -> None:
 
 
 @cache
-def sessions() -> dict[str, Mapping[str, Any]]:
-    """Defaults of the configurations other than a pipeline's, by command."""
-    from flows.deployment.config import DeploySession
-    from flows.hil.config import HilConfig
-    from robots.config import to_plain
-
-    return {"hil": to_plain(HilConfig()), "deploy": to_plain(DeploySession())}
-
-
-@cache
 def roots() -> set[str]:
-    """First parts of options, all configurations together."""
-    from flows.recipes.config import PipelineConfig
-    from robots.config import to_plain
+    """First parts of options: stages of recipes, shared options, options of kinds of stages."""
+    from dataclasses import fields
 
-    return {
-        key for defaults in (to_plain(PipelineConfig()), *sessions().values()) for key in defaults
-    }
+    from flows.config.files import recipes
+    from flows.deployment.config import DeploySession
+    from flows.recipes.recipe import read_recipe
+
+    found = {field.name for field in fields(DeploySession)}
+    for name in recipes():
+        recipe = read_recipe(name)
+        found |= {*recipe.stages, *recipe.shared}
+    return found
 
 
 @cache
 def is_option(key: str) -> bool:
-    """Whether a pipeline, a HIL session or a session at an arm has the option."""
-    from flows.recipes.config import PipelineConfig
+    """Whether a stage of a recipe, its shared options, or a session at an arm has the option."""
+    from flows.config.files import recipes
+    from flows.deployment.config import DeploySession
+    from flows.recipes.recipe import STAGE_KEYS, read_recipe
+    from flows.runner.signature import find_kind
     from robots.config import key_paths
 
-    return key in key_paths(PipelineConfig) or any(
-        key in dotted(defaults) for defaults in sessions().values()
-    )
-
-
-def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Paths of all values and groups of values."""
-    for key, value in values.items():
-        yield prefix + key
-        if isinstance(value, Mapping):
-            yield from dotted(value, f"{prefix}{key}.")
+    first, _, rest = key.partition(".")
+    if key in key_paths(DeploySession):
+        return True
+    for name in recipes():
+        recipe = read_recipe(name)
+        entry = recipe.stages.get(first)
+        if entry is not None and (
+            rest.split(".")[0] in STAGE_KEYS or rest in key_paths(find_kind(entry.uses).config)
+        ):
+            return True
+        if first in recipe.shared or first == "shared":
+            kinds = [find_kind(stage.uses).config for stage in recipe.stages.values()]
+            wanted = rest if first == "shared" else key
+            if any(wanted in key_paths(kind) for kind in kinds):
+                return True
+    return False
 
 
 @every_page_of_the_site
@@ -204,15 +207,17 @@ def test_every_yaml_block_is_accepted(page: Path) -> None:
 
 
 def check_yaml(text: str) -> None:
-    """Validates a recipe, a protocol, or a part of a recipe.
+    """Builds a recipe, validates a protocol, or builds a part of a recipe in place of the demo's.
 
     Raises:
         HandoffError: a key or a value that is not accepted.
     """
+    import tempfile
+
     import yaml
 
-    from flows.recipes.compose import compose
-    from flows.recipes.pipeline import stages
+    from flows.recipes.graph import stages
+    from flows.recipes.recipe import KEYS, read_recipe
     from robots.config import validate
     from sim.evaluation.protocol import Protocol
 
@@ -220,41 +225,28 @@ def check_yaml(text: str) -> None:
     if "engine" in values:
         validate(Protocol, values, "protocol")
         return
-    chosen = [
-        next(iter(choice.items()))
-        for choice in values.pop("defaults", [])
-        if isinstance(choice, dict)
+    if not set(values) <= set(KEYS):
+        # Entries of `stages:`, without the rest of the recipe.
+        values = {"stages": values}
+    if "defaults" not in values and not is_whole(values):
+        values["defaults"] = ["_finetuned"]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "page.yaml"
+        file.write_text(yaml.safe_dump(values))
+        stages(read_recipe(str(file)), fetch=False)
+
+
+def is_whole(values: Mapping[str, Any]) -> bool:
+    """Whether every stage and every input of a recipe stands in the file."""
+    entries = values.get("stages") or {}
+    needed = [
+        name
+        for entry in entries.values()
+        for source in (entry or {}).get("inputs", {}).values()
+        for name in ([source] if isinstance(source, str) else source)
     ]
-    without = [key for key, value in values.items() if value is None]
-    overrides = [f"+{group}={name}" for group, name in chosen]
-    overrides += [f"{key}={value}" for key, value in leaves(values) if key not in without]
-    config = compose("demo" if chosen else recipe_with(values), overrides)
-    stages(without_parts(config, without), fetch=False)
-
-
-def recipe_with(values: Mapping[str, Any]) -> str:
-    """A recipe that contains the parts that `values` sets."""
-    kind = "placement" in values.get("finetune", {}) or "protocol" in values.get("finetune", {})
-    return "vla_ppo" if kind else "pusht_best_of_n" if "finetune" in values else "demo"
-
-
-def without_parts(config: Any, names: list[str]) -> Any:
-    """The configuration without the parts that a recipe file sets to null."""
-    from dataclasses import replace
-
-    return replace(config, **dict.fromkeys(names))
-
-
-def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Overrides of a recipe's values; maps without a default of their own are set as a whole."""
-    import json
-
-    for key, value in values.items():
-        path = prefix + key
-        if isinstance(value, Mapping) and path not in ("finetune.placement", "finetune.protocol"):
-            yield from leaves(value, f"{path}.")
-        else:
-            yield path, json.dumps(value).replace('"', "")
+    complete = all((entry or {}).get("uses") for entry in entries.values())
+    return bool(entries) and complete and {name.split("@")[0] for name in needed} <= set(entries)
 
 
 @every_page_of_the_site

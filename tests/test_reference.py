@@ -10,11 +10,7 @@ from functools import cache
 import pytest
 
 from flows.__main__ import _parser
-from flows.deployment.config import DeploySession
-from flows.hil.config import HilConfig
-from flows.recipes.config import PipelineConfig
 from robots.config import config, key_paths
-from sim.evaluation.protocol import Protocol
 from tests.documents import ROOT, hook
 
 OPTIONS = hook().pages()["reference/options.md"]
@@ -53,15 +49,7 @@ def options_of(name: str) -> set[str]:
     return {row[0].strip("`") for row in cells(body)}
 
 
-@pytest.mark.parametrize(
-    ("group", "cls"),
-    [
-        ("Recipes", PipelineConfig),
-        ("Correction sessions", HilConfig),
-        ("Sessions at an arm", DeploySession),
-        ("Protocols", Protocol),
-    ],
-)
+@pytest.mark.parametrize(("group", "cls"), [(group.title, group.cls) for group in hook().groups()])
 def test_every_option_is_listed_in_a_class_that_stands_at_its_path(group: str, cls: type) -> None:
     standing = shown_at(group) | {"": {cls.__name__}}
     missing = []

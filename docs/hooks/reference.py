@@ -51,16 +51,30 @@ class Group:
 def groups() -> tuple[Group, ...]:
     """All configurations that a person writes."""
     from flows.deployment.config import DeploySession
-    from flows.hil.config import HilConfig
-    from flows.recipes.config import PipelineConfig
+    from flows.runner.signature import find_kind, shipped_kinds
     from sim.evaluation.protocol import Protocol
 
+    kinds = [find_kind(name) for name in shipped_kinds()]
     return (
-        Group("Recipes", PipelineConfig, "Files in `configs/`, and overrides of `handoff run`."),
-        Group("Correction sessions", HilConfig, "Files in `configs/hil/`, and of `handoff hil`."),
+        *(Group(_stage_title(kind), kind.config, _wiring(kind)) for kind in kinds),
         Group("Sessions at an arm", DeploySession, "`configs/deploy/`, and of `handoff deploy`."),
         Group("Protocols", Protocol, "Files in `configs/protocol/`."),
     )
+
+
+def _stage_title(kind: Any) -> str:
+    return f"Stage {kind.name}"
+
+
+def _wiring(kind: Any) -> str:
+    """What the kind of stage does, takes and makes."""
+    inputs = [
+        f"`{entry.name}` ({'several ' if entry.several else ''}{entry.kind}"
+        f"{', optional' if entry.optional else ''})"
+        for entry in kind.inputs
+    ]
+    takes = f"Takes {', '.join(inputs)}." if inputs else "Takes no artifact."
+    return f"{kind.about} {takes} Makes: {kind.makes}."
 
 
 def places(cls: type) -> dict[type, list[str]]:
@@ -105,7 +119,10 @@ def options_page() -> str:
             shown.add(cls)
             lines += ["", *_section(cls, paths, group)]
         again = [cls for cls in places(group.cls) if cls is not group.cls]
-        lines += ["", f"Classes of {group.title.lower()} and where they stand:", ""]
+        if group.cls in shown and places(group.cls)[group.cls] == [""]:
+            lines += ["", f"Options: {_link(group.cls)}."]
+        if again:
+            lines += ["", f"Classes of {group.title.lower()} and where they stand:", ""]
         lines += [f"- {_link(cls)}: {_paths(places(group.cls)[cls])}" for cls in again]
     return "\n".join(lines) + "\n"
 

@@ -35,7 +35,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from flows.recipes.compose import compose
 from policies.card import PolicyCard
 from policies.families.vla import VlaPolicy
 from policies.load import new_module
@@ -52,6 +51,7 @@ from robots.interfaces import no_progress
 from robots.spec import FieldSpec
 from sim.evaluation.evaluate import training_env
 from sim.processes.vec_env import ProcessVecEnv
+from tests.flows.recipe_stages import options
 
 DECISIONS, PARTS, MOST_STEPS = 12, 2, 32
 FIELDS = (
@@ -131,7 +131,7 @@ def balanced(policy: VlaPolicy, env: ChunkEnv) -> int:
 def loops(num_envs: int) -> Iterator[tuple[VlaPolicy, list[Any]]]:
     """The policy, and its environments in the three placements, twice: the profile uses other ones
     than the rollouts."""
-    protocol = compose("pick_vla_ppo").protocol
+    protocol = options("pick_vla_ppo")["control"].protocol
     make = partial(training_env, protocol)
     envs: list[Any] = []
     try:

@@ -86,24 +86,29 @@ def _finetuning(
     """Fine-tuning of a policy with random weights and the sizes of `vla_ppo`, and its
     environments."""
     from flows.profile_placement import random_weight_policy
-    from flows.recipes.compose import compose
     from policies.rl.collection.split_chunk_env import make_chunk_env
     from policies.rl.finetuning.vla import VlaFinetuning
     from sim.evaluation.evaluate import device_env, make_env
     from sim.evaluation.protocol import Protocol
+    from tests.flows.recipe_stages import options as options_of
 
-    config: Any = compose("vla_ppo")
-    learning, steps = config.finetune.learning, config.pretrain.policy.n_action_steps
+    config: Any = options_of("vla_ppo")
+    learning, policy = config["teacher"], config["pretrained"].policy
     options = {"device": device, **({"resident": True} if on_device else {})}
     protocol = Protocol(
         name=task, engine="warp", task=task, packages=("handoff",), options=options, max_steps=60
     )
     env: Any = device_env(protocol, num_envs) if on_device else make_env(protocol, num_envs)
-    module: Any = random_weight_policy(config.pretrain.policy, task, env)
+    module: Any = random_weight_policy(policy, task, env)
     if on_device:
         module.to(env.device)
     chunk_env = make_chunk_env(
-        env, module, steps, count(), learning.algorithm.learning.discount, learning.reward
+        env,
+        module,
+        policy.n_action_steps,
+        count(),
+        learning.algorithm.learning.discount,
+        learning.reward,
     )
     return VlaFinetuning(learning.algorithm, module, chunk_env, 0), chunk_env
 

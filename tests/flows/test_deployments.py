@@ -15,39 +15,39 @@ from typing import Any
 
 import pytest
 
-from flows.config.files import available
-from flows.recipes.compose import compose
-from flows.recipes.config import PipelineConfig
-from flows.recipes.pipeline import stages
+from flows.config.files import recipes
+from flows.runner.stage import Stage
 from policies.rl.finetuning.config import VlaFinetuneConfig
+from tests.flows.recipe_stages import declared
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 RUN_SECONDS = 400
 """Time for the whole flow run; it takes 80 s on two busy cores [s]."""
 SMALL = [
-    "pretrain.policy.inference_steps=2",
-    "pretrain.training.steps=20",
-    "pretrain.training.warmup_steps=5",
-    "finetune.num_envs=2",
-    "finetune.learning.rollouts=1",
-    "finetune.learning.decisions=2",
-    "finetune.learning.algorithm.updates=2",
-    "finetune.learning.algorithm.imitation.steps=5",
+    "pretrained.policy.inference_steps=2",
+    "pretrained.training.steps=20",
+    "pretrained.training.warmup_steps=5",
+    "teacher.num_envs=2",
+    "teacher.rollouts=1",
+    "teacher.decisions=2",
+    "teacher.algorithm.updates=2",
+    "teacher.algorithm.imitation.steps=5",
     "protocol.episodes=2",
     "protocol.max_steps=16",
     "evaluate.videos=0",
-    "distil.training.steps=20",
-    "distil.training.warmup_steps=5",
-    "distil.targets=512",
-    "export.golden=8",
+    "student.algorithm.training.steps=20",
+    "student.algorithm.training.warmup_steps=5",
+    "student.algorithm.targets=512",
+    "bundle.golden=8",
+    "reference.golden=8",
     "gate.repeats=20",
     "gate.min_speedup=0",
     "gate.p99_ms=60000",
-    "deploy.starts=1",
-    "deploy.videos=0",
-    "deploy.loop.max_steps=3",
-    "deploy.twin.host=127.0.77.3",
+    "twin.table.starts=1",
+    "twin.table.videos=0",
+    "twin.table.loop.max_steps=3",
+    "twin.table.twin.host=127.0.77.3",
 ]
 """Overrides that shorten `smoke`, for a test of the worker."""
 TASKS = {
@@ -71,20 +71,26 @@ def deployments() -> list[dict[str, Any]]:
     return yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
 
 
-def method(config: PipelineConfig) -> str:
-    """The RL method that a description must name; empty without one."""
-    if config.reinforce is not None:
-        return "FastTD3"
-    if config.finetune is None:
-        return ""
-    algorithm = config.finetune.learning.algorithm
-    if isinstance(algorithm, VlaFinetuneConfig) and algorithm.group is not None:
-        return "GRPO"
-    return METHODS[algorithm.kind]
+def named_recipes() -> list[str]:
+    """Recipes that a worker can run; the others need a person."""
+    return [name for name in recipes() if not name.startswith("hil/")]
+
+
+def methods(declared: Mapping[str, Stage]) -> set[str]:
+    """The RL methods that a description must name."""
+    found: set[str] = set()
+    for stage in declared.values():
+        if stage.uses == "reinforce":
+            found.add("FastTD3")
+        if stage.uses == "finetune":
+            algorithm = stage.config.algorithm
+            grouped = isinstance(algorithm, VlaFinetuneConfig) and algorithm.group is not None
+            found.add("GRPO" if grouped else METHODS[algorithm.kind])
+    return found
 
 
 def test_every_recipe_has_one_deployment_of_its_name() -> None:
-    assert sorted(deployment["name"] for deployment in deployments()) == available()
+    assert sorted(deployment["name"] for deployment in deployments()) == sorted(named_recipes())
     parameters = [deployment["parameters"] for deployment in deployments()]
     names = [deployment["name"] for deployment in deployments()]
     assert parameters == [{"config_name": name, "overrides": []} for name in names]
@@ -95,19 +101,18 @@ def test_every_recipe_has_one_deployment_of_its_name() -> None:
 def test_description_names_the_recipes_task_method_device_and_end(
     deployment: dict[str, Any],
 ) -> None:
-    config, description = compose(deployment["name"]), deployment["description"]
-    assert description.startswith(TASKS[config.protocol.task])
-    named = {
-        word
-        for word in (*METHODS.values(), "GRPO", "FastTD3")
-        if word in description.replace(",", "").split()
-    }
-    assert named == {method(config)} - {""}
-    assert ("GPU" in description) == (config.pretrain.training.device == "cuda")
-    last = stages(config, fetch=False)[-1].name
+    built, description = declared(deployment["name"]), deployment["description"]
+    scored = [stage.config.protocol for stage in built.values() if stage.uses == "evaluate"]
+    assert description.startswith(TASKS[scored[0].task])
+    words = description.replace(",", "").split()
+    named = {word for word in (*METHODS.values(), "GRPO", "FastTD3") if word in words}
+    assert named == methods(built)
+    devices = {stage.config.training.device for stage in built.values() if stage.uses == "pretrain"}
+    assert ("GPU" in description) == ("cuda" in devices)
+    last = list(built.values())[-1].uses
     assert ("FR3 twin" in description, "ends with the evaluation" in description) == (
         last == "deploy",
-        last == "evaluate_teacher",
+        last == "evaluate",
     )
 
 
@@ -236,7 +241,7 @@ def test_documented_commands_lead_from_a_server_to_a_completed_run(
     environment = at_a_terminal(tmp_path, prefect_server)
     called(create, environment)
     called(deploy, environment)
-    assert deployed() == dict.fromkeys(available(), str(ROOT))
+    assert deployed() == dict.fromkeys(named_recipes(), str(ROOT))
     assert run_with[-2] == "--param"
     key, _, overrides = run_with[-1].partition("=")
     asked = json.dumps([*json.loads(overrides), *SMALL, f"runs={tmp_path / 'runs'}"])
@@ -246,7 +251,7 @@ def test_documented_commands_lead_from_a_server_to_a_completed_run(
             called([*run, "--param", f"{key}={asked}"], environment, RUN_SECONDS)
         except (AssertionError, subprocess.TimeoutExpired) as error:
             raise AssertionError(f"{error}\n{log.read_text()[-6000:]}") from None
-    expected = [stage.name for stage in stages(compose("smoke"), fetch=False)]
+    expected = list(declared("smoke"))
     assert run_states("smoke") == ("Completed", dict.fromkeys(expected, "Completed"))
     summary = json.loads((tmp_path / "runs" / "smoke" / "summary.json").read_text())
     assert {name: row["status"] for name, row in summary["stages"].items()} == dict.fromkeys(

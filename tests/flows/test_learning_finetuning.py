@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 SEEDS = (0, 1)
 CPU_MINUTES = 40.0
-SHORT = ("finetune.learning.rollouts=25",)
+SHORT = ("teacher.rollouts=25",)
 """Fewer rollouts, enough for the weak base."""
 
 
@@ -49,10 +49,10 @@ def finetuned(seed: int, updates: int, root: Path, overrides: tuple[str, ...] = 
     from sim.evaluation.intervals import paired_difference
 
     artifacts = run_recipe(
-        "pusht_best_of_n", seed, root, (f"pretrain.training.steps={updates}", *overrides)
+        "pusht_best_of_n", seed, root, (f"pretrained.training.steps={updates}", *overrides)
     )
     before, after = (
-        read_result(artifacts[name].path) for name in ("evaluate_pretrained", "evaluate_teacher")
+        read_result(artifacts[name].path) for name in ("scores@pretrained", "scores@teacher")
     )
     differences = {
         name: paired_difference(
@@ -65,7 +65,7 @@ def finetuned(seed: int, updates: int, root: Path, overrides: tuple[str, ...] = 
     return Finetuned(
         before=_score_and_success(before.table),
         after=_score_and_success(after.table),
-        cpu_minutes=artifacts["finetune"].manifest["metrics"]["cpu_seconds"] / 60.0,
+        cpu_minutes=artifacts["teacher"].manifest["metrics"]["cpu_seconds"] / 60.0,
         **differences,
     )
 
@@ -81,7 +81,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def weak(root: Path) -> dict[str, list[Finetuned]]:
-    frozen = (*SHORT, "finetune.learning.algorithm.updates=0")
+    frozen = (*SHORT, "teacher.algorithm.updates=0")
     arms = {"learned": SHORT, "control": frozen}
     return runs(
         {

@@ -33,9 +33,9 @@ pytestmark = pytest.mark.slow
 SEEDS = (0, 1)
 ARMS = {
     "ppo": ("vla_ppo", ()),
-    "tokens": ("vla_token_ppo", ("pretrain.training.steps={updates}",)),
+    "tokens": ("vla_token_ppo", ("pretrained.training.steps={updates}",)),
     "grpo": ("vla_grpo", ()),
-    "constant": ("vla_ppo", ("pretrain.policy.instruction='reach the red marker'",)),
+    "constant": ("vla_ppo", ("pretrained.policy.instruction='reach the red marker'",)),
 }
 TOKEN_UPDATES = {0: 1150, 1: 2500}
 """Updates of imitation learning, by seed."""
@@ -59,9 +59,9 @@ def finetuned(seed: int, recipe: str, overrides: tuple[str, ...], root: Path) ->
     )
     before, after = (
         artifacts[name].manifest["metrics"]["success"]
-        for name in ("evaluate_pretrained", "evaluate_teacher")
+        for name in ("scores@pretrained", "scores@teacher")
     )
-    training = artifacts["finetune"].manifest["metrics"]["success"]
+    training = artifacts["teacher"].manifest["metrics"]["success"]
     return Success(before["k"] / before["n"], after["k"] / after["n"], training)
 
 

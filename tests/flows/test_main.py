@@ -8,16 +8,16 @@ from flows.__main__ import _parse, main
 @pytest.mark.parametrize(
     "words",
     [
-        ["hil", "reach", "train.steps=5", "clone.training.steps=3", "--operator", "simulated"],
-        ["hil", "--operator", "simulated", "reach", "train.steps=5", "clone.training.steps=3"],
-        ["hil", "reach", "--operator", "simulated", "train.steps=5", "clone.training.steps=3"],
-        ["hil", "reach", "train.steps=5", "--operator", "simulated", "clone.training.steps=3"],
+        ["hil", "reach", "corrected.steps=5", "clone.training.steps=3", "--operator", "simulated"],
+        ["hil", "--operator", "simulated", "reach", "corrected.steps=5", "clone.training.steps=3"],
+        ["hil", "reach", "--operator", "simulated", "corrected.steps=5", "clone.training.steps=3"],
+        ["hil", "reach", "corrected.steps=5", "--operator", "simulated", "clone.training.steps=3"],
     ],
 )
 def test_overrides_may_stand_before_and_behind_options(words: list[str]) -> None:
     options = _parse(words)
     assert (options.task, options.operator) == ("reach", "simulated")
-    assert options.overrides == ["train.steps=5", "clone.training.steps=3"]
+    assert options.overrides == ["corrected.steps=5", "clone.training.steps=3"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from flows import run as runner
 from flows.__main__ import main
-from flows.recipes.config import PipelineConfig
+from flows.recipes.recipe import Recipe
 from flows.runner import isolate
 from flows.runner.stage import Stage, run_stage
 from robots.errors import HandoffError
@@ -74,9 +74,9 @@ def test_a_run_that_a_signal_ends_ends_its_stages(
 ) -> None:
     first, second, third = (waiting(tmp_path / name, name) for name in ("first", "second", "third"))
     monkeypatch.setattr(
-        runner, "compose", lambda name, overrides: PipelineConfig(name=name, runs=str(tmp_path))
+        runner, "read_recipe", lambda name, overrides: Recipe(name, {}, runs=str(tmp_path))
     )
-    monkeypatch.setattr(runner, "stages", lambda config: [first, second, third])
+    monkeypatch.setattr(runner, "stages", lambda recipe: [first, second, third])
 
     def send() -> None:
         await_file(tmp_path / "first" / BEGUN)

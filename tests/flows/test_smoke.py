@@ -15,38 +15,39 @@ from robots.episodes.store import EpisodeStore
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = [
-    "ingest",
-    "pretrain",
-    "evaluate_pretrained",
-    "finetune",
-    "distil",
-    "evaluate_teacher",
-    "evaluate_control",
-    "export_teacher",
-    "evaluate_student",
-    "export",
+    "demos",
+    "pretrained",
+    "teacher",
+    "student",
+    "scores@pretrained",
+    "scores@teacher",
+    "scores@student",
+    "control",
+    "reference",
+    "bundle",
     "gate",
-    "deploy",
+    "twin",
 ]
 METRICS = [
-    "pretrained_score",
-    "pretrained_success",
-    "pusht_score",
-    "pusht_success",
-    "student_score",
-    "student_success",
-    "one_step_control_success",
-    "student_speedup",
-    "parity",
-    "latency_p50_ms",
-    "latency_p99_ms",
-    "twin_realtime_factor",
-    "twin_lost_packets",
-    "twin_coverage",
+    "scores@pretrained.score",
+    "scores@pretrained.success",
+    "scores@teacher.score",
+    "scores@teacher.success",
+    "scores@student.score",
+    "scores@student.success",
+    "control.success",
+    "gate.speedup",
+    "gate.parity",
+    "gate.latency_p50_ms",
+    "gate.latency_p99_ms",
+    "twin.realtime_factor",
+    "twin.lost_packets",
+    "twin.coverage",
     "prefect_share",
     "peak_memory_gb",
     "total_seconds",
 ]
+HOST = "twin.table.twin.host=127.0.77.1"
 
 
 def handoff(*arguments: str, home: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -64,7 +65,7 @@ def handoff(*arguments: str, home: Path, check: bool = True) -> subprocess.Compl
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runs folder after `handoff run smoke`."""
     folder = tmp_path_factory.mktemp("runs")
-    handoff("run", "smoke", f"runs={folder}", "deploy.twin.host=127.0.77.1", home=folder)
+    handoff("run", "smoke", f"runs={folder}", HOST, home=folder)
     return folder
 
 
@@ -84,13 +85,13 @@ def test_source_of_the_demonstrations_is_named(summary: dict) -> None:
 
 
 def test_onnx_agrees_with_torch_and_no_packet_is_lost(summary: dict) -> None:
-    assert summary["metrics"]["parity"] <= 1e-5
-    assert summary["metrics"]["twin_lost_packets"] == 0
-    assert summary["metrics"]["twin_success_rate"] == 1.0
+    assert summary["metrics"]["gate.parity"] <= 1e-5
+    assert summary["metrics"]["twin.lost_packets"] == 0
+    assert summary["metrics"]["twin.command_success_rate"] == 1.0
 
 
 def test_deployment_is_recorded_as_episodes(runs: Path) -> None:
-    store = EpisodeStore.open(runs / "smoke" / "deploy" / "store.zarr")
+    store = EpisodeStore.open(runs / "smoke" / "twin" / "store.zarr")
     assert store.num_episodes == 2
     robot, policy = store.read(0, "robot"), store.read(0, "policy")
     assert len(policy["action"]) == 20
@@ -112,7 +113,7 @@ def test_report_links_only_files_that_exist(runs: Path) -> None:
 
 
 def test_second_run_is_all_cached(runs: Path, summary: dict) -> None:
-    handoff("run", "smoke", f"runs={runs}", "deploy.twin.host=127.0.77.1", home=runs)
+    handoff("run", "smoke", f"runs={runs}", HOST, home=runs)
     again = json.loads((runs / "smoke" / "summary.json").read_text())
     assert all(row["cached"] for row in again["stages"].values())
     assert {name: row["digest"] for name, row in again["stages"].items()} == {
@@ -121,9 +122,9 @@ def test_second_run_is_all_cached(runs: Path, summary: dict) -> None:
 
 
 def test_explain_reaches_the_demonstrations(runs: Path) -> None:
-    text = handoff("explain", str(runs / "smoke" / "deploy"), "--verify", home=runs).stdout
+    text = handoff("explain", str(runs / "smoke" / "twin"), "--verify", home=runs).stdout
     assert [
-        f"{name} (" in text for name in ("deploy", "gate", "export", "distil", "pretrain", "ingest")
+        f"{name} (" in text for name in ("twin", "gate", "bundle", "student", "teacher", "demos")
     ] == [True] * 6
     assert "sha256" in text
 
@@ -131,9 +132,9 @@ def test_explain_reaches_the_demonstrations(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "demo", "pretrain.trainning.steps=3"], "unknown key 'pretrain.trainning.steps'"),
-        (["run", "demo", "ingest.data=nowhere.zip"], "nowhere.zip"),
-        (["run", "nothing"], "configs/nothing.yaml does not exist"),
+        (["run", "demo", "teacher.trainning.steps=3"], "unknown key 'teacher.trainning'"),
+        (["run", "demo", "demos.data=nowhere.zip"], "nowhere.zip"),
+        (["run", "nothing"], "recipe 'nothing' does not exist"),
         (["explain", "nowhere"], "nowhere does not exist"),
     ],
 )
@@ -151,7 +152,7 @@ def test_failing_gate_stops_the_flow(runs: Path) -> None:
     overrides = [
         f"runs={runs}",
         "name=gated",
-        "deploy.twin.host=127.0.77.1",
+        HOST,
         "gate.min_speedup=1e6",
     ]
     result = handoff("run", "smoke", *overrides, home=runs, check=False)
@@ -159,6 +160,6 @@ def test_failing_gate_stops_the_flow(runs: Path) -> None:
     assert "was not released" in result.stderr
     assert not (runs / "gated" / "summary.json").exists()
     assert not any(
-        path.name.startswith("deploy") and "partial" in path.name
+        path.name.startswith("twin") and "partial" in path.name
         for path in (runs / "artifacts").iterdir()
     )

@@ -47,8 +47,8 @@ def run(
     """Distils `teacher` to a policy in `out`.
 
     With the algorithm `one_step`, a many-step teacher is distilled on the observations of `demos`;
-    with `on_policy`, the pretrained `student` learns from the teacher on its own states in simulated
-    environments. An interrupted attempt resumes.
+    with `on_policy`, the pretrained `student` learns from the teacher on its own states in
+    simulated environments. An interrupted attempt resumes.
 
     Raises:
         HandoffError: the policies do not fit the algorithm.

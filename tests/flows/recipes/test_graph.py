@@ -30,7 +30,10 @@ def built(tmp_path: Path, text: str, head: str = HEAD, **more: Any) -> dict[str,
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x: {uses: pretrian, inputs: {demos: demos}}", "stage kind 'pretrian' does not exist, did"),
+        (
+            "x: {uses: pretrian, inputs: {demos: demos}}",
+            "stage kind 'pretrian' does not exist, did",
+        ),
         ("x: {uses: pretrain}", "input 'demos', a episodes, is missing; candidates: demos."),
         ("x: {uses: export, inputs: {demos: demos}}", "'policy', a policy, is missing; candidates"),
         (

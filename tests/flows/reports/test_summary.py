@@ -35,7 +35,7 @@ def test_prefect_share_is_the_time_without_any_stage() -> None:
 
 def test_evaluation_is_described_with_its_interval() -> None:
     success = {"k": 114, "n": 200, "low": 0.5, "high": 0.64}
-    text = describe("evaluate_student", {"score": 0.9812, "success": success})
+    text = describe("evaluate", {"score": 0.9812, "success": success})
     assert text == "score 0.981, success 0.57 [0.50, 0.64] (n = 200)"
 
 

@@ -52,7 +52,7 @@ def test_a_point_is_reached_for_and_the_policy_evaluated(tmp_path: Path) -> None
     assert metrics["episodes"] >= 12
     assert describe("reinforce", metrics).startswith("270 steps, 160 updates, success ")
     assert artifacts["scores"].manifest["metrics"]["success"]["n"] == 4
-    assert (artifacts["teacher"].path / "teacher.png").stat().st_size > 1000
+    assert (artifacts["teacher"].path / "reinforce.png").stat().st_size > 1000
 
 
 def test_in_simulated_environments_a_killed_run_ends_with_the_weights_it_would_have_had(

@@ -27,7 +27,6 @@ ALLOWED = {
     "policies/imitation/config.py": "the family of a pipeline that names none",
     "policies/rl/off_policy/train.py": "publishes the actor that it learned",
     "policies/rl/hil/make_learner.py": "publishes the actor that it learned",
-    "flows/hil/config.py": "recipes of sessions, which choose a family",
 }
 """Modules outside `HOMES` that name a family, and why they may."""
 
@@ -99,14 +98,8 @@ CASE = """        case ToyConfig():
 
             return ToyPolicy(config, shapes)
 """
-YAML = """# @package _global_
-defaults:
-  - override /family@pretrain.policy: toy
-
-pretrain:
-  training:
-    learning_rate: 1.0e-2
-    warmup_steps: 0
+YAML = """# A family for tests.
+kind: toy
 """
 STAGES = '''
 """Asks of the toy family what the stages of a pipeline ask, and writes the answers."""
@@ -118,9 +111,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flows.recipes.compose import compose
 from flows.config.protocols import push_t_published
-from flows.recipes.pipeline import stages
+from flows.recipes.graph import stages
+from flows.recipes.recipe import read_recipe
 from flows.serve import open_policy
 from flows.evaluation.agents import checkpoint_agent, chunking_of
 from policies.data.demonstrations import read_demonstrations
@@ -133,21 +126,22 @@ from sim.evaluation.agent import Chunking
 
 demos, out = Path(sys.argv[1]), Path(sys.argv[2])
 torch.set_num_threads(1)
+removed = ["~student", "~control", "~reference", "~bundle", "~gate", "~twin"]
 settings = [
-    "+policy=toy",
-    "ingest.download=false",
-    "pretrain.policy.halvings=3",
-    "pretrain.policy.observation_fields=[goal,agent]",
-    "pretrain.policy.n_obs_steps=2",
-    "pretrain.policy.horizon=4",
-    "pretrain.policy.n_action_steps=2",
-    "pretrain.training.steps=20",
-    "pretrain.training.batch_size=8",
-    "pretrain.training.device=cpu",
+    *removed,
+    "scores.inputs.policy=teacher",
+    "demos.download=false",
+    "teacher.policy=toy",
+    "teacher.policy.halvings=3",
+    "teacher.policy.observation_fields=[goal,agent]",
+    "teacher.policy.n_obs_steps=2",
+    "teacher.policy.horizon=4",
+    "teacher.policy.n_action_steps=2",
+    "teacher.training={steps: 20, batch_size: 8, learning_rate: 0.01, warmup_steps: 0, device: cpu}",
 ]
-config = compose("demo", settings)
-answers = {"stages": [stage.name for stage in stages(config, fetch=False)]}
-pretrain(config.pretrain, demos, out, no_progress)
+declared = {stage.name: stage for stage in stages(read_recipe("demo", settings), fetch=False)}
+answers = {"stages": list(declared)}
+pretrain(declared["teacher"].config, demos, out, no_progress)
 module, card = load_module(out)
 chunking = chunking_of(out)
 answers |= {
@@ -233,7 +227,7 @@ def test_a_new_family_goes_through_every_stage(with_toy: Path, tmp_path: Path) -
     answers = json.loads(ran.stdout.splitlines()[-1])
     assert answers.pop("parity") < 1e-5
     assert answers == {
-        "stages": ["ingest", "pretrain", "evaluate_teacher"],
+        "stages": ["demos", "teacher", "scores"],
         "kind": "toy",
         "module": "ToyPolicy",
         "window": [2, 4, 2],
