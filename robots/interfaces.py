@@ -83,7 +83,8 @@ class Step(NamedTuple):
     automatic reset."""
     info: dict[str, np.ndarray]
     """Named diagnostics, each `(N, ...)`, after the last executed action; `success` (N,) bool is
-    always present."""
+    always present. `cost` (N,), where the environments have one, is the sum over the executed
+    actions."""
     executed: np.ndarray
     """(N,) int: number of executed actions. An environment that ends within a chunk skips the rest
     of it; a frozen one executes 0."""

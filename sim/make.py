@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import field
 from functools import cache, partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
 
 from robots.config import config
 from robots.control.actions import ActionSpace
@@ -69,6 +71,9 @@ class EnvConfig:
     (warp, maniskill; see `sim.device.arm`)."""
     threads: int = 1
     """Physics threads of one process (mujoco)."""
+    contact_threshold: Annotated[float, Field(ge=0.0)] | None = None
+    """Force of unwanted contacts above which they have a cost [N] (mujoco, see
+    `sim.scene.contact_cost`); None has no cost."""
     gym: GymConfig = field(default_factory=GymConfig)
     """Options of Gymnasium environments; read only by the engine gym."""
     maniskill: ManiSkillConfig = field(default_factory=ManiSkillConfig)
@@ -200,6 +205,7 @@ def _refuse_ignored(config: EnvConfig) -> None:
     match config.engine:
         case "mujoco":
             read = {"robot", "actions", "rate_hz", "reward", "randomized", "cameras", "threads"}
+            read |= {"contact_threshold"}
         case "warp":
             # `cameras` is accepted here because `_make_here` refuses it with a clearer message.
             read = {"robot", "actions", "rate_hz", "reward", "randomized", "cameras", "device"}
@@ -219,6 +225,7 @@ def _refuse_ignored(config: EnvConfig) -> None:
         "device",
         "resident",
         "threads",
+        "contact_threshold",
     )
     ignored = [
         name
@@ -244,6 +251,7 @@ def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:
                 randomized=config.randomized,
                 cameras=config.cameras,
                 threads=config.threads,
+                contact_threshold=config.contact_threshold,
             )
             return EngineVecEnv(
                 MujocoEngine(

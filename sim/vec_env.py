@@ -21,6 +21,8 @@ from sim.engine import Engine, EngineState
 
 EPISODE_STATE = ("seed", "episode", "steps", "ended", "was_success", "was_truncated")
 """Episode fields that `EngineVecEnv.save` adds to the engine's own."""
+COST = "cost"
+"""Name of the cost in `info`, which is summed over the actions of a chunk."""
 LAST = "last "
 """Prefix of the saved fields that hold the last observation, reward, flags and info."""
 
@@ -125,6 +127,7 @@ class EngineVecEnv:
         n, horizon = actions_NHA.shape[:2]
         rewards_NH = np.zeros((n, horizon))
         executed = np.zeros(n, dtype=np.int64)
+        cost_N = np.zeros(n)
         # Each action of the chunk is executed by the environments that are still running.
         for h in range(horizon):
             running = ~self._ended
@@ -132,12 +135,16 @@ class EngineVecEnv:
                 break
             self._advance(actions_NHA[:, h], running)
             rewards_NH[running, h] = self._last().reward[running]
+            if COST in self._last().info:
+                cost_N[running] += self._last().info[COST][running]
             executed += running
         # Flags and the final observation are read before ended environments are reset.
         state = self._last()
         terminated = self._ended & ~self._was_truncated
         truncated = self._ended & self._was_truncated
         info = {**state.info, "success": self._was_success.copy()}
+        if COST in info:
+            info[COST] = cost_N
         ended_ids = np.flatnonzero(self._ended)
         if self.config.on_end == "reset" and len(ended_ids):
             self._episode[ended_ids] += 1

@@ -29,6 +29,7 @@ from sim.engines.arm_engine import ArmEngine
 from sim.episode_streams import EpisodeStream
 from sim.scene import randomize
 from sim.scene.cameras import Cameras, CamerasConfig
+from sim.scene.contact_cost import ContactCost, add_contact_sensors
 from sim.scene.scene import add_cartesian_impedance, add_gripper, add_joint_impedance
 from sim.tasks.task import Task
 
@@ -47,10 +48,14 @@ class MujocoConfig:
     """Cameras whose images are observed; None renders none."""
     threads: int = 1
     """Number of physics threads, which does not affect the results."""
+    contact_threshold: float | None = None
+    """Force of unwanted contacts above which they have a cost [N], reported as `cost` in `info`
+    (`sim.scene.contact_cost`); None reports no cost."""
 
 
-def build_model(task: Task, actions: ActionSpace) -> Any:
-    """Compiles the task's scene with the impedance law for the action space."""
+def build_model(task: Task, actions: ActionSpace, *, contact_sensors: bool = False) -> Any:
+    """Compiles the task's scene with the impedance law for the action space, and with the sensors
+    of unwanted contacts if requested."""
     spec = task.scene()
     if isinstance(actions, (CartesianDelta, PdTarget)):
         add_cartesian_impedance(spec, task.gains, task.robot)
@@ -58,6 +63,8 @@ def build_model(task: Task, actions: ActionSpace) -> Any:
         add_joint_impedance(spec, task.gains, task.robot)
     if "finger_left" in [joint.name for joint in spec.joints]:
         add_gripper(spec)
+    if contact_sensors:
+        add_contact_sensors(spec, task.robot, task.handled)
     return spec.compile()
 
 
@@ -76,7 +83,7 @@ class MujocoEngine(ArmEngine):
 
         Raises:
             HandoffError: a control period that is not a multiple of the physics step, fewer than
-                one thread, or cameras without OpenGL.
+                one thread, a negative contact threshold, or cameras without OpenGL.
         """
         import mujoco
         from mujoco import rollout
@@ -86,8 +93,13 @@ class MujocoEngine(ArmEngine):
             raise HandoffError(
                 f"mujoco {task.name}: {self.config.threads} threads, at least 1 is needed."
             )
+        threshold = self.config.contact_threshold
+        if threshold is not None and not threshold >= 0.0:
+            raise HandoffError(
+                f"mujoco {task.name}: contact_threshold is {threshold} N, expected at least 0."
+            )
         actions = self.config.actions or task.actions
-        self.model = build_model(task, actions)
+        self.model = build_model(task, actions, contact_sensors=threshold is not None)
         super().__init__(
             f"mujoco {task.name}", task, num_envs, self.model, actions, self.config.reward
         )
@@ -110,6 +122,7 @@ class MujocoEngine(ArmEngine):
         if self._ranges:
             self._models = [copy.copy(self.model) for _ in range(num_envs)]
         self._draws = np.ones((num_envs, len(self._ranges), 3))
+        self._cost = None if threshold is None else ContactCost(self.model, num_envs, threshold)
         self._cameras: Cameras | None = None
         if self.config.cameras is not None:
             self._cameras = Cameras(self.model, self.config.cameras)
@@ -128,6 +141,8 @@ class MujocoEngine(ArmEngine):
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
         """See `Engine.reset`."""
         self._state[env_ids] = 0.0
+        if self._cost is not None:
+            self._cost.cost_N[env_ids] = 0.0
         self._start(env_ids, seeds)
         if self._ranges:
             for env_id, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
@@ -161,6 +176,8 @@ class MujocoEngine(ArmEngine):
         )
         self._state[rows] = out[:, -1]
         self._ctrl[rows] = knots[:, -1]
+        if self._cost is not None:
+            self._cost.measure(rows, sensors)
         self._changed()
 
     def read(self) -> EngineState:
@@ -171,6 +188,8 @@ class MujocoEngine(ArmEngine):
         periods = self._state[:, 0] / self.period
         stopped = ~(np.abs(periods - np.round(periods)) < 1e-3)
         state = state._replace(reward=np.where(stopped, np.nan, state.reward))
+        if self._cost is not None:
+            state.info["cost"] = self._cost.cost_N.copy()
         if self._cameras is not None:
             state.observation.update(self._cameras.render(self._models, self._qpos, self._goal))
         return state
@@ -185,23 +204,27 @@ class MujocoEngine(ArmEngine):
         }
         if self._ranges:
             state["draws"] = self._draws.copy()
+        if self._cost is not None:
+            state["cost"] = self._cost.cost_N.copy()
         return state
 
     def restore(self, env_ids: np.ndarray, state: EnvState) -> None:
         """See `Engine.restore`.
 
         Raises:
-            HandoffError: a state of another task, action space or randomisation.
+            HandoffError: a state of another task, action space, randomisation or contact cost.
         """
         expected = {name: array.shape[1:] for name, array in self.save().items()}
         given = {name: np.shape(array)[1:] for name, array in state.items()}
         if given != expected:
             raise HandoffError(
                 f"{self.name}: state fields {given} per environment, expected {expected}. "
-                "Was it saved with another task, action space or randomisation?"
+                "Was it saved with another task, action space, randomisation or contact_threshold?"
             )
         self._state[env_ids], self._ctrl[env_ids] = state["physics"], state["ctrl"]
         self._target[env_ids], self._goal[env_ids] = state["target"], state["goal"]
+        if self._cost is not None:
+            self._cost.cost_N[env_ids] = state["cost"]
         if self._ranges:
             self._draws[env_ids] = state["draws"]
             for env_id in env_ids.tolist():

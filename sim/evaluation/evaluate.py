@@ -156,7 +156,8 @@ def evaluate(
 
     Returns:
         `score`, `score_low`, `score_high` (bootstrap), `success` (see `intervals.success_rate`),
-        `mean_steps`, `protocol`, `protocol_digest`, `execution`, `confidence`, `videos`, and
+        `mean_steps`, `cost`, `cost_low` and `cost_high` (mean per episode, where the environments
+        report a cost), `protocol`, `protocol_digest`, `execution`, `confidence`, `videos`, and
         `no_videos`, the reason, if there are none although videos were requested.
 
     Raises:
@@ -234,6 +235,10 @@ def write_result(
         "confidence": config.confidence,
         "videos": [],
     }
+    costs = [episode.cost for episode in episodes if episode.cost is not None]
+    if costs:
+        low, high = intervals.bootstrap_mean(costs, BOOTSTRAP_SEED, config.confidence)
+        metrics |= {"cost": float(np.mean(costs)), "cost_low": low, "cost_high": high}
     # The table and chart are written first, so that they exist even if rendering fails.
     _write_table(metrics, episodes, out)
     _write_chart(protocol, scores, out)
@@ -299,7 +304,14 @@ def _videos(
 
 def _write_table(metrics: Mapping[str, Any], episodes: Sequence[EpisodeResult], out: Path) -> None:
     table = [
-        {**e.largest, "seed": e.seed, "score": e.score, "success": e.success, "steps": e.steps}
+        {
+            **e.largest,
+            "seed": e.seed,
+            "score": e.score,
+            "success": e.success,
+            "steps": e.steps,
+            **({} if e.cost is None else {"cost": e.cost}),
+        }
         for e in episodes
     ]
     write_atomically(out / RESULT, json.dumps({**metrics, "episodes": table}, indent=1).encode())

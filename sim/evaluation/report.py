@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from robots.html_page import head, table, video
 from robots.storage.durable import write_atomically
@@ -53,7 +54,8 @@ def write_report(
 
 
 def summary_table(results: Sequence[Result]) -> Table:
-    """Success with both intervals and score with its interval, one row per agent."""
+    """Success with both intervals, score and, where there is one, cost with their intervals, one
+    row per agent."""
     percent = f"{100 * results[0].table['confidence']:g} %"
     headings = (
         "agent",
@@ -65,6 +67,8 @@ def summary_table(results: Sequence[Result]) -> Table:
         "bootstrap",
         "steps",
     )
+    costs = any("cost" in result.table for result in results)
+    headings = (*headings, "cost", f"bootstrap {percent}") if costs else headings
     rows = []
     for result in results:
         metrics, success = result.table, result.table["success"]
@@ -78,9 +82,17 @@ def summary_table(results: Sequence[Result]) -> Table:
                 f"{metrics['score']:.3f}",
                 f"{metrics['score_low']:.3f} to {metrics['score_high']:.3f}",
                 f"{metrics['mean_steps']:.1f}",
+                *(_cost_cells(metrics) if costs else ()),
             )
         )
     return headings, rows
+
+
+def _cost_cells(metrics: Mapping[str, Any]) -> tuple[str, str]:
+    """Mean cost of an episode and its interval; empty for environments without a cost."""
+    if "cost" not in metrics:
+        return "", ""
+    return f"{metrics['cost']:.2f}", f"{metrics['cost_low']:.2f} to {metrics['cost_high']:.2f}"
 
 
 def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:

@@ -34,6 +34,8 @@ class EpisodeResult:
     trajectory: dict[str, np.ndarray] | None = None
     """Per field `(steps, ...)` the observation before each action, and `action`; None unless
     recorded."""
+    cost: float | None = None
+    """Sum of the environment's costs over the steps; None where it reports none."""
 
 
 def rollout(
@@ -96,6 +98,7 @@ class _EpisodeStatistics:
         self._score = np.full(n, -np.inf) if score.over == "max" else np.zeros(n)
         self._steps = np.zeros(n, dtype=int)
         self._largest: dict[str, np.ndarray] = {}
+        self._cost: np.ndarray | None = None
         self._actions: list[np.ndarray] = []
         self._observations: list[Observation] | None = [] if record else None
 
@@ -104,6 +107,9 @@ class _EpisodeStatistics:
         run = self.running
         self._steps[run] += 1
         self._add_score(self._scored(result), run)
+        if "cost" in result.info:
+            cost = np.zeros(len(run)) if self._cost is None else self._cost
+            self._cost = cost + np.where(run, result.info["cost"], 0.0)
         for name, values in _numbers(result.info).items():
             largest = self._largest.setdefault(name, np.full(len(run), -np.inf))
             largest[run] = np.fmax(largest, values)[run]
@@ -125,6 +131,7 @@ class _EpisodeStatistics:
                 largest={name: float(values[i]) for name, values in self._largest.items()},
                 actions=np.stack([action[i] for action in self._actions[: self._steps[i]]]),
                 trajectory=self._trajectory(i),
+                cost=None if self._cost is None else float(self._cost[i]),
             )
             for i, seed in enumerate(self._seeds)
         ]

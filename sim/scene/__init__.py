@@ -4,4 +4,5 @@
 - `view`: named positions and velocities as arrays.
 - `cameras`: cameras and images.
 - `randomize`: domain randomisation.
+- `contact_cost`: the force of unwanted contacts as a cost.
 """

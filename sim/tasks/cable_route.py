@@ -373,6 +373,7 @@ def task(robot: Robot) -> Task:
     return Task(
         name="cable_route",
         robot=robot,
+        handled=tuple(f"cable{i}" for i in range(SEGMENTS)),
         scene=partial(_scene, robot),
         reset=_reset,
         q_posture=robot.q_home,

@@ -240,6 +240,7 @@ def task(robot: Robot) -> Task:
     return Task(
         name="flip_switch",
         robot=robot,
+        handled=("lever",),
         scene=partial(_scene, robot),
         reset=partial(_reset, q_start),
         q_posture=q_start,

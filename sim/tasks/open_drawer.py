@@ -247,6 +247,7 @@ def task(robot: Robot) -> Task:
     return Task(
         name="open_drawer",
         robot=robot,
+        handled=("drawer",),
         scene=partial(_scene, robot),
         reset=partial(_reset, q_start),
         q_posture=q_start,

@@ -240,6 +240,7 @@ def task(robot: Robot) -> Task:
     return Task(
         name="peg_insert",
         robot=robot,
+        handled=("peg",),
         scene=partial(_scene, robot),
         reset=_reset,
         q_posture=robot.q_home,

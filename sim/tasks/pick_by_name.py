@@ -180,6 +180,7 @@ def task(robot: Robot) -> Task:
     return Task(
         name="pick_by_name",
         robot=robot,
+        handled=tuple(COLOURS),
         scene=partial(_scene, robot),
         reset=partial(_reset, q_start),
         q_posture=q_start,

@@ -155,6 +155,7 @@ def task(robot: Robot) -> Task:
     return Task(
         name="pick_cube",
         robot=robot,
+        handled=("cube",),
         scene=partial(_scene, robot),
         reset=_reset,
         q_posture=robot.q_home,

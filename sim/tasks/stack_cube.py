@@ -168,6 +168,7 @@ def task(robot: Robot) -> Task:
     return Task(
         name="stack_cube",
         robot=robot,
+        handled=("red", "green"),
         scene=partial(_scene, robot),
         reset=partial(_reset, q_start),
         q_posture=q_start,

@@ -142,6 +142,9 @@ class Task:
     ranges: tuple[Range, ...] = ()
     """Domain randomisation, used only if enabled."""
     layout: Callable[[mujoco.MjModel, Robot], Layout] = Layout
+    handled: tuple[str, ...] = ()
+    """Names of the bodies that fingers or tool may press; every other contact of the robot adds to
+    the contact cost (`sim.scene.contact_cost`)."""
     interaction_point: Callable[[View], np.ndarray] | None = None
     """(N, 3) point at which the gripper handles an articulated part [m], base frame; play is drawn
     towards it. None uses the expert's target."""

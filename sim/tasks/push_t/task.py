@@ -125,6 +125,7 @@ def task(robot: Robot) -> Task:
     return Task(
         name="push_t",
         robot=robot,
+        handled=("tee",),
         scene=partial(_scene, robot),
         reset=_reset,
         q_posture=Q_BOARD_CENTRE,

@@ -9,9 +9,11 @@ import pytest
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from sim.evaluation.agent import ChunkAgent, Chunking, RandomAgent
+from sim.evaluation.comparison import read_result
 from sim.evaluation.evaluate import EvaluateConfig, evaluate, make_env, training_env
 from sim.evaluation.intervals import clopper_pearson, wilson
 from sim.evaluation.protocol import Protocol, ScoreRule, digest, protocol_statement
+from sim.evaluation.report import summary_table
 from tests.sim.line import make_line
 
 PUSH_T = Protocol(
@@ -261,3 +263,33 @@ def test_environments_for_fine_tuning_freeze_and_end_at_the_protocols_time_limit
     assert second.executed.tolist() == [2, 2]
     assert second.truncated.all()
     assert third.executed.tolist() == [0, 0], "frozen"
+
+
+def test_a_cost_is_reported_per_episode_and_with_its_interval_where_there_is_one(tmp_path):
+    protocol = Protocol(
+        name="pressing",
+        engine="mujoco",
+        task="reach",
+        options={"contact_threshold": 2.0},
+        first_seed=0,
+        episodes=3,
+        max_steps=40,
+    )
+
+    def load_down():
+        return lambda env: RandomAgent(env.action_spec)
+
+    metrics = evaluate(
+        protocol, QUIET, load_down, partial(make_env, protocol), tmp_path, no_progress, {}
+    )
+    episodes = json.loads((tmp_path / "episodes.json").read_text())["episodes"]
+    assert metrics["cost"] == pytest.approx(np.mean([one["cost"] for one in episodes]))
+    assert metrics["cost_low"] <= metrics["cost"] <= metrics["cost_high"]
+    headings, rows = summary_table([read_result(tmp_path)])
+    assert headings[-2:] == ("cost", "bootstrap 95 %")
+    assert rows[0][-2] == f"{metrics['cost']:.2f}"
+    other = tmp_path / "free"
+    other.mkdir()
+    free = run_line(other, QUIET)
+    assert "cost" not in free
+    assert summary_table([read_result(other)])[0][-1] == "steps"

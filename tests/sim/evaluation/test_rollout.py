@@ -56,6 +56,20 @@ def test_score_follows_the_rule(rule, score):
     assert episodes[0].trajectory is None
 
 
+class CostlyLine(Line):
+    """Step n of an episode costs n, also after the episode has ended."""
+
+    def step(self, action):
+        result = super().step(action)
+        return result._replace(info={**result.info, "cost": self.line.count.astype(float)})
+
+
+def test_the_cost_of_an_episode_is_summed_until_it_ends():
+    episodes = rollout(agent(), CostlyLine(2, {0: 2, 1: 4}.__getitem__), [0, 1], 50, BEST)
+    assert [episode.cost for episode in episodes] == [1.0 + 2.0, 1.0 + 2.0 + 3.0 + 4.0]
+    assert rollout(agent(), Line(1), [0], 3, BEST)[0].cost is None
+
+
 def test_score_of_a_negative_reward_is_its_largest_value_not_zero():
     episodes = rollout(agent(), Line(1, coverage=lambda step: -1.0 / (1 + step)), [0], 3, BEST)
     assert episodes[0].score == pytest.approx(-0.5)
