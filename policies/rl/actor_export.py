@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from policies.rl.networks.ensemble import EnsembleMlp
+from policies.rl.networks.ensemble import EnsembleMlp, Features
 from policies.rl.off_policy.fast_td3 import FastTd3
+from policies.rl.off_policy.gsde import GsdeSac
 from policies.rl.off_policy.sac import Sac
 from policies.rl.off_policy.tanh_gaussian import TanhGaussian
+from policies.rl.replay.transitions import Sizes
 from robots.errors import HandoffError
 from robots.wire.learner import ActorCard, MlpCard
 
@@ -25,7 +27,7 @@ def sac_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
 
     Raises:
         HandoffError: another learner, or an actor other than a plain tanh-Gaussian on a vector
-            (gSDE, images).
+            (gSDE, images); see `gsde_actor`.
     """
     if (
         not isinstance(learner, Sac)
@@ -74,24 +76,51 @@ def fast_td3_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
         raise HandoffError(
             f"publish: {type(learner).__name__} is not FastTD3. Pass your own function as `publish`."
         )
-    sizes, net = learner.sizes, learner.networks
-    arrays = {
-        "centre": _array(net.features.centre),
-        "half_range": _array(net.features.half_range),
-    }
-    arrays |= _layers("actor", net.actor)
     log_std = math.log(max(learner.config.noise.high, MIN_STD))
+    net = learner.networks
+    return network_actor(net.features, net.actor, learner.sizes, log_std)
+
+
+def network_actor(
+    features: Features, network: EnsembleMlp, sizes: Sizes, log_std: float
+) -> tuple[ActorCard, dict[str, np.ndarray]]:
+    """Card and arrays of a network whose tanh is the action.
+
+    Args:
+        features: normalised inputs of the network.
+        network: ensemble of one, from features to actions before tanh.
+        sizes: sizes of observations and actions.
+        log_std: log standard deviation before tanh with which it is sampled.
+    """
+    arrays = {"centre": _array(features.centre), "half_range": _array(features.half_range)}
+    arrays |= _layers("actor", network)
     card = ActorCard(
         observation=sizes.observation,
         action=sizes.action,
         relative_features=sizes.relative_features,
         scaled_features=sizes.scaled_features,
-        actor=_card(net.actor),
+        actor=_card(network),
         log_std_min=log_std,
         log_std_max=log_std,
         fixed_log_std=log_std,
     )
     return card, arrays
+
+
+def gsde_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
+    """Card and arrays of the mean of a gSDE actor. Sampling from it in NumPy adds almost no noise,
+    because a card has no noise that depends on the state.
+
+    Raises:
+        HandoffError: a learner without gSDE, or with a gripper critic or images.
+    """
+    if not isinstance(learner, GsdeSac) or learner.networks.gripper or learner.sizes.pictures:
+        raise HandoffError(
+            f"publish: {type(learner).__name__} is not SAC with gSDE on a vector, without a gripper critic."
+        )
+    return network_actor(
+        learner.networks.features, learner.actor.network, learner.sizes, math.log(MIN_STD)
+    )
 
 
 def _card(network: EnsembleMlp) -> MlpCard:

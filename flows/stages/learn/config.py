@@ -12,7 +12,7 @@ from flows.session.config import HilEnvConfig, HilOperator
 from policies.distillation.config import DistilConfig, OnPolicyDistilConfig
 from policies.rewards.config import ClassifierConfig, TrainSuccessConfig
 from policies.rl.finetuning.config import FinetuneConfig, VlaFinetuneConfig
-from policies.rl.off_policy.fast_td3_config import RlFromScratchConfig
+from policies.rl.from_scratch.config import FromScratchConfig
 from policies.training.config import TrainingConfig
 from robots.config import config
 from robots.errors import HandoffError
@@ -44,15 +44,13 @@ class FinetunePolicyConfig(FinetuneConfig):
 
 
 @config
-class ReinforcePolicyConfig:
-    """Environments and method of RL from scratch."""
+class ReinforcePolicyConfig(FromScratchConfig):
+    """Environments and algorithm of RL from scratch."""
 
     protocol: Protocol = field(default_factory=push_t_published)
     """Protocol that defines environments and time limit; its seeds are used for evaluation only."""
     num_envs: Count = 128
     """Number of parallel environments; 128 in FastTD3's code for HumanoidBench, 4,096 in PQL's."""
-    learning: RlFromScratchConfig = field(default_factory=RlFromScratchConfig)
-    """Algorithm, environments and updates of RL from scratch."""
 
 
 @config

@@ -1,28 +1,64 @@
-"""Stage `reinforce`: trains a state-based task by RL from scratch in simulated environments, with
-FastTD3 or PQL."""
+"""Stage `reinforce`: trains a policy of a state-based task by RL from scratch in simulated
+environments, with SAC, RLPD, FastTD3, PQL, PPO or PPO-Lagrangian."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from flows.artifacts import Output, Policy
+from flows.artifacts import Episodes, Output, Policy
 from flows.stages.learn.config import ReinforcePolicyConfig
+from policies.rl.from_scratch.config import PpoLagrangianAlgorithm
+from policies.rl.from_scratch.train import check_demonstrations
+from robots.errors import HandoffError
 from robots.interfaces import Progress
 
+WITH_CONTACT_COST = ("mujoco", "warp")
+"""Engines of the tasks whose cost is that of contacts; those of others may report their own."""
 
-def run(config: ReinforcePolicyConfig, out: Path, progress: Progress) -> Output[Policy]:
-    """Trains the policy, resuming an interrupted attempt in `out`."""
-    from policies.rl.off_policy.train import train_from_scratch
+
+def check(config: ReinforcePolicyConfig, sources: Mapping[str, Any]) -> None:
+    """Refuses demonstrations that are missing or not read, and a limit on a cost that the
+    environments do not report."""
+    check_demonstrations(config, given="demos" in sources)
+    algorithm, protocol = config.algorithm, config.protocol
+    without_cost = (
+        protocol.engine in WITH_CONTACT_COST and protocol.options.get("contact_threshold") is None
+    )
+    if isinstance(algorithm, PpoLagrangianAlgorithm) and without_cost:
+        raise HandoffError(
+            f"reinforce: cost_limit is {algorithm.cost_limit}, but the environments of the protocol "
+            f"'{protocol.name}' report no cost. Set its option contact_threshold [N], or use the algorithm ppo."
+        )
+
+
+def run(
+    config: ReinforcePolicyConfig,
+    out: Path,
+    progress: Progress,
+    *,
+    demos: Episodes | None = None,
+) -> Output[Policy]:
+    """Trains a policy, resuming an interrupted attempt in `out`; the algorithm rlpd also learns
+    from `demos`.
+
+    Raises:
+        HandoffError: the algorithm does not fit the inputs or the environments, or training
+            diverges.
+    """
+    from policies.rl.from_scratch.train import train_from_scratch
     from sim.evaluation.evaluate import training_env
 
     protocol = config.protocol
     metrics = train_from_scratch(
-        config.learning,
+        config,
         protocol.task,
         partial(training_env, protocol, config.num_envs),
         out,
         progress,
         protocol.robot,
+        None if demos is None else demos / "store.zarr",
     )
     return Output(metrics)

@@ -59,8 +59,9 @@ class EpisodeStatistics:
         """Number of those steps at which a person acted."""
         self.return_N = np.zeros(num_envs)
         """Sum of the rewards of each running episode."""
+        self.cost_N = np.zeros(num_envs)
+        """Sum of the costs of each running episode."""
         self._length_N = np.zeros(num_envs, np.int64)
-        self._cost_N = np.zeros(num_envs)
         self._largest_N = np.full(num_envs, -np.inf)
         self._keep = keep
         self._pending: list[StepResult] = []
@@ -71,11 +72,14 @@ class EpisodeStatistics:
         self.flush()
         self.resume_environments(np.zeros_like(self.return_N), np.zeros_like(self._length_N))
 
-    def resume_environments(self, return_N: np.ndarray, length_N: np.ndarray) -> None:
-        """Restores reward sums and lengths of the running episodes, which have no costs."""
+    def resume_environments(
+        self, return_N: np.ndarray, length_N: np.ndarray, cost_N: np.ndarray | None = None
+    ) -> None:
+        """Restores reward sums, lengths and cost sums of the running episodes; None has no
+        costs."""
         self.return_N = return_N
         self._length_N = length_N
-        self._cost_N[:] = 0.0
+        self.cost_N = np.zeros_like(return_N) if cost_N is None else cost_N
         self._largest_N[:] = -np.inf
 
     def add(self, result: StepResult) -> None:
@@ -119,7 +123,7 @@ class EpisodeStatistics:
         self.return_N += reward_N
         self._length_N += 1 if length_N is None else length_N
         if cost_N is not None:
-            self._cost_N += cost_N
+            self.cost_N += cost_N
         if largest_N is not None:
             np.maximum(self._largest_N, largest_N, out=self._largest_N)
         for row in np.flatnonzero(ended_N):
@@ -127,13 +131,13 @@ class EpisodeStatistics:
                 success=bool(success_N[row]),
                 length=int(self._length_N[row]),
                 total_reward=float(self.return_N[row]),
-                cost=float(self._cost_N[row]),
+                cost=float(self.cost_N[row]),
                 largest_reward=None if largest_N is None else float(self._largest_N[row]),
             )
             self._end(ended)
         self.return_N[ended_N] = 0.0
         self._length_N[ended_N] = 0
-        self._cost_N[ended_N] = 0.0
+        self.cost_N[ended_N] = 0.0
         self._largest_N[ended_N] = -np.inf
 
     def add_steps(self, steps: Steps) -> None:
@@ -171,6 +175,10 @@ class EpisodeStatistics:
     def mean_return(self, since: int | None = None) -> float:
         """Mean sum of the rewards of the `newest` episodes; 0 before the first."""
         return _mean([episode.total_reward for episode in self.newest(since)])
+
+    def mean_cost(self, since: int | None = None) -> float:
+        """Mean sum of the costs of the `newest` episodes; 0 before the first."""
+        return _mean([episode.cost for episode in self.newest(since)])
 
     def mean_largest_reward(self, since: int | None = None) -> float:
         """Mean of the largest rewards of the `newest` episodes; 0 where they are unknown."""
@@ -212,11 +220,12 @@ class EpisodeStatistics:
 
         Args:
             episodes: number of ended episodes.
-            rows: success and reward sum of the newest of them.
+            rows: success, reward sum and, if there is one, cost sum of the newest of them.
         """
         self.episodes = episodes
         self.ended = [
-            EndedEpisode(bool(success), length=0, total_reward=total) for success, total in rows
+            EndedEpisode(bool(success), length=0, total_reward=total, cost=sum(cost))
+            for success, total, *cost in rows
         ]
 
     def _end(self, ended: EndedEpisode) -> None:

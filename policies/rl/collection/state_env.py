@@ -6,7 +6,7 @@ Shape suffixes: N environments, O observation, A action.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -19,6 +19,25 @@ from robots.errors import HandoffError
 from robots.interfaces import EnvState, Observation, VecEnv
 from robots.spec import FieldSpec
 from robots.wire.steps import Steps, plain_steps
+
+
+def vector_fields(spec: Mapping[str, FieldSpec], fields: Sequence[str]) -> tuple[str, ...]:
+    """Names of the fields of the observation vector.
+
+    Args:
+        spec: all fields of the environments.
+        fields: the configured ones, in order; empty takes all but images.
+
+    Raises:
+        HandoffError: fields that the environments do not have, or none.
+    """
+    names = tuple(fields) or tuple(name for name, field in spec.items() if field.unit != "u8")
+    missing = [name for name in names if name not in spec]
+    if missing or not names:
+        raise HandoffError(
+            f"environments: fields {missing} are configured, available are {sorted(spec)}."
+        )
+    return names
 
 
 class StateEnv:
@@ -41,15 +60,7 @@ class StateEnv:
         seeds: Iterator[int],
         reward_shaping: RewardShaping,
     ) -> None:
-        spec = env.observation_spec
-        self.fields = tuple(fields) or tuple(
-            name for name, field in spec.items() if field.unit != "u8"
-        )
-        missing = [name for name in self.fields if name not in spec]
-        if missing or not self.fields:
-            raise HandoffError(
-                f"environments: fields {missing} are configured, available are {sorted(spec)}."
-            )
+        self.fields = vector_fields(env.observation_spec, fields)
         low, high = env.action_spec.low, env.action_spec.high
         if set(low) != {-1.0} or set(high) != {1.0}:
             raise HandoffError(
@@ -66,10 +77,14 @@ class StateEnv:
         """(N,) indices of the next steps within the running episodes; `episode` has their
         numbers."""
         self._started = 0
-        self.statistics = EpisodeStatistics(n, keep=RECENT)
+        self.statistics = EpisodeStatistics(n, keep=max(RECENT, n))
         """Counts every step immediately; nothing needs flushing."""
         self._last_reward_N = np.full(n, np.nan)
         """Latest task reward of the running episodes; NaN before their first action."""
+        self.success_N = np.zeros(n, bool)
+        """(N,) whether the last step solved the task."""
+        self.cost_N: np.ndarray | None = None
+        """(N,) costs of the last step; None where the environments report none."""
         self._obs = np.zeros((n, 0), np.float32)
 
     @property
@@ -125,7 +140,10 @@ class StateEnv:
         self._last_reward_N = last_task_reward(
             task_reward_N1, single_N, self._last_reward_N, ended_N
         )
-        self.statistics.count(reward_N, ended_N, success_N)
+        self.success_N = success_N
+        cost = result.info.get("cost")
+        self.cost_N = None if cost is None else np.asarray(cost, np.float64)
+        self.statistics.count(reward_N, ended_N, success_N, cost_N=self.cost_N)
         self.step_index += 1
         rows = np.flatnonzero(ended_N)
         terminated_N, truncated_N = result.terminated.copy(), result.truncated.copy()
@@ -155,9 +173,10 @@ class StateEnv:
             "episode": torch.from_numpy(self.episode.copy()),
             "number": torch.from_numpy(self.step_index.copy()),
             "return": torch.from_numpy(self.statistics.return_N.copy()),
+            "cost": torch.from_numpy(self.statistics.cost_N.copy()),
             "task_reward": torch.from_numpy(self._last_reward_N.copy()),
             "counts": [self.statistics.episodes, self._started],
-            "recent": [[one.success, one.total_reward] for one in self.statistics.ended],
+            "recent": [[one.success, one.total_reward, one.cost] for one in self.statistics.ended],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -175,7 +194,9 @@ class StateEnv:
         self._obs = self._vector(observation)
         self.episode = state["episode"].numpy().copy()
         self.step_index = state["number"].numpy().copy()
-        self.statistics.resume_environments(state["return"].numpy().copy(), self.step_index.copy())
+        self.statistics.resume_environments(
+            state["return"].numpy().copy(), self.step_index.copy(), state["cost"].numpy().copy()
+        )
         self._last_reward_N = state["task_reward"].numpy().copy()
 
     def _reset_ended(self, rows: np.ndarray) -> np.ndarray:

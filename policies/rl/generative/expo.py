@@ -266,7 +266,6 @@ def _check(config: ExpoConfig) -> None:
     sac = config.sac
     unsupported = {
         "gripper": sac.gripper is not None,
-        "gsde": sac.gsde > 0,
         "backup_entropy": sac.backup_entropy,
         "actor_ema": sac.actor_ema is not None,
     }

@@ -10,8 +10,7 @@
 - `exploration_noise`: exploration noise per environment.
 - `jsrl`: jump-start RL (JSRL).
 - `wsrl`: warm-start RL (WSRL).
-- `fast_td3_config`: options of FastTD3; imports no torch.
+- `fast_td3_config`: options of FastTD3 and PQL; imports no torch.
 - `fast_td3`: FastTD3 and PQL.
 - `online`: the online training loop and its minibatches.
-- `train`: RL from scratch in vectorised environments.
 """

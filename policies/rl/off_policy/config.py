@@ -5,7 +5,9 @@ Every default names its source. [C] is the released code of the method, [P] its 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from policies.rl.networks.config import EncoderConfig, MlpSizes
 from robots.config import config
@@ -41,18 +43,17 @@ class GuidanceConfig:
 
 
 @config
-class SacConfig:
-    """Soft actor-critic (Haarnoja et al. 2018) and its variants; the defaults are those of HIL-SERL
-    [C]."""
+class SacOptions:
+    """Options of soft actor-critic (Haarnoja et al. 2018) that do not depend on how it explores;
+    the defaults are those of HIL-SERL [C]."""
 
-    kind: Literal["sac"] = "sac"
     critic: MlpSizes = MlpSizes()
     """Layers of a critic."""
     actor: MlpSizes = MlpSizes()
     """Layers of the actor."""
-    critics: int = 2
+    critics: Annotated[int, Field(ge=1)] = 2
     """Critics in the ensemble; 10 in RLPD, SERL and WSRL [C]."""
-    subset: int | None = None
+    subset: Annotated[int, Field(ge=1)] | None = None
     """Critics over which the Bellman target takes the minimum, sampled per minibatch (REDQ); None
     takes all. 2 in RLPD, 1 for images [C]."""
     actor_value: Literal["mean", "min"] = "mean"
@@ -61,19 +62,29 @@ class SacConfig:
     backup_entropy: bool = False
     """Whether the Bellman target includes the entropy of the next action; True in SAC [P] and in
     RLPD's locomotion tasks [C]."""
-    learning_rate: float = 3e-4
+    learning_rate: Annotated[float, Field(gt=0.0)] = 3e-4
     """Learning rate of the critics (Adam)."""
-    actor_learning_rate: float = 3e-4
+    actor_learning_rate: Annotated[float, Field(gt=0.0)] = 3e-4
     """Learning rate of the actor (Adam)."""
-    temperature_learning_rate: float = 3e-4
-    """Learning rate of the temperature (Adam)."""
-    tau: float = 0.005
+    temperature_learning_rate: Annotated[float, Field(ge=0.0)] = 3e-4
+    """Learning rate of the temperature (Adam); 0 keeps the initial one."""
+    tau: Annotated[float, Field(gt=0.0, le=1.0)] = 0.005
     """Polyak step size of the target critics per critic update."""
-    init_temperature: float = 0.01
+    init_temperature: Annotated[float, Field(gt=0.0)] = 0.01
     """Initial temperature: 1e-2 in HIL-SERL, 1 in RLPD [C]."""
     target_entropy: float | None = None
     """Target entropy of the actor [nat]; None takes minus half the number of continuous entries of
     an action (RLPD, HIL-SERL [C])."""
+    final_scale: float = 1.0
+    """Factor on the initial weights of the actor's last layer; 1e-2 in WSRL [C]."""
+
+
+@config
+class SacConfig(SacOptions):
+    """SAC and its variants for demonstrations, corrections and images; the defaults are those of
+    HIL-SERL [C]."""
+
+    kind: Literal["sac"] = "sac"
     log_std_min: float = -11.5
     """Lower bound of the log standard deviation. HIL-SERL bounds the standard deviation by 1e-5 =
     exp(-11.5) and 5 [C]; RLPD bounds its logarithm by -20 and 2 [C]."""
@@ -81,19 +92,6 @@ class SacConfig:
     """Upper bound of the log standard deviation."""
     fixed_std: float | None = None
     """Fixed standard deviation of the Gaussian before tanh; None learns one per state."""
-    gsde: int = 0
-    """Steps for which the exploration matrix of gSDE is kept (arXiv 2005.05719); 0 disables gSDE
-    and samples independent noise at every step."""
-    gsde_log_std_init: float = -2.0
-    """Initial log standard deviation of gSDE per feature [C: -2 and -3]."""
-    gsde_learn_features: bool = False
-    """Whether gradients of the exploration variance of gSDE reach the features; False in PPO and
-    A2C, True in SAC [C]."""
-    gsde_expln: bool = False
-    """Whether standard deviations of gSDE grow logarithmically instead of exponentially above 1
-    [P]."""
-    final_scale: float = 1.0
-    """Factor on the initial weights of the actor's last layer; 1e-2 in WSRL [C]."""
     actor_ema: float | None = None
     """Upper bound of the decay of an exponential moving average of the weights of the actor and the
     gripper's critic. The policy acts with the average; training uses the current weights. None acts
@@ -106,6 +104,35 @@ class SacConfig:
     HIL-SERL."""
     encoder: EncoderConfig = EncoderConfig()
     """Image encoder; has no effect without images."""
+
+
+@config
+class GaussianExplorationConfig:
+    """Exploration with independent noise at every step, whose standard deviation the actor learns
+    per state."""
+
+    kind: Literal["gaussian"] = "gaussian"
+    log_std_min: float = -11.5
+    """Lower bound of the log standard deviation before tanh; see `SacConfig.log_std_min`."""
+    log_std_max: float = 1.6
+    """Upper bound of the log standard deviation before tanh."""
+
+
+@config
+class GsdeConfig:
+    """Generalised state-dependent exploration (gSDE, arXiv 2005.05719): noise that is a function of
+    the state for several steps (`policies.rl.off_policy.gsde`)."""
+
+    kind: Literal["gsde"] = "gsde"
+    steps: Annotated[int, Field(ge=1)] = 8
+    """Steps for which an environment keeps its exploration matrix [P: 4 to 64]."""
+    log_std_init: float = -2.0
+    """Initial log standard deviation per feature [C: -2 and -3]."""
+    learn_features: bool = False
+    """Whether gradients of the exploration variance reach the features; False in PPO and A2C, True
+    in SAC [C]."""
+    expln: bool = False
+    """Whether standard deviations grow logarithmically instead of exponentially above 1 [P]."""
 
 
 @config
@@ -123,5 +150,3 @@ class OnlineConfig:
     """Critic steps per update: 20 in RLPD, 2 in HIL-SERL [C]."""
     training_starts: int = 100
     """Environment steps before the first update; HIL-SERL 100, RLPD 5,000 [C]."""
-    random_steps: int = 0
-    """Environment steps at the start with uniform random actions; SERL 300, HIL-SERL 0 [C]."""

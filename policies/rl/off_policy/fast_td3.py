@@ -2,7 +2,7 @@
 al., arXiv 2505.22642).
 
 PQL (Li et al., arXiv 2307.12983) is the same learner with other options
-(`policies.rl.off_policy.fast_td3_config.pql`).
+(`policies.rl.off_policy.fast_td3_config.PqlConfig`).
 
 Where paper and released code differ, this follows the code. The Bellman target is the whole
 projected distribution of the critic with the lower mean; the actor maximises the lower of the two

@@ -7,7 +7,7 @@ steps, in which the action is a deterministic function of the state, so the robo
 Marginalised over Theta, the action before tanh is N(mu, phi^2 S^2). Updates sample from this
 distribution for each row: the loss has the same expectation as with one Theta per batch
 (stable-baselines3) and less variance. As there, phi is detached in the variance by default; the SAC
-of stable-baselines3 does not detach it (`gsde_learn_features`).
+of stable-baselines3 does not detach it (`learn_features`).
 
 Shape suffixes: B batch, N environments, F inputs, P features, A action.
 """
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from policies.rl.networks.adam import Adam
 from policies.rl.networks.ensemble import EnsembleMlp
-from policies.rl.off_policy.config import SacConfig
+from policies.rl.off_policy.config import GsdeConfig, SacConfig
 from policies.rl.off_policy.sac import Sac
 from policies.rl.off_policy.tanh_gaussian import ActionSample, tanh_normal_log_prob
 from policies.rl.replay.transitions import Observations, Sizes
@@ -39,17 +39,18 @@ class GsdeActor(nn.Module):
     Args:
         features: number of inputs F.
         actions: entries A of an action.
-        config: layers and options of gSDE.
+        config: layers.
+        gsde: options of gSDE.
     """
 
-    def __init__(self, features: int, actions: int, config: SacConfig) -> None:
+    def __init__(self, features: int, actions: int, config: SacConfig, gsde: GsdeConfig) -> None:
         super().__init__()
         self.actions = actions
-        self.learn_features = config.gsde_learn_features
-        self.expln = config.gsde_expln
+        self.learn_features = gsde.learn_features
+        self.expln = gsde.expln
         self.network = EnsembleMlp(1, features, config.actor, actions, config.final_scale)
         self.log_std_PA = nn.Parameter(
-            torch.full((config.actor.hidden[-1], actions), config.gsde_log_std_init)
+            torch.full((config.actor.hidden[-1], actions), gsde.log_std_init)
         )
 
     def deviations(self) -> Tensor:
@@ -99,21 +100,23 @@ class GsdeActor(nn.Module):
 
 
 class GsdeSac(Sac):
-    """SAC with gSDE; the Theta of each environment is resampled after `gsde` steps.
+    """SAC with gSDE; the Theta of each environment is resampled after
+    `GsdeConfig.steps` steps.
 
     Args:
-        config: options; `gsde` is at least 1.
+        config: options of SAC; gSDE replaces its standard deviations.
+        gsde: options of gSDE.
         sizes: sizes of observations and actions.
         seed: seed of initial weights and noise.
 
     Raises:
-        HandoffError: `gsde` is 0, or `fixed_std` or `actor_ema` is set.
+        HandoffError: `fixed_std` or `actor_ema` is set.
     """
 
-    def __init__(self, config: SacConfig, sizes: Sizes, seed: int = 0) -> None:
-        if config.gsde < 1 or config.fixed_std is not None:
+    def __init__(self, config: SacConfig, gsde: GsdeConfig, sizes: Sizes, seed: int = 0) -> None:
+        if config.fixed_std is not None:
             raise HandoffError(
-                f"gsde: gsde = {config.gsde} steps and fixed_std = {config.fixed_std}; expected at least 1 and None."
+                f"gsde: fixed_std is {config.fixed_std}, but gSDE learns its deviations. Leave `fixed_std` out."
             )
         if config.actor_ema is not None:
             raise HandoffError(
@@ -122,10 +125,11 @@ class GsdeSac(Sac):
         super().__init__(config, sizes, seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            actor = GsdeActor(self.networks.features.size, self.continuous, config)
+            actor = GsdeActor(self.networks.features.size, self.continuous, config, gsde)
         self.networks.actor = actor  # type: ignore[assignment]
         self.optimizers["actor"] = Adam(actor.parameters(), config.actor_learning_rate)
         self.actor = actor
+        self.gsde = gsde
         self._theta_NPA: Tensor | None = None
         self._age = 0
 
@@ -134,7 +138,7 @@ class GsdeSac(Sac):
         """(N, A) actions in [-1, 1] with the current Theta, or the mode of the policy without
         `rng`.
 
-        Theta is resampled with `rng` after `gsde` calls, or if the number of rows changes.
+        Theta is resampled with `rng` after `GsdeConfig.steps` calls, or if the number of rows changes.
         """
         if rng is None:
             return super().act_on(obs)
@@ -142,7 +146,7 @@ class GsdeSac(Sac):
         if (
             self._theta_NPA is None
             or len(self._theta_NPA) != len(features_NF)
-            or self._age >= self.config.gsde
+            or self._age >= self.gsde.steps
         ):
             deviations = self.actor.deviations()
             noise = rng.standard_normal((len(features_NF), *deviations.shape), dtype=np.float32)

@@ -124,6 +124,8 @@ def learn_online(
     seed: int = 0,
     watch: Callable[[OnlineProgress, dict[str, Any]], None] = lambda progressed, metrics: None,
     begin: OnlineProgress | None = None,
+    *,
+    random_steps: int = 0,
 ) -> OnlineProgress:
     """Alternates between environment steps and updates until `steps` environment steps are made.
 
@@ -143,6 +145,8 @@ def learn_online(
         watch: called after every step with the progress and the metrics of the last update, which
             are empty before the first update.
         begin: progress returned by an earlier call; None starts at 0.
+        random_steps: environment steps at the start with uniform random actions; SERL 300, HIL-SERL
+            0 [C].
 
     Returns:
         Progress at the end; with several environments, slightly more than `steps`.
@@ -150,7 +154,7 @@ def learn_online(
     done, updates = begin or OnlineProgress()
     metrics: dict[str, Any] = {}
     while done < steps:
-        actor = _UniformActions(learner) if done < config.random_steps else learner
+        actor = _UniformActions(learner) if done < random_steps else learner
         new = collect(actor, np.random.default_rng([seed, LearnerStream.EXPLORATION, done]))
         store(new, batches.replay, batches.demos)
         done += new.rows

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from policies.samplers.chain import ChainConfig
 from robots.config import config
@@ -81,11 +83,18 @@ class OnPolicyConfig:
     decoupled: bool = False
     """Whether ratios are clipped against the policy at the start of the update, with importance
     weights for the policy that acted (AReaL's decoupled objective, for stale rollouts)."""
-    cost_limit: float = float("inf")
-    """Limit on the cost of an episode; infinity means no constraint."""
-    cost_rate: float = 0.035
+
+
+@config
+class CostConstraint:
+    """Constraint on the mean cost of an episode, kept by a Lagrange multiplier
+    (`policies.rl.on_policy.ppo_loss.Lagrangian`)."""
+
+    limit: Annotated[float, Field(ge=0.0)]
+    """Limit on the mean cost of an episode."""
+    rate: Annotated[float, Field(gt=0.0)] = 0.035
     """Integral gain of the multiplier, per unit of cost beyond the limit and rollout."""
-    cost_gain: float = 0.0
+    gain: Annotated[float, Field(ge=0.0)] = 0.0
     """Proportional gain of the multiplier, per unit of cost beyond the limit; damps it."""
 
 

@@ -13,6 +13,7 @@ Shape suffixes: R rows of decisions, K denoising steps, U units, V values.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from policies.random_streams import minibatch_seed
 from policies.rl.on_policy.advantages import decision_table
-from policies.rl.on_policy.config import OnPolicyConfig
+from policies.rl.on_policy.config import CostConstraint, OnPolicyConfig
 from policies.rl.on_policy.minibatches import Minibatch, RolloutMinibatches
 from policies.rl.on_policy.ppo_loss import (
     Lagrangian,
@@ -113,6 +114,8 @@ class OnPolicyLearner:
             None trains without values.
         seed: seed of the order of the rows.
         reduce: sums a tensor over all workers; the identity for one worker.
+        constraint: limit on the cost of an episode; None has none, and a rollout's costs then train
+            the critic alone.
     """
 
     def __init__(
@@ -122,6 +125,7 @@ class OnPolicyLearner:
         critic: nn.Module | None,
         seed: int = 0,
         reduce: Reduce = lambda tensor: tensor,
+        constraint: CostConstraint | None = None,
     ) -> None:
         self.config = config
         self.actor = actor
@@ -140,7 +144,11 @@ class OnPolicyLearner:
         )
         self.rollouts = 0
         self.rate = config.actor_learning_rate
-        self.lagrangian = Lagrangian(config.cost_limit, config.cost_rate, config.cost_gain)
+        self.lagrangian = (
+            Lagrangian(math.inf)
+            if constraint is None
+            else Lagrangian(constraint.limit, constraint.rate, constraint.gain)
+        )
         clips = (
             None
             if config.clip_min is None

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from policies.rl.networks.config import MlpSizes
-from policies.rl.off_policy.config import OnlineConfig, SacConfig
+from policies.rl.off_policy.config import GsdeConfig, OnlineConfig, SacConfig
 from policies.rl.off_policy.gsde import GsdeSac
 from policies.rl.off_policy.online import Learner, MinibatchSampler, learn_online
 from policies.rl.off_policy.sac import Sac
@@ -53,9 +53,11 @@ def swung(seed: int, gsde: int, shakes: Path) -> float:
         target_entropy=-1.0,
         log_std_min=-5.0,
         log_std_max=2.0,
-        gsde=gsde,
     )
-    learner = (GsdeSac if gsde else Sac)(config, Sizes(observation=3, action=1), seed)
+    sizes = Sizes(observation=3, action=1)
+    learner = (
+        GsdeSac(config, GsdeConfig(steps=gsde), sizes, seed) if gsde else Sac(config, sizes, seed)
+    )
     toy_env, actions, first = Pendulum(1, seed), [], []
 
     def collect(one: Learner, draw: np.random.Generator) -> Steps:

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import nn
 
-from policies.rl.on_policy.config import OnPolicyConfig, PpoConfig
+from policies.rl.on_policy.config import CostConstraint, OnPolicyConfig, PpoConfig
 from policies.rl.on_policy.gaussian_actor import GaussianActor
 from policies.rl.on_policy.ppo import OnPolicyLearner
 from tests.toy_envs.comparison import better, runs
@@ -71,11 +71,10 @@ def finetuned(seed: int, limit: float) -> Finetuned:
         actor_learning_rate=3e-4,
         critic_warmup_rollouts=0,
         target_kl=0.05,
-        cost_limit=limit,
-        cost_gain=GAIN,
     )
     collector = toy_collector(toy_env, actor, critic, see, config.discount, seed, cost=toy_env.cost)
-    learner = OnPolicyLearner(config, actor, critic, seed)
+    constraint = None if limit == math.inf else CostConstraint(limit=limit, gain=GAIN)
+    learner = OnPolicyLearner(config, actor, critic, seed, constraint=constraint)
     statistics = collector.statistics
     for _ in range(ROLLOUTS):
         before = len(statistics.ended)

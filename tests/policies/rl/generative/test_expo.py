@@ -233,7 +233,6 @@ def test_unsupported_options_are_refused() -> None:
     for sac, name in (
         (replace(CONFIG.sac, gripper=GripperConfig()), "gripper"),
         (replace(CONFIG.sac, backup_entropy=True), "backup_entropy"),
-        (replace(CONFIG.sac, gsde=4), "gsde"),
         (replace(CONFIG.sac, actor_ema=0.9), "actor_ema"),
     ):
         with pytest.raises(HandoffError, match=name):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from policies.rl.networks.config import MlpSizes
-from policies.rl.off_policy.config import SacConfig
+from policies.rl.off_policy.config import GsdeConfig, SacConfig
 from policies.rl.off_policy.gsde import GsdeActor, GsdeSac
 from policies.rl.replay.transitions import Observations, Sizes, Transitions
 from robots.errors import HandoffError
@@ -19,12 +19,16 @@ SIZES = Sizes(observation=3, action=2)
 
 
 def config(**options) -> SacConfig:
-    return SacConfig(critic=SMALL, actor=SMALL, **{"gsde": 4, **options})
+    return SacConfig(critic=SMALL, actor=SMALL, **options)
+
+
+def learner_of(seed: int = 0, **options) -> GsdeSac:
+    return GsdeSac(config(), GsdeConfig(steps=4, **options), SIZES, seed)
 
 
 def actor_of(**options) -> GsdeActor:
     torch.manual_seed(0)
-    actor = GsdeActor(3, 2, config(**options))
+    actor = GsdeActor(3, 2, config(), GsdeConfig(**options))
     with torch.no_grad():
         actor.log_std_PA.normal_(-2.0, 0.3)
     return actor
@@ -84,7 +88,7 @@ def test_samples_and_their_log_density_agree() -> None:
 
 @pytest.mark.parametrize("learn", [False, True])
 def test_the_deviation_shapes_the_features_only_where_it_may(learn: bool) -> None:
-    actor = actor_of(gsde_learn_features=learn)
+    actor = actor_of(learn_features=learn)
     actor.moments(torch.ones(1, 3))[1].sum().backward()
     assert actor.log_std_PA.grad is not None
     reached = [
@@ -99,14 +103,14 @@ def test_deviations_are_exponentials_or_grow_like_a_logarithm() -> None:
         (False, [math.exp(-1.0), 1.0, math.e]),
         (True, [math.exp(-1.0), 1.0, 1.0 + math.log(2.0)]),
     ):
-        actor = actor_of(gsde_expln=expln)
+        actor = actor_of(expln=expln)
         with torch.no_grad():
             actor.log_std_PA[:3, 0] = torch.tensor([-1.0, 0.0, 1.0])
         assert actor.deviations()[:3, 0].tolist() == pytest.approx(expected)
 
 
-def test_the_exploration_matrix_is_kept_for_gsde_steps() -> None:
-    learner = GsdeSac(config(), SIZES)
+def test_the_exploration_matrix_is_kept_for_its_steps() -> None:
+    learner = learner_of()
     vector = np.array([[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]], np.float32)
     acts = [learner.act(vector, np.random.default_rng(step)) for step in range(9)]
     same = [np.array_equal(one, other) for one, other in pairwise(acts)]
@@ -115,7 +119,7 @@ def test_the_exploration_matrix_is_kept_for_gsde_steps() -> None:
 
 
 def test_without_an_rng_it_acts_by_its_mean_and_keeps_the_exploration_matrix() -> None:
-    learner = GsdeSac(config(), SIZES)
+    learner = learner_of()
     vector = np.ones((1, 3), np.float32)
     explored = learner.act(vector, np.random.default_rng(0))
     mode = learner.act(vector)
@@ -125,11 +129,11 @@ def test_without_an_rng_it_acts_by_its_mean_and_keeps_the_exploration_matrix() -
 
 
 def test_a_restored_learner_explores_and_learns_identically() -> None:
-    first = GsdeSac(config(), SIZES)
+    first = learner_of()
     vector = np.ones((1, 3), np.float32)
     first.act(vector, np.random.default_rng(0))
     first.update([batch()])
-    second = GsdeSac(config(), SIZES, seed=0)
+    second = learner_of(seed=0)
     second.load_state_dict(deepcopy(first.state_dict()))
     for learner in (first, second):
         learner.update([batch()])
@@ -140,12 +144,12 @@ def test_a_restored_learner_explores_and_learns_identically() -> None:
 
 
 def test_an_update_moves_the_deviations() -> None:
-    learner = GsdeSac(config(gsde_log_std_init=-1.5), SIZES)
+    learner = learner_of(log_std_init=-1.5)
     learner.update([batch()])
     assert not torch.equal(learner.actor.log_std_PA, torch.full((16, 2), -1.5))
 
 
-@pytest.mark.parametrize("options", [{"gsde": 0}, {"fixed_std": 0.1}, {"actor_ema": 0.9}])
+@pytest.mark.parametrize("options", [{"fixed_std": 0.1}, {"actor_ema": 0.9}])
 def test_incompatible_options_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(HandoffError, match="gsde"):
-        GsdeSac(config(**options), SIZES)
+        GsdeSac(config(**options), GsdeConfig(), SIZES)

@@ -170,9 +170,14 @@ def test_numbers_of_updates_and_minibatches_are_as_configured(num_envs: int) -> 
 
 def test_the_first_actions_are_uniform_with_random_steps() -> None:
     replay, demos = buffers()
-    config = OnlineConfig(batch_size=4, training_starts=10_000, random_steps=40)
+    config = OnlineConfig(batch_size=4, training_starts=10_000)
     learn_online(
-        Still(), MinibatchSampler(config, replay, demos), collector(PointMaze(4)), config, 60
+        Still(),
+        MinibatchSampler(config, replay, demos),
+        collector(PointMaze(4)),
+        config,
+        60,
+        random_steps=40,
     )
     action = replay.transitions(np.arange(60)).action_BA
     assert (action[:40] != 0).all()
@@ -185,9 +190,7 @@ def small_run() -> tuple[Sac, MinibatchSampler, PointMaze, Person, OnlineConfig]
     """A run of a few units in two environments, with a person."""
     sizes = MlpSizes(hidden=(8,))
     learner = Sac(SacConfig(critic=sizes, actor=sizes), Sizes(observation=2, action=2), seed=3)
-    config = OnlineConfig(
-        batch_size=8, updates_per_step=0.3, minibatches=2, training_starts=10, random_steps=6
-    )
+    config = OnlineConfig(batch_size=8, updates_per_step=0.3, minibatches=2, training_starts=10)
     maze = PointMaze(2, seed=5)
     return (
         learner,

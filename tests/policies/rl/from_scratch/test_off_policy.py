@@ -14,48 +14,60 @@ import pytest
 import torch
 
 from policies.load import load_module, load_policy
+from policies.rl.from_scratch.config import (
+    FastTd3Algorithm,
+    FromScratchConfig,
+    PqlAlgorithm,
+)
+from policies.rl.from_scratch.replay_files import REPLAY_FOLDER
+from policies.rl.from_scratch.run import CURVE, STATE
+from policies.rl.from_scratch.train import train_from_scratch
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.fast_td3 import FastTd3
 from policies.rl.off_policy.fast_td3_config import (
     FastTd3Config,
     PerEnvNoiseConfig,
-    RlFromScratchConfig,
-    fast_td3,
-    pql,
 )
-from policies.rl.off_policy.train import CURVE, REPLAY_FOLDER, STATE, train_from_scratch
+from robots.config import validate
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 from tests.policies.kill import run_until_killed
 from tests.policies.rl.walking import Walking
 
 LAYERS = MlpSizes(hidden=(16,), activation="relu", layer_norm=False)
-SMALL = RlFromScratchConfig(
-    learner=FastTd3Config(
-        critic=LAYERS,
-        actor=LAYERS,
-        atoms=21,
-        low=-8.0,
-        high=0.0,
-        noise=PerEnvNoiseConfig(low=0.1, high=0.8),
+SMALL = FromScratchConfig(
+    algorithm=FastTd3Algorithm(
+        learner=FastTd3Config(
+            critic=LAYERS,
+            actor=LAYERS,
+            atoms=21,
+            low=-8.0,
+            high=0.0,
+            noise=PerEnvNoiseConfig(low=0.1, high=0.8),
+        ),
+        collections=40,
+        batch_size=16,
+        # For three environments: fewer than the steps made, so that the oldest are overwritten.
+        capacity=25,
+        discount=0.9,
+        n_step=2,
+        critic_per_collection=1.5,
+        learning_starts=3,
+        random_collections=2,
+        save_every=5,
     ),
     fields=("place",),
-    collections=40,
-    batch_size=16,
-    # For three environments: fewer than the steps made, so that the oldest are overwritten.
-    capacity=25,
-    discount=0.9,
-    n_step=2,
-    critic_per_collection=1.5,
-    learning_starts=3,
-    random_collections=2,
-    save_every=5,
     first_seed=0,
 )
 
 
+def with_options(**options: Any) -> FromScratchConfig:
+    """`SMALL` with other options of its algorithm."""
+    return replace(SMALL, algorithm=replace(SMALL.algorithm, **options))
+
+
 def learned(
-    config: RlFromScratchConfig, saves: bool, out: Path, progress: Progress
+    config: FromScratchConfig, saves: bool, out: Path, progress: Progress
 ) -> dict[str, Any]:
     return train_from_scratch(config, "walking", partial(Walking, 3, saves), out, progress)
 
@@ -163,7 +175,7 @@ def test_environments_that_cannot_be_saved_resume_with_new_episodes(tmp_path: Pa
 
 def test_other_options_start_a_new_run(tmp_path: Path) -> None:
     run_until_killed(2, learned, SMALL, True, tmp_path)
-    other = replace(SMALL, collections=15)
+    other = with_options(collections=15)
     learned(other, True, tmp_path, quiet)
     assert [entry["collections"] for entry in curve(tmp_path)] == [5, 10, 15]
 
@@ -199,14 +211,14 @@ def test_weights_that_are_not_finite_stop_it_with_a_reason(
 
 def test_it_learns_to_walk_to_the_middle(tmp_path: Path) -> None:
     """From starts on both sides, whatever their distance; random actions solve far fewer."""
-    config = replace(
-        SMALL,
+    assert isinstance(SMALL.algorithm, FastTd3Algorithm)
+    config = with_options(
         collections=400,
         capacity=400,
         batch_size=64,
         save_every=100,
         learner=replace(
-            SMALL.learner, learning_rate=3e-3, actor_learning_rate=3e-3, weight_decay=0.0
+            SMALL.algorithm.learner, learning_rate=3e-3, actor_learning_rate=3e-3, weight_decay=0.0
         ),
     )
     learned(config, True, tmp_path, quiet)
@@ -220,9 +232,9 @@ def test_it_learns_to_walk_to_the_middle(tmp_path: Path) -> None:
 
 
 def test_released_options_of_both_methods() -> None:
-    fast, parallel = fast_td3(), pql()
+    fast, parallel = FastTd3Algorithm(), PqlAlgorithm()
     assert (fast.critic_per_collection, fast.learner.critic_per_policy) == (2.0, 2.0)
     assert (parallel.critic_per_collection, parallel.learner.critic_per_policy) == (8.0, 2.0)
     assert (fast.learner.noise.spread, parallel.learner.noise.spread) == ("uniform", "linear")
-    with pytest.raises(HandoffError, match="expected at least 1 for"):
-        replace(fast, batch_size=0)
+    with pytest.raises(HandoffError, match=r"'algorithm.batch_size' is 0"):
+        validate(FromScratchConfig, {"algorithm": {"kind": "fast_td3", "batch_size": 0}})

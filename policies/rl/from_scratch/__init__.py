@@ -1,0 +1,12 @@
+"""Trains policies of state-based tasks by RL from scratch, in vectorised environments.
+
+- `config`: the algorithms and their options; imports no torch.
+- `train`: the entry point, and what all runs share on disk.
+- `off_policy`: runs from a replay buffer: SAC, RLPD, FastTD3 and PQL.
+- `learners`: learners of these runs and their export.
+- `replay_files`: the steps of a replay buffer in files.
+- `demonstrations`: recorded episodes as steps of a replay buffer.
+- `on_policy`: runs on the policy's own rollouts: PPO and PPO-Lagrangian.
+- `actor_critic`: Gaussian actor and critics on observation vectors.
+- `rollout_env`: the environments as on-policy collection sees them.
+"""

@@ -1,0 +1,249 @@
+"""Options of RL from scratch. Imports no torch.
+
+Every default names its source: [C] is the released code of the method, [P] its paper, [Q] PQL
+(arXiv 2307.12983). Those of FastTD3 and PQL are for thousands of environments on a GPU;
+`configs/reach_fast_td3.yaml` has sizes for a laptop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field
+
+from policies.rl.collection.reward_shaping import RewardShaping
+from policies.rl.networks.config import MlpSizes
+from policies.rl.off_policy.config import GaussianExplorationConfig, GsdeConfig, SacOptions
+from policies.rl.off_policy.fast_td3_config import FastTd3Config, PqlConfig
+from robots.config import config
+from robots.seed_ranges import TRAINING
+
+PLAIN_LAYERS = MlpSizes(activation="relu", layer_norm=False)
+"""Two hidden layers of 256 units with ReLU."""
+
+ExplorationConfig = Annotated[GaussianExplorationConfig | GsdeConfig, Discriminator("kind")]
+"""Exploration of SAC, discriminated by `kind`."""
+
+
+@config
+class ReplayOptions:
+    """Options of learning from a replay buffer."""
+
+    collections: Annotated[int, Field(ge=1)] = 150_000
+    """Number of collections; one collection is one step of every environment."""
+    batch_size: Annotated[int, Field(ge=1)] = 256
+    """Transitions per minibatch."""
+    capacity: Annotated[int, Field(ge=1)] = 51_200
+    """Replay capacity per environment [steps]; 51,200 in FastTD3 [C], 5,000,000 steps in total in
+    PQL [Q]."""
+    discount: Annotated[float, Field(ge=0.0, le=1.0)] = 0.99
+    """Discount per control period."""
+    n_step: Annotated[int, Field(ge=1)] = 1
+    """Steps of the n-step return, fewer where an episode ends."""
+    learning_starts: Annotated[int, Field(ge=0)] = 10
+    """Collections before the first update."""
+    random_collections: Annotated[int, Field(ge=0)] = 0
+    """Collections at the start with uniform random actions."""
+    save_every: Annotated[int, Field(ge=1)] = 250
+    """Collections between two checkpoints."""
+
+
+@config
+class FastTd3Algorithm(ReplayOptions):
+    """FastTD3 (arXiv 2505.22642): TD3 with distributional critics; the defaults are those of the
+    released code for HumanoidBench."""
+
+    kind: Literal["fast_td3"] = "fast_td3"
+    learner: FastTd3Config = field(default_factory=FastTd3Config)
+    """Networks and updates."""
+    batch_size: Annotated[int, Field(ge=1)] = 32_768
+    """Transitions per critic update."""
+    critic_per_collection: Annotated[float, Field(gt=0.0)] = 2.0
+    """Critic updates per collection, 1 / beta_a:v. Fractions accumulate exactly."""
+
+
+@config
+class PqlAlgorithm(ReplayOptions):
+    """PQL (arXiv 2307.12983) with its distributional critics, as options of FastTD3.
+
+    Two choices remain those of FastTD3. The target is the whole distribution of one critic; PQL's
+    code takes the minimum of the probabilities per atom, which sum to less than 1. Activations are
+    ReLU, not ELU.
+    """
+
+    kind: Literal["pql"] = "pql"
+    learner: PqlConfig = field(default_factory=PqlConfig)
+    """Networks and updates."""
+    batch_size: Annotated[int, Field(ge=1)] = 8192
+    """Transitions per critic update."""
+    n_step: Annotated[int, Field(ge=1)] = 3
+    """Steps of the n-step return, fewer where an episode ends."""
+    critic_per_collection: Annotated[float, Field(gt=0.0)] = 8.0
+    """Critic updates per collection, 1 / beta_a:v. Fractions accumulate exactly."""
+    learning_starts: Annotated[int, Field(ge=0)] = 32
+    """Collections before the first update."""
+    random_collections: Annotated[int, Field(ge=0)] = 32
+    """Collections at the start with uniform random actions."""
+
+
+@config
+class SacLearnerConfig(SacOptions):
+    """Networks and updates of SAC as in the paper (Haarnoja et al. 2018): the lower of two critics,
+    and the entropy of the next action in the Bellman target."""
+
+    critic: MlpSizes = PLAIN_LAYERS
+    """Layers of a critic [P]."""
+    actor: MlpSizes = PLAIN_LAYERS
+    """Layers of the actor [P]."""
+    actor_value: Literal["mean", "min"] = "min"
+    """Aggregate of the critics that the actor maximises: `min` (SAC [P]) or `mean` (RLPD)."""
+    backup_entropy: bool = True
+    """Whether the Bellman target includes the entropy of the next action [P]."""
+    init_temperature: Annotated[float, Field(gt=0.0)] = 1.0
+    """Initial temperature."""
+
+
+@config
+class SacAlgorithm(ReplayOptions):
+    """Soft actor-critic (SAC), with independent noise or gSDE."""
+
+    kind: Literal["sac"] = "sac"
+    learner: SacLearnerConfig = field(default_factory=SacLearnerConfig)
+    """Networks and updates."""
+    exploration: ExplorationConfig = field(default_factory=GaussianExplorationConfig)
+    """Noise of the actions in training."""
+    updates_per_collection: Annotated[float, Field(gt=0.0)] = 1.0
+    """Updates per collection, each of one critic and one actor step. Fractions accumulate
+    exactly."""
+
+
+@config
+class RlpdLearnerConfig(SacOptions):
+    """Networks and updates of RLPD (Ball et al., arXiv 2302.02948): ten critics with LayerNorm, of
+    which a random pair bounds the target."""
+
+    critic: MlpSizes = MlpSizes(activation="relu")
+    """Layers of a critic [C]."""
+    actor: MlpSizes = PLAIN_LAYERS
+    """Layers of the actor [C]."""
+    critics: Annotated[int, Field(ge=1)] = 10
+    """Critics in the ensemble [C]."""
+    subset: Annotated[int, Field(ge=1)] | None = 2
+    """Critics over which the Bellman target takes the minimum, sampled per minibatch [C]; None
+    takes all."""
+    init_temperature: Annotated[float, Field(gt=0.0)] = 1.0
+    """Initial temperature [C]."""
+
+
+@config
+class RlpdAlgorithm(ReplayOptions):
+    """RLPD: SAC whose minibatches contain demonstrations in a fixed share."""
+
+    kind: Literal["rlpd"] = "rlpd"
+    learner: RlpdLearnerConfig = field(default_factory=RlpdLearnerConfig)
+    """Networks and updates."""
+    exploration: ExplorationConfig = field(default_factory=GaussianExplorationConfig)
+    """Noise of the actions in training."""
+    demo_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    """Share of each minibatch from the demonstrations [C]."""
+    updates_per_collection: Annotated[float, Field(gt=0.0)] = 1.0
+    """Updates per collection. Fractions accumulate exactly."""
+    minibatches: Annotated[int, Field(ge=1)] = 20
+    """Critic steps per update, followed by one actor step on the last minibatch [C]."""
+
+
+@config
+class PpoOptions:
+    """Options of PPO on rollouts of a Gaussian policy; the defaults are those of rsl_rl, with the
+    rollouts of few environments."""
+
+    rollouts: Annotated[int, Field(ge=1)] = 500
+    """Number of rollouts, each followed by an update."""
+    rollout_steps: Annotated[int, Field(ge=1)] = 32
+    """Steps of every environment per rollout."""
+    actor: MlpSizes = field(default_factory=lambda: MlpSizes(hidden=(128, 128), layer_norm=False))
+    """Layers of the mean, whose output passes through tanh."""
+    critic: MlpSizes = field(default_factory=lambda: MlpSizes(hidden=(128, 128), layer_norm=False))
+    """Layers of a critic; values and cost values have separate networks."""
+    init_std: Annotated[float, Field(gt=0.0)] = 0.5
+    """Initial standard deviation of every action entry [action units]; it is learned."""
+    discount: Annotated[float, Field(ge=0.0, le=1.0)] = 0.99
+    """Discount per control period."""
+    gae_lambda: Annotated[float, Field(ge=0.0, le=1.0)] = 0.95
+    """Lambda of generalised advantage estimation."""
+    clip: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
+    """Clip range of the ratio below and above 1."""
+    value_clip: Annotated[float, Field(gt=0.0)] | None = None
+    """Clip range of a value around its value in the rollout; None does not clip."""
+    epochs: Annotated[int, Field(ge=1)] = 5
+    """Passes over a rollout."""
+    batch_size: Annotated[int, Field(ge=1)] = 512
+    """Steps per minibatch."""
+    actor_learning_rate: Annotated[float, Field(gt=0.0)] = 3e-4
+    """Learning rate of the actor (Adam); the first one where it adapts."""
+    critic_learning_rate: Annotated[float, Field(gt=0.0)] = 1e-3
+    """Learning rate of the critics (Adam)."""
+    adaptive_kl_target: Annotated[float, Field(gt=0.0)] | None = 0.01
+    """KL divergence that the actor's learning rate is adapted to (rsl_rl); None keeps the rate."""
+    target_kl: Annotated[float, Field(gt=0.0)] | None = None
+    """KL divergence above which no further epoch runs; None runs all epochs."""
+    max_grad_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
+    """Norm to which the gradients of actor and critics are clipped separately; None does not
+    clip."""
+    save_every: Annotated[int, Field(ge=1)] = 10
+    """Rollouts between two checkpoints."""
+
+
+@config
+class PpoAlgorithm(PpoOptions):
+    """PPO (Schulman et al., arXiv 1707.06347)."""
+
+    kind: Literal["ppo"] = "ppo"
+
+
+@config
+class PpoLagrangianAlgorithm(PpoOptions):
+    """PPO-Lagrangian (Ray et al. 2019): PPO under a limit on the mean cost of an episode, which a
+    Lagrange multiplier keeps."""
+
+    kind: Literal["ppo_lagrangian"] = "ppo_lagrangian"
+    cost_limit: Annotated[float, Field(ge=0.0)] = 10.0
+    """Limit on the mean cost of an episode, in the unit of the environments' cost; N s for contact
+    costs."""
+    cost_rate: Annotated[float, Field(gt=0.0)] = 0.035
+    """Integral gain of the multiplier, per unit of cost beyond the limit and rollout."""
+    cost_gain: Annotated[float, Field(ge=0.0)] = 0.1
+    """Proportional gain of the multiplier, per unit of cost beyond the limit; damps its
+    oscillation (Stooke et al., arXiv 2007.03964)."""
+
+
+FromScratchAlgorithm = Annotated[
+    SacAlgorithm
+    | RlpdAlgorithm
+    | FastTd3Algorithm
+    | PqlAlgorithm
+    | PpoAlgorithm
+    | PpoLagrangianAlgorithm,
+    Discriminator("kind"),
+]
+"""Algorithms of RL from scratch, discriminated by `kind`."""
+
+
+@config
+class FromScratchConfig:
+    """RL from scratch on a task with state observations."""
+
+    algorithm: FromScratchAlgorithm = field(default_factory=FastTd3Algorithm)
+    """The algorithm and its options."""
+    fields: tuple[str, ...] = ()
+    """Observation fields of the policy, in this order; empty takes all except images."""
+    reward: RewardShaping = field(default_factory=RewardShaping)
+    """Reward shaping. If a task rewards every step and success ends the episode, set its `step`
+    penalty; see there."""
+    first_seed: int = TRAINING.start
+    """Seed of the first initial state; the seeds of evaluation protocols lie below it."""
+    seed: int = 0
+    """Seed of weights, exploration and minibatches."""
+    threads: Annotated[int, Field(ge=1)] = 1
+    """CPU threads of torch."""

@@ -1,0 +1,179 @@
+"""Trains a policy from a replay buffer: SAC, RLPD, FastTD3 and PQL.
+
+Environments and learner alternate (`policies.rl.off_policy.online`), so the ratio of updates to
+steps is exact; PQL's three processes maintain it by waiting. The complete state is saved every few
+collections: weights, optimisers, statistics, exploration noise, environments, and the new steps of
+the replay in a separate file. A killed run resumes bit-identically, or with new episodes if the
+environments cannot be saved.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from policies.rl.collection.state_env import StateEnv
+from policies.rl.from_scratch.config import FastTd3Algorithm, PqlAlgorithm, RlpdAlgorithm
+from policies.rl.from_scratch.learners import ReplayAlgorithm, exported_actor, make_learner
+from policies.rl.from_scratch.replay_files import REPLAY_FOLDER, ReplayFiles
+from policies.rl.from_scratch.run import SavedActor, ScratchRun, checked_figures, episode_figures
+from policies.rl.off_policy.config import OnlineConfig
+from policies.rl.off_policy.online import Learner, MinibatchSampler, OnlineProgress, learn_online
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
+from policies.rl.replay.transitions import Sizes
+from robots.interfaces import Progress
+from robots.wire.steps import Steps
+
+
+class ReplayRun:
+    """State of one run.
+
+    Args:
+        algorithm: the algorithm with its options.
+        run: environments, curve and folder of the run.
+        demos: episodes of demonstrations; needed by RLPD alone.
+    """
+
+    def __init__(
+        self, algorithm: ReplayAlgorithm, run: ScratchRun, demos: Sequence[Steps] = ()
+    ) -> None:
+        self.run = run
+        self._algorithm = algorithm
+        env, seed = run.env, run.config.seed
+        n, size = env.num_envs, env.env.action_spec.size
+        sizes = Sizes(observation=env.entries, action=size)
+        self.learner = make_learner(algorithm, sizes, n, seed)
+        replay_config = ReplayConfig(
+            capacity=algorithm.capacity * n, discount=algorithm.discount, n_step=algorithm.n_step
+        )
+        self._replay = Replay(replay_config, env.entries, size)
+        self._online = _online(algorithm, n)
+        self._batches = MinibatchSampler(
+            self._online, self._replay, _demo_replay(algorithm, demos, env)
+        )
+        self.done = OnlineProgress()
+        self._replay_files = ReplayFiles(run.out / REPLAY_FOLDER)
+
+    def resume(self) -> None:
+        """Restores the state of a killed run with the same configuration, or starts a new one."""
+        state = self.run.resumable.resume()
+        if state is None:
+            shutil.rmtree(self.run.out / REPLAY_FOLDER, ignore_errors=True)
+            self.run.env.begin()
+            return
+        self.learner.load_state_dict(state["learner"])
+        self._replay_files.load(self._replay, state["parts"])
+        self.run.load_state_dict(state)
+        self.done = OnlineProgress(*state["done"])
+
+    def learn(self, progress: Progress) -> None:
+        """Runs the remaining collections."""
+        n, algorithm = self.run.env.num_envs, self._algorithm
+
+        def watch(done: OnlineProgress, metrics: dict[str, Any]) -> None:
+            self.done = done
+            collections = done.steps // n
+            if collections % algorithm.save_every == 0 or collections == algorithm.collections:
+                entry = self._entry(collections, metrics)
+                self.run.resumable.entries.append(entry)
+                self._save()
+                note = f"success {entry['success']:.2f}, return {entry['return']:.2f}"
+                progress(collections, algorithm.collections, note)
+
+        learn_online(
+            self.learner,
+            self._batches,
+            self._collect,
+            self._online,
+            algorithm.collections * n,
+            self.run.config.seed,
+            watch,
+            self.done,
+            random_steps=algorithm.random_collections * n,
+        )
+
+    def actor(self) -> SavedActor:
+        """The deterministic policy."""
+        return SavedActor(*exported_actor(self.learner), version=self.learner.updates)
+
+    def counts(self) -> dict[str, int]:
+        """Number of collections, steps of all environments, updates, and updates of the actor."""
+        return {
+            "collections": self._algorithm.collections,
+            "steps": self.done.steps,
+            "updates": self.done.updates,
+            "policy_updates": self.learner.policy_updates,
+        }
+
+    def finish(self) -> None:
+        """Removes the files that only a resumed run needs."""
+        self.run.resumable.finish()
+        shutil.rmtree(self.run.out / REPLAY_FOLDER, ignore_errors=True)
+
+    def _collect(self, actor: Learner, rng: np.random.Generator) -> Steps:
+        env, learner = self.run.env, self.learner
+        obs_NO = env.observation
+        learner.observe(obs_NO, env.step_index == 0, rng)
+        return env.step(actor.act(obs_NO, rng))
+
+    def _entry(self, collections: int, metrics: dict[str, Any]) -> dict[str, float]:
+        hint = "Are learning rates small enough?"
+        if isinstance(self._algorithm, FastTd3Algorithm | PqlAlgorithm):
+            low, high = self._algorithm.learner.low, self._algorithm.learner.high
+            hint = (
+                f"Are returns within {low} to {high} (low, high), and learning rates small enough?"
+            )
+        figures = checked_figures(metrics, f"{collections} collections", hint)
+        return {
+            "collections": collections,
+            "steps": self.done.steps,
+            "updates": self.done.updates,
+            "cpu_seconds": round(self.run.resumable.cpu_seconds(), 1),
+            **episode_figures(self.run.env),
+            **figures,
+        }
+
+    def _save(self) -> None:
+        parts = self._replay_files.save(self._replay)
+        state = {
+            "learner": self.learner.state_dict(),
+            "parts": parts,
+            "done": list(self.done),
+            **self.run.state_dict(),
+        }
+        self.run.resumable.save(state)
+        self._replay_files.remove_others(parts)
+
+
+def _online(algorithm: ReplayAlgorithm, num_envs: int) -> OnlineConfig:
+    """Ratio of updates to steps, per step of one environment."""
+    distributional = isinstance(algorithm, FastTd3Algorithm | PqlAlgorithm)
+    per_collection = (
+        algorithm.critic_per_collection if distributional else algorithm.updates_per_collection
+    )
+    with_demos = isinstance(algorithm, RlpdAlgorithm)
+    return OnlineConfig(
+        batch_size=algorithm.batch_size,
+        demo_share=algorithm.demo_share if with_demos else 0.0,
+        minibatches=algorithm.minibatches if with_demos else 1,
+        updates_per_step=per_collection / num_envs,
+        training_starts=algorithm.learning_starts * num_envs,
+    )
+
+
+def _demo_replay(
+    algorithm: ReplayAlgorithm, demos: Sequence[Steps], env: StateEnv
+) -> Replay | None:
+    if not demos:
+        return None
+    rows = sum(steps.rows for steps in demos)
+    config = ReplayConfig(capacity=rows, discount=algorithm.discount, n_step=algorithm.n_step)
+    replay = Replay(config, env.entries, env.env.action_spec.size)
+    for steps in demos:
+        replay.append(steps)
+    return replay

@@ -1,0 +1,118 @@
+"""Holds what all runs of RL from scratch share: environments, curve, checkpoints and the saved
+policy."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from policies.card import PolicyCard
+from policies.families.rl_actor import save_actor
+from policies.policy_config import LearnedActorConfig
+from policies.rl.collection.seeds import CountedSeeds
+from policies.rl.collection.state_env import StateEnv
+from policies.rl.from_scratch.config import FromScratchConfig
+from policies.training.resumable_run import ResumableRun
+from robots.config import to_plain
+from robots.errors import HandoffError
+from robots.interfaces import VecEnv
+from robots.spec import FieldSpec
+from robots.wire.learner import ActorCard, Parameters
+
+STATE = "reinforce.pt"
+CURVE = "reinforce.jsonl"
+
+
+class SavedActor(NamedTuple):
+    """The policy of a run."""
+
+    card: ActorCard
+    arrays: dict[str, np.ndarray]
+    version: int
+    """Number of updates."""
+
+
+class ScratchRun:
+    """Environments and curve of one run.
+
+    Args:
+        config: options of the training.
+        env: environments without auto-reset, with actions in [-1, 1].
+        out: folder of the run.
+        demos: number of demonstrated steps, part of the run's identity.
+    """
+
+    def __init__(self, config: FromScratchConfig, env: VecEnv, out: Path, demos: int = 0) -> None:
+        self.config = config
+        self.out = out
+        self._seeds = CountedSeeds(config.first_seed)
+        self.env = StateEnv(env, config.fields, self._seeds, config.reward)
+        identity = {"config": to_plain(config), "env": env.num_envs, "fields": self.env.fields}
+        if demos:
+            identity["demos"] = demos
+        self.resumable = ResumableRun(out, json.dumps(identity), state=STATE, curve=CURVE)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the environments and their seeds."""
+        return {"seeds": self._seeds.used, "env": self.env.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores a `state_dict`."""
+        self._seeds.used = state["seeds"]
+        self.env.load_state_dict(state["env"])
+
+    def save_policy(self, actor: SavedActor, task: str, robot: str) -> None:
+        """Writes the deterministic policy to the folder of the run.
+
+        Args:
+            actor: the policy.
+            task: name of the task.
+            robot: name of the robot; empty if it is not one of Handoff's.
+        """
+        env = self.env.env
+        spec = env.action_spec
+        card = PolicyCard(
+            task=task,
+            rate_hz=env.rate_hz,
+            observation=self.env.observation_spec,
+            action=FieldSpec(
+                shape=(spec.size,),
+                unit=spec.unit,
+                about=f"{spec.interface}: {', '.join(spec.names)}",
+            ),
+            model=LearnedActorConfig(observation_fields=self.env.fields, card=actor.card),
+            robot=robot,
+        )
+        save_actor(self.out, card, Parameters(actor.version, actor.card, actor.arrays))
+
+
+def episode_figures(env: StateEnv) -> dict[str, float]:
+    """Episodes so far, and success, return and, where the environments have one, cost of the
+    newest."""
+    statistics = env.statistics
+    # Summed in order; NumPy's mean rounds differently.
+    returns = [episode.total_reward for episode in statistics.newest()]
+    figures = {
+        "episodes": statistics.episodes,
+        "success": statistics.success_rate(),
+        "return": sum(returns) / max(1, len(returns)),
+    }
+    return figures if env.cost_N is None else {**figures, "cost": statistics.mean_cost()}
+
+
+def checked_figures(metrics: Mapping[str, Any], when: str, hint: str) -> dict[str, float]:
+    """The metrics as numbers.
+
+    Raises:
+        HandoffError: some are not finite.
+    """
+    figures = {name: float(value) for name, value in metrics.items()}
+    not_finite = [name for name, value in figures.items() if not math.isfinite(value)]
+    if not_finite:
+        raise HandoffError(f"reinforce: {not_finite} not finite after {when}. {hint}")
+    return figures

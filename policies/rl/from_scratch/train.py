@@ -1,0 +1,136 @@
+"""Trains a policy of a state-based task by RL from scratch in vectorised environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from policies.rl.from_scratch.config import (
+    FromScratchConfig,
+    PpoAlgorithm,
+    PpoLagrangianAlgorithm,
+    RlpdAlgorithm,
+)
+from robots.errors import HandoffError
+from robots.interfaces import Progress, VecEnv
+
+if TYPE_CHECKING:
+    from policies.rl.from_scratch.off_policy import ReplayRun
+    from policies.rl.from_scratch.on_policy import RolloutRun
+    from robots.wire.steps import Steps
+
+PICTURE = "reinforce.png"
+RESULTS = ("episodes", "success", "return", "cost", "multiplier")
+"""Entries of the last point of the learning curve that are metrics, where it has them."""
+
+
+def train_from_scratch(
+    config: FromScratchConfig,
+    task: str,
+    make_env: Callable[[], VecEnv],
+    out: Path,
+    progress: Progress,
+    robot: str = "",
+    demos: Path | None = None,
+) -> dict[str, Any]:
+    """Trains a policy and writes it, without exploration noise, to `out`, with its learning curve
+    (`reinforce.jsonl`, `reinforce.png`).
+
+    Args:
+        config: algorithm and options of the training.
+        task: name of the task, for the policy card.
+        make_env: makes a vectorised environment without auto-reset and with actions in [-1, 1]; it
+            is closed at the end.
+        out: output folder; a killed run in it is resumed.
+        progress: called at every checkpoint.
+        robot: name of the robot; empty if it is not one of Handoff's robots.
+        demos: store of demonstrations, read by RLPD.
+
+    Returns:
+        Metrics: steps (of all environments), updates, episodes, success, return and, where the
+        environments have one, cost (of the last episodes), cpu_seconds, and counts that depend on
+        the algorithm.
+
+    Raises:
+        HandoffError: observation fields or actions are unsuitable, demonstrations are missing or
+            not read, a cost is limited that the environments do not report, or values are not
+            finite.
+    """
+    from policies.training.loop import torch_threads
+
+    check_demonstrations(config, given=demos is not None)
+    with torch_threads(config.threads):
+        training = _make_run(config, make_env(), out, demos)
+        try:
+            training.resume()
+            with training.run.resumable.timed():
+                training.learn(progress)
+        finally:
+            training.run.env.env.close()
+    training.run.save_policy(training.actor(), task, robot)
+    entries = training.run.resumable.entries
+    _draw(entries, out / PICTURE)
+    training.finish()
+    final = {name: entries[-1][name] for name in RESULTS if name in entries[-1]}
+    cpu_seconds = round(training.run.resumable.cpu_seconds(), 1)
+    return {**training.counts(), **final, "cpu_seconds": cpu_seconds}
+
+
+def check_demonstrations(config: FromScratchConfig, *, given: bool) -> None:
+    """Checks that demonstrations are given to an algorithm that reads them, and to no other.
+
+    Raises:
+        HandoffError: they are missing, or would be ignored.
+    """
+    kind, reads = config.algorithm.kind, isinstance(config.algorithm, RlpdAlgorithm)
+    if reads and not given:
+        raise HandoffError(
+            "reinforce: the algorithm rlpd needs demonstrations. Connect its input demos, or use sac."
+        )
+    if given and not reads:
+        raise HandoffError(
+            f"reinforce: the algorithm {kind} reads no demonstrations, but its input demos is connected. Use rlpd, "
+            "or remove the input."
+        )
+
+
+def _make_run(
+    config: FromScratchConfig, env: VecEnv, out: Path, demos: Path | None
+) -> ReplayRun | RolloutRun:
+    from policies.rl.from_scratch.run import ScratchRun
+
+    steps: list[Steps] = []
+    try:
+        if demos is not None:
+            steps = _demonstrations(config, env, demos)
+        run = ScratchRun(config, env, out, sum(one.rows for one in steps))
+        algorithm = config.algorithm
+        if isinstance(algorithm, PpoAlgorithm | PpoLagrangianAlgorithm):
+            from policies.rl.from_scratch.on_policy import RolloutRun
+
+            return RolloutRun(algorithm, run)
+        from policies.rl.from_scratch.off_policy import ReplayRun
+
+        return ReplayRun(algorithm, run, steps)
+    except BaseException:
+        env.close()
+        raise
+
+
+def _demonstrations(config: FromScratchConfig, env: VecEnv, path: Path) -> list[Steps]:
+    from policies.rl.collection.state_env import vector_fields
+    from policies.rl.from_scratch.demonstrations import demonstration_steps
+
+    fields = vector_fields(env.observation_spec, config.fields)
+    specs = {name: env.observation_spec[name] for name in fields}
+    return list(demonstration_steps(path, specs, env.action_spec, config.reward))
+
+
+def _draw(entries: list[dict[str, float]], file: Path) -> None:
+    from policies.training.plots import draw_entries
+
+    panels = {"success": "success, last 100 episodes", "return": "return, last 100 episodes"}
+    if "cost" in entries[-1]:
+        panels["cost"] = "cost, last 100 episodes"
+    draw_entries(entries, file, ("steps", "steps in all environments"), panels)
