@@ -93,5 +93,5 @@ class StateActorCritic:
     def exported(self) -> tuple[ActorCard, dict[str, np.ndarray]]:
         """Card and arrays of the mean. Sampling from it in NumPy adds noise before tanh, with the
         geometric mean of the standard deviations."""
-        log_std = max(float(self.actor.log_std.mean()), math.log(MIN_STD))
+        log_std = max(float(self.actor.log_std.detach().mean()), math.log(MIN_STD))
         return network_actor(self.features, self.mean.network, self.sizes, log_std)
