@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -64,12 +64,15 @@ class DemonstrateConfig:
 
 @config
 class RolloutConfig:
-    """Successful episodes of a trained policy, as training data (RLDG, arXiv 2412.09858)."""
+    """Episodes of a trained policy: successful ones as training data (RLDG, arXiv 2412.09858), or
+    all as golden examples of an export."""
 
     env: HilEnvConfig = field(default_factory=HilEnvConfig)
     """Task, observations and actions of the environment."""
     episodes: Count = 100
-    """Number of successful episodes to record."""
+    """Number of episodes to record."""
+    keep: Literal["successes", "all"] = "successes"
+    """Recorded episodes."""
     least_success: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
     """Success rate below which the stage stops with an error."""
     first_seed: int = ROLLOUTS.start

@@ -1,5 +1,5 @@
-"""Stage `rollouts`: records successful episodes of a trained policy, as training data of another
-one (RLDG, arXiv 2412.09858)."""
+"""Stage `rollouts`: records episodes of a trained policy, as training data of another one (RLDG,
+arXiv 2412.09858), or as golden examples of its export."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(
     *,
     policy: Policy,
 ) -> Output[Episodes]:
-    """Writes `out/store.zarr` with successful episodes of `policy`; resumes an
+    """Writes `out/store.zarr` with episodes of `policy`, the successful ones or all; resumes an
     interrupted attempt.
 
     Raises:
@@ -63,29 +63,32 @@ def run(
             or find_task(env_config.task, env_config.rate_hz, env_config.robot).max_steps
         )
         digest = read_manifest(policy)["digest"]
-        attempts = store.metadata(store.num_episodes - 1)["attempts"] if store.num_episodes else 0
+        last = store.metadata(store.num_episodes - 1) if store.num_episodes else {}
+        attempts, successes = last.get("attempts", 0), last.get("successes", 0)
         while store.num_episodes < config.episodes:
-            rate = store.num_episodes / max(1, attempts)
+            rate = successes / max(1, attempts)
             if attempts >= MIN_ATTEMPTS and rate < config.least_success:
                 raise HandoffError(
-                    f"rollouts: the policy succeeded in {store.num_episodes} of {attempts} episodes, least_success is "
-                    f"{config.least_success}. Train it longer (--steps)."
+                    f"rollouts: the policy succeeded in {successes} of {attempts} episodes, least_success is "
+                    f"{config.least_success}. Train it longer."
                 )
             seeds = range(config.first_seed + attempts, config.first_seed + attempts + BATCH)
             episodes = rollout(agent_for(env), env, seeds, limit, ScoreRule(), record=True)
             attempts += BATCH
             solved = [episode for episode in episodes if episode.success]
+            successes += len(solved)
+            kept = solved if config.keep == "successes" else episodes
             with store.writer() as writer:
-                for episode in solved[: config.episodes - store.num_episodes]:
+                for episode in kept[: config.episodes - store.num_episodes]:
                     metadata = {
                         "seed": episode.seed,
-                        "success": True,
+                        "success": episode.success,
                         "source": "rollout",
                         "policy": digest,
+                        "attempts": attempts,
+                        "successes": successes,
                     }
-                    writer.append(
-                        {"policy": episode.trajectory or {}}, {**metadata, "attempts": attempts}
-                    )
+                    writer.append({"policy": episode.trajectory or {}}, metadata)
             progress(store.num_episodes, config.episodes, f"{len(solved)} of {BATCH} solved")
         frames = int(store.ends("policy")[-1])
         seconds = frames / store.num_episodes / env.rate_hz

@@ -1,69 +1,73 @@
-"""RL from scratch of a state-based task as a pipeline: declared in YAML, run in simulated
-environments, killed and resumed."""
+"""RL from scratch of a state-based task as a recipe: declared in YAML, run in simulated
+environments, exported, gated, killed and resumed."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from flows.recipes.compose import compose
-from flows.recipes.config import PipelineConfig
-from flows.recipes.pipeline import stages
+from flows.recipes.graph import stages
+from flows.recipes.recipe import read_recipe
 from flows.reports.results import describe
-from flows.runner.stage import run_stage
-from flows.stages import reinforce
-from flows.stages.config import ReinforcePolicyConfig
+from flows.runner.artifact import Artifact
+from flows.runner.stage import Stage, run_stage
+from flows.stages.learn import reinforce
+from flows.stages.learn.config import ReinforcePolicyConfig
 from policies.load import load_module
-from policies.rl.from_scratch.config import FastTd3Algorithm, PqlAlgorithm
+from policies.rl.from_scratch.config import FastTd3Algorithm, PpoLagrangianAlgorithm
 from policies.rl.from_scratch.run import STATE
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 from tests.policies.kill import run_until_killed
 
-TINY = [
-    "reinforce.num_envs=3",
-    "reinforce.algorithm.collections=90",
-    "reinforce.algorithm.save_every=15",
-    "reinforce.algorithm.batch_size=16",
-    "reinforce.algorithm.capacity=50",
-    "reinforce.algorithm.learner.critic.hidden=[16]",
-    "reinforce.algorithm.learner.actor.hidden=[16]",
-    "protocol.episodes=4",
-    "protocol.max_steps=20",
-    "evaluate.videos=0",
-]
+TINY = (
+    "teacher.num_envs=3",
+    "teacher.algorithm.collections=90",
+    "teacher.algorithm.save_every=15",
+    "teacher.algorithm.batch_size=16",
+    "teacher.algorithm.capacity=50",
+    "teacher.algorithm.learner.critic.hidden=[16]",
+    "teacher.algorithm.learner.actor.hidden=[16]",
+    "protocol={uses: reach, episodes: 4, max_steps: 20}",
+    "scores.evaluate.videos=0",
+)
 
 
 def learned(config: ReinforcePolicyConfig, out: Path, progress: Progress) -> None:
-    reinforce.run(config, {}, out, progress)
+    reinforce.run(config, out, progress)
 
 
-def declared(*overrides: str) -> ReinforcePolicyConfig:
-    stage = stages(compose("reach_fast_td3", [*TINY, *overrides]))[0]
-    assert isinstance(stage.config, ReinforcePolicyConfig)
-    return stage.config
+def declared(name: str = "reach_fast_td3", *overrides: str) -> dict[str, Stage]:
+    return {stage.name: stage for stage in stages(read_recipe(name, overrides))}
+
+
+def run_all(made: dict[str, Stage], root: Path) -> dict[str, Artifact]:
+    artifacts: dict[str, Artifact] = {}
+    for name, stage in made.items():
+        inputs = {key: artifacts[source.name] for key, source in stage.inputs.items()}
+        artifacts[name] = run_stage(stage, inputs, root, no_progress, isolate=False).artifact
+    return artifacts
+
+
+def metrics_of(artifact: Artifact) -> dict[str, Any]:
+    return artifact.manifest["metrics"]
 
 
 def test_a_point_is_reached_for_and_the_policy_evaluated(tmp_path: Path) -> None:
-    config: PipelineConfig = compose("reach_fast_td3", [f"runs={tmp_path}", *TINY])
-    artifacts = {}
-    for stage in stages(config):
-        inputs = {name: artifacts[upstream.name] for name, upstream in stage.inputs.items()}
-        artifacts[stage.name] = run_stage(
-            stage, inputs, tmp_path, no_progress, isolate=False
-        ).artifact
-    assert list(artifacts) == ["reinforce", "evaluate_teacher"]
-    metrics = artifacts["reinforce"].manifest["metrics"]
+    made = declared("reach_fast_td3", *TINY, "~episodes", "~bundle", "~gate", "~twin")
+    artifacts = run_all(made, tmp_path)
+    assert list(artifacts) == ["teacher", "scores"]
+    metrics = metrics_of(artifacts["teacher"])
     # Ten collections without, then two critic updates each, and one policy update for two of them.
     assert (metrics["steps"], metrics["updates"], metrics["policy_updates"]) == (270, 160, 80)
     # 90 collections hold four whole episodes of 20 steps in each of three environments.
     assert metrics["episodes"] >= 12
     assert describe("reinforce", metrics).startswith("270 steps, 160 updates, success ")
-    assert artifacts["evaluate_teacher"].manifest["metrics"]["success"]["n"] == 4
-    assert (artifacts["reinforce"].path / "reinforce.png").stat().st_size > 1000
+    assert metrics_of(artifacts["scores"])["success"]["n"] == 4
+    assert (artifacts["teacher"].path / "reinforce.png").stat().st_size > 1000
 
 
 def test_in_simulated_environments_a_killed_run_ends_with_the_weights_it_would_have_had(
@@ -72,7 +76,9 @@ def test_in_simulated_environments_a_killed_run_ends_with_the_weights_it_would_h
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
         folder.mkdir()
-    config = declared("reinforce.algorithm.learner.noise.high=0.9")
+    config = declared("reach_fast_td3", *TINY, "teacher.algorithm.learner.noise.high=0.9")[
+        "teacher"
+    ].config
     learned(config, whole, no_progress)
     run_until_killed(3, learned, config, killed)
     assert (killed / STATE).exists()
@@ -82,8 +88,7 @@ def test_in_simulated_environments_a_killed_run_ends_with_the_weights_it_would_h
 
 
 def test_the_recipe_observes_the_controllers_target_and_rewards_success() -> None:
-    config = compose("reach_fast_td3").reinforce
-    assert config is not None
+    config = declared()["teacher"].config
     algorithm = config.algorithm
     assert isinstance(algorithm, FastTd3Algorithm)
     assert "target_offset" in config.fields
@@ -91,24 +96,52 @@ def test_the_recipe_observes_the_controllers_target_and_rewards_success() -> Non
     assert config.reward.step == -config.reward.task
     assert algorithm.learner.low <= -1.0 / (1.0 - algorithm.discount)
     assert algorithm.learner.high >= 0.0
+    assert algorithm.learner.critic.activation == "relu"
 
 
-def test_either_method_is_a_choice() -> None:
-    chosen = partial(compose, "demo")
-    released = chosen(["+reinforce=fast_td3"]).reinforce
-    parallel = chosen(
-        ["+reinforce=pql", "reinforce.algorithm.learner.noise.spread=geometric"]
-    ).reinforce
-    assert released is not None
-    assert parallel is not None
-    assert released.algorithm == FastTd3Algorithm()
-    assert isinstance(parallel.algorithm, PqlAlgorithm)
-    assert parallel.algorithm.critic_per_collection == 8.0
-    assert parallel.algorithm.learner.noise.spread == "geometric"
+def test_policies_without_demonstrations_are_evaluated_exported_and_gated(tmp_path: Path) -> None:
+    """SAC with gSDE, and PPO under a limit on the contact cost: the recipe of smoke size."""
+    artifacts = run_all(declared("smoke_reinforce"), tmp_path)
+    for label in ("sac", "limited"):
+        metrics = metrics_of(artifacts[f"teacher@algorithm={label}"])
+        assert metrics["cost"] >= 0.0
+        scores = metrics_of(artifacts[f"scores@algorithm={label}"])
+        assert scores["success"]["n"] == 4
+        assert scores["cost_low"] <= scores["cost"] <= scores["cost_high"]
+        assert metrics_of(artifacts[f"episodes@algorithm={label}"])["episodes"] == 4
+        bundle = metrics_of(artifacts[f"bundle@algorithm={label}"])
+        assert bundle["golden"] == 64
+        assert metrics_of(artifacts[f"gate@algorithm={label}"])["passed"]
+    assert metrics_of(artifacts["teacher@algorithm=limited"])["multiplier"] >= 0.0
 
 
-def test_demonstrations_and_finetuning_beside_it_are_refused() -> None:
-    with pytest.raises(HandoffError, match=r"remove \['scripted', 'finetune'\]"):
-        stages(compose("reach_fast_td3", ["+scripted=expert", "+finetune=dppo"]))
-    with pytest.raises(HandoffError, match=r"unknown key 'reinforce.algorithm.beta', did you mean"):
-        compose("reach_fast_td3", ["reinforce.algorithm.beta=2"])
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ("teacher.algorithm={kind: ppo_lagrangian}",),
+            r"cost_limit is 10\.0, but the environments of the protocol 'reach' report no cost",
+        ),
+        (("teacher.algorithm={kind: rlpd}",), "rlpd needs demonstrations"),
+        (("teacher.algorithm.cost_limit=3",), "'teacher.algorithm.cost_limit' is not read by"),
+        (("teacher.algorithm.discount=1.5",), "less than or equal to 1"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_runs(
+    overrides: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(HandoffError, match=message):
+        declared("reach_fast_td3", *overrides)
+
+
+def test_the_limit_of_the_switch_recipe_is_the_only_difference_of_its_two_policies() -> None:
+    made = declared("switch_ppo_lagrangian")
+    free, limited = made["free"].config, made["limited"].config
+    assert isinstance(limited.algorithm, PpoLagrangianAlgorithm)
+    assert (free.protocol, free.reward, free.fields) == (
+        limited.protocol,
+        limited.reward,
+        limited.fields,
+    )
+    assert free.algorithm.rollouts == limited.algorithm.rollouts
+    assert free.protocol.options["contact_threshold"] > 0.0

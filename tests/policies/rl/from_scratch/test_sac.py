@@ -216,8 +216,8 @@ def test_a_key_that_the_algorithm_does_not_read_is_refused() -> None:
     for kind, key in (("sac", "cost_limit"), ("sac", "demo_share"), ("ppo", "cost_limit")):
         with pytest.raises(HandoffError, match=f"unknown key 'algorithm.{key}'"):
             validate(FromScratchConfig, {"algorithm": {"kind": kind, key: 0.5}})
-    with pytest.raises(HandoffError, match="unknown key 'algorithm.exploration.log_std_min'"):
-        exploration = {"kind": "gsde", "log_std_min": -5.0}
+    exploration = {"kind": "gsde", "log_std_min": -5.0}
+    with pytest.raises(HandoffError, match=r"unknown key 'algorithm\.exploration\.log_std_min'"):
         validate(FromScratchConfig, {"algorithm": {"kind": "sac", "exploration": exploration}})
     with pytest.raises(HandoffError, match=r"'algorithm.cost_limit' is -1\.0"):
         validate(FromScratchConfig, {"algorithm": {"kind": "ppo_lagrangian", "cost_limit": -1.0}})
