@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from flows.recipes.graph import stages
-from flows.recipes.recipe import read_recipe
 from flows.reports.results import describe
 from flows.runner.artifact import Artifact
-from flows.runner.stage import Stage, run_stage
 from flows.stages.learn import reinforce
 from flows.stages.learn.config import ReinforcePolicyConfig
 from policies.load import load_module
@@ -21,6 +18,7 @@ from policies.rl.from_scratch.config import FastTd3Algorithm, PpoLagrangianAlgor
 from policies.rl.from_scratch.run import STATE
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
+from tests.flows.recipe_stages import declared, options, run_all
 from tests.policies.kill import run_until_killed
 
 TINY = (
@@ -40,26 +38,12 @@ def learned(config: ReinforcePolicyConfig, out: Path, progress: Progress) -> Non
     reinforce.run(config, out, progress)
 
 
-def declared(name: str = "reach_fast_td3", *overrides: str) -> dict[str, Stage]:
-    return {stage.name: stage for stage in stages(read_recipe(name, overrides))}
-
-
-def run_all(made: dict[str, Stage], root: Path) -> dict[str, Artifact]:
-    artifacts: dict[str, Artifact] = {}
-    for name, stage in made.items():
-        inputs = {key: artifacts[source.name] for key, source in stage.inputs.items()}
-        artifacts[name] = run_stage(stage, inputs, root, no_progress, isolate=False).artifact
-    return artifacts
-
-
 def metrics_of(artifact: Artifact) -> dict[str, Any]:
     return artifact.manifest["metrics"]
 
 
 def test_a_point_is_reached_for_and_the_policy_evaluated(tmp_path: Path) -> None:
-    made = declared("reach_fast_td3", *TINY, "~episodes", "~bundle", "~gate", "~twin")
-    artifacts = run_all(made, tmp_path)
-    assert list(artifacts) == ["teacher", "scores"]
+    artifacts = run_all("reach_fast_td3", TINY, tmp_path, only=("teacher", "scores"))
     metrics = metrics_of(artifacts["teacher"])
     # Ten collections without, then two critic updates each, and one policy update for two of them.
     assert (metrics["steps"], metrics["updates"], metrics["policy_updates"]) == (270, 160, 80)
@@ -76,9 +60,8 @@ def test_in_simulated_environments_a_killed_run_ends_with_the_weights_it_would_h
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
         folder.mkdir()
-    config = declared("reach_fast_td3", *TINY, "teacher.algorithm.learner.noise.high=0.9")[
-        "teacher"
-    ].config
+    noise = "teacher.algorithm.learner.noise.high=0.9"
+    config = options("reach_fast_td3", [*TINY, noise])["teacher"]
     learned(config, whole, no_progress)
     run_until_killed(3, learned, config, killed)
     assert (killed / STATE).exists()
@@ -88,7 +71,7 @@ def test_in_simulated_environments_a_killed_run_ends_with_the_weights_it_would_h
 
 
 def test_the_recipe_observes_the_controllers_target_and_rewards_success() -> None:
-    config = declared()["teacher"].config
+    config = options("reach_fast_td3")["teacher"]
     algorithm = config.algorithm
     assert isinstance(algorithm, FastTd3Algorithm)
     assert "target_offset" in config.fields
@@ -101,7 +84,7 @@ def test_the_recipe_observes_the_controllers_target_and_rewards_success() -> Non
 
 def test_policies_without_demonstrations_are_evaluated_exported_and_gated(tmp_path: Path) -> None:
     """SAC with gSDE, and PPO under a limit on the contact cost: the recipe of smoke size."""
-    artifacts = run_all(declared("smoke_reinforce"), tmp_path)
+    artifacts = run_all("smoke_reinforce", (), tmp_path)
     for label in ("sac", "limited"):
         metrics = metrics_of(artifacts[f"teacher@algorithm={label}"])
         assert metrics["cost"] >= 0.0
@@ -131,12 +114,12 @@ def test_what_cannot_work_is_refused_before_anything_runs(
     overrides: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(HandoffError, match=message):
-        declared("reach_fast_td3", *overrides)
+        declared("reach_fast_td3", overrides)
 
 
 def test_the_limit_of_the_switch_recipe_is_the_only_difference_of_its_two_policies() -> None:
-    made = declared("switch_ppo_lagrangian")
-    free, limited = made["free"].config, made["limited"].config
+    chosen = options("switch_ppo_lagrangian")
+    free, limited = chosen["free"], chosen["limited"]
     assert isinstance(limited.algorithm, PpoLagrangianAlgorithm)
     assert (free.protocol, free.reward, free.fields) == (
         limited.protocol,
