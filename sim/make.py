@@ -251,13 +251,10 @@ def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:
                 randomized=config.randomized,
                 cameras=config.cameras,
                 threads=config.threads,
-                contact_threshold=config.contact_threshold,
             )
+            task = find_task(config.task, config.rate_hz, config.robot)
             return EngineVecEnv(
-                MujocoEngine(
-                    find_task(config.task, config.rate_hz, config.robot), num_envs, options
-                ),
-                episodes,
+                MujocoEngine(task, num_envs, options, config.contact_threshold), episodes
             )
         case "warp":
             from sim.engines.warp import WarpConfig, WarpEngine

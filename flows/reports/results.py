@@ -19,7 +19,7 @@ HEADLINES: Mapping[str, Sequence[str]] = {
         "cycle_seconds",
         "demonstrated_seconds",
     ),
-    "evaluate": ("score", "success"),
+    "evaluate": ("score", "success", "cost"),
     "gate": ("speedup", "parity", "latency_p50_ms", "latency_p99_ms"),
     "deploy": ("realtime_factor", "lost_packets", "command_success_rate", "coverage", "success"),
 }
@@ -107,13 +107,17 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
             )
         case "reinforce":
             spent = f"{metrics['steps']:,} steps, {metrics['updates']:,} updates"
-            return f"{spent}, success {metrics['success']:.2f} in training, {metrics['cpu_seconds'] / 60:.1f} CPU min"
+            reached = f"success {metrics['success']:.2f}"
+            if "cost" in metrics:
+                reached += f", cost {metrics['cost']:.2f}"
+            return f"{spent}, {reached} in training, {metrics['cpu_seconds'] / 60:.1f} CPU min"
         case "evaluate":
             success = metrics["success"]
             rate = success["k"] / success["n"]
             low = success["low"]
             high = success["high"]
-            return f"score {metrics['score']:.3f}, success {rate:.2f} [{low:.2f}, {high:.2f}] (n = {success['n']})"
+            line = f"score {metrics['score']:.3f}, success {rate:.2f} [{low:.2f}, {high:.2f}] (n = {success['n']})"
+            return line + (f", cost {metrics['cost']:.2f}" if "cost" in metrics else "")
         case "export":
             return f"{metrics['sampler']}, {metrics['bytes'] / 1e6:.1f} MB"
         case "gate":

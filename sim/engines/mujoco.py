@@ -48,9 +48,6 @@ class MujocoConfig:
     """Cameras whose images are observed; None renders none."""
     threads: int = 1
     """Number of physics threads, which does not affect the results."""
-    contact_threshold: float | None = None
-    """Force of unwanted contacts above which they have a cost [N], reported as `cost` in `info`
-    (`sim.scene.contact_cost`); None reports no cost."""
 
 
 def build_model(task: Task, actions: ActionSpace, *, contact_sensors: bool = False) -> Any:
@@ -73,13 +70,21 @@ class MujocoEngine(ArmEngine):
 
     observation_spec: Mapping[str, FieldSpec]
 
-    def __init__(self, task: Task, num_envs: int, config: MujocoConfig | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        num_envs: int,
+        config: MujocoConfig | None = None,
+        contact_threshold: float | None = None,
+    ) -> None:
         """Compiles the task.
 
         Args:
             task: the simulated task.
             num_envs: N.
             config: options of the environments.
+            contact_threshold: force of unwanted contacts above which they have a cost [N], reported
+                as `cost` in `info` (`sim.scene.contact_cost`); None reports no cost.
 
         Raises:
             HandoffError: a control period that is not a multiple of the physics step, fewer than
@@ -93,13 +98,12 @@ class MujocoEngine(ArmEngine):
             raise HandoffError(
                 f"mujoco {task.name}: {self.config.threads} threads, at least 1 is needed."
             )
-        threshold = self.config.contact_threshold
-        if threshold is not None and not threshold >= 0.0:
+        if contact_threshold is not None and not contact_threshold >= 0.0:
             raise HandoffError(
-                f"mujoco {task.name}: contact_threshold is {threshold} N, expected at least 0."
+                f"mujoco {task.name}: contact_threshold is {contact_threshold} N, expected at least 0."
             )
         actions = self.config.actions or task.actions
-        self.model = build_model(task, actions, contact_sensors=threshold is not None)
+        self.model = build_model(task, actions, contact_sensors=contact_threshold is not None)
         super().__init__(
             f"mujoco {task.name}", task, num_envs, self.model, actions, self.config.reward
         )
@@ -122,7 +126,9 @@ class MujocoEngine(ArmEngine):
         if self._ranges:
             self._models = [copy.copy(self.model) for _ in range(num_envs)]
         self._draws = np.ones((num_envs, len(self._ranges), 3))
-        self._cost = None if threshold is None else ContactCost(self.model, num_envs, threshold)
+        self._cost: ContactCost | None = None
+        if contact_threshold is not None:
+            self._cost = ContactCost(self.model, num_envs, contact_threshold)
         self._cameras: Cameras | None = None
         if self.config.cameras is not None:
             self._cameras = Cameras(self.model, self.config.cameras)

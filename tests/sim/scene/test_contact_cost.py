@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from robots.errors import HandoffError
-from sim.engines.mujoco import MujocoConfig, MujocoEngine, build_model
+from sim.engines.mujoco import MujocoEngine, build_model
 from sim.make import TASKS, EnvConfig, find_task, make_vec_env
 from sim.scene.contact_cost import contact_columns, contact_impulse
 from sim.vec_env import EngineVecEnv, VecEnvConfig
@@ -21,7 +21,7 @@ THRESHOLD = 5.0
 
 
 def engine(task: str = "flip_switch", num_envs: int = 4, threshold: float | None = THRESHOLD):
-    return MujocoEngine(find_task(task), num_envs, MujocoConfig(contact_threshold=threshold))
+    return MujocoEngine(find_task(task), num_envs, contact_threshold=threshold)
 
 
 def pressing(env: EngineVecEnv, steps: int) -> list[np.ndarray]:
@@ -99,9 +99,7 @@ def test_fingers_may_press_what_the_task_handles():
     task = find_task("flip_switch")
     costs = []
     for handled in (("lever",), ()):
-        expert = MujocoEngine(
-            replace(task, handled=handled), 4, MujocoConfig(contact_threshold=0.0)
-        )
+        expert = MujocoEngine(replace(task, handled=handled), 4, contact_threshold=0.0)
         env = EngineVecEnv(expert, VecEnvConfig(on_end="freeze"))
         env.reset(range(4))
         cost, solved = np.zeros(4), np.zeros(4, bool)
@@ -167,9 +165,7 @@ def test_impossible_settings_are_refused():
         engine(threshold=-1.0)
     with pytest.raises(HandoffError, match=r"no bodies \['leber'\]"):
         MujocoEngine(
-            replace(find_task("flip_switch"), handled=("leber",)),
-            1,
-            MujocoConfig(contact_threshold=1.0),
+            replace(find_task("flip_switch"), handled=("leber",)), 1, contact_threshold=1.0
         )
     with pytest.raises(HandoffError, match=r"warp ignores \['contact_threshold'\]"):
         make_vec_env(EnvConfig(engine="warp", contact_threshold=1.0), 1)
