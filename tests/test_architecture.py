@@ -119,6 +119,7 @@ OPTIONAL = (
     "transformers",
     "trimesh",
     "viser",
+    "trackio",
     "wandb",
     "warp",
 )

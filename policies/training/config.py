@@ -6,9 +6,22 @@ from typing import Literal
 
 from robots.config import config
 
+LoggerKind = Literal["tensorboard", "wandb", "trackio"]
+
 
 @config
-class TrainingConfig:
+class LoggingConfig:
+    """Options of where the metrics of a run are logged, in addition to its file of JSON lines."""
+
+    loggers: tuple[LoggerKind, ...] = ()
+    """Loggers in addition to the file of JSON lines, updated at every saved state in folders of
+    their names."""
+    wandb_mode: Literal["offline", "online"] = "offline"
+    """Mode of Weights & Biases; `offline` writes files for `wandb sync` and sends nothing."""
+
+
+@config
+class TrainingConfig(LoggingConfig):
     """Options of the training loop; its length is given in updates, so that it is repeatable."""
 
     steps: int
@@ -47,11 +60,6 @@ class TrainingConfig:
     """Updates between entries of the loss curve; checkpoints are written at such steps only."""
     checkpoint_seconds: float = 20.0
     """Wall-clock seconds between checkpoints, rounded up to the next entry of the loss curve."""
-    loggers: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Loggers in addition to `loss.jsonl`, updated at every checkpoint in folders of their
-    names."""
-    wandb_mode: Literal["offline", "online"] = "offline"
-    """Mode of Weights & Biases; `offline` writes files for `wandb sync` and sends nothing."""
     preflight_seconds: float = 30.0
     """Time limit for measuring decode, collate and compute before the first update [s]; 0 skips the
     measurement, as do trainings of less than a hundred updates."""

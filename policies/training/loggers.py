@@ -1,4 +1,4 @@
-"""Logs metrics of a training as JSON lines, and optionally to TensorBoard and Weights & Biases.
+"""Logs metrics of a run as JSON lines, and optionally to TensorBoard, Weights & Biases and Trackio.
 
 An entry is logged after the checkpoint that contains it. A resumed training starts from its
 checkpoint, so no step is logged twice; entries after the checkpoint are computed again.
@@ -10,10 +10,12 @@ import json
 import os
 import uuid
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from policies.training.config import TrainingConfig
+from policies.training.config import LoggingConfig, TrainingConfig
+from robots.errors import HandoffError
 from robots.storage.durable import explain_write_errors, write_atomically
 
 if TYPE_CHECKING:
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
 CURVE = "loss.jsonl"
 TENSORBOARD = "tensorboard"
 WANDB = "wandb"
-_RUN_ID = "wandb-id.txt"
+_WANDB_ID = "wandb-id.txt"
+_TRACKIO_NAME = "trackio-name.txt"
+_EXTRAS = {"tensorboard": "loggers", "wandb": "loggers", "trackio": "trackio"}
+"""Optional dependencies of Handoff that install the package of a logger."""
 
 
 class Logger(Protocol):
@@ -129,7 +134,7 @@ class WeightsAndBiases:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
-        id_file = out / _RUN_ID
+        id_file = out / _WANDB_ID
         if not (done and id_file.exists()):
             write_atomically(id_file, uuid.uuid4().hex[:8].encode())
         self.run: Run = wandb.init(
@@ -170,12 +175,71 @@ class WeightsAndBiases:
         self.run.finish()
 
 
-def open_loggers(config: TrainingConfig, out: Path, done: int) -> list[Logger]:
+class Trackio:
+    """Logs to a Trackio run of the project `handoff`, in the folder in which Trackio keeps all runs
+    (`TRACKIO_DIR`); `trackio show` displays them.
+
+    The run's name is saved, so that a resumed training continues the run.
+
+    Args:
+        out: directory of the training.
+        done: updates that were logged before; 0 starts a new run.
+    """
+
+    def __init__(self, out: Path, done: int = 0) -> None:
+        import trackio  # type: ignore[import-not-found]
+
+        name_file = out / _TRACKIO_NAME
+        if not (done and name_file.exists()):
+            write_atomically(name_file, f"{out.name}-{uuid.uuid4().hex[:8]}".encode())
+        # It measures the machine in a thread of its own unless told otherwise.
+        self.run: Any = trackio.init(
+            project="handoff",
+            name=name_file.read_text(),
+            resume="allow",
+            embed=False,
+            auto_log_cpu=False,
+            auto_log_gpu=False,
+        )
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Logs the metrics after `step` updates."""
+        self.run.log(dict(values), step=step)
+
+    def image(self, step: int, name: str, file: Path) -> None:
+        """Logs a copy of the image."""
+        import trackio  # type: ignore[import-not-found]
+
+        self.run.log({name: trackio.Image(str(file))}, step=step)
+
+    def flush(self) -> None:
+        """Does nothing: Trackio writes in a background thread."""
+
+    def close(self) -> None:
+        """Finishes the run."""
+        self.run.finish()
+
+
+def check_loggers(config: LoggingConfig) -> None:
+    """Checks that the packages of all loggers are installed, before a run has done anything.
+
+    Raises:
+        HandoffError: a package is missing; the message says how to install it.
+    """
+    for kind in config.loggers:
+        if find_spec(kind) is None:
+            raise HandoffError(
+                f"loggers: '{kind}' needs the package {kind}, which is not installed: "
+                f"pip install 'handoff[{_EXTRAS[kind]}]'."
+            )
+
+
+def open_loggers(config: LoggingConfig, out: Path, done: int) -> list[Logger]:
     """The loggers of `config` in addition to JSON lines.
 
     Args:
-        config: training options.
-        out: directory of the training.
+        config: options of the loggers.
+        out: directory of the run.
         done: updates that were logged before.
     """
     loggers: list[Logger] = []
@@ -185,6 +249,8 @@ def open_loggers(config: TrainingConfig, out: Path, done: int) -> list[Logger]:
                 loggers.append(TensorBoard(out / TENSORBOARD, done))
             case "wandb":
                 loggers.append(WeightsAndBiases(out, config.wandb_mode == "online", done))
+            case "trackio":
+                loggers.append(Trackio(out, done))
     return loggers
 
 

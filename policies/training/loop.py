@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from policies.training.config import TrainingConfig
 from policies.training.distributed import new_accelerator, shard, stream_number
 from policies.training.health import CHECK_SECONDS, TrainingHealth
-from policies.training.loggers import CURVE, Logger, open_loggers
+from policies.training.loggers import CURVE
 from policies.training.optimizer import ema_decay, learning_rate, new_optimizer
 from policies.training.preflight import format_duration, preflight
 from policies.training.resumable_run import ResumableRun
@@ -226,7 +226,9 @@ class _Training:
         self.config = config
         self.model = model
         self.out = out
-        self.resumable = ResumableRun(out, identity, state=STATE, curve=CURVE, key="curve")
+        self.resumable = ResumableRun(
+            out, identity, state=STATE, curve=CURVE, key="curve", logging=config
+        )
         self.named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.parameters: list[Tensor] = list(self.named.values())
         self.accelerator = new_accelerator(self.parameters[0].device, precision)
@@ -235,13 +237,12 @@ class _Training:
         self.average = [parameter.detach().clone() for parameter in self.parameters]
         self.optimizer = new_optimizer(config, model)
         self.health = TrainingHealth(self.named, self.optimizer)
-        self.loggers: list[Logger] = []
         self.step = 0
         self.sum = torch.zeros((), device=self.parameters[0].device)
         self.norm: Tensor | None = None
         self.note = ""
         self.saved = self.started = self.checked = time.monotonic()
-        self.first_step = self.logged = 0
+        self.first_step = 0
 
     @property
     def last_loss(self) -> float:
@@ -250,8 +251,6 @@ class _Training:
     def start(self, objective: Objective[Any]) -> None:
         """Resumes from a checkpoint, or runs the preflight measurement where there is none."""
         self.resume()
-        if self.writes:
-            self.loggers = open_loggers(self.config, self.out, self.step)
         if self.step == 0:
             loss = partial(self._loss_of_shard, objective)
             estimate = preflight(self.config, self.model, objective.batch, loss)
@@ -261,8 +260,7 @@ class _Training:
         self.started = self.checked = time.monotonic()
 
     def close(self) -> None:
-        for logger in self.loggers:
-            logger.close()
+        self.resumable.close()
 
     def update(self, objective: Objective[Any]) -> None:
         config, step = self.config, self.step
@@ -360,13 +358,6 @@ class _Training:
             "optimizer": self.optimizer.state_dict(),
         }
         self.resumable.save(state)
-        for entry in self.resumable.entries[self.logged :]:
-            values = {name: value for name, value in entry.items() if name != "step"}
-            for logger in self.loggers:
-                logger.log(int(entry["step"]), values)
-        for logger in self.loggers:
-            logger.flush()
-        self.logged = len(self.resumable.entries)
         self.saved = time.monotonic()
 
     def resume(self) -> None:
@@ -381,7 +372,6 @@ class _Training:
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
         self.first_step = self.step
-        self.logged = len(self.resumable.entries)
         self.health = TrainingHealth(self.named, self.optimizer, self.step)
 
     def _loss_of_shard(self, objective: Objective[Any], rows: Any, step: int) -> Tensor:

@@ -16,6 +16,7 @@ from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import GaussianExplorationConfig, GsdeConfig, SacOptions
 from policies.rl.off_policy.fast_td3_config import FastTd3Config, PqlConfig
+from policies.training.config import LoggingConfig
 from robots.config import config
 from robots.seed_ranges import TRAINING
 
@@ -231,7 +232,7 @@ FromScratchAlgorithm = Annotated[
 
 
 @config
-class FromScratchConfig:
+class FromScratchConfig(LoggingConfig):
     """RL from scratch on a task with state observations."""
 
     algorithm: FromScratchAlgorithm = field(default_factory=FastTd3Algorithm)

@@ -1,5 +1,5 @@
-"""Keeps the steps of a replay buffer in files, each written once, so that a checkpoint takes no longer
-as the buffer fills."""
+"""Keeps the steps of a replay buffer in files that are written once, so that a checkpoint takes no
+longer as the buffer fills."""
 
 from __future__ import annotations
 

@@ -63,7 +63,8 @@ class StateRolloutEnv:
 
     def take_costs(self) -> list[float]:
         """Costs of the episodes that ended since the last call."""
-        costs, self._ended_costs = self._ended_costs, []
+        costs = self._ended_costs
+        self._ended_costs = []
         return costs
 
     def _cost(self) -> Tensor | None:

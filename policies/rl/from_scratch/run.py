@@ -44,10 +44,19 @@ class ScratchRun:
         config: options of the training.
         env: environments without auto-reset, with actions in [-1, 1].
         out: folder of the run.
+        step: entry of the curve under whose number the others are logged.
         demos: number of demonstrated steps, part of the run's identity.
     """
 
-    def __init__(self, config: FromScratchConfig, env: VecEnv, out: Path, demos: int = 0) -> None:
+    def __init__(
+        self,
+        config: FromScratchConfig,
+        env: VecEnv,
+        out: Path,
+        *,
+        step: str,
+        demos: int = 0,
+    ) -> None:
         self.config = config
         self.out = out
         self._seeds = CountedSeeds(config.first_seed)
@@ -55,7 +64,9 @@ class ScratchRun:
         identity = {"config": to_plain(config), "env": env.num_envs, "fields": self.env.fields}
         if demos:
             identity["demos"] = demos
-        self.resumable = ResumableRun(out, json.dumps(identity), state=STATE, curve=CURVE)
+        self.resumable = ResumableRun(
+            out, json.dumps(identity), state=STATE, curve=CURVE, logging=config, step=step
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """State of the environments and their seeds."""

@@ -68,9 +68,12 @@ def train_from_scratch(
                 training.learn(progress)
         finally:
             training.run.env.env.close()
+            training.run.resumable.close()
     training.run.save_policy(training.actor(), task, robot)
     entries = training.run.resumable.entries
     _draw(entries, out / PICTURE)
+    training.run.resumable.log_image("curve", out / PICTURE)
+    training.run.resumable.close()
     training.finish()
     final = {name: entries[-1][name] for name in RESULTS if name in entries[-1]}
     cpu_seconds = round(training.run.resumable.cpu_seconds(), 1)
@@ -104,14 +107,15 @@ def _make_run(
     try:
         if demos is not None:
             steps = _demonstrations(config, env, demos)
-        run = ScratchRun(config, env, out, sum(one.rows for one in steps))
         algorithm = config.algorithm
         if isinstance(algorithm, PpoAlgorithm | PpoLagrangianAlgorithm):
             from policies.rl.from_scratch.on_policy import RolloutRun
 
-            return RolloutRun(algorithm, run)
+            return RolloutRun(algorithm, ScratchRun(config, env, out, step="rollouts"))
         from policies.rl.from_scratch.off_policy import ReplayRun
 
+        rows = sum(one.rows for one in steps)
+        run = ScratchRun(config, env, out, step="collections", demos=rows)
         return ReplayRun(algorithm, run, steps)
     except BaseException:
         env.close()

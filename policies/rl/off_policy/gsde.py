@@ -138,7 +138,8 @@ class GsdeSac(Sac):
         """(N, A) actions in [-1, 1] with the current Theta, or the mode of the policy without
         `rng`.
 
-        Theta is resampled with `rng` after `GsdeConfig.steps` calls, or if the number of rows changes.
+        Theta is resampled with `rng` after `GsdeConfig.steps` calls, or if the number of rows
+        changes.
         """
         if rng is None:
             return super().act_on(obs)

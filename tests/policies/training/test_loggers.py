@@ -167,3 +167,21 @@ def test_lines_go_on_from_the_entries_of_the_checkpoint(tmp_path: Path):
 def test_lines_that_cannot_be_written_are_an_error(tmp_path: Path):
     with pytest.raises(HandoffError, match=r"loss\.jsonl: the curve was not saved"):
         JsonLines(tmp_path / "nowhere" / "loss.jsonl").flush()
+
+
+def test_trackio_continues_the_run_of_a_resumed_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trackio is an extra of its own; its database is read back as its dashboard reads it."""
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "database"))
+    pytest.importorskip("trackio")
+    from trackio.sqlite_storage import SQLiteStorage  # type: ignore[import-not-found]
+
+    for done, steps in ((0, (1, 2)), (2, (3,))):
+        (logger,) = open_loggers(replace(CONFIG, loggers=("trackio",)), tmp_path, done)
+        for step in steps:
+            logger.log(step, {"loss": 0.5 * step})
+        logger.close()
+    name = (tmp_path / "trackio-name.txt").read_text()
+    logs = SQLiteStorage.get_logs("handoff", name)
+    assert [(entry["step"], entry["loss"]) for entry in logs] == [(1, 0.5), (2, 1.0), (3, 1.5)]

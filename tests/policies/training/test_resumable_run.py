@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from policies.checkpoint import save_state
-from policies.training import resumable_run
+from policies.training import loggers, resumable_run
+from policies.training.config import LoggingConfig
 from policies.training.resumable_run import ResumableRun
 from robots.errors import HandoffError
 
@@ -99,3 +100,110 @@ def test_a_block_that_fails_counts_once(tmp_path: Path, clock: list[float]):
         fail()
     clock[0] += 5.0
     assert made.cpu_seconds() == 1.0
+
+
+class Recorder:
+    """A logger that remembers what it was given."""
+
+    def __init__(self, done: int) -> None:
+        self.done = done
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.images: list[tuple[int, str]] = []
+        self.closed = False
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        self.logged.append((step, values))
+
+    def image(self, step: int, name: str, file: Path) -> None:
+        self.images.append((step, name))
+
+    def flush(self) -> None:
+        """Everything is in memory."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def recorders(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
+    opened: list[Recorder] = []
+
+    def open_recorder(config: LoggingConfig, out: Path, done: int) -> list[Recorder]:
+        assert out.is_dir()
+        opened.append(Recorder(done))
+        return [opened[-1]]
+
+    monkeypatch.setattr(resumable_run, "open_loggers", open_recorder)
+    return opened
+
+
+def logged(folder: Path) -> ResumableRun:
+    return ResumableRun(
+        folder,
+        "run",
+        state="state.pt",
+        curve="curve.jsonl",
+        logging=LoggingConfig(loggers=("tensorboard",)),
+        logs=folder / "logs",
+        step="rollout",
+    )
+
+
+def test_every_entry_is_logged_once_under_its_number(
+    tmp_path: Path, recorders: list[Recorder]
+) -> None:
+    made = logged(tmp_path)
+    for rollout in (1, 2):
+        made.entries.append({"rollout": rollout, "success": 0.25 * rollout})
+    assert not recorders, "nothing is opened before there is something to log"
+    made.save({})
+    made.entries.append({"rollout": 3, "success": 0.75})
+    made.write_curve()
+    made.write_curve()
+    made.log_image("curve", tmp_path / "curve.png")
+    made.close()
+    (recorder,) = recorders
+    assert recorder.logged == [
+        (1, {"success": 0.25}),
+        (2, {"success": 0.5}),
+        (3, {"success": 0.75}),
+    ]
+    assert recorder.images == [(3, "curve")]
+    assert recorder.closed
+
+
+def test_a_resumed_run_logs_what_follows_its_state(
+    tmp_path: Path, recorders: list[Recorder]
+) -> None:
+    first = logged(tmp_path)
+    first.entries += [{"rollout": 1}, {"rollout": 2}]
+    first.save({})
+    again = logged(tmp_path)
+    again.resume()
+    again.entries.append({"rollout": 3})
+    again.save({})
+    assert [recorder.done for recorder in recorders] == [0, 2]
+    assert [step for step, _ in recorders[1].logged] == [3]
+
+
+def test_loggers_that_were_closed_go_on_behind_the_last_entry(
+    tmp_path: Path, recorders: list[Recorder]
+) -> None:
+    made = logged(tmp_path)
+    made.entries.append({"rollout": 1})
+    made.save({})
+    made.close()
+    made.entries.append({"rollout": 2})
+    made.save({})
+    assert [recorder.done for recorder in recorders] == [0, 1]
+    assert [step for step, _ in recorders[1].logged] == [2]
+
+
+@pytest.mark.parametrize(("kind", "extra"), [("trackio", "trackio"), ("wandb", "loggers")])
+def test_a_logger_that_is_not_installed_is_refused_before_the_run(
+    kind: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loggers, "find_spec", lambda name: None)
+    logging = LoggingConfig(loggers=(kind,))  # type: ignore[arg-type]
+    with pytest.raises(HandoffError, match=rf"'{kind}' needs .* pip install 'handoff\[{extra}\]'"):
+        ResumableRun(tmp_path, "run", state="state.pt", curve="curve.jsonl", logging=logging)

@@ -90,6 +90,20 @@ def test_a_run_leaves_a_deterministic_policy_its_curve_and_a_picture(tmp_path: P
     assert np.abs(chunk).max() <= 1.0
 
 
+def test_the_curve_goes_to_the_loggers_under_the_number_of_rollouts(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = replace(PLAIN, loggers=("tensorboard",))
+    learned(config, Walking, True, tmp_path, no_progress)
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    logged = events.Scalars("return")
+    assert [one.step for one in logged] == [3, 6, 9, 12]
+    expected = [entry["return"] for entry in curve(tmp_path)]
+    assert [one.value for one in logged] == pytest.approx(expected)
+    assert events.Images("curve")[0].step == 12
+
+
 @pytest.mark.parametrize(("config", "make"), [(PLAIN, Walking), (LIMITED, Costly)])
 def test_a_killed_run_ends_with_the_weights_it_would_have_had(
     config: FromScratchConfig, make: type[Walking], tmp_path: Path
