@@ -209,14 +209,14 @@ class PpoLagrangianAlgorithm(PpoOptions):
     Lagrange multiplier keeps."""
 
     kind: Literal["ppo_lagrangian"] = "ppo_lagrangian"
-    cost_limit: Annotated[float, Field(ge=0.0)] = 10.0
+    cost_limit: Annotated[float, Field(gt=0.0)] = 10.0
     """Limit on the mean cost of an episode, in the unit of the environments' cost; N s for contact
     costs."""
     cost_rate: Annotated[float, Field(gt=0.0)] = 0.035
-    """Integral gain of the multiplier, per unit of cost beyond the limit and rollout."""
+    """Integral gain of the multiplier per rollout, on the excess `cost / cost_limit - 1`."""
     cost_gain: Annotated[float, Field(ge=0.0)] = 0.1
-    """Proportional gain of the multiplier, per unit of cost beyond the limit; damps its
-    oscillation (Stooke et al., arXiv 2007.03964)."""
+    """Proportional gain of the multiplier, on the same excess; damps its oscillation (Stooke et
+    al., arXiv 2007.03964)."""
 
 
 FromScratchAlgorithm = Annotated[

@@ -46,7 +46,7 @@ class RolloutRun:
         values = 1 if self._constraint is None else 2
         self.model = StateActorCritic(algorithm, sizes, values, seed)
         self._normaliser = RunningNormaliser(self.model.features)
-        limit = None if self._constraint is None else self._constraint.limit
+        limit = algorithm.cost_limit if isinstance(algorithm, PpoLagrangianAlgorithm) else None
         self._env = StateRolloutEnv(env, algorithm.discount, limit)
         self._collector = Collector(
             self._env, self.model.actor, self.model.critic, algorithm.discount, seed
@@ -132,9 +132,8 @@ class RolloutRun:
 def _constraint(algorithm: PpoAlgorithm | PpoLagrangianAlgorithm) -> CostConstraint | None:
     if not isinstance(algorithm, PpoLagrangianAlgorithm):
         return None
-    return CostConstraint(
-        limit=algorithm.cost_limit, rate=algorithm.cost_rate, gain=algorithm.cost_gain
-    )
+    # The environments tell costs in limits.
+    return CostConstraint(limit=1.0, rate=algorithm.cost_rate, gain=algorithm.cost_gain)
 
 
 def _on_policy(options: PpoOptions) -> OnPolicyConfig:

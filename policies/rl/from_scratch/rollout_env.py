@@ -20,7 +20,9 @@ class StateRolloutEnv:
     Args:
         env: environments that reset themselves.
         discount: discount per control period.
-        cost_limit: limit on the cost of an episode; None, where costs are not read.
+        cost_limit: limit on the cost of an episode, which is the unit of the costs in results of
+            `step` and `take_costs`: advantages of rewards and costs then have similar scales,
+            whatever the cost measures. None does not read costs.
     """
 
     def __init__(self, env: StateEnv, discount: float, cost_limit: float | None) -> None:
@@ -50,7 +52,7 @@ class StateRolloutEnv:
         ended = self._env.statistics.episodes - episodes
         if ended:
             newest = self._env.statistics.ended[-ended:]
-            self._ended_costs += [episode.cost for episode in newest]
+            self._ended_costs += [episode.cost / (self._cost_limit or 1.0) for episode in newest]
         return StepResult(
             reward_N=torch.from_numpy(steps.reward),
             discount_N=self._discount_N,
@@ -62,7 +64,7 @@ class StateRolloutEnv:
         )
 
     def take_costs(self) -> list[float]:
-        """Costs of the episodes that ended since the last call."""
+        """Costs of the episodes that ended since the last call, in limits."""
         costs = self._ended_costs
         self._ended_costs = []
         return costs
@@ -75,4 +77,4 @@ class StateRolloutEnv:
                 f"reinforce: cost_limit is {self._cost_limit}, but these environments report no cost. Set the "
                 "protocol's option contact_threshold (engine mujoco), or use the algorithm ppo."
             )
-        return torch.from_numpy(self._env.cost_N).float()
+        return torch.from_numpy(self._env.cost_N / self._cost_limit).float()

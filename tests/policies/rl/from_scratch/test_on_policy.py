@@ -131,10 +131,9 @@ def test_environments_that_cannot_be_saved_resume_with_new_episodes(tmp_path: Pa
 def test_the_multiplier_rises_with_the_excess_of_the_mean_cost_of_ended_episodes(
     tmp_path: Path,
 ) -> None:
-    """After one rollout of 8 steps: from .001 by .1 per unit of cost beyond the limit of 1."""
-    config = replace(
-        LIMITED, algorithm=replace(LIMITED.algorithm, rollouts=1, save_every=1, init_std=2.0)
-    )
+    """After one rollout of 8 steps: from .001 by .1 times the excess over the limit of 0.5."""
+    options = {"rollouts": 1, "save_every": 1, "init_std": 2.0, "cost_limit": 0.5}
+    config = replace(LIMITED, algorithm=replace(LIMITED.algorithm, **options))
     ended: list[float] = []
 
     class Watched(Costly):
@@ -152,8 +151,8 @@ def test_the_multiplier_rises_with_the_excess_of_the_mean_cost_of_ended_episodes
     assert len(ended) >= 3
     entry = curve(tmp_path)[0]
     assert entry["cost"] == pytest.approx(np.mean(ended))
-    assert np.mean(ended) > 1.0
-    assert entry["multiplier"] == pytest.approx(0.001 + 0.1 * (np.mean(ended) - 1.0))
+    assert np.mean(ended) > 0.5
+    assert entry["multiplier"] == pytest.approx(0.001 + 0.1 * (np.mean(ended) / 0.5 - 1.0))
 
 
 def test_a_limit_on_a_cost_that_is_not_reported_is_refused(tmp_path: Path) -> None:
@@ -172,7 +171,7 @@ def test_without_a_limit_the_cost_is_reported_and_changes_no_bit(tmp_path: Path)
     assert all(torch.equal(expected[name], got[name]) for name in expected)
 
 
-def test_rollouts_execute_clipped_actions_and_keep_the_costs_of_ended_episodes() -> None:
+def test_rollouts_execute_clipped_actions_and_tell_costs_in_limits() -> None:
     state_env = StateEnv(Costly(2), ("place",), CountedSeeds(0), RewardShaping())
     env = StateRolloutEnv(state_env, discount=0.9, cost_limit=5.0)
     env.begin()
@@ -181,9 +180,9 @@ def test_rollouts_execute_clipped_actions_and_keep_the_costs_of_ended_episodes()
     for number in range(5):
         result = env.step(outwards)
         assert result.cost_N is not None
-        assert result.cost_N.tolist() == [1.0, 0.5]
+        assert result.cost_N.tolist() == pytest.approx([1.0 / 5.0, 0.5 / 5.0])
         assert result.truncated_N.tolist() == [number == 4] * 2
-    assert env.take_costs() == [5.0, 2.5]
+    assert env.take_costs() == pytest.approx([1.0, 0.5])
     assert env.take_costs() == []
 
 
