@@ -18,7 +18,7 @@ from flows.stages.data.config import (
 from flows.stages.learn.config import ClassifyConfig
 from policies.distillation.config import OnPolicyDistilConfig
 from policies.rl.finetuning.config import FinetuneConfig
-from policies.rl.off_policy.fast_td3_config import RlFromScratchConfig
+from policies.rl.from_scratch.config import FromScratchConfig
 from robots.seed_ranges import (
     CLASSIFIER,
     DEMONSTRATIONS,
@@ -45,7 +45,7 @@ from sim.recording.rollouts import RecordConfig
         (RecordConfig, RECORDING),
         (FinetuneConfig, TRAINING),
         (OnPolicyDistilConfig, TRAINING),
-        (RlFromScratchConfig, TRAINING),
+        (FromScratchConfig, TRAINING),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

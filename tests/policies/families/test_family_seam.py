@@ -25,7 +25,7 @@ ALLOWED = {
     "policies/networks/act.py": "the networks of ACT alone",
     "policies/networks/goal_transformer.py": "the network of BESO alone",
     "policies/imitation/config.py": "the family of a pipeline that names none",
-    "policies/rl/off_policy/train.py": "publishes the actor that it learned",
+    "policies/rl/from_scratch/run.py": "publishes the actor that it learned",
     "policies/rl/hil/make_learner.py": "publishes the actor that it learned",
 }
 """Modules outside `HOMES` that name a family, and why they may."""
