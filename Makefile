@@ -55,7 +55,7 @@ learn: $(CHECKS)
 bench: $(CHECKS)
 	@$(BIN)/python -m tests.benchmarks.environments --json $(ARGS)
 
-## make gpu-pusht-image  push-T from images on a GPU, then 200 episodes; ARGS="pretrain.training.steps=20000"
+## make gpu-pusht-image  push-T from images on a GPU, then 200 episodes; ARGS="teacher.training.steps=20000"
 gpu-pusht-image: $(READY)
 	@$(BIN)/handoff run push_t_image $(ARGS)
 

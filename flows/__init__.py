@@ -1,19 +1,21 @@
 """Runs the pipelines, sessions and commands of Handoff; nothing else knows Prefect and Hydra.
 
 Packages, each above those that follow it where it needs them:
-- `recipes`: pipelines as files in `configs/`, and the graph of their stages.
-- `stages`: one module per stage, which passes artifacts to functions of the other packages.
-- `hil`: human-in-the-loop sessions, from demonstrations to a gated policy.
+- `recipes`: pipelines as YAML files, and the graph of their stages.
+- `stages`: kinds of stages, which pass artifacts to functions of the other packages.
+- `correction`: the actor and the learner of RL with corrections.
 - `deployment`: policies on the twin, or on an arm supervised by a person.
 - `evaluation`: agents evaluated and compared under a protocol.
 - `session`: environments, operators, episodes and views of sessions with a person.
 - `reports`: summaries, HTML pages, plots, lineage.
 - `runner`: stages as cached, locked processes, and their progress on a terminal.
-- `config`: files in `configs/` composed over the defaults of configuration classes.
+- `config`: YAML files, named options and overrides over the defaults of configuration classes.
+- `artifacts`: kinds of artifacts, which the stages' signatures name.
 
 Commands:
 - `__main__`: the command line.
 - `run`: a recipe as a Prefect flow.
+- `attended`: a recipe in this terminal, with a person.
 - `deployments`: the same flow, importable by the name that `prefect.yaml` states.
 - `console`: a simulated arm controlled from a browser.
 - `serve`: a policy server on a websocket.

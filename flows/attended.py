@@ -18,9 +18,10 @@ from flows.recipes.recipe import Recipe, read_recipe
 from flows.reports.summary import summarise, write_results
 from flows.runner.display import Display
 from flows.runner.memory import MemoryMeter
+from flows.runner.plan import up_to
 from flows.runner.stage import Stage, StageOutcome, run_stage
 from flows.session.config import HilEnvConfig, HilOperator
-from robots.errors import HandoffError, suggest
+from robots.errors import HandoffError
 
 
 @dataclass(frozen=True)
@@ -95,28 +96,8 @@ def run_in_order(recipe: Recipe, declared: Sequence[Stage], *, isolate: bool = T
             outcomes[stage.name] = _run_shown(stage, outcomes, runs, display, isolate)
             # Write the results after every stage, so that an interrupted run has a report.
             summary = summarise(outcomes, started, peak_bytes=memory.peak_bytes)
-            path = write_results(runs, recipe.name, summary)
+            path = write_results(runs, recipe.name, summary, recipe.request)
     return path
-
-
-def up_to(declared: Sequence[Stage], last: str | None) -> list[Stage]:
-    """Returns the stage called `last` (all its copies) and the stages that it needs, in order.
-
-    Raises:
-        HandoffError: there is no such stage.
-    """
-    if last is None:
-        return list(declared)
-    needed = [stage for stage in declared if last in (stage.name, stage.name.partition("@")[0])]
-    if not needed:
-        names = [stage.name for stage in declared]
-        raise HandoffError(f"stage '{last}' is not in the recipe, {suggest(last, names)}")
-    chosen = {stage.name for stage in needed}
-    while needed:
-        found = [source for stage in needed for source in stage.inputs.values()]
-        needed = [stage for stage in found if stage.name not in chosen]
-        chosen |= {stage.name for stage in needed}
-    return [stage for stage in declared if stage.name in chosen]
 
 
 def _run_shown(

@@ -18,31 +18,24 @@ from robots.franka.robot import Robot
 from robots.interfaces import Label, Observation, VecEnv
 
 if TYPE_CHECKING:
-    from argparse import Namespace
-
     from real.console.server import ConsoleConfig
 
 
-def console_command(options: Namespace) -> None:
-    """`handoff console`: options `task`, `policy`, `out`, `host`, `port`, `spacemouse`, `person`
-    and `episodes`."""
+def console_command(
+    task: str, policy: str, out: Path, config: ConsoleConfig, person: str, episodes: int | None
+) -> None:
+    """Runs `handoff console`; see `run_console_session`. `person` is the name of the operator."""
     from rich.console import Console
 
-    from real.console.server import ConsoleConfig
-
     screen = Console()
-    out = options.out or Path("runs") / "console" / options.task
 
     def say(text: str) -> None:
         screen.print(text, highlight=False, soft_wrap=True)
 
-    config = ConsoleConfig(host=options.host, port=options.port, spacemouse=options.spacemouse)
-    operator = HilOperator(kind="console", person=options.person or "")
-    episodes = run_console_session(
-        options.task, options.policy, out, config, operator, options.episodes, say
-    )
+    operator = HilOperator(kind="console", person=person)
+    recorded = run_console_session(task, policy, out, config, operator, episodes, say)
     say(
-        f"{episodes} episodes in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}"
+        f"{recorded} episodes in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Implements `handoff profile CONFIG`: predicts the speed of each placement of a pipeline's
+"""Implements `handoff profile NAME`: predicts the speed of each placement of a recipe's
 fine-tuning environments."""
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ def profile(
     seconds: float = 60.0,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Measures the fine-tuning of the pipeline `configs/<name>.yaml` with a policy of random
-    weights.
+    """Measures the fine-tuning of a recipe with a policy of random weights.
 
     Args:
         name: see `flows.recipes.recipe.read_recipe`.
@@ -164,27 +163,29 @@ def recommended(rates: dict[Any, StepRate]) -> str:
     return next(kind for kind, rate in rates.items() if rate.high >= fastest.low)
 
 
-def profile_command(options: Any) -> None:
-    """Runs `handoff profile`."""
+def profile_command(
+    name: str, overrides: Sequence[str], seconds: float, as_json: bool = False
+) -> None:
+    """Runs `handoff profile`; see `profile`. `as_json` prints one JSON object."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
     with console.status("measuring") as status:
         result = profile(
-            options.name,
-            options.overrides,
-            options.seconds,
+            name,
+            overrides,
+            seconds,
             lambda done, total, note="": status.update(f"{note} {done} of {total} s"),
         )
-    if options.json:
+    if as_json:
         console.print_json(json.dumps(result))
         return
     components = Table(box=None, pad_edge=False)
     for heading in ("component", "milliseconds"):
         components.add_column(heading, justify="left" if heading == "component" else "right")
-    for component, seconds in (*result["seconds"].items(), ("transfer", result["transfer"])):
-        components.add_row(component.replace("_", " "), f"{1e3 * seconds:.2f}")
+    for component, median in (*result["seconds"].items(), ("transfer", result["transfer"])):
+        components.add_row(component.replace("_", " "), f"{1e3 * median:.2f}")
     grid = Table(box=None, pad_edge=False)
     for heading in ("placement", "steps/s", "95 %", ""):
         grid.add_column(heading)

@@ -21,7 +21,7 @@ from flows.runner.artifact import Artifact
 from flows.runner.display import Display
 from flows.runner.isolate import RUN_ENDED
 from flows.runner.memory import MemoryMeter
-from flows.runner.plan import cached_artifacts
+from flows.runner.plan import cached_artifacts, up_to
 from flows.runner.stage import Stage, StageOutcome, run_stage
 from robots.code_version import code_version
 from robots.errors import HandoffError
@@ -30,12 +30,19 @@ MAX_PARALLEL_STAGES = 2
 """Maximum number of stages that run at the same time; each uses one core."""
 
 
-def run(name: str, overrides: Sequence[str] = (), *, debug: bool = False) -> Path:
+def run(
+    name: str,
+    overrides: Sequence[str] = (),
+    *,
+    until: str | None = None,
+    debug: bool = False,
+) -> Path:
     """Runs a recipe; returns the path of its `summary.json`.
 
     Args:
         name: a file in `configs/` without its ending, e.g. `demo`, or the path of a YAML file.
         overrides: see `flows.recipes.recipe.read_recipe`.
+        until: runs only this stage and what it needs; None runs all stages.
         debug: shows Prefect's log.
 
     Raises:
@@ -44,15 +51,19 @@ def run(name: str, overrides: Sequence[str] = (), *, debug: bool = False) -> Pat
     started = time.time()
     recipe = read_recipe(name, overrides)
     runs = Path(recipe.runs)
-    outcomes = _all_cached(recipe)
+    outcomes = _all_cached(recipe, until)
     if outcomes is not None:
-        return write_results(runs, recipe.name, summarise(outcomes, started, peak_bytes=0))
+        return write_results(
+            runs, recipe.name, summarise(outcomes, started, peak_bytes=0), recipe.request
+        )
     prepare_prefect(debug)
     try:
-        summary = make_flow()(name, list(overrides))
+        summary = make_flow()(name, list(overrides), until)
     finally:
         RUN_ENDED.clear()
-    return write_results(runs, recipe.name, summary.with_times(started, time.time()))
+    return write_results(
+        runs, recipe.name, summary.with_times(started, time.time()), recipe.request
+    )
 
 
 def prepare_prefect(debug: bool = False) -> None:
@@ -83,11 +94,16 @@ def make_flow() -> Callable[..., Summary]:
     submit: Any = stage_task.submit
 
     @flow(name="handoff", task_runner=runner, persist_result=False)
-    def handoff(config_name: str = "demo", overrides: list[str] | None = None) -> Summary:
-        """Runs the stages of a recipe and writes the results."""
+    def handoff(
+        config_name: str = "demo",
+        overrides: list[str] | None = None,
+        until: str | None = None,
+    ) -> Summary:
+        """Runs the stages of a recipe, or those that the stage `until` needs, and writes the
+        results."""
         started = time.time()
         recipe = read_recipe(config_name, overrides or ())
-        declared = stages(recipe)
+        declared = up_to(stages(recipe), until)
         _read_code(declared)
         futures: dict[str, Any] = {}  # Prefect futures of a StageOutcome
         barrier: list[Any] = []
@@ -100,7 +116,7 @@ def make_flow() -> Callable[..., Summary]:
                 barrier = [future] if stage.exclusive else barrier
             outcomes = _collect(futures)
         summary = summarise(outcomes, started, peak_bytes=memory.peak_bytes)
-        write_results(Path(recipe.runs), recipe.name, summary)
+        write_results(Path(recipe.runs), recipe.name, summary, recipe.request)
         return summary
 
     return handoff
@@ -143,9 +159,9 @@ def _collect(futures: dict[str, Any]) -> dict[str, StageOutcome]:
     return {name: future.result() for name, future in futures.items()}
 
 
-def _all_cached(recipe: Recipe) -> dict[str, StageOutcome] | None:
+def _all_cached(recipe: Recipe, until: str | None) -> dict[str, StageOutcome] | None:
     started = time.time()
-    artifacts = cached_artifacts(stages(recipe), Path(recipe.runs))
+    artifacts = cached_artifacts(up_to(stages(recipe), until), Path(recipe.runs))
     if any(artifact is None for artifact in artifacts.values()):
         return None
     return {

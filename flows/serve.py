@@ -4,37 +4,45 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from robots.contract import Contract
 from robots.control.actions import PD_TARGET
 from robots.errors import HandoffError
 from robots.interfaces import MultimodalPolicy, Policy
+from robots.wire.policy import TOKEN_VARIABLE
 
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-TOKEN = "HANDOFF_TOKEN"
-"""Environment variable of the token; a command-line argument would be visible in process lists."""
 ONNX = "policy.onnx"
 """File name of an exported policy in a bundle."""
 
 
-def serve_command(options: Namespace) -> None:
+def serve_command(
+    path: Path,
+    *,
+    host: str,
+    port: int,
+    clients: int,
+    queue: int,
+    seed: int,
+    action_interface: str | None,
+) -> None:
     """Runs `handoff serve` until it is interrupted; prints a generated token if the environment has
-    none."""
+    none.
+
+    Args:
+        path: see `open_policy`.
+        host: address to listen at.
+        port: port to listen at; 0 takes a free one.
+        clients: maximum number of connections.
+        queue: maximum number of waiting requests.
+        seed: seed of the noise for requests without noise.
+        action_interface: see `open_policy`.
+    """
     from policies.serve import ServeConfig, choose_token, serve
 
-    config = ServeConfig(
-        host=options.host,
-        port=options.port,
-        clients=options.clients,
-        queue=options.queue,
-        seed=options.seed,
-    )
-    known_token = os.environ.get(TOKEN) or None
+    config = ServeConfig(host=host, port=port, clients=clients, queue=queue, seed=seed)
+    known_token = os.environ.get(TOKEN_VARIABLE) or None
     token = choose_token(config.host, known_token)
-    policy, contract = open_policy(options.policy, options.action_interface)
+    policy, contract = open_policy(path, action_interface)
 
     def announce(port: int) -> None:
         host = f"[{config.host}]" if ":" in config.host else config.host

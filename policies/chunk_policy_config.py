@@ -1,4 +1,4 @@
-"""Options that policy families share, and the properties by which pipeline stages treat a family.
+"""Options that policy families share, and the properties by which stages treat a family.
 Imports no torch."""
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ class ChunkPolicyConfig:
     where it differs."""
 
     pretrained: ClassVar[bool] = True
-    """Whether the family is trained from demonstrations, so that a pipeline may start with it."""
+    """Whether the family is trained from demonstrations, by the stage `pretrain`."""
     language_conditioned: ClassVar[bool] = False
     """Whether the policy is conditioned on a language instruction."""
+    family: ClassVar[str] = ""
+    """Dotted path of the policy class of a family outside Handoff."""
 
     stream: str = "policy"
     """Stream of the episodes that holds observations and actions."""

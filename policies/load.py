@@ -11,6 +11,7 @@ import torch
 
 from policies.card import PolicyCard, Shapes
 from policies.checkpoint import read_card, read_weights
+from policies.chunk_policy_config import ChunkPolicyConfig
 from policies.families.lora import merge_adapters
 from policies.policy import ChunkPolicy
 from policies.policy_config import (
@@ -25,6 +26,7 @@ from policies.policy_config import (
 )
 from robots.errors import HandoffError
 from robots.interfaces import MultimodalPolicy, PolicyInput
+from robots.outside import find_outside
 
 
 def new_module(config: PolicyConfig, shapes: Shapes, saved: Path | None = None) -> ChunkPolicy:
@@ -70,7 +72,15 @@ def new_module(config: PolicyConfig, shapes: Shapes, saved: Path | None = None) 
 
             return LearnedActor(config, shapes)
         case _:
-            raise HandoffError(f"policy: the family '{config.kind}' cannot be built.")
+            return _outside_policy(config, shapes)
+
+
+def _outside_policy(config: ChunkPolicyConfig, shapes: Shapes) -> ChunkPolicy:
+    """An untrained policy of a family outside Handoff, whose configuration names its class."""
+    about = f"policy: the family of {type(config).__module__}.{type(config).__qualname__}"
+    if not config.family:
+        raise HandoffError(f"{about} states no policy class: `family` is empty.")
+    return find_outside(config.family, "", about, "policy class")(config, shapes)
 
 
 def load_module(
@@ -79,7 +89,7 @@ def load_module(
     """The policy in the directory `path`, ready for inference, and its card.
 
     Args:
-        path: folder written by `pretrain` or `distil`.
+        path: folder of a policy, e.g. written by the stage `pretrain` or `distill`.
         steps: sampler steps; None keeps the policy's own number.
         device: torch device.
         trainable: whether parameters that were trained may be trained further, such as adapters in

@@ -1,4 +1,4 @@
-"""Configurations of the policy families: sizes, and properties that pipeline stages need. Imports
+"""Configurations of the policy families: sizes, and properties that stages need. Imports
 no torch.
 
 A new family needs a class here that is added to the union `PolicyConfig`, a module in
@@ -12,15 +12,13 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import Annotated, ClassVar, Literal, Self, get_args
 
-from pydantic import Discriminator
-
 from policies.chunk_policy_config import (
     ChunkPolicyConfig,
     EncodedPolicyConfig,
     VisionLanguagePolicyConfig,
 )
 from policies.networks.config import MlpConfig, NetworkConfig, PointEncoderConfig
-from robots.config import config
+from robots.config import ByKind, config
 from robots.wire.learner import ActorCard
 
 
@@ -280,7 +278,7 @@ PolicyConfig = Annotated[
     | VlaConfig
     | TokenVlaConfig
     | LearnedActorConfig,
-    Discriminator("kind"),
+    ByKind(),
 ]
 """Union of the policy families' configurations, discriminated by `kind`."""
 

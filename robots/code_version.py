@@ -8,11 +8,13 @@ Comments, docstrings and formatting do not change the version; a data file with 
 
 from __future__ import annotations
 
-import ast
 import hashlib
+import os
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+
+from robots.storage.parsed_sources import ParsedSource, ParsedSources, parse_source
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("flows", "robots", "policies", "sim", "real")
@@ -28,6 +30,7 @@ def code_version(module: str) -> str:
     digest = hashlib.sha256()
     for name in sorted(reachable(module)):
         digest.update(f"{name}:{_file_version(_source(name, _root(module)))}\n".encode())
+    _sources(ROOT).save()
     return digest.hexdigest()
 
 
@@ -54,13 +57,19 @@ def _root(module: str) -> str:
 def _imports(name: str, own: str) -> tuple[str, ...]:
     source = _source(name, own)
     assert source is not None
-    names: list[str] = []
-    for node in ast.walk(ast.parse(source.read_text())):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    package = name if source.name == "__init__.py" else name.rpartition(".")[0]
+    names = [_absolute(imported, package) for imported in _parsed(source).imports]
     return tuple(candidate for candidate in names if _root(candidate) in (*PACKAGES, own))
+
+
+def _absolute(imported: str, package: str) -> str:
+    """The absolute name of an import; `package` is that of the module that imports."""
+    rest = imported.lstrip(".")
+    level = len(imported) - len(rest)
+    if not level:
+        return imported
+    parts = package.split(".")
+    return ".".join([*parts[: len(parts) - level + 1], *([rest] if rest else [])])
 
 
 def _source(name: str, own: str) -> Path | None:
@@ -87,22 +96,28 @@ def _outside_source(name: str) -> Path | None:
 @cache
 def _file_version(source: Path | None) -> str:
     assert source is not None
-    tree = ast.parse(source.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [statement for statement in node.body if not _is_docstring(statement)] or [
-                ast.Pass()
-            ]
-    digest = hashlib.sha256(ast.dump(tree).encode())
-    for neighbour in sorted(source.parent.glob(f"{source.stem}.*")):
-        if neighbour.suffix not in (".py", ".pyc"):
-            digest.update(neighbour.read_bytes())
+    parsed = _parsed(source).digest
+    neighbours = _data_files(source)
+    if not neighbours:
+        return parsed
+    digest = hashlib.sha256(parsed.encode())
+    for neighbour in neighbours:
+        digest.update(neighbour.read_bytes())
     return digest.hexdigest()
 
 
-def _is_docstring(statement: ast.stmt) -> bool:
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
+def _parsed(source: Path) -> ParsedSource:
+    """The parsed file; only those of Handoff are kept on disk."""
+    return _sources(ROOT).parsed(source) if source.is_relative_to(ROOT) else parse_source(source)
+
+
+@cache
+def _sources(root: Path) -> ParsedSources:
+    return ParsedSources(root)
+
+
+def _data_files(source: Path) -> list[Path]:
+    """The files beside a module that have its stem and are no source code."""
+    names = sorted(os.listdir(source.parent))
+    beside = [name for name in names if name.startswith(f"{source.stem}.")]
+    return [source.parent / name for name in beside if not name.endswith((".py", ".pyc"))]

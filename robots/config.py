@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from types import UnionType
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     TypeVar,
@@ -17,6 +18,11 @@ from typing import (
 )
 
 from robots.errors import HandoffError, suggest
+from robots.outside import FAMILIES, find_outside, outside_target
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
 T = TypeVar("T")
 
@@ -26,6 +32,73 @@ def config(cls: type[T]) -> type[T]:
     """Class decorator: a frozen, keyword-only dataclass whose validation rejects unknown keys."""
     cls.__pydantic_config__ = {"extra": "forbid"}  # type: ignore[attr-defined]
     return dataclass(frozen=True, kw_only=True)(cls)
+
+
+class ByKind:
+    """Annotation of a union of configuration classes: the entry `kind` chooses one of them, and a
+    dotted path chooses a class outside Handoff (`robots.outside`)."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        from pydantic import Discriminator
+        from pydantic_core import core_schema
+
+        closed = Discriminator("kind").__get_pydantic_core_schema__(source, handler)
+        members = classes_of(source)
+
+        def read(value: Any, inner: Any) -> Any:
+            cls = outside_class(_kind_of(value), members)
+            if cls is None:
+                return inner(value)
+            return value if isinstance(value, cls) else validate(cls, value)
+
+        def write(value: Any, inner: Any) -> Any:
+            return inner(value) if type(value) in members else to_plain(value)
+
+        return core_schema.no_info_wrap_validator_function(
+            read,
+            closed,
+            serialization=core_schema.wrap_serializer_function_ser_schema(write, schema=closed),
+        )
+
+
+def outside_class(kind: Any, members: Sequence[type]) -> type[Any] | None:
+    """The class outside Handoff that `kind` names by dotted path or entry point; None if `kind` is
+    that of a member, or no path.
+
+    Args:
+        kind: entry `kind` of a block.
+        members: classes of the union.
+
+    Raises:
+        HandoffError: there is no such class, or it lacks what the members have in common.
+    """
+    if not isinstance(kind, str) or kind in [getattr(member, "kind", None) for member in members]:
+        return None
+    target = outside_target(kind, FAMILIES)
+    if target is None:
+        return None
+    about = f"kind '{kind}'"
+    cls = find_outside(target, "", about, "configuration class")
+    if not isinstance(cls, type) or not is_dataclass(cls):
+        raise HandoffError(f"{about}: is no configuration class, expected one made with @config.")
+    if not hasattr(cls, "kind"):
+        raise HandoffError(f"{about}: the class has no `kind: str`, which its card needs.")
+    base = _common_base(members)
+    if not issubclass(cls, base):
+        raise HandoffError(f"{about}: the class is no {base.__module__}.{base.__name__}.")
+    return cls
+
+
+def _common_base(members: Sequence[type]) -> type:
+    first, *others = members
+    shared = (base for base in first.__mro__ if all(issubclass(cls, base) for cls in others))
+    return next(shared)
+
+
+def _kind_of(value: Any) -> Any:
+    return value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
 
 
 def validate(cls: type[T], values: Mapping[str, Any], path: str = "") -> T:

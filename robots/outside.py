@@ -1,17 +1,101 @@
-"""Imports what packages outside Handoff provide, by dotted path."""
+"""Finds what packages outside Handoff provide: tasks, robots, policy families, dataset formats and
+stages, by dotted path or by the name of an entry point.
+
+A dotted path is that of a module (`my_lab.tasks.wipe`), whose member has the name that its kind
+prescribes, or of a member (`my_lab.tasks:wipe`, `my_lab.tasks.wipe`).
+"""
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from robots.errors import HandoffError
 
+STAGES = "handoff.stages"
+TASKS = "handoff.tasks"
+ROBOTS = "handoff.robots"
+FAMILIES = "handoff.families"
+FORMATS = "handoff.formats"
+GROUPS = (STAGES, TASKS, ROBOTS, FAMILIES, FORMATS)
+"""Groups of entry points with which installed packages name what they provide."""
+OWN = ("flows", "robots", "policies", "sim", "real", "configs")
+"""Packages of Handoff."""
+DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:[A-Za-z_]\w*)?|[A-Za-z_]\w*:[A-Za-z_]\w*")
+"""Form of a dotted path."""
+
+
+@cache
+def entry_targets(group: str) -> Mapping[str, str]:
+    """Dotted paths of the entry points of a group, by name."""
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry.value for entry in entry_points(group=group)}
+
+
+def outside_target(name: str, group: str) -> str | None:
+    """The dotted path of something outside Handoff: `name` itself, or that of the entry point with
+    this name; None if it is neither.
+
+    Args:
+        name: a value in a configuration.
+        group: group of entry points.
+    """
+    target = entry_targets(group).get(name)
+    if target is not None:
+        return target
+    return name if DOTTED.fullmatch(name) else None
+
+
+def find_outside(target: str, member: str, about: str, what: str = "member") -> Any:
+    """Imports a member of a module outside Handoff.
+
+    Args:
+        target: dotted path of the module or of the member.
+        member: name of the member if `target` is a module; empty if `target` must name it.
+        about: beginning of errors: who names the target.
+        what: noun for the member in errors.
+
+    Raises:
+        HandoffError: there is no such module, or it has no such member.
+    """
+    module, named = split_target(target)
+    imported = import_outside(module, about)
+    if not (named or member):
+        raise HandoffError(f"{about}: is a module, expected a {what} of it: {target}:NAME.")
+    found = getattr(imported, named or member, None)
+    if found is None:
+        raise HandoffError(f"{about}: the module {module} has no {what} {named or member}.")
+    return found
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """The module of a dotted path, and the member that it names; empty for a module."""
+    module, colon, name = target.partition(":")
+    if colon or _is_module(module):
+        return module, name
+    parent, _, last = module.rpartition(".")
+    return (parent, last) if parent and _is_module(parent) else (module, "")
+
+
+def outside_module(target: str) -> str | None:
+    """The module of a dotted path if it exists and is not one of Handoff's; None otherwise."""
+    if not DOTTED.fullmatch(target) or target.partition(".")[0].partition(":")[0] in OWN:
+        return None
+    module, _ = split_target(target)
+    return module if _is_module(module) else None
+
 
 def import_outside(module: str, about: str) -> ModuleType:
-    """Imports a module of an installed package or of the working directory.
+    """Imports a module of an installed package, of the working directory, or of a place that was
+    added.
 
     Args:
         module: dotted name of the module.
@@ -20,9 +104,7 @@ def import_outside(module: str, about: str) -> ModuleType:
     Raises:
         HandoffError: there is no such module.
     """
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
+    add_place(Path.cwd())
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -30,6 +112,22 @@ def import_outside(module: str, about: str) -> ModuleType:
         if module != missing and not module.startswith(missing + "."):
             raise
         raise HandoffError(
-            f"{about}: there is no module {missing}. It must be installed, or lie in the working "
-            f"directory {here}."
+            f"{about}: there is no module {missing}. It must be installed, or lie beside the recipe "
+            f"or in the working directory {Path.cwd()}."
         ) from None
+
+
+def add_place(folder: Path) -> None:
+    """Adds a folder in which modules outside Handoff are found, after all others; spawned processes
+    inherit it."""
+    place = str(folder.resolve())
+    if place not in sys.path:
+        sys.path.append(place)
+
+
+def _is_module(name: str) -> bool:
+    add_place(Path.cwd())
+    try:
+        return find_spec(name) is not None
+    except (ModuleNotFoundError, ValueError):
+        return False

@@ -19,6 +19,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, Never
 
+from setproctitle import setproctitle
+
 from robots import errors
 from robots.errors import HandoffError, describe
 from robots.signals import ENDING_SIGNALS, exit_code, raising_signals
@@ -89,7 +91,7 @@ def spawn(
     then that of `robots.signals.exit_code`.
 
     Args:
-        name: name of the process.
+        name: name of the process; `ps` shows it behind `handoff: `.
         function: function to be run; function and arguments must be picklable.
         arguments: arguments of the function.
         daemon: whether the exit of this process ends the new one; a daemon cannot have children. If
@@ -169,6 +171,8 @@ def _child_main(
 ) -> None:
     """Main function of the child process."""
     end_with_parent()
+    name = multiprocessing.current_process().name
+    setproctitle(f"handoff: {name.removeprefix('handoff-')}")
     try:
         with raising_signals():
             function(*arguments)

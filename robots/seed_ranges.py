@@ -3,8 +3,8 @@ that it was trained on.
 
 | range            | seeds               | used by                                                |
 |------------------|---------------------|--------------------------------------------------------|
-| `DEMONSTRATIONS` | 0 to 19,999         | scripted demonstrations (`flows.stages.scripted`),     |
-|                  |                     | those of a correction session, and a session at an arm |
+| `DEMONSTRATIONS` | 0 to 19,999         | scripted demonstrations, those of a person, and those  |
+|                  |                     | of a correction session, and a session at an arm |
 | `CLASSIFIER`     | 20,000 to 39,999    | the success classifier of a correction session         |
 | `ROLLOUTS`       | 40,000 to 99,999    | rollouts on which a correction session trains          |
 | `EVALUATION`     | 100,000 to 199,999  | protocols (`sim.evaluation.protocol`), and             |
@@ -19,8 +19,8 @@ rejected, except that recordings reject the seeds of evaluations. After an autom
 environment continues from a hash of its seed, which may be any number below 2^31; the episodes of a
 correction session's actor do the same.
 
-A correction session with seed s shifts its ranges by s times `SESSION_SPACING`; the shifted ranges
-lie in `TRAINING`, which correction sessions do not use otherwise.
+The seed s of a recipe, or of a copy of a stage, shifts the ranges of its demonstrations and
+trainings by s times `SESSION_SPACING`; those of evaluations stay (`flows.recipes.seeds`).
 """
 
 from __future__ import annotations
@@ -35,4 +35,4 @@ RECORDING = range(500_000, 1_000_000)
 TRAINING = range(1_000_000, 1 << 31)
 
 SESSION_SPACING = 1_000_000
-"""Distance between the seed ranges of two correction sessions with consecutive seeds."""
+"""Distance between the first seeds of a stage with consecutive seeds of the recipe."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from robots import outside
 from robots.config import config
 from robots.control.actions import ActionSpace
 from robots.errors import HandoffError, suggest
@@ -18,7 +19,8 @@ from sim.engines.gym import GymConfig
 from sim.engines.isaac_lab import IsaacLabConfig
 from sim.engines.maniskill_task import ManiSkillConfig
 from sim.scene.cameras import CamerasConfig
-from sim.tasks.task import Task, at_rate
+from sim.scene.dynamics import ArmDynamics
+from sim.tasks.task import Task, at_rate, with_instruction
 from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ TASKS = (
 )
 """Table-top tasks of an arm, one module each in `sim/tasks`."""
 
+ARM_OPTIONS = {"robot", "actions", "rate_hz", "reward", "randomized", "instruction", "dynamics"}
+"""Options that the engines of the arm's tasks read."""
+
 EngineName = Literal["mujoco", "warp", "maniskill", "isaaclab", "gym"]
 
 
@@ -49,8 +54,8 @@ class EnvConfig:
     engine: EngineName = "mujoco"
     """Simulation engine."""
     task: str = "reach"
-    """Name in `TASKS` for mujoco and warp, otherwise an environment's id in the engine's own
-    registry."""
+    """Name in `TASKS`, or the dotted path of a task of one's own, for mujoco and warp; otherwise an
+    environment's id in the engine's own registry."""
     robot: RobotName = "fr3"
     """The arm that does the task (mujoco, warp)."""
     actions: ActionSpace | None = None
@@ -62,6 +67,12 @@ class EnvConfig:
     """Reward of a step: the task's dense terms, or 1 on success."""
     randomized: bool = False
     """Domain randomisation from the task's ranges (mujoco, warp)."""
+    instruction: str | None = None
+    """Instruction of all episodes (mujoco, warp); None draws one per episode where the task has
+    several."""
+    dynamics: ArmDynamics | None = None
+    """Tuned parameters of the arm (mujoco, warp; see `sim.identification.tune`); None keeps the
+    model's own."""
     cameras: CamerasConfig | None = None
     """Cameras whose images are observed; None renders none."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -96,9 +107,34 @@ def task_module(name: str) -> str:
         HandoffError: there is no such task.
     """
     if name not in TASKS:
-        raise HandoffError(f"task: '{name}' is not known, {suggest(name, TASKS)}")
+        return outside.split_target(_outside_target(name))[0]
     # Push-T is a package: its geometry is shared with the twin.
     return "sim.tasks.push_t.task" if name == "push_t" else f"sim.tasks.{name}"
+
+
+def is_task(name: str) -> bool:
+    """Whether `name` is a task of Handoff, the dotted path of another one, or an entry point of the
+    group `handoff.tasks`."""
+    return name in TASKS or outside.outside_target(name, outside.TASKS) is not None
+
+
+def _outside_target(name: str) -> str:
+    target = outside.outside_target(name, outside.TASKS)
+    if target is None:
+        raise HandoffError(
+            f"task: '{name}' is not known, {suggest(name, TASKS)} (or the dotted path of a task of "
+            "your own)"
+        )
+    return target
+
+
+def _outside_task(name: str, robot: Robot) -> Task:
+    """The task of a module outside Handoff, called by the name under which it is found again."""
+    about = f"task '{name}'"
+    made = outside.find_outside(_outside_target(name), "task", about, "function")(robot)
+    if not isinstance(made, Task):
+        raise HandoffError(f"{about}: its function makes a {type(made).__name__}, expected a Task.")
+    return replace(made, name=name)
 
 
 def find_task(name: str, rate_hz: float | None = None, robot: str = "fr3") -> Task:
@@ -136,10 +172,12 @@ def _task(name: str, robot: Robot) -> Task:
             from sim.tasks.peg_insert import task
         case "cable_route":
             from sim.tasks.cable_route import task
-        case _:
+        case _ if name in TASKS:
             raise HandoffError(
                 f"task: '{name}' is in TASKS (module {task_module(name)}) but sim.make does not import it."
             )
+        case _:
+            return _outside_task(name, robot)
     return task(robot)
 
 
@@ -192,11 +230,10 @@ def make_device_env(config: EnvConfig, num_envs: int) -> DeviceArmEnv | DeviceMa
         actions=config.actions,
         reward=config.reward,
         randomized=config.randomized,
+        dynamics=config.dynamics,
         device=config.device,
     )
-    return DeviceArmEnv(
-        find_task(config.task, config.rate_hz, config.robot), num_envs, options, config.max_steps
-    )
+    return DeviceArmEnv(_configured_task(config), num_envs, options, config.max_steps)
 
 
 def _refuse_ignored(config: EnvConfig) -> None:
@@ -204,12 +241,10 @@ def _refuse_ignored(config: EnvConfig) -> None:
     effect."""
     match config.engine:
         case "mujoco":
-            read = {"robot", "actions", "rate_hz", "reward", "randomized", "cameras", "threads"}
-            read |= {"contact_threshold"}
+            read = ARM_OPTIONS | {"cameras", "threads", "contact_threshold"}
         case "warp":
             # `cameras` is accepted here because `_make_here` refuses it with a clearer message.
-            read = {"robot", "actions", "rate_hz", "reward", "randomized", "cameras", "device"}
-            read |= {"resident"}
+            read = ARM_OPTIONS | {"cameras", "device", "resident"}
         case "maniskill":
             read = {"maniskill", "resident"}
         case _:
@@ -221,6 +256,8 @@ def _refuse_ignored(config: EnvConfig) -> None:
         "rate_hz",
         "reward",
         "randomized",
+        "instruction",
+        "dynamics",
         "cameras",
         "device",
         "resident",
@@ -239,6 +276,11 @@ def _refuse_ignored(config: EnvConfig) -> None:
         )
 
 
+def _configured_task(config: EnvConfig) -> Task:
+    task = find_task(config.task, config.rate_hz, config.robot)
+    return task if config.instruction is None else with_instruction(task, config.instruction)
+
+
 def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:
     episodes = VecEnvConfig(on_end=config.on_end, max_steps=config.max_steps)
     match config.engine:
@@ -249,12 +291,13 @@ def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:
                 actions=config.actions,
                 reward=config.reward,
                 randomized=config.randomized,
+                dynamics=config.dynamics,
                 cameras=config.cameras,
                 threads=config.threads,
             )
-            task = find_task(config.task, config.rate_hz, config.robot)
             return EngineVecEnv(
-                MujocoEngine(task, num_envs, options, config.contact_threshold), episodes
+                MujocoEngine(_configured_task(config), num_envs, options, config.contact_threshold),
+                episodes,
             )
         case "warp":
             from sim.engines.warp import WarpConfig, WarpEngine
@@ -267,10 +310,11 @@ def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:
                 actions=config.actions,
                 reward=config.reward,
                 randomized=config.randomized,
+                dynamics=config.dynamics,
                 device=config.device,
             )
             return EngineVecEnv(
-                WarpEngine(find_task(config.task, config.rate_hz, config.robot), num_envs, options),
+                WarpEngine(_configured_task(config), num_envs, options),
                 episodes,
             )
         case "gym":

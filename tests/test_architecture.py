@@ -68,6 +68,7 @@ RETIRED = {
 }
 RIDDLES = ("What", "Who", "Where", "Whose", "How", "Which")
 UNREACHED = (
+    "flows.tune",
     "policies.distillation.online_student",
     "policies.rewards.vision_language",
     "policies.rl.generative",
@@ -84,13 +85,6 @@ UNREACHED = (
     "policies.rl.offline.calql",
     "policies.rl.offline.train",
     "policies.rl.replay.trajectory_weighting",
-    "real.deploy.remote_policy",
-    "sim.identification",
-    "sim.identification.identifiability",
-    "sim.identification.parameters",
-    "sim.identification.recordings",
-    "sim.identification.tracking",
-    "sim.identification.tune",
 )
 """Modules for use from Python alone: no recipe offers their method yet
 (docs/results/features.md)."""

@@ -15,15 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING as DATACLASS_MISSING
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from flows.config.files import CONFIGS, read_options
-from robots.config import classes_of, validate
+from robots.config import classes_of, outside_class, validate
 from robots.errors import HandoffError, suggest
-from robots.outside import import_outside
 
 USES = "uses"
 """Key that names an option, on which the other keys of its block are based."""
@@ -169,7 +168,13 @@ def _chosen(
 ) -> type[Any]:
     """The class of a block: by its `kind`, else that of the default, else the only one."""
     kind = value.get(KIND)
-    if len(classes) == 1 and "." not in str(kind):
+    try:
+        outside = outside_class(kind, classes)
+    except HandoffError as error:
+        raise HandoffError(f"'{path}': {error}") from None
+    if outside is not None:
+        return outside
+    if len(classes) == 1:
         return classes[0]
     by_kind = {getattr(cls, KIND): cls for cls in classes if hasattr(cls, KIND)}
     if kind is None or not by_kind:
@@ -178,14 +183,6 @@ def _chosen(
         raise HandoffError(f"'{path}' has no kind, expected one of {', '.join(sorted(by_kind))}.")
     if kind in by_kind:
         return by_kind[kind]
-    if isinstance(kind, str) and "." in kind:
-        module, _, name = kind.replace(":", ".").rpartition(".")
-        cls = getattr(import_outside(module, f"'{path}.kind'"), name, None)
-        if isinstance(cls, type) and is_dataclass(cls):
-            return cls
-        raise HandoffError(
-            f"'{path}.kind' is '{kind}', but {module} has no configuration class {name}."
-        )
     raise HandoffError(
         f"'{path}.kind' is '{kind}', {suggest(str(kind), sorted(by_kind), 'expected one of')} "
         "(or the dotted path of a class of your own)"

@@ -58,7 +58,7 @@ class PushTTable(DeployTable):
         """See `DeployTable`."""
         from sim.twin.push_t_world import PushTWorld
 
-        return partial(PushTWorld, self.robot.name)
+        return partial(PushTWorld, self.robot.config_name)
 
     def schema(self, twin: Twin) -> EpisodeSchema:
         """See `DeployTable`."""

@@ -28,7 +28,5 @@ def released_bundle(gate: Path) -> Path:
         )
     bundle = (artifact / manifest["input_paths"]["bundle"]).resolve()
     if verify_artifact(bundle)["digest"] != manifest["inputs"]["bundle"]:
-        raise HandoffError(
-            f"{bundle}: is not the bundle that passed {gate}. Run the pipeline again."
-        )
+        raise HandoffError(f"{bundle}: is not the bundle that passed {gate}. Run the recipe again.")
     return bundle

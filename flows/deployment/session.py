@@ -37,8 +37,6 @@ from robots.franka import find_robot
 from robots.interfaces import Label
 
 if TYPE_CHECKING:
-    from argparse import Namespace
-
     from real.console.server import ConsoleConfig
     from real.deploy.episode_recorder import LoopRecord
     from real.deploy.onnx_policy import OnnxPolicy
@@ -69,35 +67,44 @@ class DeployedEpisode:
     step."""
 
 
-def deploy_command(options: Namespace) -> None:
-    """Runs `handoff deploy`; `flows.__main__` defines its options."""
+def deploy_command(
+    gate: Path,
+    overrides: Sequence[str],
+    out: Path,
+    console: ConsoleConfig,
+    *,
+    arm: str | None,
+    tracker: str | None,
+    cameras: Sequence[str],
+    person: str,
+    episodes: int | None,
+) -> None:
+    """Runs `handoff deploy`, whose parameters `flows.commands.sessions.deploy` describes."""
     from rich.console import Console
 
     from flows.deployment.release import released_bundle
-    from real.console.server import ConsoleConfig
 
     screen = Console()
 
     def say(text: str) -> None:
         screen.print(text, highlight=False, soft_wrap=True)
 
-    bundle = released_bundle(options.gate)
-    overrides = list(options.overrides)
-    overrides += [] if options.arm is None else [f"host='{options.arm}'"]
-    overrides += [] if options.tracker is None else [f"tracker.uri='{options.tracker}'"]
-    out = options.out or Path("runs") / "deploy"
-    episodes = deploy(
-        compose_deploy("push_t", overrides),
+    bundle = released_bundle(gate)
+    chosen = list(overrides)
+    chosen += [] if arm is None else [f"host='{arm}'"]
+    chosen += [] if tracker is None else [f"tracker.uri='{tracker}'"]
+    recorded = deploy(
+        compose_deploy("push_t", chosen),
         bundle,
         out,
-        ConsoleConfig(host=options.host, port=options.port, spacemouse=options.spacemouse),
-        person=options.person or "",
-        episodes=options.episodes,
-        cameras=parse_cameras(options.camera or []),
+        console,
+        person=person,
+        episodes=episodes,
+        cameras=parse_cameras(cameras),
         say=say,
     )
     say(
-        f"{episodes} episodes in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}"
+        f"{recorded} episodes in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}"
     )
 
 

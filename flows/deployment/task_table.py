@@ -59,7 +59,7 @@ class TaskTable(DeployTable):
         self._config = config
         self._contract = contract
         self.robot = robot_of_bundle(contract, config.arm)
-        self._task = find_task(contract.task, robot=self.robot.name)
+        self._task = find_task(contract.task, robot=self.robot.config_name)
         self._fields = {*contract.observation, *([INSTRUCTION] if contract.instruction else [])}
         self._twin: Twin | None = None
         self._solved = False
@@ -74,7 +74,7 @@ class TaskTable(DeployTable):
         """See `DeployTable`."""
         from sim.twin.task_world import TaskWorld
 
-        return partial(TaskWorld, self._task.name, self.robot.name)
+        return partial(TaskWorld, self._task.name, self.robot.config_name)
 
     def schema(self, twin: Twin) -> EpisodeSchema:
         """See `DeployTable`.

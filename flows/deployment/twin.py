@@ -210,7 +210,7 @@ def run_start(setup: TwinSetup, seed: int, progress: Progress) -> StartResult:
         robot = f"{table.robot.name} twin"
         return {"seed": seed, **table.describe(), "success": table.success, "robot": robot}
 
-    settings = replace(config.arm, host=config.twin.host, robot=table.robot.name)
+    settings = replace(config.arm, host=config.twin.host, robot=table.robot.config_name)
     recording = EpisodeRecording(setup.store, outcome)
     with (
         recording,

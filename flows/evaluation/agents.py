@@ -1,18 +1,22 @@
-"""Creates the agents of an evaluation: saved policies, exported policies, a random agent, and a
-task's scripted expert."""
+"""Creates the agents of an evaluation: saved policies, exported and served policies, a random
+agent, and a task's scripted expert."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from policies.card import PolicyCard
 from robots.config import to_plain
+from robots.contract import Contract
 from robots.errors import HandoffError
+from robots.wire.policy import TOKEN_VARIABLE
 from sim.evaluation.agent import (
     ChunkAgent,
     Chunking,
@@ -23,6 +27,11 @@ from sim.evaluation.agent import (
 )
 from sim.evaluation.protocol import Protocol, Sampling, check_trained_with, require_match
 
+if TYPE_CHECKING:
+    from real.deploy.remote_policy import RemoteConfig
+
+ANSWER_SECONDS = 60.0
+"""Time limit for one chunk of a served policy [s]; no arm waits for it."""
 EXPERT_ENGINES = ("mujoco", "warp")
 """Engines that run the arm's tasks and their scripted experts."""
 
@@ -46,7 +55,8 @@ def make_agent(
     """Creates the agent that `--policy` names.
 
     Args:
-        spec: directory of a saved policy, ONNX file with a contract, `random` or `expert`.
+        spec: directory of a saved policy, ONNX file with a contract, address of a policy server
+            (`ws://host:port`, see `handoff serve`), `random` or `expert`.
         protocol: protocol of the evaluation.
         instruction: instruction for a language-conditioned policy; None takes the environment's,
             else the policy's.
@@ -62,9 +72,9 @@ def make_agent(
                 "random", load_random, {"agent": "uniform within the bounds of the actions"}
             )
         case "expert":
-            from sim.make import TASKS
+            from sim.make import TASKS, is_task
 
-            if protocol.engine not in EXPERT_ENGINES or protocol.task not in TASKS:
+            if protocol.engine not in EXPERT_ENGINES or not is_task(protocol.task):
                 raise HandoffError(
                     f"--policy expert: task {protocol.task} of engine {protocol.engine} has no scripted expert; "
                     f"tasks with one, on {' and '.join(EXPERT_ENGINES)}: {', '.join(TASKS)}."
@@ -72,6 +82,9 @@ def make_agent(
             return Entrant(
                 "expert", load_expert, {"agent": "the task's scripted expert, which sees the state"}
             )
+        case _ if spec.startswith(("ws://", "wss://")):
+            name = re.sub(r"[^0-9A-Za-z.-]+", "-", spec.split("://")[1]).strip("-")
+            return Entrant(name, *_remote_agent(spec, protocol, instruction))
         case _ if path.suffix == ".onnx":
             name = path.parent.resolve().name if path.stem == "policy" else path.stem
             return Entrant(name, *_onnx_agent(path, protocol, instruction))
@@ -80,7 +93,7 @@ def make_agent(
             return Entrant(path.name or path.resolve().name, load, execution, _training_steps(path))
         case _:
             raise HandoffError(
-                f"--policy {spec}: neither a directory nor an .onnx file, and not 'random' or 'expert'. "
+                f"--policy {spec}: neither a directory nor an .onnx file nor ws://, and not 'random' or 'expert'. "
                 "Is the path right?"
             )
 
@@ -203,25 +216,84 @@ def load_onnx(path: Path, chunking: Chunking, sampling: Sampling) -> MakeAgent:
     return lambda env: ChunkAgent(policy, chunking, sampling)
 
 
+def load_remote(
+    config: RemoteConfig, expected: Contract, chunking: Chunking, sampling: Sampling
+) -> MakeAgent:
+    """Connects to a policy server that still serves the policy of `expected`; the connection ends
+    with the process.
+
+    Raises:
+        HandoffError: no token, no server, or one of another policy.
+    """
+    from real.deploy.remote_policy import RemotePolicy
+
+    policy = RemotePolicy(config, _token(config.uri), expected)
+    return lambda env: ChunkAgent(policy, chunking, sampling)
+
+
 def _onnx_agent(
     path: Path, protocol: Protocol, instruction: str | None = None
 ) -> tuple[partial[MakeAgent], dict[str, Any]]:
-    from math import prod
-
     from real.deploy.onnx_policy import OnnxPolicy
 
     policy = OnnxPolicy(path)
-    contract = policy.contract
-    check_trained_with(protocol, contract.robot)
-    if policy.tokenizer is None and instruction is not None:
+    default = policy.tokenizer.spec.said if policy.tokenizer is not None else None
+    chunking, steps = _contract_chunking(str(path), policy.contract, protocol, instruction, default)
+    execution = {
+        **to_plain(chunking),
+        "denoising_steps": steps,
+        "policy": policy.contract.policy,
+    }
+    return partial(load_onnx, path, chunking, protocol.sampling), execution
+
+
+def _remote_agent(
+    uri: str, protocol: Protocol, instruction: str | None = None
+) -> tuple[partial[MakeAgent], dict[str, Any]]:
+    from real.deploy.remote_policy import RemoteConfig, RemotePolicy
+
+    config = RemoteConfig(uri=uri, answer_seconds=ANSWER_SECONDS)
+    with RemotePolicy(config, _token(uri)) as policy:
+        contract = policy.contract
+    chunking, steps = _contract_chunking(uri, contract, protocol, instruction, None)
+    execution = {
+        **to_plain(chunking),
+        "denoising_steps": steps,
+        "policy": contract.policy,
+        "server": uri,
+    }
+    return partial(load_remote, config, contract, chunking, protocol.sampling), execution
+
+
+def _token(uri: str) -> str:
+    token = os.environ.get(TOKEN_VARIABLE)
+    if not token:
         raise HandoffError(
-            f"{path}: got the instruction '{instruction}', but the policy is not language-conditioned."
+            f"--policy {uri}: no token. Set {TOKEN_VARIABLE} to the one that `handoff serve` prints."
         )
-    default_instruction = (
-        None
-        if policy.tokenizer is None
-        else policy.tokenizer.spec.said or contract.task.replace("_", " ")
-    )
+    return token
+
+
+def _contract_chunking(
+    name: str,
+    contract: Contract,
+    protocol: Protocol,
+    instruction: str | None,
+    default_instruction: str | None,
+) -> tuple[Chunking, int]:
+    """Execution options and sampler steps of a policy that is known by its contract.
+
+    Raises:
+        HandoffError: a policy that is incompatible with the protocol, or an instruction for one
+            that is not language-conditioned.
+    """
+    check_trained_with(protocol, contract.robot)
+    if not contract.instruction and instruction is not None:
+        raise HandoffError(
+            f"{name}: got the instruction '{instruction}', but the policy is not language-conditioned."
+        )
+    if contract.instruction:
+        default_instruction = default_instruction or contract.task.replace("_", " ")
     # A protocol does not count action tokens as sampler steps.
     kind, _, number = contract.sampler.rpartition("-")
     steps = 1 if contract.sampler == "one-step" or kind == "tokens" else int(number)
@@ -230,16 +302,16 @@ def _onnx_agent(
         protocol,
         Chunking(
             fields=tuple(contract.observation),
+            sensors=tuple(contract.sensors),
             action_size=prod(contract.action.shape),
             n_obs_steps=contract.n_obs_steps,
             horizon=contract.horizon,
             n_action_steps=contract.n_action_steps,
             instruction=instruction or default_instruction,
-            listens=policy.tokenizer is not None and instruction is None,
+            listens=contract.instruction and instruction is None,
         ),
     )
-    execution = {**to_plain(chunking), "denoising_steps": steps, "policy": contract.policy}
-    return partial(load_onnx, path, chunking, protocol.sampling), execution
+    return chunking, steps
 
 
 def _training_steps(path: Path) -> int | None:

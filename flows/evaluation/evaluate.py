@@ -17,8 +17,6 @@ from sim.evaluation.evaluate import EvaluateConfig, evaluate, make_env, run_epis
 from sim.evaluation.protocol import Protocol, check_protocol
 
 if TYPE_CHECKING:
-    from argparse import Namespace
-
     from flows.runner.display import Display
     from sim.evaluation.adastop import AdaStop, AdaStopConfig, PairDecision
     from sim.evaluation.comparison import Comparison, Result
@@ -30,50 +28,60 @@ TABLE_WIDTH = 120
 """Minimum width of a table [characters]."""
 
 
-def evaluate_command(options: Namespace) -> None:
-    """Runs `handoff evaluate` with the options `protocol`, `policy`, `out`, `batch`, `workers`,
-    `videos`, `adastop`, `stages`."""
+def evaluate_command(
+    protocol_name: str,
+    policies: Sequence[str],
+    out: Path,
+    config: EvaluateConfig,
+    instruction: str | None = None,
+    stages: int | None = None,
+) -> None:
+    """Runs `handoff evaluate`, writes results to `out` and prints them.
+
+    Args:
+        protocol_name: a protocol, or the path of a YAML file.
+        policies: see `flows.evaluation.agents.make_agent`.
+        out: folder of the results.
+        config: how the episodes are run.
+        instruction: instruction for language-conditioned policies; None takes the environment's.
+        stages: stages of AdaStop, into which the episodes are divided; None runs all episodes.
+
+    Raises:
+        HandoffError: see `evaluate_agents`.
+    """
     from sim.evaluation.adastop import AdaStopConfig
     from sim.evaluation.report import comparison_tables, decision_table, summary_table
 
-    protocol = read_protocol(options.protocol)
-    config = EvaluateConfig(
-        batch=options.batch, workers=options.workers, videos=options.videos, device=options.device
-    )
-    instruction = options.instruction
-    options.out.mkdir(parents=True, exist_ok=True)
-    if not options.adastop:
-        results, comparisons = evaluate_agents(
-            protocol, options.policy, options.out, config, instruction
-        )
+    protocol = read_protocol(protocol_name)
+    out.mkdir(parents=True, exist_ok=True)
+    if stages is None:
+        results, comparisons = evaluate_agents(protocol, policies, out, config, instruction)
         tables = [summary_table(results), *comparison_tables(comparisons)]
     else:
-        test = AdaStopConfig(
-            n=protocol.episodes // max(1, options.stages), stages=options.stages, permute="pairs"
-        )
+        test = AdaStopConfig(n=protocol.episodes // stages, stages=stages, permute="pairs")
         results, outcome, decisions = evaluate_until_decided(
-            protocol, options.policy, options.out, config, test, instruction
+            protocol, policies, out, config, test, instruction
         )
         tables = [summary_table(results), decision_table(outcome, decisions)]
     _print_tables(tables)
-    _print_line(f"report  {options.out / 'report.html'}")
+    _print_line(f"report  {out / 'report.html'}")
 
 
-def compare_command(options: Namespace) -> None:
-    """Runs `handoff compare` with the options `results`, folders of which the first is the
-    reference, and `out`, the path of a page or None."""
+def compare_command(folders: Sequence[Path], out: Path | None) -> None:
+    """Runs `handoff compare`: compares results in folders, of which the first is the reference;
+    `out` is the path of a page or None."""
     from sim.evaluation.comparison import compare_all, read_result
     from sim.evaluation.report import comparison_tables, summary_table, write_report
 
-    results = [read_result(folder) for folder in options.results]
+    results = [read_result(folder) for folder in folders]
     names = [result.name for result in results]
     if len(set(names)) < len(names):
         results = [replace(result, name=str(result.folder)) for result in results]
     comparisons = compare_all(results)
     _print_tables([summary_table(results), *comparison_tables(comparisons)])
-    if options.out is not None:
-        write_report(options.out, results, comparisons)
-        _print_line(f"report  {options.out}")
+    if out is not None:
+        write_report(out, results, comparisons)
+        _print_line(f"report  {out}")
 
 
 def evaluate_agents(

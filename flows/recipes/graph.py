@@ -8,7 +8,7 @@ takes several artifacts takes those of all copies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
@@ -80,7 +80,7 @@ def _ordered(entries: Mapping[str, StageEntry]) -> list[str]:
             return
         for sources in entries[name].inputs.values():
             for source in sources:
-                visit(_base(source), (*above, name))
+                visit(_base(source, entries), (*above, name))
         ordered.append(name)
 
     for name in entries:
@@ -88,8 +88,9 @@ def _ordered(entries: Mapping[str, StageEntry]) -> list[str]:
     return ordered
 
 
-def _base(reference: str) -> str:
-    return reference.partition("@")[0]
+def _base(reference: str, names: Container[str]) -> str:
+    """The stage of a reference; in a resolved recipe, copies are stages themselves."""
+    return reference if reference in names else reference.partition("@")[0]
 
 
 def _check_inputs(name: str, entry: StageEntry, kinds: Mapping[str, StageKind]) -> None:
@@ -113,7 +114,7 @@ def _check_inputs(name: str, entry: StageEntry, kinds: Mapping[str, StageKind]) 
 def _check_source(
     name: str, expected: StageInput, source: str, kinds: Mapping[str, StageKind]
 ) -> None:
-    made = kinds.get(_base(source))
+    made = kinds.get(_base(source, kinds))
     if made is None:
         raise HandoffError(
             f"stage {name}: its input '{expected.name}' is '{source}', which is no stage of the "
@@ -216,7 +217,7 @@ def _combinations(
         joined = []
         for binding, chosen in combinations:
             for reference, copy in sources:
-                axis = {f"{name}.{expected.name}": Choice(_base(reference), None)}
+                axis = {f"{name}.{expected.name}": Choice(_base(reference, above), None)}
                 extra = {**(axis if several else {}), **copy.binding}
                 if _agree(binding, extra):
                     joined.append(({**binding, **extra}, {**chosen, expected.name: copy.stage}))
@@ -246,11 +247,12 @@ def _sources(
 ) -> Iterator[tuple[str, _Copy]]:
     """Yields the copies to which the names refer; `teacher@seed=0` is one copy of `teacher`."""
     for reference in references:
-        copies = above[_base(reference)]
-        if "@" in reference:
+        base = _base(reference, above)
+        copies = above[base]
+        if reference != base:
             copies = [copy for copy in copies if copy.stage.name == reference]
             if not copies:
-                names = [copy.stage.name for copy in above[_base(reference)]]
+                names = [copy.stage.name for copy in above[base]]
                 raise HandoffError(
                     f"recipe: there is no stage '{reference}', {suggest(reference, names)}"
                 )

@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flows.config.files import find_file, read_yaml
+from flows.config.files import CONFIGS, find_file, read_yaml
 from flows.config.options import merge
 from flows.config.overrides import Override, parse_overrides, set_value
 from robots.errors import HandoffError, suggest
+from robots.outside import add_place
 
 KEYS = ("defaults", "name", "about", "runs", "seed", "shared", "stages")
 STAGE_KEYS = ("uses", "inputs", "with", "matrix")
@@ -64,6 +65,8 @@ class Recipe:
     """Options for every stage that has them."""
     folders: Sequence[Path] = ()
     """Folders in which named options are looked for, besides those of Handoff."""
+    request: Mapping[str, Any] = field(default_factory=dict)
+    """Recipe and overrides as they were given."""
 
 
 def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -78,6 +81,9 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         HandoffError: no such file, a file that is no recipe, or an override of an unknown stage.
     """
     path = find_file(name)
+    if CONFIGS not in path.resolve().parents:
+        # Stages and tasks of one's own may lie beside the recipe.
+        add_place(path.parent)
     values = _load(path, ())
     values.setdefault("name", path.stem)
     for override in parse_overrides(overrides):
@@ -95,6 +101,11 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         about=str(values.get("about", "")),
         shared=_mapping(values.get("shared") or {}, f"recipe {path}: shared"),
         folders=folders,
+        request={
+            "recipe": name,
+            "overrides": list(overrides),
+            "folder": str(path.parent.resolve()),
+        },
     )
 
 

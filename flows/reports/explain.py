@@ -6,6 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from flows.reports.provenance_text import (
+    NOT_RECORDED,
+    computer_text,
+    resources_text,
+    seeds_text,
+)
 from flows.reports.results import describe
 from flows.runner.artifact import MANIFEST_DIGEST, read_manifest, verify_files
 from robots.errors import HandoffError
@@ -75,7 +81,7 @@ def _check_input(path: Path, label: str, digest: str, source: Path) -> None:
     if current != digest:
         raise HandoffError(
             f"artifact {path}: its input '{label}' had the digest {digest[:12]}, {source} now has {current[:12]}. "
-            "Was it rebuilt? Run the pipeline again."
+            "Was it rebuilt? Run the recipe again."
         )
 
 
@@ -84,7 +90,11 @@ def _facts(path: Path, manifest: dict[str, Any]) -> Iterator[str]:
     yield f"result  {describe(manifest.get('uses', ''), manifest['metrics'])}"
     environment = manifest["environment"]
     yield f"made    {manifest['finished']} in {manifest['seconds']:.1f} s, commit {environment['commit']}"
-    yield f"code    {manifest['code'][:12]}, seeds {manifest['seeds'] or 'none'}"
+    yield f"code    {manifest['code'][:12]}, seeds {seeds_text(manifest)}"
+    yield f"person  {manifest.get('person', NOT_RECORDED)}"
+    yield f"on      {computer_text(manifest)}"
+    yield f"used    {resources_text(manifest)}"
     for label, digest in manifest["inputs"].items():
         if label not in manifest["input_paths"]:
-            yield f"{label:<7} sha256 {digest[:12]}  {manifest['metrics'].get('source_line', '')}"
+            line = manifest["metrics"].get("source_line", "")
+            yield f"{label:<7} sha256 {digest[:12]}  {line}".rstrip()

@@ -19,6 +19,7 @@ HEADLINES: Mapping[str, Sequence[str]] = {
         "cycle_seconds",
         "demonstrated_seconds",
     ),
+    "tune": ("mse", "nominal_mse", "held_out_mse"),
     "evaluate": ("score", "success", "cost"),
     "gate": ("speedup", "parity", "latency_p50_ms", "latency_p99_ms"),
     "deploy": ("realtime_factor", "lost_packets", "command_success_rate", "coverage", "success"),
@@ -84,6 +85,31 @@ def _deployment(metrics: Mapping[str, Any]) -> str:
     return f"solved {metrics['success']['k']} of {metrics['starts']} starts{faults}"
 
 
+def _tuning(metrics: Mapping[str, Any]) -> str:
+    """Describes the tracking error before and after tuning, and how much the motions determine."""
+    before = 1e3 * metrics["nominal_mse"] ** 0.5
+    after = 1e3 * metrics["mse"] ** 0.5
+    determined = len(metrics["values"]) - len(metrics["undetermined"])
+    return (
+        f"tracking error {before:.2f} -> {after:.2f} mrad rms, {determined} of {len(metrics['values'])} parameters "
+        "determined"
+    )
+
+
+def _comparison(metrics: Mapping[str, Any]) -> str:
+    """Describes the decisions of AdaStop, or the paired differences from the reference."""
+    if "adastop" in metrics:
+        decided = [
+            f"{each['better']} > {each['worse']} ({each['difference']:+.3f})"
+            for each in metrics["adastop"]["decisions"]
+        ]
+        return "; ".join(decided) or "no significant difference"
+    return "; ".join(
+        f"{each['group']} {each['mean']:+.3f} [{each['low']:+.3f}, {each['high']:+.3f}]"
+        for each in metrics["differences"]
+    )
+
+
 def describe(uses: str, metrics: Mapping[str, Any]) -> str:
     """Describes the result of a kind of stage in one phrase; of an unknown kind, its numbers."""
     match uses:
@@ -118,6 +144,10 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
             high = success["high"]
             line = f"score {metrics['score']:.3f}, success {rate:.2f} [{low:.2f}, {high:.2f}] (n = {success['n']})"
             return line + (f", cost {metrics['cost']:.2f}" if "cost" in metrics else "")
+        case "tune":
+            return _tuning(metrics)
+        case "compare":
+            return _comparison(metrics)
         case "export":
             return f"{metrics['sampler']}, {metrics['bytes'] / 1e6:.1f} MB"
         case "gate":

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.reports.resolved_recipe import RECIPE, write_resolved_recipe
 from flows.reports.results import StageResult, Summary, describe, headline_metrics
 from flows.runner.artifact import write_json
 from flows.runner.stage import StageOutcome
@@ -28,13 +29,17 @@ def summarise(outcomes: Mapping[str, StageOutcome], started: float, peak_bytes: 
     return Summary(source, results, metrics).with_times(started, time.time())
 
 
-def write_results(runs: Path, name: str, summary: Summary) -> Path:
-    """Writes `summary.json`, links to the artifacts and the HTML report of a recipe's run.
+def write_results(
+    runs: Path, name: str, summary: Summary, request: Mapping[str, Any] | None = None
+) -> Path:
+    """Writes `summary.json`, the resolved recipe, links to the artifacts and the HTML report of a
+    recipe's run.
 
     Args:
         runs: folder of artifacts and results.
         name: subfolder of the run.
         summary: results of the run.
+        request: recipe and overrides as they were given.
 
     Returns:
         The path of `summary.json`.
@@ -45,10 +50,13 @@ def write_results(runs: Path, name: str, summary: Summary) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for result in summary.stages:
         place_link(folder / result.name, runs / result.artifact)
+    artifacts = {result.name: runs / result.artifact for result in summary.stages}
+    write_resolved_recipe(folder / RECIPE, name, artifacts)
     write_report(folder / "report.html", summary)
     path = folder / "summary.json"
     rows = {result.name: asdict(result) for result in summary.stages}
-    write_json(path, {"source": summary.source, "stages": rows, "metrics": dict(summary.metrics)})
+    entries = {"source": summary.source, "stages": rows, "metrics": dict(summary.metrics)}
+    write_json(path, {**entries, "request": dict(request or {})})
     return path
 
 

@@ -2,9 +2,12 @@
 
 - `stage`: stages, their cache keys and their execution.
 - `artifact`: directories with a manifest, either complete or absent.
+- `provenance`: seeds, person, environment and packages of a computation.
+- `outside_code`: versions of modules outside Handoff that options name.
+- `estimates`: time, memory and disk of stages, from earlier artifacts.
 - `plan`: which stages a run would execute, without executing them.
 - `isolate`: the child process of a stage.
 - `lock`: file locks, so that one run alone writes an artifact.
-- `memory`: peak memory of a run.
+- `memory`: peak memory of a run and of its stages.
 - `display`: progress on a terminal.
 """

@@ -2,11 +2,12 @@
 
 An artifact is a directory with a manifest; it is complete or absent, never half-written.
 
-    runs/artifacts/pretrain-3f9c0a1b2c4d/
-        manifest.json    inputs, resolved configuration, code version, seeds, metrics, digests
+    runs/artifacts/teacher-3f9c0a1b2c4d/
+        manifest.json    inputs, resolved options, code version, seeds, person, metrics,
+                         environment with a lock of all packages, memory, digests
         ...              files written by the stage
-    runs/artifacts/pretrain-3f9c0a1b2c4d.partial/    the same while the stage runs;
-                                                     a killed stage resumes from it
+    runs/artifacts/teacher-3f9c0a1b2c4d.partial/    the same while the stage runs;
+                                                    a killed stage resumes from it
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def verify_artifact(path: Path) -> dict[str, Any]:
     if MANIFEST_DIGEST not in manifest:
         raise HandoffError(
             f"artifact {path}: its manifest has no digest, so an older version of Handoff made it. Delete the "
-            "directory and run the pipeline again."
+            "directory and run the recipe again."
         )
     return manifest
 
@@ -135,8 +136,8 @@ def seal(partial: Path, final: Path, kind: str, record: Mapping[str, Any]) -> Ar
         partial: directory that the stage wrote.
         final: path of the artifact; must not exist.
         kind: e.g. "episodes", "policy", "bundle".
-        record: entries of the manifest other than `kind`, `digest`, `files` and `manifest_digest`;
-            at least `stage`, `inputs` and `metrics`.
+        record: entries of the manifest other than `kind`, `digest`, `files`, `written_bytes` and
+            `manifest_digest`; at least `stage`, `inputs` and `metrics`.
 
     Raises:
         HandoffError: the stage left a link, or another entry that is neither a file nor a folder.
@@ -147,7 +148,8 @@ def seal(partial: Path, final: Path, kind: str, record: Mapping[str, Any]) -> Ar
     }
     digest = _content_digest(files)
     # Digest of the manifest as it will be read from JSON: keys are strings, tuples are lists.
-    manifest = json.loads(json.dumps({"kind": kind, "digest": digest, **record, "files": files}))
+    entries = {**record, "written_bytes": sum(sizes.values()), "files": files}
+    manifest = json.loads(json.dumps({"kind": kind, "digest": digest, **entries}))
     write_json(partial / MANIFEST, {**manifest, MANIFEST_DIGEST: json_digest(manifest)})
     sync_tree(partial)
     os.rename(partial, final)
@@ -240,6 +242,13 @@ def _sizes(root: Path) -> dict[str, int]:
 
 def _content_digest(files: Mapping[str, Mapping[str, Any]]) -> str:
     return json_digest({name: entry["sha256"] for name, entry in files.items()})
+
+
+def tree_digest(folder: Path) -> str:
+    """Returns the sha256 (hex) over the names and digests of all files of a folder, such as a store
+    from outside the pipeline."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return json_digest({str(path.relative_to(folder)): file_digest(path) for path in files})
 
 
 def file_digest(file: Path) -> str:

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from flows.runner.lock import WriteLock
+from flows.runner.memory import peak_memory, tree_memory
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 from robots.processes import CLOSED_PIPE_ERRORS, Child, ChildEndedError, end
@@ -22,6 +23,8 @@ POLL_SECONDS = 0.2
 """Interval at which `RUN_ENDED` is checked [s]."""
 REPORT_SECONDS = 0.1
 """Minimum interval between two progress reports of a stage that are relayed [s]."""
+MEMORY_SECONDS = 1.0
+"""Interval at which the memory of a stage and its worker processes is sampled [s]."""
 
 
 def run_isolated(
@@ -30,10 +33,13 @@ def run_isolated(
     arguments: tuple,
     progress: Progress,
     lock: WriteLock,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], int]:
     """Calls `function(*arguments, progress)` in a spawned process and relays its progress.
 
     The child ends when this process ends for any reason, and holds `lock` until then.
+
+    Returns:
+        The function's metrics, and the peak memory of the process with its descendants [bytes].
 
     Raises:
         HandoffError: the function's error, with the child's traceback as a note; or the process
@@ -46,10 +52,15 @@ def run_isolated(
         end([child.process])
 
 
-def _listen(name: str, child: Child, progress: Progress) -> dict[str, Any]:
+def _listen(name: str, child: Child, progress: Progress) -> tuple[dict[str, Any], int]:
+    peak, sampled = 0, 0.0
     while True:
         if RUN_ENDED.is_set():
             raise HandoffError(f"stage {name}: stopped because its run ended.")
+        # Sampled from here, because a thread in the child would disturb measured latencies.
+        if time.monotonic() - sampled >= MEMORY_SECONDS:
+            peak = max(peak, tree_memory(child.process.pid))
+            sampled = time.monotonic()
         if not child.pipe.poll(POLL_SECONDS):
             continue
         try:
@@ -59,9 +70,9 @@ def _listen(name: str, child: Child, progress: Progress) -> dict[str, Any]:
         match message:
             case ("progress", done, total, note):
                 progress(done, total, note)
-            case ("metrics", metrics):
+            case ("metrics", metrics, own_peak):
                 child.process.join()
-                return metrics
+                return metrics, max(peak, own_peak)
 
 
 def _work(
@@ -85,4 +96,4 @@ def _work(
 
     with lock.held():
         metrics = function(*arguments, report)
-    pipe.send(("metrics", metrics))
+    pipe.send(("metrics", metrics, peak_memory()))

@@ -1,8 +1,11 @@
-"""Measures the peak memory of this process and all its descendants."""
+"""Measures the peak memory of processes and their descendants."""
 
 from __future__ import annotations
 
+import resource
+import sys
 import threading
+from pathlib import Path
 
 SAMPLE_SECONDS = 0.5
 """Interval between two samples [s]."""
@@ -28,16 +31,42 @@ class MemoryMeter:
         self._thread.join()
 
     def _sample(self) -> None:
-        import psutil
-
-        root = psutil.Process()
         while True:
-            total = 0
-            for process in [root, *root.children(recursive=True)]:
-                try:
-                    total += process.memory_info().rss
-                except psutil.NoSuchProcess:
-                    continue
-            self.peak_bytes = max(self.peak_bytes, total)
+            self.peak_bytes = max(self.peak_bytes, tree_memory())
             if self._stop.wait(SAMPLE_SECONDS):
                 return
+
+
+def tree_memory(pid: int | None = None) -> int:
+    """Returns the resident memory of a process and all its descendants [bytes]; 0 if it has ended.
+
+    Args:
+        pid: number of the process; None takes this one.
+    """
+    import psutil
+
+    total = 0
+    try:
+        root = psutil.Process(pid)
+        processes = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return 0
+    for process in processes:
+        try:
+            total += process.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+def peak_memory() -> int:
+    """Returns the highest resident memory that this process has had, without its descendants
+    [bytes]."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        # A spawned process inherits `ru_maxrss` from its parent, but not this figure.
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

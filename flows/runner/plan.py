@@ -1,4 +1,4 @@
-"""Plans a run: for every stage whether it would run or is cached, and why."""
+"""Plans a run: which stages are needed, whether each would run or is cached, and why."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flows.runner.artifact import Artifact
 from flows.runner.stage import Stage, explain_miss, find_cached, is_partial
+from robots.errors import HandoffError, suggest
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,32 @@ def cached_artifacts(stages: Sequence[Stage], root: Path) -> dict[str, Artifact 
     return {planned.stage: planned.artifact for planned in plan(stages, root)}
 
 
+def up_to(declared: Sequence[Stage], last: str | None) -> list[Stage]:
+    """Returns the stage called `last` (all its copies) and the stages that it needs, in order.
+
+    Raises:
+        HandoffError: there is no such stage.
+    """
+    if last is None:
+        return list(declared)
+    needed = [stage for stage in declared if last in (stage.name, stage.name.partition("@")[0])]
+    if not needed:
+        names = [stage.name for stage in declared]
+        raise HandoffError(f"stage '{last}' is not in the recipe, {suggest(last, names)}")
+    chosen = {stage.name for stage in needed}
+    while needed:
+        found = [source for stage in needed for source in stage.inputs.values()]
+        needed = [stage for stage in found if stage.name not in chosen]
+        chosen |= {stage.name for stage in needed}
+    return [stage for stage in declared if stage.name in chosen]
+
+
 def _plan_one(stage: Stage, root: Path, planned: dict[str, Planned]) -> Planned:
     digests: dict[str, str] = {}
     for name, upstream in stage.inputs.items():
         artifact = planned[upstream.name].artifact
         if artifact is None:
-            return Planned(
-                stage.name,
-                "wait",
-                f"its input {name} comes from {upstream.name}, which runs first",
-                None,
-            )
+            return Planned(stage.name, "wait", f"after {upstream.name}", None)
         digests[name] = artifact.digest
     cached = find_cached(root, stage, digests)
     if cached is not None:

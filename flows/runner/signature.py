@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from types import UnionType
@@ -30,12 +29,10 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from flows.artifacts import Output, kind_name
 from robots.errors import HandoffError, suggest
-from robots.outside import import_outside
+from robots.outside import STAGES, entry_targets, import_outside
 
 PACKAGES = ("flows.stages.data", "flows.stages.learn", "flows.stages.release")
 """Packages whose modules are kinds of stages, except `config`."""
-ENTRY_POINTS = "handoff.stages"
-"""Group of entry points with which other packages name kinds of stages."""
 FUNCTION = "run"
 """Name of the function in a stage's module, unless the kind names another one after a colon."""
 
@@ -108,8 +105,7 @@ def shipped_kinds() -> dict[str, str]:
 def stage_kinds() -> dict[str, str]:
     """Returns the target (`module` or `module:function`) of every kind of stage, by name: those of
     Handoff and those of entry points in the group `handoff.stages`."""
-    outside = {entry.name: entry.value for entry in entry_points(group=ENTRY_POINTS)}
-    return {**outside, **shipped_kinds()}
+    return {**entry_targets(STAGES), **shipped_kinds()}
 
 
 def find_kind(uses: str) -> StageKind:

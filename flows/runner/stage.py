@@ -12,20 +12,22 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from flows.runner.artifact import Artifact, json_digest, load_artifact, read_manifest, seal
 from flows.runner.lock import run_lock, write_lock
-from robots.code_version import ROOT, code_version
+from flows.runner.memory import peak_memory
+from flows.runner.outside_code import outside_code
+from flows.runner.provenance import environment, nested_seeds, package_lock, person_of
+from robots.code_version import code_version
 from robots.config import to_plain
 from robots.interfaces import Progress
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """One node of a pipeline."""
+    """One node of a recipe's graph."""
 
     name: str
     kind: str
@@ -37,7 +39,7 @@ class Stage:
     """Stages whose artifacts the function takes, by the name of the input; `policy.0`, `policy.1`
     for an input that takes several."""
     external: Mapping[str, str] = field(default_factory=dict)
-    """Digests of inputs from outside the pipeline, by name."""
+    """Digests of inputs from outside the recipe, by name."""
     exclusive: bool = False
     """No other stage may run at the same time: the stage measures latency or needs every core."""
     function: str = "run"
@@ -63,12 +65,14 @@ def identity(stage: Stage, digests: Mapping[str, str]) -> dict[str, Any]:
         stage: the stage.
         digests: content digest of each input artifact.
     """
-    return {
+    record = {
         "stage": stage.name,
         "config": to_plain(stage.config),
         "inputs": {**stage.external, **digests},
         "code": code_version(stage.module),
     }
+    outside = outside_code(stage.config)
+    return {**record, "outside_code": outside} if outside else record
 
 
 def artifact_path(root: Path, stage: Stage, key: str) -> Path:
@@ -123,33 +127,37 @@ def run_stage(
             if isolate:
                 from flows.runner.isolate import run_isolated
 
-                metrics = run_isolated(stage.name, call_stage, job, progress, lock)
+                metrics, peak = run_isolated(stage.name, call_stage, job, progress, lock)
             else:
                 with lock.held():
                     metrics = call_stage(*job, progress)
+                peak = peak_memory()
             seconds = time.time() - started
-            provenance = _provenance(record, inputs, final, metrics, seconds)
-            manifest = {**record, "uses": stage.uses, **provenance}
+            spent = {"seconds": round(seconds, 3), "peak_memory_bytes": peak}
+            provenance = _provenance(stage, record, inputs, final, metrics)
+            manifest = {**record, "uses": stage.uses, **provenance, **spent}
             return StageOutcome(seal(partial, final, stage.kind, manifest), False, seconds, started)
 
 
 def _provenance(
+    stage: Stage,
     record: Mapping[str, Any],
     inputs: Mapping[str, Artifact],
     final: Path,
     metrics: dict[str, Any],
-    seconds: float,
 ) -> dict[str, Any]:
     """Entries of the manifest about the computation, in addition to those of the cache key."""
     return {
         "input_paths": {
             name: os.path.relpath(artifact.path, final) for name, artifact in inputs.items()
         },
-        "seeds": _seeds(record["config"]),
+        "data": dict(stage.external),
+        "seeds": nested_seeds(record["config"]),
+        "person": person_of(record["config"]),
         "metrics": metrics,
-        "seconds": round(seconds, 3),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "environment": _environment(),
+        "environment": environment(),
+        "lock": package_lock(),
     }
 
 
@@ -190,6 +198,11 @@ def explain_miss(root: Path, stage: Stage, digests: Mapping[str, str]) -> str:
     ]
     if latest["code"] != current["code"]:
         changes.append("code changed")
+    changes += [
+        f"code of {module} changed"
+        for module, version in current.get("outside_code", {}).items()
+        if latest.get("outside_code", {}).get(module) != version
+    ]
     return ", ".join(changes[:4]) + (f" and {len(changes) - 4} more" if len(changes) > 4 else "")
 
 
@@ -220,50 +233,3 @@ def _differences(prefix: str, old: Any, new: Any) -> list[str]:
 def _short(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 14 else text[:12] + "…"
-
-
-def _seeds(config: Any) -> dict[str, Any]:
-    return (
-        {key: value for key, value in config.items() if "seed" in key}
-        if isinstance(config, Mapping)
-        else {}
-    )
-
-
-def _environment() -> dict[str, Any]:
-    import platform
-
-    packages = (
-        "torch",
-        "diffusers",
-        "zarr",
-        "mujoco",
-        "onnxruntime",
-        "gym-pusht",
-        "franky-control",
-    )
-    return {
-        "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "commit": _commit(),
-        **{name: _installed(name) for name in packages},
-    }
-
-
-def _installed(package: str) -> str:
-    """The package's version; some, such as franky-control, are not available on every machine."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _commit() -> str:
-    import subprocess
-
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return "unknown (git is not installed)"
-    return result.stdout.strip() or "unknown (not a git checkout)"

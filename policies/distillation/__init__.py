@@ -4,6 +4,7 @@
 - `one_step`: a one-step student of a diffusion policy.
 - `regression`: regression on chunks from the same noise.
 - `on_policy`: distillation at the states that the student visits.
-- `teachers`: teachers, and distillation losses per policy family.
+- `teachers`: teachers and their rows.
+- `losses`: distillation losses per policy family.
 - `online_student`: a student trained alongside its teacher.
 """

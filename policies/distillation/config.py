@@ -46,6 +46,9 @@ class DistilConfig:
 class OnPolicyDistilConfig:
     """Options of on-policy distillation."""
 
+    instructions: tuple[str, ...] = ()
+    """Instruction of each teacher, in the order of the teachers, which selects the teacher of a
+    row. Empty: all teachers teach every row, by the mean of their divergences."""
     form: Literal["kl", "reinforce"] = "kl"
     """Loss on action tokens: `kl` is the closed-form divergence from the teacher over all bins,
     `reinforce` RLinf's advantage of the sampled token. Diffusion and flow policies have `kl`

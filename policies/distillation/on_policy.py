@@ -4,7 +4,8 @@ to match its teachers at the states it visits.
 Imitation of recorded teachers covers their states alone; a student that errs leaves them. Here the
 teacher is evaluated at every decision that the student itself made (DiffusionOPD, arXiv 2605.15055;
 RLinf's and verl-omni's OPD). Several teachers that master one task each become one student: the
-instruction of a row selects its teacher. No reward is used, so a student is at most as good as its
+instruction of a row selects its teacher. Without instructions, the mean of all teachers'
+divergences is minimised. No reward is used, so a student is at most as good as its
 teachers.
 
 The complete state is saved every few rollouts, and all environments are then reset, in an
@@ -26,7 +27,7 @@ from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv
 
 if TYPE_CHECKING:
-    from policies.distillation.teachers import Teachers
+    from policies.distillation.teachers import TeacherFolders, Teachers
     from policies.policy import ChunkPolicy
 
 STATE = "distillation.pt"
@@ -42,7 +43,7 @@ DRAWN = (
 def on_policy_distil(
     config: OnPolicyDistilConfig,
     student: Path,
-    teachers: Path | Mapping[str, Path],
+    teachers: TeacherFolders,
     make_env: Callable[[], VecEnv],
     out: Path,
     progress: Progress,
@@ -54,7 +55,9 @@ def on_policy_distil(
         config: options of the run.
         student: folder of the initial student: a policy of action tokens, or a diffusion or flow
             policy.
-        teachers: folder of one teacher for all rows, or teachers by instruction.
+        teachers: folder of one teacher for all rows, teachers by instruction, or several teachers;
+            `config.instructions` assigns one instruction to each of them, otherwise all teach every
+            row.
         make_env: makes environments that freeze when their episode ends; closed at the end.
         out: output folder; a killed run resumes from its content.
         progress: called after every rollout.
@@ -71,13 +74,16 @@ def on_policy_distil(
     """
     from policies.checkpoint import save_policy
     from policies.data.visited_states import save_visited_states
-    from policies.distillation.teachers import Teachers
+    from policies.distillation.teachers import Teachers, assign_instructions
     from policies.load import load_module
     from policies.training.loop import torch_threads
     from policies.training.plots import draw_entries
 
     with torch_threads(config.threads):
         module, card = load_module(student, trainable=True)
+        if not isinstance(teachers, Mapping):
+            several = [teachers] if isinstance(teachers, Path) else teachers
+            teachers = assign_instructions(several, config.instructions)
         loaded_teachers = Teachers(teachers, module, card, config)
         run = _Distillation(
             config, (student, module), card.model.n_action_steps, loaded_teachers, make_env, out
@@ -115,7 +121,7 @@ class _Distillation:
         import torch
 
         from policies.checkpoint import WEIGHTS, digest_file
-        from policies.distillation.teachers import distillation_loss
+        from policies.distillation.losses import distillation_loss
         from policies.rl.collection.chunk_env import ChunkEnv
         from policies.rl.collection.episode_statistics import EpisodeStatistics
         from policies.training.resumable_run import ResumableRun

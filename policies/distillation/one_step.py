@@ -1,5 +1,5 @@
 """Distils a many-step diffusion teacher into a one-step student by regression on the same noise,
-the stage `distil` (RL-100, default).
+the default of the stage `distill` (RL-100).
 
 The teacher's sampler is deterministic, so noise and observation determine its chunk; the student
 learns to output that chunk in one step from the same noise. Regression on chunks from other noise

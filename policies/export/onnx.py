@@ -50,7 +50,7 @@ class ExportConfig:
     """Meaning of an action to the controller; one of those in `robots.control.actions`."""
     steps: CartesianDelta | None = None
     """Step sizes of `cartesian_delta`. None leaves them unspecified, so that no controller accepts
-    such actions; a pipeline sets those of its simulated task."""
+    such actions; the stage `export` sets those of the simulated task of its demonstrations."""
     opset: int = 21
     """ONNX operator set of the graph."""
     golden: int = 512

@@ -87,7 +87,7 @@ class LearnedActor(ChunkPolicy):
             HandoffError: always.
         """
         raise HandoffError(
-            "learned actor: it is not pretrained from demonstrations. Train it with `handoff hil`."
+            "learned actor: it is not pretrained from demonstrations. Train it with the stage `correct` or `reinforce`."
         )
 
     def _features(self, vector_BO: Tensor) -> Tensor:

@@ -132,7 +132,7 @@ def deploy_schema(
             "reference": StreamSpec(rate_hz=stream_hz, fields=reference),
             "robot": StreamSpec(rate_hz=1000.0, fields=_robot_states(robot, tool)),
         },
-        robot=robot.name,
+        robot=robot.config_name,
     )
 
 

@@ -19,8 +19,10 @@ from websockets.sync.client import ClientConnection, connect
 from robots.config import config, validate
 from robots.contract import Contract
 from robots.errors import HandoffError, SafetyError
+from robots.interfaces import PolicyInput
 from robots.wire.policy import (
     NOISE,
+    PROMPT,
     PROTOCOL,
     action_size,
     check_noise,
@@ -48,7 +50,8 @@ class RemoteConfig:
 
 
 class RemotePolicy:
-    """A `robots.interfaces.Policy` whose chunks come from a server; `contract` is the server's.
+    """A `robots.interfaces.MultimodalPolicy` whose chunks come from a server; `contract` is the
+    server's.
 
     After a lost connection or a late answer it stays closed, so that a late answer is never taken
     for the answer to the next request. Requests are sent one at a time; calls from several threads
@@ -80,11 +83,12 @@ class RemotePolicy:
             self.close()
             raise
 
-    def __call__(self, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    def __call__(self, observation: np.ndarray | PolicyInput, noise: np.ndarray) -> np.ndarray:
         """Predicts one chunk per row, with one request each.
 
         Args:
-            observation: `(B, n_obs_steps, O)` in the contract's units, newest last.
+            observation: `(B, n_obs_steps, O)` in the contract's units, newest last; a
+                `PolicyInput` for a policy with sensors or instructions.
             noise: `(B, horizon, A)`, standard normal.
 
         Returns:
@@ -96,21 +100,39 @@ class RemotePolicy:
             SafetyError: a non-finite answer.
         """
         contract = self.contract
-        shape = (len(noise), contract.n_obs_steps, contract.observation_size)
-        if observation.shape != shape:
-            raise HandoffError(
-                f"policy: observation has shape {observation.shape}, expected {shape}, a row per noise row."
-            )
-        rows = zip(observation, noise, strict=True)
-        chunks = [
-            self._request({**split_fields(contract, o), NOISE: check_noise(contract, n)})
-            for o, n in rows
-        ]
+        given = observation if isinstance(observation, PolicyInput) else PolicyInput(observation)
+        self._check(given, len(noise))
+        chunks = []
+        for row, row_noise in enumerate(noise):
+            request: dict[str, Any] = {**split_fields(contract, given.vector[row])}
+            request |= {name: given.sensors[name][row] for name in contract.sensors}
+            if given.instructions:
+                request[PROMPT] = given.instructions[row]
+            request[NOISE] = check_noise(contract, row_noise)
+            chunks.append(self._request(request))
         return (
             np.stack(chunks)
             if chunks
             else np.zeros((0, contract.horizon, action_size(contract)), np.float32)
         )
+
+    def _check(self, given: PolicyInput, rows: int) -> None:
+        contract = self.contract
+        shape = (rows, contract.n_obs_steps, contract.observation_size)
+        if given.vector.shape != shape:
+            raise HandoffError(
+                f"policy: observation has shape {given.vector.shape}, expected {shape}, a row per noise row."
+            )
+        missing = sorted(contract.sensors.keys() - given.sensors.keys())
+        if missing:
+            raise HandoffError(
+                f"{self._name}: its policy has the sensors {sorted(contract.sensors)}, the observation lacks {missing}."
+            )
+        if given.instructions and not contract.instruction:
+            raise HandoffError(
+                f"{self._name}: got the instruction '{given.instructions[0]}', but its policy is not "
+                "language-conditioned."
+            )
 
     def close(self) -> None:
         """Closes the connection, from any thread; a call that waits for an answer fails at once."""

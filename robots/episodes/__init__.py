@@ -9,6 +9,7 @@
 - `demonstrations`: one interface to all formats of demonstrations.
 - `sources`: search for the push-T demonstrations.
 - `ingest`: copying demonstrations into a store.
+- `merge`: several stores as one.
 - `mirror`: mirror images of push-T episodes.
 - `formats`: published formats, one module each.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from robots.episodes.pack import unpack_store
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
+from robots.outside import FORMATS, find_outside, outside_target
 
 
 class Demonstrations(Protocol):
@@ -99,13 +100,24 @@ def identify(path: Path) -> Literal["replay_buffer", "episode_store"]:
 
 
 @contextmanager
-def open_demonstrations(path: Path, images: bool) -> Iterator[Demonstrations]:
+def open_demonstrations(
+    path: Path, images: bool, form: str | None = None
+) -> Iterator[Demonstrations]:
     """Opens the demonstrations at `path`, a zip or a folder of any known format.
 
+    Args:
+        path: the zip, the folder, or what a format outside Handoff reads.
+        images: whether camera images are read.
+        form: dotted path or entry point of a format outside Handoff; None takes the one that
+            `identify` recognises.
+
     Raises:
-        HandoffError: they are missing, damaged, or of another task.
+        HandoffError: they are missing, damaged, or of another task; or there is no such format.
     """
     with ExitStack() as stack:
+        if form is not None:
+            yield find_format(form)(path, images)
+            return
         if identify(path) == "replay_buffer":
             yield stack.enter_context(open_replay_buffer(path, images))
             return
@@ -113,6 +125,24 @@ def open_demonstrations(path: Path, images: bool) -> Iterator[Demonstrations]:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="handoff-")))
             path = unpack_store(path, scratch / "store.zarr")
         yield RecordedDemonstrations(path, EpisodeStore.open(path, "r"), images)
+
+
+def find_format(name: str) -> Callable[[Path, bool], Demonstrations]:
+    """The function `open_demonstrations(path, images)` of a format outside Handoff.
+
+    Args:
+        name: dotted path of its module, or an entry point of the group `handoff.formats`.
+
+    Raises:
+        HandoffError: there is no such module, or it has no such function.
+    """
+    target = outside_target(name, FORMATS)
+    if target is None:
+        raise HandoffError(
+            f"format '{name}': expected the dotted path of a module of your own; formats of Handoff "
+            "are recognised without a name."
+        )
+    return find_outside(target, "open_demonstrations", f"format '{name}'", "function")
 
 
 def _without_images(schema: EpisodeSchema) -> EpisodeSchema:

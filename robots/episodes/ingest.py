@@ -26,6 +26,9 @@ class IngestConfig:
 
     data: str | None = None
     """File or folder of demonstrations; None searches the places of `robots.episodes.sources`."""
+    format: str | None = None
+    """Dotted path of a format of one's own, or its entry point, which reads `data`; None recognises
+    the formats of Handoff."""
     images: bool = True
     """Whether camera images are copied, if the demonstrations have any."""
     max_episodes: int | None = None
@@ -58,10 +61,14 @@ def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -
         raise HandoffError(f"max_episodes: is {config.max_episodes}, expected at least 1.")
     data = None if config.data is None else Path(config.data)
     source = find_demonstrations(
-        data=data, download=config.download, shipped=shipped, progress=progress
+        data=data,
+        download=config.download,
+        shipped=shipped,
+        progress=progress,
+        form=config.format,
     )
     digest = source_digest(source)
-    with open_demonstrations(source.path, config.images) as demonstrations:
+    with open_demonstrations(source.path, config.images, config.format) as demonstrations:
         originals = min(
             demonstrations.num_episodes, config.max_episodes or demonstrations.num_episodes
         )

@@ -38,7 +38,7 @@ class EpisodeSchema:
     streams: dict[str, StreamSpec]
     """Streams by name; `policy` is the stream at which policies observe and act."""
     robot: str = ""
-    """Name of the robot (`robots.franka.catalog.ROBOTS`) with which all episodes were recorded;
+    """Name of the robot (`robots.franka.find_robot`) with which all episodes were recorded;
     empty if there was none, and in stores written before the field existed."""
 
     def stream(self, name: str) -> StreamSpec:

@@ -17,6 +17,7 @@ from robots.episodes.demonstrations import identify
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 from robots.storage.durable import write_atomically
+from robots.storage.parsed_sources import cache_folder
 
 PUSHT_URL = "https://diffusion-policy.cs.columbia.edu/data/training/pusht.zip"
 """The archive that the authors of Diffusion Policy publish."""
@@ -57,6 +58,7 @@ def find_demonstrations(
     url: str = PUSHT_URL,
     timeout_s: float = 5.0,
     progress: Progress = no_progress,
+    form: str | None = None,
 ) -> Source:
     """Finds demonstrations: `data`, $HANDOFF_DATA, ../shared/data, the cache, the published
     download, the shipped set.
@@ -71,11 +73,14 @@ def find_demonstrations(
         url: address of the published archive.
         timeout_s: longest time without data from the server [s].
         progress: called with the number of downloaded bytes.
+        form: format outside Handoff, which reads `data` and nothing else.
 
     Raises:
         HandoffError: `data` or $HANDOFF_DATA has no such data, the data is damaged, or nothing was
             found.
     """
+    if form is not None:
+        return _of_format(form, data)
     if name not in _NAMES:
         raise HandoffError(f"demonstrations '{name}': unknown, expected one of {sorted(_NAMES)}.")
     cache = cache or default_cache()
@@ -166,8 +171,19 @@ def source_digest(source: Source, cache: Path | None = None) -> str:
 
 
 def default_cache() -> Path:
-    """`$XDG_CACHE_HOME/handoff`, by default `~/.cache/handoff`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "handoff"
+    """Folder of downloads and digests."""
+    return cache_folder()
+
+
+def _of_format(form: str, data: Path | None) -> Source:
+    """Data of a format outside Handoff."""
+    if data is None:
+        raise HandoffError(f"format '{form}': no data. Set data= to the file or folder it reads.")
+    path = data.expanduser()
+    if not path.exists():
+        raise HandoffError(f"data={path}: no such file or folder. Is the path misspelt?")
+    line = f"recorded episodes, format {form} from data= ({path.name})"
+    return Source(kind="argument", path=path, line=line)
 
 
 def _source(kind: Kind, path: Path, description: str) -> Source:

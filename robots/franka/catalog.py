@@ -1,16 +1,48 @@
-"""Finds a robot by its name in a configuration."""
+"""Finds a robot by its name in a configuration: one of Handoff's, the dotted path of one's own, or
+an entry point of the group `handoff.robots`.
+
+A module outside Handoff has a member `ROBOT`, or the dotted path names the member.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any
 
+from robots import outside
 from robots.errors import HandoffError, suggest
 from robots.franka.robot import Robot
 
-RobotName = Literal["fr3", "fr3v2", "panda"]
-"""Names of the robots in configurations."""
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
-ROBOTS: tuple[RobotName, ...] = get_args(RobotName)
+ROBOTS = ("fr3", "fr3v2", "panda")
+"""Names of Handoff's robots in configurations."""
+MEMBER = "ROBOT"
+"""Name of the robot in a module outside Handoff."""
+
+
+class _Known:
+    """Annotation of a name: it is that of a robot."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(_known, handler(source))
+
+
+def _known(name: str) -> str:
+    if name not in ROBOTS and outside.outside_target(name, outside.ROBOTS) is None:
+        raise ValueError(f"expected {', '.join(ROBOTS)} or the dotted path of a robot of your own")
+    return name
+
+
+RobotName = Annotated[str, _Known()]
+"""Name of a robot in configurations."""
 
 
 def robot_module(name: str) -> str:
@@ -19,6 +51,8 @@ def robot_module(name: str) -> str:
     Raises:
         HandoffError: no robot has this name.
     """
+    if name not in ROBOTS and (target := outside.outside_target(name, outside.ROBOTS)):
+        return outside.split_target(target)[0]
     return f"robots.franka.{find_robot(name).name}"
 
 
@@ -42,4 +76,16 @@ def find_robot(name: str) -> Robot:
 
             return PANDA
         case _:
-            raise HandoffError(f"robot: '{name}' is not known, {suggest(name, ROBOTS)}")
+            return _outside_robot(name)
+
+
+@cache
+def _outside_robot(name: str) -> Robot:
+    target = outside.outside_target(name, outside.ROBOTS)
+    if target is None:
+        raise HandoffError(f"robot: '{name}' is not known, {suggest(name, ROBOTS)}")
+    about = f"robot '{name}'"
+    robot = outside.find_outside(target, MEMBER, about, "robot")
+    if not isinstance(robot, Robot):
+        raise HandoffError(f"{about}: is a {type(robot).__name__}, expected a Robot.")
+    return replace(robot, path=name)

@@ -183,7 +183,7 @@ class Robot:
     """
 
     name: str
-    """Name by which a configuration selects the robot; names in its MuJoCo model begin with it."""
+    """Name of the robot; names in its MuJoCo model begin with it."""
     title: str
     """Name by which its maker sells it."""
     chain: KinematicChain
@@ -204,10 +204,18 @@ class Robot:
     """Gripper that the robot carries unless a task mounts another tool."""
     model_xml: Path
     """MuJoCo model of the arm alone, built from primitive shapes; its figures equal these."""
+    path: str = ""
+    """Name by which a configuration selects a robot outside Handoff, set when it is found; empty
+    for those of Handoff, which are selected by `name`."""
 
     def __post_init__(self) -> None:
         _make_read_only(self)
         _check(self)
+
+    @property
+    def config_name(self) -> str:
+        """Name of the robot in configurations, episodes and contracts, by which it is found."""
+        return self.path or self.name
 
     @property
     def num_joints(self) -> int:

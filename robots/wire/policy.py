@@ -24,6 +24,9 @@ from robots.errors import HandoffError
 from robots.interfaces import PolicyInput
 from robots.spec import FieldSpec, check_field, check_fields
 
+TOKEN_VARIABLE = "HANDOFF_TOKEN"
+"""Environment variable of a server's token, for server and client; a command-line argument would
+be visible in process lists."""
 PROTOCOL = "handoff-policy/1"
 """Name and version of the protocol, part of a server's metadata."""
 NOISE = "noise"

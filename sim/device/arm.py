@@ -158,7 +158,7 @@ class DeviceArmEnv(DeviceVecEnv):
             raise HandoffError(
                 f"{name}: {waiting} initial states for {num_envs} environments, expected at least one for each."
             )
-        model = build_model(task, actions)
+        model = build_model(task, actions, config.dynamics)
         self._host = _InitialStates(name, task, waiting, model, actions, config.reward)
         super().__init__(
             num_envs,
@@ -173,7 +173,10 @@ class DeviceArmEnv(DeviceVecEnv):
         steps = self._host.substeps
         self._physics = WarpPhysics(name, model, num_envs, steps, config.device, capacity)
         self._shared = self._physics.shared()
-        fraction = torch.arange(1, steps + 1, device=self.device, dtype=torch.float64) / steps
+        # As in `ArmEngine`: a delayed command starts late and ends with the period.
+        late = self._host.delay_steps(0.0, config.dynamics)
+        step = torch.arange(1, steps + 1, device=self.device, dtype=torch.float64)
+        fraction = (step - late).clamp(min=0.0) / (steps - late)
         self._fraction = fraction[:, None, None]
         example = self._host.example(num_envs)
         optimised = self.device.type == "cuda"

@@ -26,6 +26,7 @@ from robots.errors import HandoffError
 from robots.franka.robot import Robot
 from robots.spec import ActionSpec, FieldSpec
 from sim.engine import EngineState
+from sim.scene.dynamics import ArmDynamics
 from sim.scene.view import View
 from sim.tasks.task import ExpertTarget, InitialState, Task
 from sim.tasks.terms import control, next_target, read_terms
@@ -95,6 +96,29 @@ class ArmEngine:
         self._goal = np.zeros((n, task.goal_size))
         self._ctrl = np.zeros((n, model.nu))
         self._view: View | None = None
+
+    def set_delay(self, dynamics: ArmDynamics | None) -> None:
+        """Delays the commands of all environments by the delay of `dynamics`.
+
+        Raises:
+            HandoffError: an error of `delay_steps`.
+        """
+        self._delay[:] = self.delay_steps(0.0, dynamics)
+
+    def delay_steps(self, drawn: float, dynamics: ArmDynamics | None) -> int:
+        """Physics steps by which commands are delayed: the delay of `dynamics` and a drawn one [s].
+
+        Raises:
+            HandoffError: a delay that is negative or not shorter than the control period.
+        """
+        seconds = drawn + (dynamics.delay if dynamics is not None else 0.0)
+        steps = round(seconds / (self.period / self.substeps))
+        if not 0 <= steps < self.substeps:
+            raise HandoffError(
+                f"{self.name}: delay is {seconds:.4f} s, expected less than the control period of {self.period} s. "
+                "Is a range of delays in milliseconds, or the task's rate too high for a tuned delay?"
+            )
+        return steps
 
     @property
     @abstractmethod

@@ -30,6 +30,7 @@ from sim.episode_streams import EpisodeStream
 from sim.scene import randomize
 from sim.scene.cameras import Cameras, CamerasConfig
 from sim.scene.contact_cost import ContactCost, add_contact_sensors
+from sim.scene.dynamics import ArmDynamics, add_payload, apply_dynamics
 from sim.scene.scene import add_cartesian_impedance, add_gripper, add_joint_impedance
 from sim.tasks.task import Task
 
@@ -46,13 +47,25 @@ class MujocoConfig:
     """Whether each episode draws masses, frictions, gains and others from the task's ranges."""
     cameras: CamerasConfig | None = None
     """Cameras whose images are observed; None renders none."""
+    dynamics: ArmDynamics | None = None
+    """Tuned parameters of the arm; None keeps the model's own."""
     threads: int = 1
     """Number of physics threads, which does not affect the results."""
 
 
-def build_model(task: Task, actions: ActionSpace, *, contact_sensors: bool = False) -> Any:
-    """Compiles the task's scene with the impedance law for the action space, and with the sensors
-    of unwanted contacts if requested."""
+def build_model(
+    task: Task,
+    actions: ActionSpace,
+    dynamics: ArmDynamics | None = None,
+    *,
+    contact_sensors: bool = False,
+) -> Any:
+    """Compiles the task's scene with the impedance law for the action space, with tuned parameters
+    of the arm, and with the sensors of unwanted contacts if requested.
+
+    Raises:
+        HandoffError: an error of `sim.scene.dynamics.apply_dynamics`.
+    """
     spec = task.scene()
     if isinstance(actions, (CartesianDelta, PdTarget)):
         add_cartesian_impedance(spec, task.gains, task.robot)
@@ -62,7 +75,13 @@ def build_model(task: Task, actions: ActionSpace, *, contact_sensors: bool = Fal
         add_gripper(spec)
     if contact_sensors:
         add_contact_sensors(spec, task.robot, task.handled)
-    return spec.compile()
+    if dynamics is None:
+        return spec.compile()
+    if any(item.what == "payload" for item in dynamics.values):
+        add_payload(spec, task.robot, compensated=dynamics.payload_compensated)
+    model = spec.compile()
+    apply_dynamics(dynamics, model, task.robot)
+    return model
 
 
 class MujocoEngine(ArmEngine):
@@ -88,7 +107,8 @@ class MujocoEngine(ArmEngine):
 
         Raises:
             HandoffError: a control period that is not a multiple of the physics step, fewer than
-                one thread, a negative contact threshold, or cameras without OpenGL.
+                one thread, a negative contact threshold, cameras without OpenGL, or dynamics of
+                another robot or of a controller that the action space does not have.
         """
         import mujoco
         from mujoco import rollout
@@ -103,10 +123,12 @@ class MujocoEngine(ArmEngine):
                 f"mujoco {task.name}: contact_threshold is {contact_threshold} N, expected at least 0."
             )
         actions = self.config.actions or task.actions
-        self.model = build_model(task, actions, contact_sensors=contact_threshold is not None)
+        sensors = contact_threshold is not None
+        self.model = build_model(task, actions, self.config.dynamics, contact_sensors=sensors)
         super().__init__(
             f"mujoco {task.name}", task, num_envs, self.model, actions, self.config.reward
         )
+        self.set_delay(self.config.dynamics)
         self._state_spec = mujoco.mjtState.mjSTATE_FULLPHYSICS.value
         self._ctrl_spec = mujoco.mjtState.mjSTATE_CTRL.value
         size = mujoco.mj_stateSize(self.model, self._state_spec)
@@ -250,10 +272,6 @@ class MujocoEngine(ArmEngine):
         randomize.apply(self._ranges, self._draws[env_id], self.model, model)
         # Contact softness depends on quantities that the engine derives from the masses.
         mujoco.mj_setConst(model, self._data[0])
-        seconds = randomize.delay_of(self._ranges, self._draws[env_id])
-        self._delay[env_id] = round(seconds / self.model.opt.timestep)
-        if not 0 <= self._delay[env_id] < self.substeps:
-            raise HandoffError(
-                f"{self.name}: delay is {seconds:.4f} s, expected less than the control period of {self.period} s. "
-                "Is the task's range of delays in milliseconds?"
-            )
+        self._delay[env_id] = self.delay_steps(
+            randomize.delay_of(self._ranges, self._draws[env_id]), self.config.dynamics
+        )

@@ -40,6 +40,7 @@ from sim.engines.mujoco import build_model
 from sim.engines.warp_physics import Capacity, WarpPhysics
 from sim.episode_streams import EpisodeStream
 from sim.scene import randomize
+from sim.scene.dynamics import ArmDynamics
 from sim.tasks.task import Task
 
 BATCHED = (
@@ -69,6 +70,8 @@ class WarpConfig:
     """Reward of a step. `dense`: the task's weighted terms. `sparse`: 1 on success, otherwise 0."""
     randomized: bool = False
     """Whether each episode draws masses, frictions, gains and others from the task's ranges."""
+    dynamics: ArmDynamics | None = None
+    """Tuned parameters of the arm; None keeps the model's own."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of the physics."""
     contacts: int = 64
@@ -96,10 +99,11 @@ class WarpEngine(ArmEngine):
         """
         self.config = config or WarpConfig()
         actions = self.config.actions or task.actions
-        self.model = build_model(task, actions)
+        self.model = build_model(task, actions, self.config.dynamics)
         super().__init__(
             f"warp {task.name}", task, num_envs, self.model, actions, self.config.reward
         )
+        self.set_delay(self.config.dynamics)
         self._qpos = np.zeros((num_envs, self.model.nq))
         self._qvel = np.zeros((num_envs, self.model.nv))
         self._ranges = task.ranges if self.config.randomized else ()
@@ -194,6 +198,6 @@ class WarpEngine(ArmEngine):
             mujoco.mj_setConst(self._drawn, data)
             for name, values in self._fields.items():
                 values[env_id] = getattr(self._drawn, name)
-            seconds = randomize.delay_of(self._ranges, self._draws[env_id])
-            self._delay[env_id] = min(self.substeps - 1, round(seconds / self.model.opt.timestep))
+            drawn = randomize.delay_of(self._ranges, self._draws[env_id])
+            self._delay[env_id] = self.delay_steps(drawn, self.config.dynamics)
         self._physics.write(self._fields)

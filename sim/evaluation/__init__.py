@@ -6,6 +6,8 @@
 - `agent`: policies, experts and servers as agents.
 - `intervals`: intervals of means and paired differences.
 - `comparison`: paired comparisons.
+- `groups`: comparisons of groups of evaluations over seeds.
+- `groups_report`: page, chart and figures of such a comparison.
 - `adastop`: sequential comparisons (AdaStop).
 - `charts`: charts of an evaluation.
 - `failure_videos`: videos of failed episodes.

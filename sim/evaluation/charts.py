@@ -60,6 +60,31 @@ def learning_curve(points: Sequence[Point]) -> str:
     return _svg(figure)
 
 
+def intervals_chart(
+    groups: Mapping[str, tuple[Sequence[float], float, float, float]], label: str
+) -> str:
+    """One row per group: a dot per evaluation, and the mean with its interval.
+
+    Args:
+        groups: per name the figures of the evaluations, the mean, and the interval's ends.
+        label: label of the axis.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 0.9 + 0.45 * len(groups)), layout="constrained")
+    axes = figure.subplots()
+    for row, (values, mean, low, high) in enumerate(groups.values()):
+        colour = COLOURS[row % len(COLOURS)]
+        axes.plot([low, high], [row, row], color=colour, lw=2)
+        axes.plot([mean], [row], "D", color=colour, ms=6)
+        axes.plot(values, np.full(len(values), row + 0.18), "o", color=colour, ms=3, alpha=0.7)
+    axes.set_yticks(range(len(groups)), list(groups))
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    axes.grid(axis="x", alpha=0.3)
+    return _svg(figure)
+
+
 def _figure() -> Figure:
     # The object-oriented interface: pyplot would choose a window system and keep global state.
     from matplotlib.figure import Figure

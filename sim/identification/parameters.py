@@ -1,70 +1,28 @@
 """Defines the tunable parameters of a simulated arm with their ranges, and writes them into a
 model."""
 
-# The compiled mujoco module has no type stubs.
-# pyright: reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from robots.config import config
 from robots.errors import HandoffError
 from robots.franka.robot import Robot
-
-Quantity = Literal["stiffness", "damping", "viscous", "friction", "armature", "payload", "delay"]
-
-UNITS: dict[str, str] = {
-    "stiffness": "times the gain",
-    "damping": "times the gain",
-    "viscous": "Nm s/rad",
-    "friction": "Nm",
-    "armature": "kg m^2",
-    "payload": "kg",
-    "delay": "s",
-}
-"""Unit of each quantity's values."""
-
-STICTION = (0.998, 0.9995, 0.001, 0.5, 2.0)
-"""MuJoCo's `solimp` of dry friction. With the default, a joint under a load below the friction
-torque creeps by milliradians per second; real joints stick."""
-
-
-@config
-class Parameter:
-    """One tunable parameter of the simulated arm and its range."""
-
-    what: Quantity
-    """Quantity of the parameter. stiffness, damping: gains of the impedance law, as factors of
-    `TrackingConfig.gains`. viscous, friction: joint friction, proportional to velocity [Nm s/rad]
-    and constant [Nm]. armature: reflected rotor inertia [kg m^2]. payload: mass between the
-    fingertips [kg]. delay: delay of all targets [s]."""
-    joints: tuple[int, ...] = ()
-    """Numbers, from 1, of the joints that share the value; empty for all joints. Ignored for
-    payload and delay."""
-    low: float
-    """Lower bound, in the unit of `UNITS`."""
-    high: float
-    """Upper bound, in the unit of `UNITS`."""
-    log: bool = False
-    """Whether the search is uniform in the logarithm, suitable for factors."""
-
-    @property
-    def name(self) -> str:
-        """Name in reports, such as `stiffness of joint 2`."""
-        if self.what in ("payload", "delay"):
-            return self.what
-        if not self.joints:
-            return f"{self.what} of all joints"
-        plural = "s" if len(self.joints) > 1 else ""
-        return f"{self.what} of joint{plural} {', '.join(map(str, self.joints))}"
+from sim.identification.config import (
+    ListedParameters,
+    Parameter,
+    ParameterSet,
+    PerJointParameters,
+    SharedParameters,
+)
+from sim.scene.dynamics import UNITS, DynamicsQuantity, write_quantity
 
 
 def per_joint(
-    robot: Robot, what: Quantity, low: float, high: float, *, log: bool = False
+    robot: Robot, what: DynamicsQuantity, low: float, high: float, *, log: bool = False
 ) -> tuple[Parameter, ...]:
     """(J,) parameters, one for each joint of `robot`."""
     return tuple(
@@ -84,6 +42,24 @@ def all_parameters(robot: Robot) -> tuple[Parameter, ...]:
         Parameter(what="payload", low=0.0, high=3.0),
         Parameter(what="delay", low=0.0, high=0.05),
     )
+
+
+def shared_parameters(robot: Robot) -> tuple[Parameter, ...]:
+    """Parameters with one value for all joints of `robot`, in the ranges of `all_parameters`; all
+    of them have an effect under Cartesian actions, too."""
+    widest = {item.what: item for item in all_parameters(robot)}
+    return tuple(replace(item, joints=()) for item in widest.values())
+
+
+def parameters_of(which: ParameterSet, robot: Robot) -> tuple[Parameter, ...]:
+    """The parameters that an option names."""
+    match which:
+        case SharedParameters():
+            return shared_parameters(robot)
+        case PerJointParameters():
+            return all_parameters(robot)
+        case ListedParameters():
+            return which.items
 
 
 def to_values(parameters: Sequence[Parameter], unit: np.ndarray) -> np.ndarray:
@@ -124,64 +100,17 @@ def check_parameters(parameters: Sequence[Parameter], robot: Robot) -> None:
 def write_parameters(
     parameters: Sequence[Parameter], values: np.ndarray, base: Any, model: Any, robot: Robot
 ) -> float:
-    """Writes `values` (D,) into `model` (mujoco.MjModel), a copy of `base` with joint impedance,
-    and returns the delay [s].
-
-    Call `mj_setConst` afterwards. Models of tasks with joint actions are supported, too, except for
-    `payload`.
+    """Writes `values` (D,) into `model` (mujoco.MjModel), a copy of `base` with an impedance law,
+    and returns the delay [s]. Call `mj_setConst` afterwards.
 
     Raises:
-        HandoffError: the model lacks an actuator, a joint or the payload's body.
+        HandoffError: see `sim.scene.dynamics.write_quantity`.
     """
     delay = 0.0
     for item, value in zip(parameters, values, strict=True):
-        names = [robot.joint_names[joint - 1] for joint in item.joints] or robot.joint_names
-        match item.what:
-            case "stiffness":
-                ids = [_find(base, item, "actuator", f"impedance_{name}").id for name in names]
-                model.actuator_gainprm[ids, 0] = value * base.actuator_gainprm[ids, 0]
-                model.actuator_biasprm[ids, 1] = value * base.actuator_biasprm[ids, 1]
-            case "damping":
-                ids = [_find(base, item, "actuator", f"impedance_{name}").id for name in names]
-                model.actuator_biasprm[ids, 2] = value * base.actuator_biasprm[ids, 2]
-            case "payload":
-                body = _find(base, item, "body", "payload").id
-                model.body_mass[body] = value
-                # A ball of 3 cm radius: small compared with the effect of its distance from the
-                # joints.
-                model.body_inertia[body] = 0.4 * value * 0.03**2
-            case "delay":
-                delay += float(value)
-            case "viscous" | "friction" | "armature":
-                _write_joints(
-                    item,
-                    value,
-                    [_find(base, item, "joint", name).dofadr[0] for name in names],
-                    model,
-                )
+        write_quantity(item.what, item.joints, float(value), base, model, robot)
+        delay += float(value) if item.what == "delay" else 0.0
     return delay
-
-
-def _write_joints(item: Parameter, value: float, dofs: list[int], model: Any) -> None:
-    match item.what:
-        case "viscous":
-            model.dof_damping[dofs] = value
-        case "armature":
-            model.dof_armature[dofs] = value
-        case _:
-            model.dof_frictionloss[dofs] = value
-            model.dof_solimp[dofs] = STICTION
-
-
-def _find(
-    model: Any, item: Parameter, kind: Literal["actuator", "joint", "body"], name: str
-) -> Any:
-    try:
-        return getattr(model, kind)(name)
-    except KeyError:
-        raise HandoffError(
-            f"{item.name}: the model has no {kind} '{name}'. Does its task have joint actions?"
-        ) from None
 
 
 def nominal_values(parameters: Sequence[Parameter], robot: Robot) -> np.ndarray:

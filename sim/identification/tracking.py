@@ -16,33 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from robots.config import config
-from robots.control.impedance import ImpedanceGains
-from robots.franka import RobotName, find_robot
+from robots.franka import find_robot
 from robots.franka.robot import Robot
+from sim.identification.config import TrackingConfig
 from sim.identification.parameters import Parameter, check_parameters, write_parameters
 from sim.identification.recordings import Recording, check_recordings
+from sim.scene.dynamics import add_payload
 from sim.scene.scene import add_joint_impedance
-
-
-@config
-class TrackingConfig:
-    """Simulated arm whose parameters are tuned."""
-
-    robot: RobotName = "fr3"
-    """Name of the arm."""
-    gains: ImpedanceGains = ImpedanceGains()
-    """Gains of the robot's controller in the recording, to which factors refer."""
-    gripper: bool = True
-    """Whether the robot's gripper is mounted."""
-    payload_compensated: bool = False
-    """Whether the robot compensates the payload's weight; then only its inertia has an effect."""
-    timestep: float = 0.005
-    """Maximum physics step [s], that of the environments that will use the result."""
-    threads: int = 1
-    """Number of physics threads, which does not affect the results."""
-    batch: int = 64
-    """Number of parameter sets simulated together, which bounds memory."""
 
 
 class Tracking:
@@ -70,7 +50,7 @@ class Tracking:
         period = 1.0 / recordings[0].rate_hz
         self.substeps = int(np.ceil(period / config.timestep - 1e-9))
         self.timestep = period / self.substeps
-        self.model = _arm(config, robot, self.timestep)
+        self.model = arm_model(config, robot, self.timestep)
         self._models = [copy.copy(self.model) for _ in range(config.batch)]
         self._state_spec = mujoco.mjtState.mjSTATE_FULLPHYSICS.value
         self._pool = rollout.Rollout(nthread=0 if config.threads == 1 else config.threads)
@@ -160,7 +140,9 @@ def _delayed(recording: Recording, times: np.ndarray, delays: np.ndarray) -> np.
     return recording.target[index] * (1.0 - fraction) + recording.target[index + 1] * fraction
 
 
-def _arm(config: TrackingConfig, robot: Robot, timestep: float) -> Any:
+def arm_model(config: TrackingConfig, robot: Robot, timestep: float) -> Any:
+    """Compiles the arm (mujoco.MjModel) without table and contacts, with the payload's body and
+    the joint impedance law, for a physics step of `timestep` [s]."""
     import mujoco
 
     spec = mujoco.MjSpec.from_file(str(robot.model_xml))
@@ -183,14 +165,6 @@ def _arm(config: TrackingConfig, robot: Robot, timestep: float) -> Any:
             inertia=gripper.inertia,
             explicitinertial=True,
         )
-    link.add_body(
-        name="payload",
-        pos=flange + np.array([0.0, 0.0, gripper.tcp_offset]),
-        gravcomp=1.0 if config.payload_compensated else 0.0,
-        mass=1e-6,
-        ipos=[0, 0, 0],
-        inertia=[1e-9] * 3,
-        explicitinertial=True,
-    )
+    add_payload(spec, robot, compensated=config.payload_compensated)
     add_joint_impedance(spec, config.gains, robot)
     return spec.compile()

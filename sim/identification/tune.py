@@ -3,7 +3,7 @@ targets like the real arm.
 
 The method of the paper (Lin et al., arXiv 2502.20396, "autotune"): sample K parameter sets, replay
 the recorded target sequences in parallel simulations, and keep the set with the smallest mean
-squared tracking error; `rounds=0, polish=0` selects it. Joint limits, which the paper samples, too,
+squared tracking error (`RandomSearch`). Joint limits, which the paper samples, too,
 are not tuned because they are published. Our additions: scale factors are sampled uniformly in the
 logarithm; rounds of the cross-entropy method around the best sets; damped Gauss-Newton steps at the
 end; and a report on which parameters the recordings determine.
@@ -11,58 +11,30 @@ end; and a report on which parameters the recordings determine.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from robots.config import config, to_plain
+from robots.config import to_plain
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 from robots.storage.durable import write_atomically
+from sim.identification.config import CrossEntropySearch, RandomSearch, TuneConfig
 from sim.identification.identifiability import (
     Identifiability,
     analyse,
     correlation_inflation,
     jacobian,
 )
-from sim.identification.parameters import UNITS, Parameter, Quantity, nominal_values, to_values
+from sim.identification.parameters import Parameter, nominal_values, to_values
 from sim.identification.recordings import Recording
-from sim.identification.tracking import Tracking, TrackingConfig
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-@config
-class TuneConfig:
-    """Effort of the search."""
-
-    samples: int = 1000
-    """K, number of parameter sets of the paper's random search."""
-    rounds: int = 5
-    """Rounds of the cross-entropy method after the random search; 0 skips them."""
-    round_samples: int = 200
-    """Number of parameter sets per round."""
-    elites: int = 20
-    """Number of best sets from which a round takes its mean and standard deviation."""
-    polish: int = 8
-    """Maximum number of Gauss-Newton steps at the end; 0 skips them."""
-    keep: int = 10
-    """Number of best sets whose standard deviation is reported."""
-    seed: int = 0
-    """Seed of the search."""
-    noise_floor: float = 2e-5
-    """Minimum standard deviation of a measured position for the intervals [rad]; our choice, a
-    fifth of the angle of one joint that corresponds to 0.1 mm at a reach of 1 m (the arm's
-    published repeatability)."""
-    profile_points: int = 9
-    """Number of values per parameter at which the error's profile is computed; 0 skips the
-    profiles."""
-    tracking: TrackingConfig = TrackingConfig()
-    """Replay of the recorded motion in simulation."""
+from sim.identification.tracking import Tracking
+from sim.scene.dynamics import UNITS, ArmDynamics, DynamicsQuantity, DynamicsValue
 
 
 class Tuning(NamedTuple):
@@ -90,7 +62,7 @@ class Tuning(NamedTuple):
     """Per recording, positions (T, J) [rad] simulated with the model's own values and with the best
     values."""
 
-    def value(self, what: Quantity, joint: int = 1) -> float:
+    def value(self, what: DynamicsQuantity, joint: int = 1) -> float:
         """Best value of one parameter.
 
         Raises:
@@ -114,6 +86,23 @@ class Tuning(NamedTuple):
         """(D, 2) 95 % intervals of the values, clipped to the ranges."""
         return to_values(self.parameters, self.report.interval.T).T
 
+    def dynamics(self, source: str = "") -> ArmDynamics:
+        """The best values as dynamics of environments.
+
+        Args:
+            source: digest of the data from which they follow.
+        """
+        values = zip(self.parameters, self.values, strict=True)
+        return ArmDynamics(
+            robot=self.config.tracking.robot,
+            values=tuple(
+                DynamicsValue(what=item.what, joints=item.joints, value=float(value))
+                for item, value in values
+            ),
+            payload_compensated=self.config.tracking.payload_compensated,
+            source=source,
+        )
+
     def lines(self) -> list[str]:
         """Summary in words, with one line per parameter and per trade-off."""
         text = [
@@ -132,11 +121,52 @@ class Tuning(NamedTuple):
         return text + [direction.about for direction in self.report.open_directions]
 
 
+class KnownErrors:
+    """Errors of the sets that an interrupted search has evaluated, kept in a file.
+
+    Their order suffices, because the sets are a function of the seed and of the earlier errors.
+
+    Args:
+        path: the file; None keeps nothing.
+        tracking: replay that evaluates the sets.
+        config: effort of the search; errors of another search are discarded.
+    """
+
+    def __init__(self, path: Path | None, tracking: Tracking, config: TuneConfig) -> None:
+        self._path = path
+        self._identity = _identity(tracking, config)
+        self._errors = np.zeros((0, tracking.robot.num_joints))
+        self._used = 0
+        if path is not None and path.is_file():
+            with np.load(path, allow_pickle=False) as saved:
+                if str(saved["identity"]) == self._identity:
+                    self._errors = saved["errors"]
+
+    def next(self, count: int) -> np.ndarray | None:
+        """The next `count` errors (count, J), or None if they are not all known."""
+        if self._used + count > len(self._errors):
+            # Kept errors of a part of a batch are evaluated again.
+            self._errors = self._errors[: self._used]
+            return None
+        self._used += count
+        return self._errors[self._used - count : self._used]
+
+    def add(self, errors: np.ndarray) -> None:
+        """Appends the errors (B, J) of the next sets, and writes the file."""
+        self._errors = np.concatenate([self._errors, errors])
+        self._used = len(self._errors)
+        if self._path is not None:
+            buffer = BytesIO()
+            np.savez(buffer, identity=np.array(self._identity), errors=self._errors)
+            write_atomically(self._path, buffer.getvalue())
+
+
 def tune(
     recordings: Sequence[Recording],
     parameters: Sequence[Parameter],
     config: TuneConfig | None = None,
     progress: Progress = no_progress,
+    resume: Path | None = None,
 ) -> Tuning:
     """Finds the parameters for which simulation and recordings agree best. Deterministic for a
     given seed.
@@ -146,65 +176,24 @@ def tune(
         parameters: D parameters to tune with their ranges; all others keep the model's values.
         config: effort of the search.
         progress: counts parameter sets.
+        resume: file in which the errors of the sets are kept, so that an interrupted search
+            resumes with the same result; None keeps none.
 
     Raises:
-        HandoffError: invalid recordings, parameters or counts, or all simulations diverged.
+        HandoffError: invalid recordings or parameters, or all simulations diverged.
     """
     config = config or TuneConfig()
-    _check(config)
     tracking = Tracking(recordings, parameters, config.tracking)
+    known = KnownErrors(resume, tracking, config)
     try:
-        return _tune(tracking, config, progress)
+        return _tune(tracking, config, progress, known)
     finally:
         tracking.close()
 
 
-def write_tuning(tuning: Tuning, folder: Path) -> None:
-    """Writes `tuning.json`, `tracking.png` and, if there are profiles, `profiles.png` to an
-    existing `folder`."""
-    text = json.dumps(to_json(tuning), indent=2, allow_nan=False) + "\n"
-    write_atomically(folder / "tuning.json", text.encode())
-    _draw_tracking(tuning).savefig(folder / "tracking.png", dpi=110)
-    if len(tuning.report.profile_at):
-        _draw_profiles(tuning).savefig(folder / "profiles.png", dpi=110)
-
-
-def to_json(tuning: Tuning) -> dict[str, Any]:
-    """Results of a tuning as JSON-serialisable values; infinite ones become null."""
-    report = tuning.report
-    results = {
-        name: {
-            "value": float(tuning.values[i]),
-            "unit": UNITS[tuning.parameters[i].what],
-            "interval_95": tuning.intervals[i].tolist(),
-            "determined": bool(report.determined[i]),
-            "at_bound": bool(report.at_bound[i]),
-            "spread_of_best_few": float(tuning.best_few_spread[i]),
-            "sensitivity_rad": float(report.sensitivity[i]),
-            "profile_mse": [_finite(value) for value in report.profile[i]],
-            "profile_at": to_values((tuning.parameters[i],), report.profile_at[:, None])[
-                :, 0
-            ].tolist(),
-        }
-        for i, name in enumerate(tuning.names)
-    }
-    few = tuning.sampled_mse[: tuning.config.keep]
-    return {
-        "mse": tuning.mse,
-        "nominal_mse": tuning.nominal_mse,
-        "joint_mse": tuning.joint_mse.tolist(),
-        "best_few_mse": [_finite(value) for value in few.tolist()],
-        "parameters": results,
-        "condition": _finite(report.condition),
-        "trade_offs": [direction.about for direction in report.open_directions],
-        "lines": tuning.lines(),
-        "config": to_plain(tuning.config),
-    }
-
-
-def _tune(tracking: Tracking, config: TuneConfig, progress: Progress) -> Tuning:
+def _tune(tracking: Tracking, config: TuneConfig, progress: Progress, known: KnownErrors) -> Tuning:
     parameters = tracking.parameters
-    unit, joint_mse = _search(tracking, config, progress)
+    unit, joint_mse = _search(tracking, config, progress, known)
     order = np.argsort(joint_mse.mean(axis=1), kind="stable")
     unit, errors = unit[order], joint_mse[order].mean(axis=1)
     if not np.isfinite(errors[0]):
@@ -216,7 +205,7 @@ def _tune(tracking: Tracking, config: TuneConfig, progress: Progress) -> Tuning:
         return tracking.residuals(to_values(parameters, sets))
 
     # Refine the best set, then compare it with the model's own values.
-    best = _polish(residuals, unit[0], config.polish)
+    best = _polish(residuals, unit[0], _effort(config).polish)
     values, nominal = to_values(parameters, best), nominal_values(parameters, tracking.robot)
     tracked = tracking.positions(np.stack([nominal, values]))
     blocks = [s[1, 1:] - r.q[1:] for s, r in zip(tracked, tracking.recordings, strict=True)]
@@ -246,33 +235,54 @@ def _tune(tracking: Tracking, config: TuneConfig, progress: Progress) -> Tuning:
 
 
 def _search(
-    tracking: Tracking, config: TuneConfig, progress: Progress
+    tracking: Tracking, config: TuneConfig, progress: Progress, known: KnownErrors
 ) -> tuple[np.ndarray, np.ndarray]:
     """Searches randomly, then by the cross-entropy method; returns unit coordinates (S, D) of all
     sets and their errors per joint (S, J) [rad^2]."""
     size = len(tracking.parameters)
     rng = np.random.default_rng(config.seed)
-    total = config.samples + config.rounds * config.round_samples
+    effort = _effort(config)
+    total = effort.samples + effort.rounds * effort.round_samples
     tried, errors = np.zeros((0, size)), np.zeros((0, tracking.robot.num_joints))
-    proposals = rng.random((config.samples, size))
-    for done in range(config.rounds + 1):
+    proposals = rng.random((effort.samples, size))
+    for done in range(effort.rounds + 1):
         for i in range(0, len(proposals), config.tracking.batch):
             batch = proposals[i : i + config.tracking.batch]
-            errors = np.concatenate(
-                [errors, tracking.errors(to_values(tracking.parameters, batch))]
-            )
+            fresh = known.next(len(batch))
+            if fresh is None:
+                fresh = tracking.errors(to_values(tracking.parameters, batch))
+                known.add(fresh)
+            errors = np.concatenate([errors, fresh])
             tried = np.concatenate([tried, batch])
             progress(len(tried), total, f"best {np.sqrt(errors.mean(axis=1).min()):.2e} rad rms")
-        if done < config.rounds:
-            elite = tried[np.argsort(errors.mean(axis=1), kind="stable")[: config.elites]]
+        if done < effort.rounds:
+            elite = tried[np.argsort(errors.mean(axis=1), kind="stable")[: effort.elites]]
             # The minimum spread keeps the search going in directions in which the elites happen to
             # agree.
             spread = np.maximum(elite.std(axis=0), 0.01)
             proposals = elite.mean(axis=0) + spread * rng.standard_normal(
-                (config.round_samples, size)
+                (effort.round_samples, size)
             )
             proposals = np.clip(proposals, 0.0, 1.0)
     return tried, errors
+
+
+def _effort(config: TuneConfig) -> CrossEntropySearch:
+    """The search as one of the cross-entropy method; a random search has no rounds and no steps."""
+    if isinstance(config.algorithm, RandomSearch):
+        return CrossEntropySearch(samples=config.algorithm.samples, rounds=0, polish=0)
+    return config.algorithm
+
+
+def _identity(tracking: Tracking, config: TuneConfig) -> str:
+    """Digest (hex sha256) of all that decides the search's sets and errors."""
+    parts = [to_plain(config), [to_plain(item) for item in tracking.parameters]]
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
+    for recording in tracking.recordings:
+        digest.update(repr(recording.rate_hz).encode())
+        for array in (recording.target, recording.q, recording.dq):
+            digest.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 def _polish(residuals: Any, start: np.ndarray, steps: int) -> np.ndarray:
@@ -297,74 +307,3 @@ def _polish(residuals: Any, start: np.ndarray, steps: int) -> np.ndarray:
         if gain < 1e-6 * error:
             break
     return best
-
-
-def _check(config: TuneConfig) -> None:
-    if config.samples < 2 or config.rounds < 0 or config.polish < 0:
-        raise HandoffError(
-            f"tuning: samples is {config.samples}, rounds {config.rounds}, polish {config.polish}; expected at least "
-            "2, 0 and 0."
-        )
-    if config.rounds and (config.round_samples < 1 or config.elites < 2):
-        raise HandoffError(
-            f"tuning: round_samples is {config.round_samples}, elites {config.elites}; expected at least 1 and 2."
-        )
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
-def _draw_tracking(tuning: Tuning) -> Figure:
-    """Plots the tracking error of the first recording per joint: measured, simulated before and
-    after tuning."""
-    from matplotlib.figure import Figure
-
-    recording, (before, after) = tuning.recordings[0], tuning.tracked[0]
-    time = np.arange(len(recording.q)) / recording.rate_hz
-    figure = Figure(figsize=(9, 13), layout="constrained")
-    axes = figure.subplots(len(tuning.joint_mse), 1, sharex=True)
-    for joint, ax in enumerate(axes):
-        for label, q, style in (
-            ("measured", recording.q, {"color": "0.2", "lw": 1.6}),
-            ("simulated before", before, {"color": "tab:orange", "lw": 1.0, "ls": "--"}),
-            ("simulated after", after, {"color": "tab:blue", "lw": 1.0}),
-        ):
-            ax.plot(time, 1e3 * (q - recording.target)[:, joint], label=label, **style)
-        ax.set_ylabel(f"joint {joint + 1} [mrad]")
-        ax.set_title(
-            f"rms difference after tuning {1e3 * tuning.joint_mse[joint] ** 0.5:.3f} mrad",
-            fontsize=8,
-        )
-    axes[0].legend(ncols=3, fontsize=8)
-    axes[-1].set_xlabel("time [s]")
-    figure.suptitle("Position minus target")
-    return figure
-
-
-def _draw_profiles(tuning: Tuning) -> Figure:
-    """Plots the error along each parameter with the others adapted; parameters that the recordings
-    do not determine are grey."""
-    from matplotlib.figure import Figure
-
-    count = len(tuning.parameters)
-    columns = min(4, count)
-    rows = -(-count // columns)
-    figure = Figure(figsize=(3.2 * columns, 2.4 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for i, ax in enumerate(axes):
-        if i >= count:
-            ax.set_visible(False)
-            continue
-        at = to_values((tuning.parameters[i],), tuning.report.profile_at[:, None])[:, 0]
-        ax.plot(at, 1e3 * np.sqrt(tuning.report.profile[i]), "o-", ms=3, color="tab:blue")
-        ax.axhline(1e3 * tuning.mse**0.5, color="0.6", lw=0.8)
-        ax.axvspan(
-            *tuning.intervals[i],
-            alpha=0.2,
-            color="tab:green" if tuning.report.determined[i] else "0.5",
-        )
-        ax.set_title(tuning.names[i], fontsize=8)
-        ax.set_xlabel(UNITS[tuning.parameters[i].what], fontsize=7)
-        ax.set_ylabel("rms [mrad]", fontsize=7)
-    return figure

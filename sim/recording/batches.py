@@ -125,7 +125,7 @@ def _schema(engine: MujocoEngine, labels: dict[str, FieldSpec]) -> EpisodeSchema
     return EpisodeSchema(
         name=engine.task.name,
         streams={STREAM: StreamSpec(rate_hz=engine.rate_hz, fields=fields)},
-        robot=engine.task.robot.name,
+        robot=engine.task.robot.config_name,
     )
 
 

@@ -81,7 +81,7 @@ def render_episode(
         return renderer
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         process.submit(
-            _write_scene_video, renderer, path, q, tee_pose, fps, size, robot.name
+            _write_scene_video, renderer, path, q, tee_pose, fps, size, robot.config_name
         ).result()
     return renderer
 

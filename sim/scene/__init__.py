@@ -4,5 +4,6 @@
 - `view`: named positions and velocities as arrays.
 - `cameras`: cameras and images.
 - `randomize`: domain randomisation.
+- `dynamics`: tuned parameters of the arm.
 - `contact_cost`: the force of unwanted contacts as a cost.
 """

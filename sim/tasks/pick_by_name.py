@@ -92,6 +92,10 @@ def _reset(q_start: np.ndarray, rng: np.random.Generator, start: InitialState) -
         start.place(name, [*place, HALF], yaw_quaternion(rng.uniform(-YAW, YAW)))
 
 
+def _instruct(start: InitialState, instruction: str) -> None:
+    start.goal[0] = INSTRUCTIONS.index(instruction)
+
+
 def _target_index(view: View) -> np.ndarray:
     """(N,) index of the target cube."""
     return view.goal[:, 0].astype(np.int64)
@@ -199,6 +203,8 @@ def task(robot: Robot) -> Task:
         failure=_failure,
         expert=_expert,
         info={"mistaken": _wrong_cube},
+        instructions=INSTRUCTIONS,
+        instruct=_instruct,
         goal_size=1,
         actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
         max_steps=100,

@@ -75,6 +75,10 @@ def _reset(rng: np.random.Generator, start: InitialState) -> None:
     start.goal[_PLACES] = rng.integers(len(NAMES))
 
 
+def _instruct(start: InitialState, instruction: str) -> None:
+    start.goal[_PLACES] = INSTRUCTIONS.index(instruction)
+
+
 def _target_index(view: View) -> np.ndarray:
     """(N,) index of the target marker."""
     return view.goal[:, _PLACES].astype(np.int64)
@@ -144,6 +148,8 @@ def task(robot: Robot) -> Task:
         failure=_wrong_marker,
         expert=_expert,
         info={"mistaken": lambda v: _wrong_marker(v).astype(float)},
+        instructions=INSTRUCTIONS,
+        instruct=_instruct,
         goal_size=_PLACES + 1,
         actions=CartesianDelta(axes=("x", "y", "z")),
         use_gripper=False,

@@ -17,7 +17,7 @@ import numpy as np
 
 from robots.control.actions import CartesianDelta, PdTarget
 from robots.control.impedance import ImpedanceGains
-from robots.errors import HandoffError
+from robots.errors import HandoffError, suggest
 from robots.franka.robot import Robot
 from robots.interfaces import Observation
 from robots.spec import FieldSpec
@@ -148,6 +148,10 @@ class Task:
     interaction_point: Callable[[View], np.ndarray] | None = None
     """(N, 3) point at which the gripper handles an articulated part [m], base frame; play is drawn
     towards it. None uses the expert's target."""
+    instructions: tuple[str, ...] = ()
+    """Instructions of a task whose goal one names; empty for the others."""
+    instruct: Callable[[InitialState, str], None] | None = None
+    """Changes an initial state to the goal that one of `instructions` names; None without them."""
     joints: Callable[[Observation], Mapping[str, np.ndarray]] | None = None
     """Joint positions (N,) [rad or m] by name, without those of arm and gripper, computed from an
     observation, so that recorded or imagined states can be rendered. None if the observation does
@@ -183,6 +187,29 @@ def at_rate(task: Task, rate_hz: float) -> Task:
         leash_rotation=actions.leash_rotation * scale**0.5,
     )
     return replace(task, rate_hz=rate_hz, max_steps=round(task.max_steps / scale), actions=scaled)
+
+
+def with_instruction(task: Task, instruction: str) -> Task:
+    """Returns the task with one instruction in all episodes; initial states are otherwise the same.
+
+    Raises:
+        HandoffError: a task without instructions, or an instruction that it does not have.
+    """
+    instruct = task.instruct
+    if instruct is None:
+        raise HandoffError(
+            f"{task.name}: got the instruction '{instruction}', but the task has none. Leave it out."
+        )
+    if instruction not in task.instructions:
+        raise HandoffError(
+            f"{task.name}: instruction '{instruction}', {suggest(instruction, task.instructions)}"
+        )
+
+    def reset(rng: np.random.Generator, start: InitialState) -> None:
+        task.reset(rng, start)
+        instruct(start, instruction)
+
+    return replace(task, reset=reset)
 
 
 def proprioception(robot: Robot, use_gripper: bool = True) -> dict[str, ObservationTerm]:

@@ -37,8 +37,9 @@ from torch import Tensor
 from policies.card import PolicyCard, Shapes
 from policies.checkpoint import save_policy
 from policies.distillation.config import OnPolicyDistilConfig
+from policies.distillation.losses import TokenDistillationLoss
 from policies.distillation.on_policy import on_policy_distil
-from policies.distillation.teachers import Teachers, TokenDistillationLoss
+from policies.distillation.teachers import Teachers
 from policies.families.token_vla import TokenVlaPolicy
 from policies.load import load_module, new_module
 from policies.networks.config import BackboneConfig, ScratchConfig
@@ -187,7 +188,7 @@ def cloned(seed: int, folder: Path, closed: bool) -> list[float]:
     for _ in range(ROLLOUTS * DECISIONS):
         obs, noise_BHA = env.observation(), torch.randn(NUM_ENVS, 1, 1, generator=generator)
         token_BHA = torch.zeros(NUM_ENVS, 1, 1, dtype=torch.long)
-        for policy, rows, inputs in teachers_of.assign(observation_tensors(obs)):
+        for policy, rows, inputs, _ in teachers_of.assign(observation_tensors(obs)):
             assert isinstance(policy, TokenVlaPolicy)
             token_BHA[rows] = policy.act(inputs, noise_BHA[rows]).tokens_BHA
         env.step(student.values(token_BHA))

@@ -6,4 +6,6 @@
 - `demonstrate`: records demonstrations by a person or a simulated operator.
 - `play`: records play data for a world model.
 - `rollouts`: records successful episodes of a policy.
+- `merge`: merges several stores into one.
+- `excite`: records exciting motions of a simulated arm.
 """

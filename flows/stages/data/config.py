@@ -7,10 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from flows.config.protocols import push_t_published
 from flows.session.config import HilEnvConfig, HilOperator
 from robots.config import config
 from robots.franka import RobotName
 from robots.seed_ranges import DEMONSTRATIONS, PLAY, ROLLOUTS
+from sim.evaluation.protocol import Protocol
 from sim.recording.config import ExpertDemonstrationsConfig, PlayConfig
 
 Count = Annotated[int, Field(ge=1)]
@@ -24,6 +26,8 @@ class ScriptedConfig:
     """Name of the simulated task."""
     robot: RobotName = "fr3"
     """Arm that performs the task."""
+    instruction: str | None = None
+    """Instruction of all episodes; None draws one per episode where the task has several."""
     episodes: Count = 50
     """Number of attempts; failed ones are not recorded."""
     first_seed: int = DEMONSTRATIONS.start
@@ -67,13 +71,31 @@ class RolloutConfig:
     """Episodes of a trained policy: successful ones as training data (RLDG, arXiv 2412.09858), or
     all as golden examples of an export."""
 
-    env: HilEnvConfig = field(default_factory=HilEnvConfig)
-    """Task, observations and actions of the environment."""
+    protocol: Protocol = field(default_factory=push_t_published)
+    """Protocol that defines environments, time limit, chunks and success; its seeds are used for
+    evaluation only."""
     episodes: Count = 100
     """Number of episodes to record."""
     keep: Literal["successes", "all"] = "successes"
     """Recorded episodes."""
+    num_envs: Count = 16
+    """Number of environments stepped together."""
     least_success: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
     """Success rate below which the stage stops with an error."""
     first_seed: int = ROLLOUTS.start
     """Seed of the first attempt's start."""
+
+
+@config
+class MergeConfig:
+    """One store of several, such as the successes of several specialists (RLDG)."""
+
+    task: str | None = None
+    """Name of the task in the merged store; None takes the stores', which must agree."""
+    missing: Literal["refuse", "drop", "pad"] = "refuse"
+    """Treatment of fields that not every store has. refuse: an error names them. drop: the merged
+    store has the common fields alone. pad: zeros where a store lacks the field."""
+    successes: bool = True
+    """Whether only episodes are taken whose metadata record success, or record nothing about it."""
+    episodes_each: Count | None = None
+    """Largest number of episodes of each store, the first ones; None takes all."""

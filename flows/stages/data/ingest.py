@@ -37,7 +37,9 @@ def locate_demonstrations(config: IngestConfig, *, fetch: bool = True) -> Demons
     from robots.episodes.sources import find_demonstrations, source_digest
 
     data = None if config.data is None else Path(config.data)
-    source = find_demonstrations(data=data, download=config.download and fetch, shipped=SHIPPED)
+    source = find_demonstrations(
+        data=data, download=config.download and fetch, shipped=SHIPPED, form=config.format
+    )
     return DemonstrationSource(source.line, source_digest(source))
 
 

@@ -3,25 +3,31 @@ arXiv 2412.09858), or as golden examples of its export."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from flows.artifacts import Episodes, Output, Policy
+from flows.artifacts import Dynamics, Episodes, Output, Policy
+from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
 from flows.runner.artifact import read_manifest
-from flows.session.config import HilEnvConfig
 from flows.stages.data.config import RolloutConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
 if TYPE_CHECKING:
     from robots.episodes.schema import EpisodeSchema
+    from robots.episodes.store import EpisodeStore
     from robots.interfaces import VecEnv
+    from sim.evaluation.rollout import EpisodeResult
 
-BATCH = 16
-"""Number of environments stepped together."""
-MIN_ATTEMPTS = 3 * BATCH
+MIN_ATTEMPTS = 48
 """Number of attempts before the success rate is checked."""
+
+
+def check(config: RolloutConfig, sources: Mapping[str, Any]) -> None:
+    """Refuses dynamics that the protocol's environments cannot have."""
+    check_dynamics_source(config.protocol, sources)
 
 
 def run(
@@ -30,39 +36,30 @@ def run(
     progress: Progress,
     *,
     policy: Policy,
+    dynamics: Dynamics | None = None,
 ) -> Output[Episodes]:
     """Writes `out/store.zarr` with episodes of `policy`, the successful ones or all; resumes an
-    interrupted attempt.
+    interrupted attempt. With `dynamics`, the simulated arm has the tuned parameters.
 
     Raises:
-        HandoffError: the policy succeeds too rarely.
+        HandoffError: the policy succeeds too rarely, or does not fit the protocol.
     """
-    from flows.evaluation.agents import chunking_of, load_agent
+    from flows.evaluation.agents import checkpoint_agent
+    from policies.checkpoint import read_card
     from robots.episodes.corrections import open_corrections
-    from sim.evaluation.protocol import Sampling, ScoreRule
+    from sim.evaluation.evaluate import training_env
     from sim.evaluation.rollout import rollout
-    from sim.make import EnvConfig, find_task, make_vec_env
 
-    agent_for = load_agent(policy, None, chunking_of(policy), Sampling())
-    env_config = config.env
-    vec_env_config = EnvConfig(
-        task=env_config.task,
-        robot=env_config.robot,
-        rate_hz=env_config.rate_hz,
-        reward="sparse",
-        randomized=env_config.randomized,
-        on_end="freeze",
-        max_steps=env_config.max_steps,
-    )
+    protocol = with_dynamics(config.protocol, dynamics)
+    load, _ = checkpoint_agent(policy, protocol)
+    make_agent = load()
+    digest = read_manifest(policy)["digest"]
     with (
-        closing(make_vec_env(vec_env_config, BATCH)) as env,
-        open_corrections(out / "store.zarr", _schema(env_config, env)) as store,
+        closing(training_env(protocol, config.num_envs)) as env,
+        open_corrections(
+            out / "store.zarr", _schema(read_card(policy).task, protocol.robot, env)
+        ) as store,
     ):
-        limit = (
-            env_config.max_steps
-            or find_task(env_config.task, env_config.rate_hz, env_config.robot).max_steps
-        )
-        digest = read_manifest(policy)["digest"]
         last = store.metadata(store.num_episodes - 1) if store.num_episodes else {}
         attempts, successes = last.get("attempts", 0), last.get("successes", 0)
         while store.num_episodes < config.episodes:
@@ -72,35 +69,57 @@ def run(
                     f"rollouts: the policy succeeded in {successes} of {attempts} episodes, least_success is "
                     f"{config.least_success}. Train it longer."
                 )
-            seeds = range(config.first_seed + attempts, config.first_seed + attempts + BATCH)
-            episodes = rollout(agent_for(env), env, seeds, limit, ScoreRule(), record=True)
-            attempts += BATCH
+            first = config.first_seed + attempts
+            episodes = rollout(
+                make_agent(env),
+                env,
+                range(first, first + config.num_envs),
+                protocol.max_steps,
+                protocol.score,
+                success=protocol.success,
+                record=True,
+            )
+            attempts += config.num_envs
             solved = [episode for episode in episodes if episode.success]
             successes += len(solved)
             kept = solved if config.keep == "successes" else episodes
-            with store.writer() as writer:
-                for episode in kept[: config.episodes - store.num_episodes]:
-                    metadata = {
-                        "seed": episode.seed,
-                        "success": episode.success,
-                        "source": "rollout",
-                        "policy": digest,
-                        "attempts": attempts,
-                        "successes": successes,
-                    }
-                    writer.append({"policy": episode.trajectory or {}}, metadata)
-            progress(store.num_episodes, config.episodes, f"{len(solved)} of {BATCH} solved")
+            chosen = kept[: config.episodes - store.num_episodes]
+            _append(store, chosen, digest, attempts=attempts, successes=successes)
+            progress(
+                store.num_episodes, config.episodes, f"{len(solved)} of {config.num_envs} solved"
+            )
         frames = int(store.ends("policy")[-1])
-        seconds = frames / store.num_episodes / env.rate_hz
         metrics = {
             "episodes": store.num_episodes,
             "frames": frames,
-            "seconds_per_episode": round(seconds, 3),
+            "attempts": attempts,
+            "seconds_per_episode": round(frames / store.num_episodes / env.rate_hz, 3),
         }
         return Output(metrics)
 
 
-def _schema(config: HilEnvConfig, env: VecEnv) -> EpisodeSchema:
+def _append(
+    store: EpisodeStore,
+    episodes: list[EpisodeResult],
+    digest: str,
+    *,
+    attempts: int,
+    successes: int,
+) -> None:
+    with store.writer() as writer:
+        for episode in episodes:
+            metadata = {
+                "seed": episode.seed,
+                "success": episode.success,
+                "source": "rollout",
+                "policy": digest,
+                "attempts": attempts,
+                "successes": successes,
+            }
+            writer.append({"policy": episode.trajectory or {}}, metadata)
+
+
+def _schema(task: str, robot: str, env: VecEnv) -> EpisodeSchema:
     from robots.episodes.schema import EpisodeSchema, StreamSpec
     from robots.spec import FieldSpec
 
@@ -109,4 +128,4 @@ def _schema(config: HilEnvConfig, env: VecEnv) -> EpisodeSchema:
         shape=(spec.size,), unit=spec.unit, about=f"{spec.interface}: {', '.join(spec.names)}"
     )
     stream = StreamSpec(rate_hz=env.rate_hz, fields={**env.observation_spec, "action": action})
-    return EpisodeSchema(name=config.task, streams={"policy": stream}, robot=config.robot)
+    return EpisodeSchema(name=task, streams={"policy": stream}, robot=robot)

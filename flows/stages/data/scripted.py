@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
-from flows.artifacts import Episodes, Output
+from flows.artifacts import Dynamics, Episodes, Output
 from flows.stages.data.config import ScriptedConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
 
-def run(config: ScriptedConfig, out: Path, progress: Progress) -> Output[Episodes]:
+def run(
+    config: ScriptedConfig,
+    out: Path,
+    progress: Progress,
+    *,
+    dynamics: Dynamics | None = None,
+) -> Output[Episodes]:
     """Writes `out/store.zarr`. An interrupted attempt restarts from the beginning; it takes
-    seconds.
+    seconds. With `dynamics`, the simulated arm has the tuned parameters.
 
     Raises:
-        HandoffError: an unknown task, or an expert that never succeeds.
+        HandoffError: an unknown task or instruction, dynamics of another robot, or an expert that
+            never succeeds.
     """
+    from sim.identification.fit_store import read_dynamics
     from sim.make import find_task
     from sim.recording.demonstrations import demonstrate
+    from sim.tasks.task import with_instruction
 
     store = out / "store.zarr"
     shutil.rmtree(store, ignore_errors=True)
     seeds = range(config.first_seed, config.first_seed + config.episodes)
     task = find_task(config.task, robot=config.robot)
-    recorded = demonstrate(task, seeds, store, config.demonstrate, progress)
+    if config.instruction is not None:
+        task = with_instruction(task, config.instruction)
+    options = config.demonstrate
+    if dynamics is not None:
+        mujoco = replace(options.mujoco, dynamics=read_dynamics(dynamics))
+        options = replace(options, mujoco=mujoco)
+    recorded = demonstrate(task, seeds, store, options, progress)
     if not recorded.episodes:
         raise HandoffError(
             f"{config.task}: the scripted expert solved none of {config.episodes} attempts."

@@ -8,4 +8,5 @@
 - `classify`: trains a success classifier.
 - `correct`: RL with a person's corrections.
 - `distill`: distils a policy to a student.
+- `tune`: fits the simulated arm to recorded motions.
 """

@@ -18,6 +18,7 @@ from robots.config import config
 from robots.errors import HandoffError
 from robots.seed_ranges import CLASSIFIER
 from sim.evaluation.protocol import Protocol
+from sim.identification.config import TuneStoreConfig
 from sim.processes.config import PlacementConfig
 
 Count = Annotated[int, Field(ge=1)]
@@ -74,6 +75,14 @@ class DistilPolicyConfig:
 
     algorithm: DistilAlgorithmConfig = field(default_factory=DistilConfig)
     """Way of the distillation: to one step, or on the student's own states."""
+
+
+@config
+class TuneArmConfig(TuneStoreConfig):
+    """Tuning of the simulated arm to motions of the pipeline, or to a store from outside it."""
+
+    store: str | None = None
+    """Path of the episode store of a real arm's motions; None takes the input `demos`."""
 
 
 @config

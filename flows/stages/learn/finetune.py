@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.artifacts import Episodes, Output, Policy, WorldModel
+from flows.artifacts import Dynamics, Episodes, Output, Policy, WorldModel
+from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
 from flows.stages.learn.config import FinetunePolicyConfig
 from policies.imitation.config import PretrainConfig
 from policies.rl.finetuning.config import RL100FinetuneConfig, VlaFinetuneConfig
@@ -18,6 +20,12 @@ from robots.interfaces import Progress, VecEnv
 def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
     """Makes the checks of `policies.rl.finetuning.finetune` before hours of imitation learning."""
     method, pretraining = config.algorithm, sources["policy"]
+    check_dynamics_source(config.protocol, sources)
+    if {"dynamics", "world_model"} <= sources.keys():
+        raise HandoffError(
+            "finetune: in imagination no arm is simulated, so the input 'dynamics' has no effect. Remove it, or "
+            "'world_model'."
+        )
     if isinstance(method, RL100FinetuneConfig) and "demos" not in sources:
         raise HandoffError(
             f"finetune: method '{method.kind}' also learns from the demonstrations; its input 'demos' "
@@ -47,17 +55,20 @@ def run(
     policy: Policy,
     demos: Episodes | None = None,
     world_model: WorldModel | None = None,
+    dynamics: Dynamics | None = None,
 ) -> Output[Policy]:
     """Fine-tunes `policy`, resuming an interrupted attempt in `out`.
 
     With `world_model`, rollouts are imagined and no environment is stepped; the protocol then
-    defines the time limit alone. RL-100 also learns from `demos`.
+    defines the time limit alone. RL-100 also learns from `demos`. With `dynamics`, the simulated
+    arm has the tuned parameters.
 
     Raises:
         HandoffError: the policy does not fit the method or the environments.
     """
     from policies.rl.finetuning.finetune import finetune
 
+    config = replace(config, protocol=with_dynamics(config.protocol, dynamics))
     env = _environments(config, policy, world_model)
     return Output(finetune(config, policy, env, out, progress, demos))
 

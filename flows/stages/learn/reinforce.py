@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.artifacts import Episodes, Output, Policy
+from flows.artifacts import Dynamics, Episodes, Output, Policy
+from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
 from flows.stages.learn.config import ReinforcePolicyConfig
 from policies.rl.from_scratch.config import PpoLagrangianAlgorithm
 from policies.rl.from_scratch.train import check_demonstrations
@@ -22,6 +23,7 @@ WITH_CONTACT_COST = ("mujoco", "warp")
 def check(config: ReinforcePolicyConfig, sources: Mapping[str, Any]) -> None:
     """Refuses demonstrations that are missing or not read, and a limit on a cost that the
     environments do not report."""
+    check_dynamics_source(config.protocol, sources)
     check_demonstrations(config, given="demos" in sources)
     algorithm, protocol = config.algorithm, config.protocol
     without_cost = (
@@ -40,9 +42,10 @@ def run(
     progress: Progress,
     *,
     demos: Episodes | None = None,
+    dynamics: Dynamics | None = None,
 ) -> Output[Policy]:
     """Trains a policy, resuming an interrupted attempt in `out`; the algorithm rlpd also learns
-    from `demos`.
+    from `demos`. With `dynamics`, the simulated arm has the tuned parameters.
 
     Raises:
         HandoffError: the algorithm does not fit the inputs or the environments, or training
@@ -51,7 +54,7 @@ def run(
     from policies.rl.from_scratch.train import train_from_scratch
     from sim.evaluation.evaluate import training_env
 
-    protocol = config.protocol
+    protocol = with_dynamics(config.protocol, dynamics)
     metrics = train_from_scratch(
         config,
         protocol.task,

@@ -3,15 +3,23 @@ in gym-pusht."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from flows.artifacts import Evaluation, Output, Policy
+from flows.artifacts import Dynamics, Evaluation, Output, Policy
 from flows.evaluation.agents import checkpoint_agent
 from flows.evaluation.config import EvaluatePolicyConfig
+from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
 from robots.interfaces import Progress
 
 FIXED_SEEDS = True
+
+
+def check(config: EvaluatePolicyConfig, sources: Mapping[str, Any]) -> None:
+    """Refuses dynamics that the protocol's environments cannot have."""
+    check_dynamics_source(config.protocol, sources)
 
 
 def run(
@@ -20,13 +28,21 @@ def run(
     progress: Progress,
     *,
     policy: Policy,
+    dynamics: Dynamics | None = None,
 ) -> Output[Evaluation]:
-    """Evaluates `policy` and writes the result and `report.html` to `out`."""
+    """Evaluates `policy` and writes the result and `report.html` to `out`.
+
+    With `dynamics`, the simulated arm has the tuned parameters, which are part of the recorded
+    protocol.
+
+    Raises:
+        HandoffError: the policy or the dynamics do not fit the protocol.
+    """
     from sim.evaluation.comparison import read_result
     from sim.evaluation.evaluate import evaluate, make_env
     from sim.evaluation.report import write_report
 
-    protocol = config.protocol
+    protocol = with_dynamics(config.protocol, dynamics)
     load, execution = checkpoint_agent(
         policy, protocol, config.denoising_steps, config.instruction, config.evaluate.device
     )

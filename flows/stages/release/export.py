@@ -59,10 +59,10 @@ def _with_steps(config: ExportConfig, demos: Path) -> ExportConfig:
     if config.steps is not None or config.action_interface != CartesianSteps.interface:
         return config
     from robots.episodes.store import EpisodeStore
-    from sim.make import TASKS, find_task
+    from sim.make import find_task, is_task
 
     schema = EpisodeStore.open(demos / "store.zarr").schema
-    if schema.name not in TASKS:
+    if not is_task(schema.name):
         return config
     rate_hz = schema.stream("policy").rate_hz
     actions = find_task(schema.name, rate_hz, schema.robot or "fr3").actions

@@ -4,7 +4,7 @@ Lei et al., arXiv 2510.14830. An iteration learns critics and dynamics from all 
 improves the policy by gated offline PPO (`policies.rl.offline.offline_ppo`), collects rollouts, and
 retrains the policy from scratch on the demonstrations and all successful rollouts. The remaining
 rollouts train by PPO over the same denoising steps (`policies.rl.finetuning.dppo`). The stage
-`distil` makes the one-step student that RL-100 deploys;
+`distill` makes the one-step student that RL-100 deploys;
 `policies.distillation.online_student` trains a student alongside instead.
 
 Where the paper is silent: only solved episodes are imitated; the critics learn from all episodes.

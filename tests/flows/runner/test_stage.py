@@ -141,7 +141,7 @@ def test_the_manifest_lists_packages_that_are_not_installed(
         return installed(package)
 
     installed = metadata.version
-    monkeypatch.setattr("flows.runner.stage.version", version)
+    monkeypatch.setattr("flows.runner.provenance.version", version)
     environment = run_here(make(), tmp_path).artifact.manifest["environment"]
     assert environment["franky-control"] == environment["gym-pusht"] == "not installed"
     assert environment["torch"] == installed("torch")

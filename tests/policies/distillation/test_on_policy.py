@@ -16,15 +16,15 @@ from policies.card import PolicyCard, Shapes
 from policies.checkpoint import WEIGHTS, save_policy
 from policies.data.visited_states import FILE
 from policies.distillation.config import OnPolicyDistilConfig
-from policies.distillation.on_policy import CURVE, PICTURE, STATE, on_policy_distil
-from policies.distillation.teachers import (
+from policies.distillation.losses import (
     DenoisingDistillationLoss,
-    Teachers,
     TokenDistillationLoss,
     distillation_loss,
     policy_gradient_loss,
     token_divergence,
 )
+from policies.distillation.on_policy import CURVE, PICTURE, STATE, on_policy_distil
+from policies.distillation.teachers import Teachers, assign_instructions
 from policies.families.action_tokens import draw_tokens, token_log_prob
 from policies.families.diffusion import DiffusionPolicy
 from policies.load import load_module
@@ -266,12 +266,88 @@ def test_the_rows_instruction_chooses_the_teacher_of_a_flow(tmp_path: Path):
     assert divergence[1::2].min() > 1e-4
 
 
+def test_without_instructions_the_divergence_is_that_from_the_mean_of_the_teachers(tmp_path: Path):
+    """Means of Gaussians: the distance to the mean velocity is the mean of the squared distances,
+    less the teachers' own spread; a student half-way between two teachers is at no distance."""
+    one, other = denoising(1).eval(), denoising(2).eval()
+    folders = [saved(tmp_path / "one", one), saved(tmp_path / "other", other)]
+    student = denoising(0).eval()
+    loss_fn = DenoisingDistillationLoss(
+        SMALL, student, Teachers(folders, student, card_of(student), SMALL)
+    )
+    inputs = ObservationTensors(shown("denoising"))
+    noisy = torch.randn(NUM_ENVS, *student.chunk_shape, generator=torch.Generator().manual_seed(1))
+    level = torch.full((NUM_ENVS,), 3)
+    with torch.no_grad():
+        found = loss_fn._teacher_velocity(inputs)(noisy, level)
+        expected = [teacher.velocity(inputs)(noisy, level) for teacher in (one, other)]
+    torch.testing.assert_close(found, (expected[0] + expected[1]) / 2)
+    assert (expected[0] - expected[1]).abs().max() > 1e-3
+
+
+def test_without_instructions_tokens_are_held_against_the_mean_of_the_log_probabilities(
+    tmp_path: Path,
+):
+    one, other, student = reading(seed=1), reading(seed=2), reading(seed=0).eval()
+    folders = [saved(tmp_path / "one", one), saved(tmp_path / "other", other)]
+    loss_fn = TokenDistillationLoss(
+        SMALL, student, Teachers(folders, student, card_of(student), SMALL)
+    )
+    obs = words()
+    _, trace = loss_fn.decide(obs, torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        found = loss_fn.divergence(obs, trace).kl_B
+        observed = ObservationTensors(
+            obs["vector"], {}, tuple(WORDS[row % 2] for row in range(NUM_ENVS))
+        )
+        own = student.logits(observed).log_softmax(-1)
+        log_probs = [teacher.eval().logits(observed).log_softmax(-1) for teacher in (one, other)]
+        mean = (log_probs[0] + log_probs[1]) / 2
+        # Mean divergence, and the constant that the normalisation of the mean adds.
+        kl = sum((own.exp() * (own - each)).sum(-1) for each in log_probs) / 2
+        expected = (kl + mean.logsumexp(-1)).sum((1, 2))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_instructions_of_the_configuration_pair_with_the_teachers_in_order(school: Path):
+    by_name = run_distillation(school, "by name")
+    folders = [school / "one", school / "other"]
+    (school / "by order").mkdir()
+    config = replace(SMALL, instructions=WORDS)
+    by_order = on_policy_distil(
+        config,
+        school / "student",
+        folders,
+        lambda: WordLine(NUM_ENVS),
+        school / "by order",
+        no_progress,
+    )
+    names = ("asked", "kl", "success", "return")
+    assert [by_order[name] for name in names] == [by_name[name] for name in names]
+    for instructions, message in (
+        (WORDS[:1], "for 2 teachers"),
+        (WORDS[:1] * 2, "a different one"),
+    ):
+        with pytest.raises(HandoffError, match=message):
+            assign_instructions(folders, instructions)
+    assert assign_instructions(folders[:1], ()) == folders[0]
+    assert assign_instructions(folders, ()) == folders
+
+
+def test_one_teacher_twice_and_no_teacher_are_refused(tmp_path: Path):
+    student, folder = denoising(), saved(tmp_path / "one", denoising())
+    with pytest.raises(HandoffError, match="are not distinct"):
+        Teachers([folder, folder], student, card_of(student), SMALL)
+    with pytest.raises(HandoffError, match="there are no teachers"):
+        Teachers([], student, card_of(student), SMALL)
+
+
 def test_a_teacher_sees_the_state_in_its_own_units(tmp_path: Path):
     student, teacher = reading(seed=0).eval(), reading(seed=0)
     with torch.no_grad():
         next(iter(teacher.normalize_observation.buffers())).add_(0.25)
     teachers_of = Teachers(saved(tmp_path / "teacher", teacher), student, card_of(student), SMALL)
-    ((policy, _, inputs),) = teachers_of.assign(
+    ((policy, _, inputs, _),) = teachers_of.assign(
         ObservationTensors(words()["vector"], {}, WORDS * 3)
     )
     physical = student.normalize_observation.inverse(words()["vector"])

@@ -1,0 +1,15 @@
+"""Defines the commands of the program `handoff`; what they do is imported inside them.
+
+- `app`: the program: parsing, errors, exit codes.
+- `parameters`: parameters that several commands share.
+- `pipelines`: `plan`, `run`, `show`, `profile`.
+- `planning`: prints a plan, with expected cost.
+- `requirements`: what a recipe needs and this machine lacks.
+- `listing`: `list`.
+- `new`: `new recipe`, `new task`, `new stage`.
+- `lineage`: `explain`.
+- `evaluation`: `evaluate`, `compare`, `record`.
+- `serving`: `serve`.
+- `sessions`: `hil`, `console`, `deploy`.
+- `shell`: `completion`.
+"""

@@ -1,0 +1,196 @@
+"""Defines the program `handoff`: its commands, how arguments are parsed, and how errors are
+printed."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts.argument import ArgumentCollection
+
+from flows.commands import (
+    evaluation,
+    lineage,
+    listing,
+    new,
+    pipelines,
+    serving,
+    sessions,
+    shell,
+)
+from robots.errors import HandoffError, describe, error_text
+from robots.signals import exit_code, raising_signals
+
+USAGE = 2
+"""Exit code of arguments that are not understood."""
+COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
+    "Recipes": {
+        "list": listing.list_known,
+        "plan": pipelines.plan,
+        "run": pipelines.run,
+        "show": pipelines.show,
+        "profile": pipelines.profile,
+    },
+    "New files": {
+        "new recipe": new.new_recipe,
+        "new task": new.new_task,
+        "new stage": new.new_stage,
+    },
+    "Artifacts": {
+        "explain": lineage.explain,
+        "record": evaluation.record,
+    },
+    "Policies": {
+        "evaluate": evaluation.evaluate,
+        "compare": evaluation.compare,
+        "serve": serving.serve,
+    },
+    "People and robots": {
+        "hil": sessions.hil,
+        "console": sessions.console,
+        "deploy": sessions.deploy,
+    },
+    "Shell": {"completion": shell.completion},
+}
+"""Functions of the commands, by heading and name."""
+ABOUT_GROUPS = {"new": "Write a commented recipe, task or stage that runs as it is."}
+ENDLESS = (sessions.console,)
+"""Commands without stages, which a person ends by Ctrl-C."""
+
+
+class CommandLineError(HandoffError):
+    """Arguments that are not understood."""
+
+
+@dataclass(frozen=True)
+class ParsedCommand:
+    """One command with its arguments."""
+
+    function: Callable[..., Any]
+    bound: inspect.BoundArguments
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The given arguments, by the name of the parameter."""
+        return dict(self.bound.arguments)
+
+    def run(self) -> None:
+        """Runs the command."""
+        self.function(*self.bound.args, **self.bound.kwargs)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit code. An error is printed as one line, with `--debug`
+    followed by a traceback."""
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        command = parse(words)
+    except CommandLineError as error:
+        return _fail(str(error), error, debug=False, code=USAGE)
+    debug = bool(command.values.get("debug", False))
+    try:
+        with raising_signals():
+            command.run()
+    except HandoffError as error:
+        return _fail(error_text(error), error, debug)
+    except KeyboardInterrupt as error:
+        message = f"{error_text(error).removesuffix('.')}."
+        if command.function not in ENDLESS:
+            message += " Finished stages are kept; run the same command to resume."
+        return _fail(message, error, debug, code=exit_code(error))
+    except Exception as error:  # noqa: BLE001  a person gets one line instead of a traceback
+        return _fail(describe(error), error, debug)
+    return 0
+
+
+def parse(arguments: Sequence[str]) -> ParsedCommand:
+    """Parses the words behind `handoff`; without words, the command is the help.
+
+    Raises:
+        CommandLineError: an unknown command or option, or a missing or invalid value.
+    """
+    try:
+        function, bound, _ = program().parse_args(
+            list(arguments), exit_on_error=False, print_error=False
+        )
+    except CycloptsError as error:
+        raise CommandLineError(_message(error, arguments)) from error
+    return ParsedCommand(function, bound)
+
+
+@cache
+def program() -> App:
+    """Returns the program with all its commands."""
+    app = App(
+        name="handoff",
+        help="Takes a robot skill from demonstrations to a Franka arm.",
+        help_epilogue="'handoff COMMAND --help' explains a command, with examples.",
+        help_format="plaintext",
+        version=_version,
+        default_parameter=Parameter(negative=()),
+    )
+    for position, (heading, commands) in enumerate(COMMANDS.items()):
+        group = Group(heading, sort_key=position)
+        for name, function in commands.items():
+            parent, (*outer, last) = app, name.split()
+            for word in outer:
+                if word not in parent:
+                    parent.command(App(name=word, help=ABOUT_GROUPS[word], group=group))
+                parent = parent[word]
+            epilogue = examples(function)
+            parent.command(
+                function, name=last, group=() if outer else group, help_epilogue=epilogue
+            )
+    return app
+
+
+def named_commands() -> dict[str, Callable[..., None]]:
+    """Returns the function of every command, by its name."""
+    return {name: function for group in COMMANDS.values() for name, function in group.items()}
+
+
+def command_arguments(name: str) -> ArgumentCollection:
+    """Returns the arguments of a command, with their descriptions."""
+    command = program()
+    for word in name.split():
+        command = command[word]
+    return command.assemble_argument_collection(parse_docstring=True)
+
+
+def examples(function: Callable[..., None]) -> str:
+    """Returns the section `Examples:` of a command's docstring."""
+    text = inspect.getdoc(function) or ""
+    found = re.search(r"^Examples:\n(?:    .+\n?)+", text, re.MULTILINE)
+    return found[0].rstrip() if found else ""
+
+
+def _version() -> str:
+    try:
+        return version("handoff")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+def _message(error: CycloptsError, arguments: Sequence[str]) -> str:
+    """One line for arguments that are not understood, with the help that explains them."""
+    text = " ".join(str(error).split())
+    words = [word for word in arguments if not word.startswith("-")]
+    known = [name for name in named_commands() if words[: len(name.split())] == name.split()]
+    helped = " ".join(["handoff", *known, "--help"])
+    end = "" if text.endswith((".", "?")) else "."
+    return f"{text[:1].lower()}{text[1:]}{end} '{helped}' explains it."
+
+
+def _fail(message: str, error: BaseException | None, debug: bool, code: int = 1) -> int:
+    print(f"handoff: {message}", file=sys.stderr)
+    if debug and error is not None:
+        traceback.print_exception(error)
+    return code

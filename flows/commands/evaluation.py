@@ -1,0 +1,93 @@
+"""Defines the commands that evaluate policies: `evaluate`, `compare`, `record`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from flows.commands.parameters import Debug, Flag
+
+Count = Parameter(validator=Number(gte=1))
+
+
+def evaluate(
+    protocol: str,
+    /,
+    *,
+    policy: Annotated[tuple[str, ...], Parameter(required=True)],
+    out: Path,
+    batch: Annotated[int, Count] = 50,
+    workers: Annotated[int, Count] = 1,
+    videos: Annotated[int, Parameter(validator=Number(gte=0))] = 4,
+    instruction: str | None = None,
+    device: Literal["cpu", "cuda", "auto"] = "cpu",
+    adastop: Flag = False,
+    stages: Annotated[int, Count] = 5,
+    debug: Debug = False,
+) -> None:
+    """Evaluate policies under a protocol; writes intervals, videos and a report.
+
+    Args:
+        protocol: Name of a protocol, e.g. reach, or path of a YAML file.
+        policy: Folder of a policy, ONNX file, random or expert; may be repeated.
+        out: Folder for results and report.html.
+        batch: Number of environments stepped together.
+        workers: Number of processes; the result does not depend on it.
+        videos: Number of episodes rendered as videos, failed ones first.
+        instruction: Instruction for policies that take one; default: the environment's.
+        device: Device of saved policies.
+        adastop: Stop early, once the policies are ranked (AdaStop).
+        stages: Number of stages into which --adastop divides the protocol's episodes.
+
+    Examples:
+        handoff evaluate reach --policy expert --policy random --out runs/baselines
+        handoff evaluate push_t_published --policy runs/demo/teacher --out runs/scores
+        handoff evaluate reach --policy a.onnx --policy b.onnx --adastop --out runs/ranked
+    """
+    from flows.evaluation.evaluate import evaluate_command
+    from sim.evaluation.evaluate import EvaluateConfig
+
+    config = EvaluateConfig(batch=batch, workers=workers, videos=videos, device=device)
+    evaluate_command(protocol, policy, out, config, instruction, stages if adastop else None)
+
+
+def compare(
+    *results: Annotated[Path, Parameter(required=True)],
+    out: Path | None = None,
+    debug: Debug = False,
+) -> None:
+    """Compare evaluations under one protocol, paired by seed.
+
+    Args:
+        results: Output folders of evaluate; the first is the reference.
+        out: HTML page to write.
+
+    Examples:
+        handoff compare runs/teacher runs/student
+        handoff compare runs/teacher runs/student --out runs/comparison.html
+    """
+    from flows.evaluation.evaluate import compare_command
+
+    compare_command(results, out)
+
+
+def record(policy: Path, out: Path, /, *, debug: Debug = False) -> None:
+    """Record the push-T demonstrations that ship with Handoff: rollouts of a trained policy, with
+    provenance.
+
+    Args:
+        policy: Artifact folder of the policy, e.g. runs/demo/teacher.
+        out: Folder for rollouts.zarr.zip and rollouts.json.
+
+    Examples:
+        handoff record runs/demo/teacher runs/rollouts
+    """
+    from rich.console import Console
+
+    from flows.record import record as record_rollouts
+
+    line = record_rollouts(policy, out)
+    Console().print(line, highlight=False, soft_wrap=True, markup=False)

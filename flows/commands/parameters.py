@@ -1,0 +1,58 @@
+"""Names the parameters that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Group, Parameter
+from cyclopts.validators import Number
+
+COMMON = Group("Common", sort_key=9)
+"""Parameters that every command has."""
+NARROWEST = 120
+"""Minimum width of a table in a file or a pipe [characters]."""
+LOOPBACK = "127.0.0.1"
+"""Default of `--host`."""
+
+Flag = Annotated[bool, Parameter(show_default=False)]
+"""A switch that is off unless it is given."""
+Debug = Annotated[Flag, Parameter(group=COMMON, help="Show tracebacks, and Prefect's log.")]
+RecipeName = Annotated[
+    str,
+    Parameter(
+        name="RECIPE",
+        help="Name of a recipe, e.g. demo, or path of a YAML file; 'handoff list' prints the names.",
+    ),
+]
+RecipeOverride = Annotated[
+    str,
+    Parameter(
+        name="OVERRIDES",
+        help="Changes of options: STAGE.KEY=VALUE, e.g. teacher.training.steps=2000, seed=1, or "
+        "~STAGE, which removes a stage.",
+    ),
+]
+Until = Annotated[str | None, Parameter(help="Run only this stage and the stages that it needs.")]
+Host = Annotated[
+    str,
+    Parameter(help="Address to listen at; other addresses than loopback need $HANDOFF_TOKEN."),
+]
+Port = Annotated[
+    int,
+    Parameter(help="Port to listen at; 0 takes a free one.", validator=Number(gte=0, lte=65535)),
+]
+Person = Annotated[
+    str | None,
+    Parameter(help="Name of the operator, recorded with every episode; default: the login."),
+]
+OperatorName = Literal["simulated", "keyboard", "spacemouse", "console"]
+"""Operators of a correction session; a copy of `flows.session.config.OperatorKind`, whose module
+is slow to import."""
+RunPath = Annotated[
+    Path,
+    Parameter(
+        name="RUN",
+        help="Name of a run, e.g. demo, or its folder, e.g. runs/demo.",
+    ),
+]

@@ -1,0 +1,126 @@
+"""Defines the commands that run recipes: `plan`, `run`, `show`, `profile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from flows.commands.parameters import Debug, Flag, RecipeName, RecipeOverride, RunPath, Until
+from robots.errors import HandoffError
+
+SUMMARY = "summary.json"
+
+
+def run(
+    recipe: RecipeName, /, *overrides: RecipeOverride, until: Until = None, debug: Debug = False
+) -> None:
+    """Run a recipe; stages that are cached are skipped.
+
+    Ends with a summary, and with a report in runs/NAME. An interrupted run resumes.
+
+    Examples:
+        handoff run demo
+        handoff run demo teacher.training.steps=2000 seed=1
+        handoff run my_recipe.yaml --until teacher
+    """
+    from flows.run import run as run_recipe
+
+    path = run_recipe(recipe, overrides, until=until, debug=debug)
+    print_summary(path)
+
+
+def show(run: RunPath, /, *, debug: Debug = False) -> None:
+    """Print the summary of a finished run again.
+
+    Examples:
+        handoff show demo
+        handoff show runs/hil/reach
+    """
+    print_summary(find_summary(run))
+
+
+def plan(
+    recipe: RecipeName, /, *overrides: RecipeOverride, until: Until = None, debug: Debug = False
+) -> None:
+    """Print the stages of a recipe: what would run and why, how long, and what is missing here.
+
+    Time, memory and disk are those of earlier runs on this machine. Nothing is run or downloaded.
+
+    Examples:
+        handoff plan demo
+        handoff plan vla_ppo teacher.rollouts=10
+    """
+    from flows.commands.planning import print_plan
+
+    print_plan(recipe, overrides, until)
+
+
+def profile(
+    recipe: RecipeName,
+    /,
+    *overrides: RecipeOverride,
+    seconds: Annotated[float, Parameter(help="Duration of the measurements [s].")] = 60.0,
+    json: Annotated[Flag, Parameter(help="Print one JSON object instead of tables.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Predict the speed of each placement of a recipe's fine-tuning environments.
+
+    Examples:
+        handoff profile vla_ppo
+        handoff profile vla_ppo teacher.num_envs=200 --seconds 30 --json
+    """
+    from flows.profile_placement import profile_command
+
+    profile_command(recipe, overrides, seconds, json)
+
+
+def find_summary(run: Path) -> Path:
+    """Returns the path of a run's `summary.json`.
+
+    Args:
+        run: folder of the run, a file in it, or its name in `runs/`.
+
+    Raises:
+        HandoffError: there is no such run, or it has not finished.
+    """
+    folders = (run, run.parent, Path("runs") / run)
+    for folder in folders:
+        if (folder / SUMMARY).is_file() and (folder == run.parent) <= run.is_file():
+            return folder / SUMMARY
+    found = sorted(str(path.parent.relative_to("runs")) for path in Path("runs").rglob(SUMMARY))
+    finished = f"finished runs: {', '.join(found)}" if found else "there is no finished run"
+    raise HandoffError(f"run {run}: no {SUMMARY}; {finished}. Is this the folder of the run?")
+
+
+def print_summary(path: Path) -> None:
+    """Prints a `summary.json` as a table, with the paths of the results."""
+    import json
+
+    from rich.console import Console
+
+    from flows.reports.summary import table
+
+    try:
+        summary = json.loads(path.read_bytes())
+        metrics = summary["metrics"]
+        grid = table(summary["stages"])
+        share, memory = metrics.get("prefect_share"), metrics["peak_memory_gb"]
+        parts = [f"{metrics['total_seconds']:.1f} s in total"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise HandoffError(
+            f"{path}: not the summary of a run ({error!r}). Was it edited?"
+        ) from None
+    parts += [] if share is None else [f"Prefect {100 * share:.1f} %"]
+    parts += [f"peak memory {memory:.2f} GB"] if memory else []
+    console = Console()
+    console.print()
+    console.print(grid)
+    console.print(f"\n{summary['source']}", highlight=False)
+    console.print(", ".join(parts), highlight=False)
+    console.print(
+        f"summary  {path}\nreport   {path.with_name('report.html')}",
+        highlight=False,
+        soft_wrap=True,
+    )

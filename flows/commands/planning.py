@@ -1,0 +1,122 @@
+"""Prints the plan of a recipe: graph, action, reason, expected cost, and what is missing here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from flows.commands.parameters import NARROWEST
+from flows.recipes.graph import stages
+from flows.recipes.recipe import read_recipe
+from flows.runner.estimates import Cost, earlier_records, estimate
+from flows.runner.plan import Planned, plan, up_to
+from flows.runner.stage import Stage
+
+STYLES = {"cached": "dim", "run": "green", "resume": "yellow", "wait": ""}
+"""Styles of the actions."""
+
+
+def print_plan(recipe_name: str, overrides: Sequence[str], until: str | None) -> None:
+    """Prints the plan of a recipe.
+
+    Args:
+        recipe_name: a recipe, or the path of a YAML file.
+        overrides: see `flows.recipes.recipe.read_recipe`.
+        until: plans only this stage and what it needs; None plans all stages.
+
+    Raises:
+        HandoffError: see `flows.recipes.graph.stages`.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from flows.commands.requirements import missing
+
+    recipe = read_recipe(recipe_name, overrides)
+    declared = up_to(stages(recipe, fetch=False), until)
+    runs = Path(recipe.runs)
+    planned = plan(declared, runs)
+    expected = expected_costs(declared, planned, runs)
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, NARROWEST)
+    grid = Table(box=None, header_style="bold", pad_edge=False)
+    grid.add_column("stage", no_wrap=True)
+    for heading in ("kind", "inputs", "action"):
+        grid.add_column(heading)
+    for heading in ("time", "memory", "disk"):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    grid.add_column("reason")
+    for stage, entry in zip(declared, planned, strict=True):
+        sources = dict.fromkeys(source.name for source in stage.inputs.values())
+        grid.add_row(
+            stage.name,
+            stage.uses,
+            Text(", ".join(sources)),
+            Text(entry.action, style=STYLES.get(entry.action, "")),
+            *_cost_cells(expected.get(stage.name)),
+            Text(entry.reason),
+        )
+    console.print(grid)
+    pending = [entry.stage for entry in planned if entry.action != "cached"]
+    console.print(f"\n{total_line(pending, expected)}", highlight=False, soft_wrap=True)
+    for sentence, names in missing(declared).items():
+        line = f"missing  {sentence} ({', '.join(names)})"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def expected_costs(
+    declared: Sequence[Stage], planned: Sequence[Planned], runs: Path
+) -> dict[str, Cost]:
+    """Returns the expected cost of every stage that is not cached, as far as earlier runs tell."""
+    if all(entry.action == "cached" for entry in planned):
+        return {}
+    records = earlier_records(runs)
+    costs: dict[str, Cost] = {}
+    for stage, entry in zip(declared, planned, strict=True):
+        cost = None if entry.action == "cached" else estimate(stage, records)
+        if cost is not None:
+            costs[stage.name] = cost
+    return costs
+
+
+def total_line(pending: Sequence[str], expected: Mapping[str, Cost]) -> str:
+    """Returns the expected cost of the stages that would run, in one sentence."""
+    if not pending:
+        return "All stages are cached."
+    number = f"{len(pending)} stage{'s' if len(pending) > 1 else ''} to run"
+    costs = [expected[name] for name in pending if name in expected]
+    if not costs:
+        return f"{number}; no earlier run of these kinds on this machine tells how long."
+    parts = [f"about {duration(sum(cost.seconds for cost in costs))}"]
+    memory = [cost.memory_bytes for cost in costs if cost.memory_bytes is not None]
+    parts += [f"{size(max(memory))} of memory for the largest stage"] if memory else []
+    parts += [f"{size(sum(cost.disk_bytes for cost in costs))} of disk"]
+    unknown = [name for name in pending if name not in expected]
+    rest = f"; unknown for {', '.join(unknown)}" if unknown else ""
+    return f"{number}: {', '.join(parts)}, as in earlier runs on this machine{rest}."
+
+
+def duration(seconds: float) -> str:
+    """Returns a duration in seconds, minutes or hours."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def size(number: float) -> str:
+    """Returns a number of bytes in kB, MB or GB."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
+        if number >= factor:
+            return f"{number / factor:.1f} {unit}"
+    return f"{number / 1e3:.0f} kB"
+
+
+def _cost_cells(cost: Cost | None) -> tuple[str, str, str]:
+    if cost is None:
+        return "", "", ""
+    # A tilde marks figures of other stages of the kind.
+    mark = "" if cost.same_stage else "~"
+    memory = "" if cost.memory_bytes is None else mark + size(cost.memory_bytes)
+    return mark + duration(cost.seconds), memory, mark + size(cost.disk_bytes)

@@ -1,0 +1,156 @@
+"""Finds what the stages of a recipe need and this machine lacks: packages, a GPU, OpenGL or Vulkan,
+data."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from flows.runner.stage import Stage
+from robots.episodes.ingest import IngestConfig
+from robots.extras import install_hint
+from sim.evaluation.evaluate import EvaluateConfig
+from sim.evaluation.protocol import Protocol
+from sim.scene.cameras import CamerasConfig
+
+MODULES = {
+    "engine": {
+        "mujoco": ("mujoco",),
+        "warp": ("mujoco_warp",),
+        "maniskill": ("mani_skill",),
+        "gym": ("gymnasium",),
+    },
+    "kind": {
+        "vla": ("transformers", "tokenizers", "peft", "tensordict"),
+        "token_vla": ("transformers", "tokenizers", "peft", "tensordict"),
+        "spacemouse": ("pyspacemouse",),
+    },
+    "loggers": {"tensorboard": ("tensorboard",), "wandb": ("wandb",)},
+}
+"""Modules that a value of an option needs, by the name of the option."""
+LEARNING = ("flows.stages.learn.", "flows.stages.release.evaluate", "flows.stages.release.export")
+"""Beginnings of the modules of stages that need torch."""
+OPENGL = ("libEGL.so.1", "libOSMesa.so.8", "libOSMesa.so.6")
+"""Libraries of which one renders without a screen."""
+
+
+def missing(stages: Sequence[Stage]) -> dict[str, list[str]]:
+    """Returns what this machine lacks, one sentence each, with the names of the stages that need
+    it."""
+    lacking: dict[str, list[str]] = {}
+    for stage in stages:
+        for sentence in dict.fromkeys(_needs(stage)):
+            lacking.setdefault(sentence, []).append(stage.name)
+    return lacking
+
+
+def _needs(stage: Stage) -> Iterator[str]:
+    """Yields what a stage needs and this machine lacks."""
+    if stage.module.startswith(LEARNING):
+        yield from _lacking_modules(("torch",))
+    if isinstance(stage.config, IngestConfig):
+        yield from _lacking_data(stage.config)
+    for name, value in _values("", stage.config):
+        match name, value:
+            case "device", "cuda":
+                yield from _lacking_cuda()
+            case "engine", "maniskill":
+                yield from _lacking_vulkan()
+            case _, CamerasConfig():
+                yield from _lacking_opengl()
+            case _, EvaluateConfig() if value.videos > 0:
+                yield from _lacking_opengl()
+            case "cluster", object() if value is not None:
+                yield from _lacking_modules(("ray",))
+            case (("data" | "folder"), str()) if value and not Path(value).expanduser().exists():
+                yield f"data: {value} does not exist."
+            case _, str():
+                yield from _lacking_modules(MODULES.get(name, {}).get(value, ()))
+    # Versions of a protocol's packages are part of every result.
+    for _, protocol in _values("", stage.config):
+        if isinstance(protocol, Protocol):
+            yield from (hint for name in protocol.packages if (hint := _uninstalled(name)))
+
+
+def _values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields every option below a value, with its name."""
+    yield name, value
+    if is_dataclass(value) and not isinstance(value, type):
+        for entry in fields(value):
+            yield from _values(entry.name, getattr(value, entry.name))
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _values(str(key), inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _values(name, inner)
+
+
+def _lacking_modules(modules: Sequence[str]) -> Iterator[str]:
+    for module in modules:
+        if find_spec(module) is None:
+            yield install_hint(module) or f"{module} is not installed."
+
+
+def _uninstalled(distribution: str) -> str | None:
+    try:
+        version(distribution)
+    except PackageNotFoundError:
+        return install_hint(distribution) or f"{distribution} is not installed."
+    return None
+
+
+@cache
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def _lacking_opengl() -> Iterator[str]:
+    if not any(map(_loads, OPENGL)):
+        yield "no OpenGL without a screen: apt install libegl1 libgl1-mesa-dri."
+
+
+def _lacking_vulkan() -> Iterator[str]:
+    if not _loads("libvulkan.so.1"):
+        yield "no Vulkan: apt install libvulkan1 mesa-vulkan-drivers."
+
+
+def _lacking_cuda() -> Iterator[str]:
+    """Asks the driver, because importing torch takes seconds."""
+    try:
+        build = version("torch")
+    except PackageNotFoundError:
+        return
+    if build.endswith("+cpu"):
+        yield f"device cuda: torch {build} is built without CUDA."
+    elif _gpus() == 0:
+        yield "device cuda: no NVIDIA GPU was found."
+
+
+@cache
+def _gpus() -> int:
+    """Number of GPUs that the driver of CUDA finds."""
+    if not _loads("libcuda.so.1"):
+        return 0
+    driver, number = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(number)) != 0:
+        return 0
+    return number.value
+
+
+def _lacking_data(config: IngestConfig) -> Iterator[str]:
+    from flows.stages.data.ingest import locate_demonstrations
+
+    line = locate_demonstrations(config, fetch=False).line
+    if config.download and config.data is None and line.startswith("Handoff's own"):
+        yield "demonstrations: none here; 'run' downloads the published ones, or uses Handoff's own."

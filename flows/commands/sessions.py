@@ -1,0 +1,180 @@
+"""Defines the commands with a person in the loop: `hil`, `console`, `deploy`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from flows.commands.parameters import (
+    LOOPBACK,
+    Debug,
+    Flag,
+    Host,
+    OperatorName,
+    Person,
+    Port,
+    RecipeOverride,
+    Until,
+)
+
+CONSOLE_PORT = 8700
+"""Default port of the console."""
+SpaceMouse = Annotated[Flag, Parameter(help="Also read a SpaceMouse at this machine.")]
+Episodes = Annotated[
+    int | None,
+    Parameter(
+        help="Number of episodes in the store that ends the session; default: until the person "
+        "ends it.",
+        validator=Number(gte=1),
+    ),
+]
+
+
+def hil(
+    task: str,
+    /,
+    *overrides: RecipeOverride,
+    operator: OperatorName | None = None,
+    host: Host = LOOPBACK,
+    port: Port = CONSOLE_PORT,
+    person: Person = None,
+    steps: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    seed: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
+    until: Until = None,
+    out: Path | None = None,
+    debug: Debug = False,
+) -> None:
+    """Train with a person in the loop, from demonstrations to a gated policy.
+
+    A short name for the recipe hil/TASK, run in this terminal.
+
+    Args:
+        task: Name of a recipe in configs/hil, e.g. pick_cube, or path of a YAML file.
+        operator: Operator who demonstrates and corrects; default: that of the recipe.
+        steps: Number of environment steps of training; default: that of the recipe.
+        seed: Seed of the whole session; default: that of the recipe.
+        out: Folder of the session; default: runs/hil/TASK.
+
+    Examples:
+        handoff hil reach --operator simulated
+        handoff hil pick_cube corrected.sac.critics=10 --operator console --port 8701
+        handoff hil pick_cube --operator spacemouse --person ada --until corrected
+    """
+    from rich.console import Console
+
+    from flows.attended import ConsoleAddress, run_attended
+
+    given = {
+        "shared.operator.kind": operator,
+        "shared.operator.person": person,
+        "corrected.steps": steps,
+        "seed": seed,
+    }
+    chosen = [f"{key}={value}" for key, value in given.items() if value is not None]
+    if out is not None:
+        chosen += [f"runs={out.parent}", f"name={out.name}"]
+    path = run_attended(
+        hil_recipe(task),
+        [*overrides, *chosen],
+        until=until,
+        address=ConsoleAddress(host=host, port=port),
+    )
+    Console().print(
+        f"summary  {path}\nreport   {path.with_name('report.html')}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def hil_recipe(task: str) -> str:
+    """Returns the recipe of a correction session: `hil/TASK`, or the path that is `task`."""
+    return task if task.endswith((".yaml", ".yml")) else f"hil/{task}"
+
+
+def console(
+    task: str = "pick_cube",
+    /,
+    *,
+    policy: str = "still",
+    person: Person = None,
+    host: Host = LOOPBACK,
+    port: Port = CONSOLE_PORT,
+    spacemouse: SpaceMouse = False,
+    episodes: Episodes = None,
+    out: Path | None = None,
+    debug: Debug = False,
+) -> None:
+    """Control a simulated arm from a browser; episodes are recorded.
+
+    Args:
+        task: Name of a task on the FR3.
+        policy: Policy that acts unless a person takes over: still, expert, or a path.
+        out: Folder of the session; default: runs/console/TASK.
+
+    Examples:
+        handoff console pick_cube
+        handoff console reach --policy expert --episodes 10 --port 8701
+    """
+    from flows.console import console_command
+    from real.console.server import ConsoleConfig
+
+    config = ConsoleConfig(host=host, port=port, spacemouse=spacemouse)
+    folder = out or Path("runs") / "console" / task
+    console_command(task, policy, folder, config, person or "", episodes)
+
+
+def deploy(
+    gate: Path,
+    /,
+    *overrides: Annotated[
+        str,
+        Parameter(
+            name="OVERRIDES",
+            help="Changes of the session's options in configs/deploy, e.g. supervision.speed=0.1.",
+        ),
+    ],
+    arm: str | None = None,
+    tracker: str | None = None,
+    camera: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    person: Person = None,
+    host: Host = LOOPBACK,
+    port: Port = CONSOLE_PORT,
+    spacemouse: SpaceMouse = False,
+    episodes: Episodes = None,
+    out: Path = Path("runs/deploy"),
+    debug: Debug = False,
+) -> None:
+    """Run a released push-T policy on an arm, supervised by a person at the console.
+
+    Args:
+        gate: Gate artifact of the released policy, e.g. runs/demo/gate.
+        arm: Address of the arm's control unit; default: starts a simulated arm.
+        tracker: Address of the tracker of the T, ws://..; required with --arm.
+        camera: Camera shown at the console, NAME=SOURCE; may be repeated.
+        out: Folder of the session.
+
+    Examples:
+        handoff deploy runs/demo/gate
+        handoff deploy runs/demo/gate supervision.speed=0.1 --episodes 5
+        handoff deploy runs/demo/gate --arm 172.16.0.2 --tracker ws://10.0.0.5:9000
+        handoff deploy runs/demo/gate --camera front=0 --camera wrist=/dev/video2
+    """
+    from flows.deployment import session
+
+    # Imported as a module: tests replace the function.
+    from real.console.server import ConsoleConfig
+
+    session.deploy_command(
+        gate,
+        overrides,
+        out,
+        ConsoleConfig(host=host, port=port, spacemouse=spacemouse),
+        arm=arm,
+        tracker=tracker,
+        cameras=camera,
+        person=person or "",
+        episodes=episodes,
+    )

@@ -1,0 +1,229 @@
+"""Merges episode stores into one, episode by episode.
+
+Stores may differ in their fields (`missing`), but a field of one name must have the same shape,
+dtype, unit and frame in all of them, and all must be of one robot and one rate. Every merged
+episode records which store and episode it comes from.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from robots.episodes.schema import EpisodeSchema, StreamSpec
+from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError
+from robots.interfaces import Progress, no_progress
+from robots.spec import FieldSpec
+
+Missing = Literal["refuse", "drop", "pad"]
+
+
+class MergeSource(NamedTuple):
+    """One of the merged stores."""
+
+    name: str
+    """Name in messages and in the metadata of its episodes."""
+    path: Path
+    """Folder of the store."""
+    digest: str
+    """Digest of its artifact, for the lineage; empty if it has none."""
+
+
+def merge_stores(
+    sources: Sequence[MergeSource],
+    out: Path,
+    *,
+    task: str | None = None,
+    missing: Missing = "refuse",
+    successes: bool = False,
+    episodes_each: int | None = None,
+    progress: Progress = no_progress,
+) -> dict[str, Any]:
+    """Writes the episodes of all stores, one store after another, to a new store at `out`.
+
+    An episode keeps its metadata, to which `source_store`, `source_digest` and `source_episode` are
+    added; those of an earlier merge are kept under `origin`.
+
+    Args:
+        sources: one or more stores of distinct names.
+        out: folder of the new store; one that is there is replaced.
+        task: name of the task; None takes that of the stores.
+        missing: treatment of fields that not every store has: `refuse` them, `drop` them, or `pad`
+            with zeros.
+        successes: takes only episodes whose metadata have `success: true`, or no `success`.
+        episodes_each: largest number of episodes of each store; None takes all.
+        progress: counts episodes.
+
+    Returns:
+        episodes, frames of the stream `policy` or of the first one, `episodes_of` each store,
+        `dropped` fields and `padded` fields by store.
+
+    Raises:
+        HandoffError: stores that do not agree, or a store without an episode to take.
+    """
+    if not sources or len({source.name for source in sources}) < len(sources):
+        raise HandoffError(
+            f"merge: stores {[source.name for source in sources]}, expected one or more distinct ones."
+        )
+    with ExitStack() as stack:
+        stores = {
+            source.name: stack.enter_context(EpisodeStore.open(source.path)) for source in sources
+        }
+        schemas = {name: store.schema for name, store in stores.items()}
+        merged = merged_schema(schemas, task, missing)
+        taken = {
+            name: _taken(name, store, successes, episodes_each) for name, store in stores.items()
+        }
+        total = sum(len(episodes) for episodes in taken.values())
+        shutil.rmtree(out, ignore_errors=True)
+        done = 0
+        with EpisodeStore.create(out, merged) as target, target.writer() as writer:
+            for source in sources:
+                store = stores[source.name]
+                for episode in taken[source.name]:
+                    metadata = _lineage(store.metadata(episode), source, episode)
+                    writer.append(_streams(store, episode, merged), metadata)
+                    done += 1
+                    progress(done, total, source.name)
+        stream = "policy" if "policy" in merged.streams else next(iter(merged.streams))
+        frames = int(EpisodeStore.open(out).ends(stream)[-1])
+    return {
+        "episodes": total,
+        "frames": frames,
+        "episodes_of": {name: len(episodes) for name, episodes in taken.items()},
+        "dropped": sorted(
+            {name for schema in schemas.values() for name in _names(schema)} - _names(merged)
+        ),
+        "padded": {
+            name: sorted(_names(merged) - _names(schema)) for name, schema in schemas.items()
+        },
+    }
+
+
+def merged_schema(
+    schemas: Mapping[str, EpisodeSchema], task: str | None, missing: Missing
+) -> EpisodeSchema:
+    """Schema of a merged store.
+
+    Args:
+        schemas: schemas by the name of the store.
+        task: name of the task; None takes that of the stores.
+        missing: treatment of fields that not every store has.
+
+    Raises:
+        HandoffError: the stores do not agree.
+    """
+    tasks = sorted({schema.name for schema in schemas.values()})
+    if task is None and len(tasks) > 1:
+        raise HandoffError(
+            f"merge: the stores are of the tasks {tasks}. Give the merged store a name (`task`)."
+        )
+    robots = sorted({schema.robot for schema in schemas.values() if schema.robot})
+    if len(robots) > 1:
+        raise HandoffError(f"merge: the stores are of the robots {robots}, expected one.")
+    every = [set(schema.streams) for schema in schemas.values()]
+    union = list(dict.fromkeys(name for schema in schemas.values() for name in schema.streams))
+    common = [name for name in union if all(name in names for names in every)]
+    if not common or (missing != "drop" and len(common) < len(union)):
+        raise HandoffError(
+            f"merge: the streams of the stores differ: { {n: sorted(s.streams) for n, s in schemas.items()} }. "
+            "Set missing: drop for the common ones."
+        )
+    return EpisodeSchema(
+        name=task or tasks[0],
+        streams={stream: _merged_stream(stream, schemas, missing) for stream in common},
+        robot=robots[0] if robots else "",
+    )
+
+
+def _merged_stream(
+    stream: str, schemas: Mapping[str, EpisodeSchema], missing: Missing
+) -> StreamSpec:
+    specs = {name: schema.streams[stream] for name, schema in schemas.items()}
+    rates = {name: spec.rate_hz for name, spec in specs.items()}
+    if len(set(rates.values())) > 1:
+        raise HandoffError(f"merge: the rates of {stream} differ: {rates} Hz, expected one.")
+    fields: dict[str, FieldSpec] = {}
+    for name, spec in specs.items():
+        for field, declared in spec.fields.items():
+            _check_same(f"{stream}/{field}", fields.setdefault(field, declared), declared, name)
+    absent = {
+        name: sorted(fields.keys() - spec.fields.keys())
+        for name, spec in specs.items()
+        if fields.keys() - spec.fields.keys()
+    }
+    if absent and missing == "refuse":
+        text = "; ".join(f"{name} lacks {names}" for name, names in absent.items())
+        raise HandoffError(
+            f"merge: the fields of {stream} differ: {text}. Set missing: drop or missing: pad, or record the same "
+            "observation in all."
+        )
+    if missing == "drop":
+        lacking = {field for names in absent.values() for field in names}
+        fields = {field: spec for field, spec in fields.items() if field not in lacking}
+    if not fields:
+        raise HandoffError(f"merge: the stores have no field of {stream} in common.")
+    return StreamSpec(rate_hz=next(iter(rates.values())), fields=fields)
+
+
+def _check_same(field: str, first: FieldSpec, other: FieldSpec, store: str) -> None:
+    for attribute in ("shape", "dtype", "unit", "frame"):
+        expected, found = getattr(first, attribute), getattr(other, attribute)
+        if expected != found:
+            raise HandoffError(
+                f"merge: {field} of {store} has the {attribute} {found!r}, expected {expected!r} as in the other "
+                "stores. Was it recorded with other actions or another robot?"
+            )
+
+
+def _names(schema: EpisodeSchema) -> set[str]:
+    return {f"{stream}/{field}" for stream, spec in schema.streams.items() for field in spec.fields}
+
+
+def _taken(name: str, store: EpisodeStore, successes: bool, episodes_each: int | None) -> list[int]:
+    """Numbers of the episodes that are merged."""
+    episodes = [
+        episode
+        for episode in range(store.num_episodes)
+        if not successes or store.metadata(episode).get("success", True)
+    ]
+    if not episodes:
+        raise HandoffError(
+            f"merge: {name} has {store.num_episodes} episodes, of which none is to be taken. Did its policy succeed?"
+        )
+    return episodes if episodes_each is None else episodes[:episodes_each]
+
+
+def _streams(
+    store: EpisodeStore, episode: int, merged: EpisodeSchema
+) -> dict[str, dict[str, np.ndarray]]:
+    """One episode with the fields of the merged store; zeros where the store lacks one."""
+    streams = {}
+    for stream, spec in merged.streams.items():
+        own = [name for name in spec.fields if name in store.schema.stream(stream).fields]
+        read = store.read(episode, stream, own)
+        length = len(next(iter(read.values())))
+        streams[stream] = {
+            name: read[name] if name in read else np.zeros((length, *field.shape), field.dtype)
+            for name, field in spec.fields.items()
+        }
+    return streams
+
+
+def _lineage(metadata: dict[str, Any], source: MergeSource, episode: int) -> dict[str, Any]:
+    lineage = ("source_store", "source_digest", "source_episode")
+    earlier = {key: metadata[key] for key in (*lineage, "origin") if key in metadata}
+    origin = {"origin": earlier} if earlier else {}
+    return {
+        **metadata,
+        **origin,
+        "source_store": source.name,
+        "source_digest": source.digest,
+        "source_episode": episode,
+    }

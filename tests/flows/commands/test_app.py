@@ -1,0 +1,182 @@
+"""The program `handoff`: accepted and refused arguments, exit codes, and help."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flows.__main__ import main
+from flows.commands import app
+from robots.errors import HandoffError
+
+COMMANDS = app.named_commands()
+every_command = pytest.mark.parametrize(("name", "function"), list(COMMANDS.items()))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run demo teacher.training.steps=5 ~twin --debug",
+        "run demo --debug teacher.training.steps=5 ~twin",
+        "run --debug demo teacher.training.steps=5 ~twin",
+        "run demo teacher.training.steps=5 --debug ~twin",
+    ],
+)
+def test_overrides_may_stand_anywhere_behind_the_name(line: str) -> None:
+    command = app.parse(line.split())
+    assert command.function is COMMANDS["run"]
+    assert command.values == {
+        "recipe": "demo",
+        "overrides": ("teacher.training.steps=5", "~twin"),
+        "debug": True,
+    }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hil reach corrected.steps=5 --operator simulated seed=1",
+        "hil --operator simulated reach corrected.steps=5 seed=1",
+    ],
+)
+def test_overrides_of_a_session_may_stand_anywhere(line: str) -> None:
+    values = app.parse(line.split()).values
+    assert values["overrides"] == ("corrected.steps=5", "seed=1")
+    assert (values["task"], values["operator"]) == ("reach", "simulated")
+
+
+def test_lists_maps_and_negative_numbers_are_values_of_overrides() -> None:
+    given = ("a.b=[1,2]", "c={d:1}", "e=-1", "+f=g")
+    assert app.parse(["run", "demo", *given]).values["overrides"] == given
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("hil reach --oparator simulated", "unknown option: --oparator. Did you mean --operator?"),
+        ("run demo --debug a=1 --fast", "unknown option: --fast."),
+        ("runn demo", 'unknown command "runn". Did you mean "run"?'),
+        ("run", "parameter RECIPE requires an argument"),
+        ("hil reach --operator nobody", 'invalid value "nobody" for --operator.'),
+        ("serve bundle --port 70000", "Must be <= 65535"),
+        ("evaluate reach --policy expert --out x --batch 0", "Must be >= 1"),
+        ("list everything", 'invalid value "everything"'),
+    ],
+)
+def test_arguments_that_are_not_understood_are_one_line_and_exit_code_2(
+    line: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line.split()) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("handoff: ")
+    assert message in said
+    assert len(said.strip().splitlines()) == 1
+    helped = f"'handoff {line.split()[0]} --help'" if not line.startswith("runn") else "--help"
+    assert helped in said
+
+
+def test_an_argument_too_many_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "somewhere", "a=1"]) == 2
+    assert "a=1" in capsys.readouterr().err
+
+
+def test_an_error_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "no_such_recipe"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("handoff: recipe 'no_such_recipe' does not exist")
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_debug_prints_the_traceback_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "no_such_recipe", "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_ctrl_c_names_how_to_go_on_and_exits_with_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flows.commands.planning.print_plan", interrupted)
+    assert main(["plan", "demo"]) == 130
+    said = capsys.readouterr().err
+    assert (
+        said == "handoff: interrupted. Finished stages are kept; run the same command to resume.\n"
+    )
+
+
+def test_without_arguments_the_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    first_words = {name.split()[0] for name in COMMANDS}
+    assert {word for word in first_words if f"│ {word} " not in shown} == set()
+
+
+def test_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[str]) -> None:
+    from importlib.metadata import version
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == version("handoff")
+
+
+@every_command
+def test_every_parameter_has_a_description(name: str, function: Callable[..., None]) -> None:
+    arguments = app.command_arguments(name)
+    assert len(arguments) == len(inspect.signature(function).parameters)
+    assert [entry.name for entry in arguments if not entry.parameter.help] == []
+
+
+@every_command
+def test_every_command_has_examples_that_it_accepts(
+    name: str, function: Callable[..., None]
+) -> None:
+    lines = app.examples(function).splitlines()[1:]
+    assert lines
+    for line in lines:
+        words = shlex.split(line.partition(" > ")[0])
+        assert words[0] == "handoff"
+        assert app.parse(words[1:]).function is function, line
+
+
+@every_command
+def test_every_command_shows_its_examples(
+    name: str, function: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*name.split(), "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert app.examples(function).splitlines()[1] in shown
+
+
+@every_command
+def test_every_command_takes_debug_and_reads_no_variable_arguments(
+    name: str, function: Callable[..., None]
+) -> None:
+    parameters = inspect.signature(function).parameters
+    assert parameters["debug"].default is False
+    assert inspect.Parameter.VAR_KEYWORD not in {entry.kind for entry in parameters.values()}
+
+
+def test_host_and_port_are_the_same_options_everywhere() -> None:
+    with_port = {
+        name: inspect.signature(function).parameters
+        for name, function in COMMANDS.items()
+        if "port" in inspect.signature(function).parameters
+    }
+    assert {name: entry["port"].default for name, entry in with_port.items()} == {
+        "serve": 8000,
+        "hil": 8700,
+        "console": 8700,
+        "deploy": 8700,
+    }
+    assert {entry["host"].default for entry in with_port.values()} == {"127.0.0.1"}
+
+
+def test_parsing_raises_the_error_of_the_command_line() -> None:
+    with pytest.raises(app.CommandLineError, match="unknown option"):
+        app.parse(["plan", "demo", "--fast"])
+    assert issubclass(app.CommandLineError, HandoffError)

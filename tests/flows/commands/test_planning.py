@@ -1,0 +1,281 @@
+"""`handoff plan`: graph, expected cost from earlier runs, and what this machine lacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.__main__ import main
+from flows.commands import requirements
+from flows.commands.planning import duration, size, total_line
+from flows.recipes.graph import stages
+from flows.recipes.recipe import read_recipe
+from flows.runner.artifact import seal
+from flows.runner.estimates import Cost, earlier_records, estimate
+from flows.runner.plan import up_to
+from flows.runner.stage import Stage
+from robots.errors import HandoffError
+
+RECIPE = """
+stages:
+  demos: {uses: scripted, with: {task: reach, episodes: 2}}
+  teacher: {uses: pretrain, inputs: {demos: demos}}
+  other: {uses: pretrain, inputs: {demos: demos}}
+  scores: {uses: evaluate, inputs: {policy: teacher}}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(RECIPE)
+    return "small.yaml"
+
+
+def made(
+    runs: Path,
+    stage: str,
+    uses: str,
+    seconds: float,
+    size: int = 1000,
+    machine: str = "",
+    **more: Any,
+) -> None:
+    """An artifact of an earlier run."""
+    import os
+    import platform
+
+    here = f"{platform.machine()}, {os.cpu_count()} cores"
+    number = len(list(runs.glob("artifacts/*")))
+    partial = runs / "artifacts" / f"{stage}-{number:012d}.partial"
+    partial.mkdir(parents=True)
+    (partial / "data").write_bytes(b"x" * size)
+    record = {
+        "stage": stage,
+        "uses": uses,
+        "inputs": {},
+        "config": {},
+        "code": "",
+        "metrics": {},
+        "seconds": seconds,
+        "finished": "2026-11-01T00:00:00Z",
+        "environment": {"machine": machine or here},
+        **more,
+    }
+    seal(partial, partial.with_suffix(""), "policy", record)
+
+
+def declared(recipe: str) -> dict[str, Stage]:
+    return {stage.name: stage for stage in stages(read_recipe(recipe), fetch=False)}
+
+
+def test_cost_is_the_median_of_earlier_artifacts_of_the_stage(recipe: str) -> None:
+    runs = Path("runs")
+    for seconds, memory in ((10.0, 1e9), (30.0, 3e9), (80.0, 2e9)):
+        made(runs, "teacher", "pretrain", seconds, peak_memory_bytes=int(memory))
+    made(runs, "another", "pretrain", 999.0)
+    cost = estimate(declared(recipe)["teacher"], earlier_records(runs))
+    assert cost == Cost(seconds=30.0, memory_bytes=2_000_000_000, disk_bytes=1000, same_stage=True)
+
+
+def test_cost_of_a_new_stage_is_that_of_its_kind(recipe: str) -> None:
+    runs = Path("runs")
+    made(runs, "teacher", "pretrain", 10.0)
+    made(runs, "teacher", "pretrain", 20.0)
+    made(runs, "teacher", "evaluate", 500.0)
+    cost = estimate(declared(recipe)["other"], earlier_records(runs))
+    assert cost == Cost(seconds=15.0, memory_bytes=None, disk_bytes=1000, same_stage=False)
+
+
+def test_artifacts_of_another_machine_and_damaged_ones_do_not_count(recipe: str) -> None:
+    runs = Path("runs")
+    made(runs, "teacher", "pretrain", 10.0, machine="riscv, 3 cores")
+    (runs / "artifacts" / "teacher-damaged").mkdir()
+    (runs / "artifacts" / "teacher-damaged" / "manifest.json").write_text("{")
+    assert earlier_records(runs) == []
+    assert estimate(declared(recipe)["teacher"], []) is None
+
+
+def test_plan_prints_graph_reason_and_expected_cost(
+    recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(Path("runs"), "teacher", "pretrain", 90.0, size=2_000_000, peak_memory_bytes=1_500_000_000)
+    assert main(["plan", recipe]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line.split() for line in lines if line}
+    assert rows["demos"] == ["demos", "scripted", "run", "never", "run"]
+    assert rows["teacher"][:4] == ["teacher", "pretrain", "demos", "wait"]
+    assert rows["teacher"][4:] == ["2", "min", "1.5", "GB", "2.0", "MB", "after", "demos"]
+    assert rows["other"][4:] == ["~2", "min", "~1.5", "GB", "~2.0", "MB", "after", "demos"]
+    assert lines[-1] == (
+        "4 stages to run: about 3 min, 1.5 GB of memory for the largest stage, 4.0 MB of disk, as in "
+        "earlier runs on this machine; unknown for demos, scores."
+    )
+
+
+def test_plan_until_a_stage_leaves_the_others_out(
+    recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", recipe, "--until", "teacher"]) == 0
+    shown = capsys.readouterr().out
+    assert "teacher" in shown
+    assert "scores" not in shown
+
+
+def test_up_to_a_stage_keeps_what_it_needs_in_order(recipe: str) -> None:
+    every = list(declared(recipe).values())
+    assert [stage.name for stage in up_to(every, "scores")] == ["demos", "teacher", "scores"]
+    assert up_to(every, None) == every
+    with pytest.raises(HandoffError, match="did you mean 'teacher'"):
+        up_to(every, "teachre")
+
+
+def test_total_of_a_cached_recipe() -> None:
+    assert total_line([], {}) == "All stages are cached."
+    assert total_line(["a"], {}).startswith("1 stage to run; no earlier run")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(4.4, "4 s"), (60, "1 min"), (3600, "60 min"), (5400, "1.5 h")]
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(400, "0 kB"), (51_000, "51 kB"), (2.5e6, "2.5 MB"), (3e9, "3.0 GB")]
+)
+def test_size(number: float, text: str) -> None:
+    assert size(number) == text
+
+
+def lacking(text: str) -> dict[str, list[str]]:
+    Path("needs.yaml").write_text(text)
+    return requirements.missing(stages(read_recipe("needs.yaml"), fetch=False))
+
+
+def test_a_gpu_that_is_not_here_is_missing(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requirements, "version", lambda name: "2.13.0+cpu")
+    text = RECIPE.replace(
+        "teacher: {uses: pretrain,", "teacher: {uses: pretrain, with: {training: {device: cuda}},"
+    )
+    assert lacking(text) == {"device cuda: torch 2.13.0+cpu is built without CUDA.": ["teacher"]}
+    monkeypatch.setattr(requirements, "version", lambda name: "2.13.0")
+    monkeypatch.setattr(requirements, "_gpus", lambda: 0)
+    assert lacking(text) == {"device cuda: no NVIDIA GPU was found.": ["teacher"]}
+    monkeypatch.setattr(requirements, "_gpus", lambda: 1)
+    assert lacking(text) == {}
+
+
+def test_packages_that_are_not_installed_are_missing_with_the_extra(
+    recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = ("mujoco_warp", "wandb", "torch")
+    monkeypatch.setattr(
+        requirements, "find_spec", lambda module: None if module in absent else object()
+    )
+    text = """
+shared: {protocol: {uses: reach, engine: warp}}
+stages:
+  demos: {uses: scripted}
+  teacher: {uses: pretrain, inputs: {demos: demos}, with: {training: {loggers: [wandb]}}}
+  scores: {uses: evaluate, inputs: {policy: teacher}, with: {evaluate: {videos: 0}}}
+"""
+    found = lacking(text)
+    assert [names for hint, names in found.items() if ".[warp]" in hint] == [["scores"]]
+    assert [names for hint, names in found.items() if hint.startswith("wandb")] == [["teacher"]]
+    assert [names for hint, names in found.items() if hint.startswith("torch")] == [
+        ["teacher", "scores"]
+    ]
+
+
+def test_opengl_is_missing_for_videos_and_cameras_only(
+    recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requirements, "_loads", lambda library: False)
+    text = RECIPE.replace("{policy: teacher}}", "{policy: teacher}, with: {evaluate: {videos: 1}}}")
+    assert [names for hint, names in lacking(text).items() if "OpenGL" in hint] == [["scores"]]
+    without = text.replace("videos: 1", "videos: 0")
+    assert lacking(without) == {}
+
+
+def test_a_summary_is_shown_again_by_name_and_by_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs" / "hil" / "reach"
+    folder.mkdir(parents=True)
+    row = {
+        "uses": "scripted",
+        "seconds": 2.0,
+        "cached": False,
+        "computed_seconds": 2.0,
+        "metrics": {"episodes": 3, "frames": 30},
+    }
+    summary = {
+        "source": "the scripted expert",
+        "stages": {"demos": row},
+        "metrics": {"total_seconds": 2.5, "peak_memory_gb": 0.25, "prefect_share": 0.2},
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    for given in ("hil/reach", "runs/hil/reach", "runs/hil/reach/summary.json"):
+        assert main(["show", given]) == 0
+        shown = capsys.readouterr().out
+        assert "3 episodes" in shown
+        assert "2.5 s in total, Prefect 20.0 %, peak memory 0.25 GB" in shown
+    assert main(["show", "reech"]) == 1
+    assert "finished runs: hil/reach." in capsys.readouterr().err
+    (folder / "summary.json").write_text("{}")
+    assert main(["show", "hil/reach"]) == 1
+    assert "not the summary of a run" in capsys.readouterr().err
+
+
+def test_run_until_a_stage_runs_only_what_it_needs(
+    recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cached short cut; the flow itself calls the same selection."""
+    from flows import run as runner
+
+    seen: list[list[str]] = []
+
+    def cached(chosen: list[Stage], root: Path) -> dict[str, None]:
+        seen.append([stage.name for stage in chosen])
+        return dict.fromkeys((stage.name for stage in chosen), None)
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(debug: bool) -> None:
+        raise StoppedError
+
+    monkeypatch.setattr(runner, "cached_artifacts", cached)
+    monkeypatch.setattr(runner, "prepare_prefect", stop)
+    with pytest.raises(StoppedError):
+        runner.run(recipe, until="teacher")
+    assert seen == [["demos", "teacher"]]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_and_writes_nothing(
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for word in ("evaluate", "completion", "explain"):
+        assert word in script
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_completion_is_installed_only_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    assert main(["completion", "fish", "--install"]) == 0
+    written = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert [file.name for file in written] == ["handoff.fish"]
+    assert "evaluate" in written[0].read_text()

@@ -1,0 +1,144 @@
+"""A finished run is repeated from its resolved recipe, and every difference is found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.attended import run_in_order
+from flows.recipes.graph import stages
+from flows.recipes.recipe import read_recipe
+from flows.reports.reproduce import find_run, reproduce
+from flows.reports.reproduction import metric_differences, relative_difference
+from flows.runner.provenance import package_lock
+from robots.errors import HandoffError
+
+RECIPE = """
+stages:
+  numbers: {{uses: "tests.flows.reports.drawing_stages:draw", matrix: {{seed: [0, 1]}}{person}}}
+  total:
+    uses: "tests.flows.reports.drawing_stages:add"
+    inputs: {{demos: numbers}}
+    with: {{unlisted: "{unlisted}"}}
+"""
+
+
+def finished(tmp_path: Path, unlisted: str = "", person: str = "") -> Path:
+    """Runs the recipe in this process; returns the folder of the run."""
+    file = tmp_path / "sums.yaml"
+    file.write_text(RECIPE.format(unlisted=unlisted, person=person))
+    recipe = read_recipe(str(file), [f"runs={tmp_path / 'runs'}", "seed=5", "numbers.count=4"])
+    return run_in_order(recipe, stages(recipe), isolate=False).parent
+
+
+def test_the_resolved_recipe_needs_no_other_file_and_makes_the_same_stages(tmp_path: Path) -> None:
+    folder = finished(tmp_path)
+    resolved = yaml.safe_load((folder / "recipe.yaml").read_text())
+    assert list(resolved["stages"]) == [
+        "numbers@seed=0",
+        "numbers@seed=1",
+        "total@seed=0",
+        "total@seed=1",
+    ]
+    assert resolved["stages"]["numbers@seed=1"]["with"]["seed"] == 6
+    assert resolved["stages"]["total@seed=1"]["inputs"] == {"demos": "numbers@seed=1"}
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["request"]["overrides"][1:] == ["seed=5", "numbers.count=4"]
+    # As a recipe it makes the same artifacts, so that all of them are cached.
+    again = read_recipe(str(folder / "recipe.yaml"), [f"runs={tmp_path / 'runs'}"])
+    path = run_in_order(again, stages(again), isolate=False)
+    rows = json.loads(path.read_text())["stages"]
+    assert [row["cached"] for row in rows.values()] == [True] * 4
+
+
+def test_a_deterministic_run_has_the_same_digests_again(tmp_path: Path) -> None:
+    folder = finished(tmp_path)
+    result = reproduce("sums", runs=tmp_path / "runs", isolate=False)
+    assert result.same
+    assert result.ok
+    assert result.differences == []
+    assert [stage.status for stage in result.stages] == ["same"] * 4
+    # The stages ran again: their artifacts lie in another folder.
+    assert Path(result.folder).parent.parent == folder
+    assert len(list(Path(result.folder, "artifacts").glob("[nt]*@seed=?-*"))) == 4
+    assert "every repeated stage has the same digest" in result.text
+
+
+@pytest.mark.parametrize(
+    ("after", "status", "ok"), [("101", "close", True), ("200", "differs", False)]
+)
+def test_a_difference_is_bounded_by_the_tolerance(
+    tmp_path: Path, after: str, status: str, ok: bool
+) -> None:
+    unlisted = tmp_path / "unlisted.txt"
+    unlisted.write_text("100")
+    folder = finished(tmp_path, str(unlisted))
+    unlisted.write_text(after)
+    result = reproduce(folder, tmp_path / "again", isolate=False)
+    assert (result.ok, result.same) == (ok, False)
+    assert [stage.status for stage in result.stages] == ["same", "same", status, status]
+    assert result.stages[2].files == ["total.txt differs"]
+    [metric] = result.stages[2].metrics
+    assert metric.name == "total"
+    assert metric.after - metric.before == pytest.approx(float(after) - 100.0)
+    written = json.loads((tmp_path / "again" / "reproduction.json").read_text())
+    assert written["ok"] is ok
+    page = (tmp_path / "again" / "reproduction.html").read_text()
+    assert "total.txt differs" in page
+
+
+def test_another_environment_is_refused_and_named_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = finished(tmp_path)
+    words = package_lock()["packages"].split()
+    other = ["numpy==0.1" if word.startswith("numpy==") else word for word in words]
+    lock = {"digest": "x", "packages": " ".join(other)}
+    monkeypatch.setattr("flows.reports.reproduce.package_lock", lambda: lock)
+    with pytest.raises(HandoffError, match=r"not the one that made it: numpy \S+ → 0.1\."):
+        reproduce(folder, isolate=False)
+    assert not (folder / "reproduced").exists()
+    result = reproduce(folder, isolate=False, anyway=True)
+    assert result.same
+    assert result.text.startswith("differs  numpy ")
+
+
+def test_another_code_is_refused_with_the_stages_that_it_concerns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = finished(tmp_path)
+    monkeypatch.setattr("flows.reports.reproduce.code_version", lambda module: "c" * 64)
+    with pytest.raises(HandoffError, match=r"code \w{12} → c{12}"):
+        reproduce(folder, isolate=False)
+
+
+def test_what_a_person_did_is_used_as_it_is(tmp_path: Path) -> None:
+    folder = finished(tmp_path, person=", with: {operator: {kind: console, person: ada}}")
+    result = reproduce(folder, tmp_path / "again", isolate=False)
+    assert [stage.status for stage in result.stages] == ["kept", "kept", "same", "same"]
+    # A second repetition continues in the same folder.
+    assert reproduce(folder, tmp_path / "again", isolate=False).same
+
+
+def test_a_run_that_does_not_exist_is_named_with_those_that_do(tmp_path: Path) -> None:
+    finished(tmp_path)
+    with pytest.raises(HandoffError, match=r"run 'sum' does not exist; .*: sums\."):
+        find_run("sum", tmp_path / "runs")
+
+
+def test_relative_differences_refer_to_the_larger_magnitude() -> None:
+    assert relative_difference(2.0, 1.0) == 0.5
+    assert relative_difference(-1.0, 1.0) == 2.0
+    assert relative_difference(0, 0) == 0.0
+    assert relative_difference(True, 1.0) is None
+    assert relative_difference(1.0, float("inf")) is None
+
+
+def test_metrics_are_compared_by_dotted_path_and_measured_ones_are_marked() -> None:
+    before = {"success": {"k": 5, "n": 10}, "cpu_seconds": 1.0, "line": "a", "nan": float("nan")}
+    after = {"success": {"k": 4, "n": 10}, "cpu_seconds": 4.0, "line": "b", "nan": float("nan")}
+    found = [(e.name, e.relative, e.measured) for e in metric_differences(before, after)]
+    assert found == [("cpu_seconds", 0.75, True), ("line", None, False), ("success.k", 0.2, False)]

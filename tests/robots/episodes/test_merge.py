@@ -1,0 +1,149 @@
+"""Merged stores: what must agree, what is dropped or padded, and where an episode comes from."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robots.episodes.merge import MergeSource, merge_stores
+from robots.episodes.schema import EpisodeSchema, StreamSpec
+from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError
+from robots.spec import FieldSpec
+
+FIELDS = {
+    "q": FieldSpec(shape=(2,), unit="rad"),
+    "action": FieldSpec(shape=(1,)),
+}
+SCHEMA = EpisodeSchema(
+    name="reach", streams={"policy": StreamSpec(rate_hz=20.0, fields=FIELDS)}, robot="fr3"
+)
+
+
+def with_fields(**fields: FieldSpec) -> EpisodeSchema:
+    return replace(SCHEMA, streams={"policy": StreamSpec(rate_hz=20.0, fields=fields)})
+
+
+def store(
+    folder: Path, name: str, schema: EpisodeSchema = SCHEMA, successes: tuple = (True, True)
+) -> MergeSource:
+    """A store with one episode per entry of `successes`, of 2, 3, .. steps of its number."""
+    path = folder / f"{name}.zarr"
+    with EpisodeStore.create(path, schema) as made:
+        for number, success in enumerate(successes):
+            streams = {
+                stream: {
+                    field: np.full((number + 2, *declared.shape), number + 1, declared.dtype)
+                    for field, declared in spec.fields.items()
+                }
+                for stream, spec in schema.streams.items()
+            }
+            metadata = {"seed": number, "source": name}
+            made.append(streams, metadata if success is None else {**metadata, "success": success})
+    return MergeSource(name, path, f"digest of {name}")
+
+
+def test_episodes_of_all_stores_follow_one_another_with_their_origin(tmp_path: Path) -> None:
+    sources = [store(tmp_path, "red"), store(tmp_path, "blue")]
+    metrics = merge_stores(sources, tmp_path / "merged.zarr")
+    assert metrics["episodes"] == 4
+    assert metrics["frames"] == 2 + 3 + 2 + 3
+    assert metrics["episodes_of"] == {"red": 2, "blue": 2}
+    merged = EpisodeStore.open(tmp_path / "merged.zarr")
+    assert merged.schema == SCHEMA
+    assert merged.metadata(3) == {
+        "seed": 1,
+        "source": "blue",
+        "success": True,
+        "source_store": "blue",
+        "source_digest": "digest of blue",
+        "source_episode": 1,
+    }
+    np.testing.assert_array_equal(merged.read(3, "policy")["q"], np.full((3, 2), 2.0))
+
+
+def test_a_second_merge_keeps_the_first_origin(tmp_path: Path) -> None:
+    merge_stores([store(tmp_path, "red"), store(tmp_path, "blue")], tmp_path / "both.zarr")
+    both = MergeSource("both", tmp_path / "both.zarr", "digest of both")
+    merge_stores([both, store(tmp_path, "green")], tmp_path / "all.zarr")
+    metadata = EpisodeStore.open(tmp_path / "all.zarr").metadata(2)
+    assert (metadata["source_store"], metadata["source_episode"]) == ("both", 2)
+    assert metadata["origin"] == {
+        "source_store": "blue",
+        "source_digest": "digest of blue",
+        "source_episode": 0,
+    }
+
+
+def test_failures_are_left_out_and_episodes_counted_per_store(tmp_path: Path) -> None:
+    sources = [
+        store(tmp_path, "a", successes=(False, True, True, True)),
+        store(tmp_path, "b", successes=(None, False)),
+    ]
+    metrics = merge_stores(sources, tmp_path / "m.zarr", successes=True, episodes_each=2)
+    assert metrics["episodes_of"] == {"a": 2, "b": 1}
+    merged = EpisodeStore.open(tmp_path / "m.zarr")
+    taken = [merged.metadata(i)["source_episode"] for i in range(3)]
+    assert taken == [1, 2, 0]
+
+
+def test_fields_that_a_store_lacks_are_named_dropped_or_padded(tmp_path: Path) -> None:
+    richer = with_fields(**FIELDS, cube=FieldSpec(shape=(3,), unit="m"))
+    sources = [store(tmp_path, "plain"), store(tmp_path, "cubes", richer)]
+    with pytest.raises(HandoffError, match=r"plain lacks \['cube'\]\. Set missing: drop"):
+        merge_stores(sources, tmp_path / "m.zarr")
+    assert not (tmp_path / "m.zarr").exists()
+    dropped = merge_stores(sources, tmp_path / "dropped.zarr", missing="drop")
+    assert dropped["dropped"] == ["policy/cube"]
+    assert EpisodeStore.open(tmp_path / "dropped.zarr").schema == SCHEMA
+    padded = merge_stores(sources, tmp_path / "padded.zarr", missing="pad")
+    assert padded["padded"] == {"plain": ["policy/cube"], "cubes": []}
+    merged = EpisodeStore.open(tmp_path / "padded.zarr")
+    assert not merged.read(0, "policy")["cube"].any()
+    assert (merged.read(2, "policy")["cube"] == 1.0).all()
+
+
+def test_a_stream_of_one_store_alone_is_refused_or_dropped(tmp_path: Path) -> None:
+    final = replace(
+        SCHEMA, streams={**SCHEMA.streams, "final": StreamSpec(rate_hz=20.0, fields=FIELDS)}
+    )
+    sources = [store(tmp_path, "plain"), store(tmp_path, "final", final)]
+    with pytest.raises(HandoffError, match="streams of the stores differ"):
+        merge_stores(sources, tmp_path / "m.zarr", missing="pad")
+    merge_stores(sources, tmp_path / "m.zarr", missing="drop")
+    assert list(EpisodeStore.open(tmp_path / "m.zarr").schema.streams) == ["policy"]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (replace(SCHEMA, name="lift"), r"tasks \['lift', 'reach'\]"),
+        (replace(SCHEMA, robot="panda"), r"robots \['fr3', 'panda'\]"),
+        (with_fields(**{**FIELDS, "action": FieldSpec(shape=(2,))}), "action of b has the shape"),
+        (with_fields(**{**FIELDS, "q": FieldSpec(shape=(2,), unit="deg")}), "unit 'deg'"),
+        (
+            replace(SCHEMA, streams={"policy": StreamSpec(rate_hz=10.0, fields=FIELDS)}),
+            "rates of policy differ",
+        ),
+    ],
+)
+def test_stores_that_do_not_agree_are_refused(
+    other: EpisodeSchema, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(HandoffError, match=message):
+        merge_stores([store(tmp_path, "a"), store(tmp_path, "b", other)], tmp_path / "m.zarr")
+
+
+def test_tasks_of_other_names_merge_under_a_given_name(tmp_path: Path) -> None:
+    sources = [store(tmp_path, "a"), store(tmp_path, "b", replace(SCHEMA, name="lift"))]
+    merge_stores(sources, tmp_path / "m.zarr", task="both")
+    assert EpisodeStore.open(tmp_path / "m.zarr").schema.name == "both"
+
+
+def test_a_store_without_success_and_stores_of_one_name_are_refused(tmp_path: Path) -> None:
+    failed = store(tmp_path, "failed", successes=(False, False))
+    with pytest.raises(HandoffError, match="failed has 2 episodes, of which none"):
+        merge_stores([failed], tmp_path / "m.zarr", successes=True)
+    with pytest.raises(HandoffError, match="one or more distinct"):
+        merge_stores([failed, failed], tmp_path / "m.zarr")
