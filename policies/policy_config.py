@@ -63,7 +63,7 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     @property
     def finetuning_methods(self) -> tuple[str, ...]:
         """See `ChunkPolicyConfig.finetuning_methods`; all of them require vector observations."""
-        return () if self.sensor_fields else ("dppo", "best_of_n", "rl100")
+        return () if self.sensor_fields else ("dppo", "best_of_n", "expo", "q_chunking", "rl100")
 
 
 @config

@@ -61,18 +61,21 @@ class LearnerStream(IntEnum):
     FAST_TD3_UPDATE = 3
     """Noise of a FastTD3 update; the update's number follows in the sequence. Equal to
     `OFFLINE_REPLAY`, which FastTD3 does not use because it has no offline phase."""
-    ACTION_CANDIDATES = 4
-    """Noise of the action candidates of a deterministic EDP actor, one draw."""
+    CLONING = 5
+    """Minibatches of an imitation update before a session; the update's number follows in the
+    sequence."""
 
 
-class BestOfNStream(IntEnum):
-    """Third entry of the seed sequence of best-of-N fine-tuning, after its seed and the number of
-    completed rollouts."""
+class ChunkSelectionStream(IntEnum):
+    """Third entry of the seed sequence of fine-tuning by best-of-N, EXPO and Q-chunking, after its
+    seed and the number of completed rollouts."""
 
     ROLLOUT = 0
     """The noise of the chunks that are executed in the environments."""
     UPDATE = 1
     """The noise and the candidates of the updates after the rollout."""
+    DEMONSTRATIONS = 2
+    """The noise of the chunks that are sampled at the states of demonstrations, once per run."""
 
 
 class Rl100Stream(IntEnum):

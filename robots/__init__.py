@@ -10,6 +10,7 @@ simulator.
 - `success`: detection of success from a classifier's probabilities.
 - `proportions`: confidence intervals of a proportion.
 - `seed_ranges`: disjoint ranges of episode seeds, one per use.
+- `outside`: imports from packages outside Handoff.
 - `code_version`: a digest of a module's code and of all modules that it imports.
 - `processes`: child processes that end with their parent.
 - `signals`: SIGTERM and SIGHUP as exceptions.

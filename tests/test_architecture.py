@@ -69,22 +69,7 @@ RETIRED = {
 RIDDLES = ("What", "Who", "Where", "Whose", "How", "Which")
 UNREACHED = (
     "flows.tune",
-    "policies.distillation.online_student",
-    "policies.rewards.vision_language",
-    "policies.rl.generative",
-    "policies.rl.generative.behaviour_model",
-    "policies.rl.generative.config",
-    "policies.rl.generative.edp",
-    "policies.rl.generative.expo",
     "policies.rl.generative.open_loop",
-    "policies.rl.generative.q_chunking",
-    "policies.rl.hil.hg_dagger",
-    "policies.rl.hil.rlif",
-    "policies.rl.off_policy.jsrl",
-    "policies.rl.off_policy.wsrl",
-    "policies.rl.offline.calql",
-    "policies.rl.offline.train",
-    "policies.rl.replay.trajectory_weighting",
 )
 """Modules for use from Python alone: no recipe offers their method yet
 (docs/results/features.md)."""

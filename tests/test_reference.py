@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
+import inspect
 import re
 from dataclasses import fields
 from functools import cache
 
 import pytest
 
-from flows.__main__ import _parser
+from flows.commands.app import command_arguments, examples, named_commands
 from robots.config import config, key_paths
 from tests.documents import ROOT, hook
 
@@ -67,17 +67,20 @@ def test_no_option_is_without_type_default_and_description() -> None:
 
 
 def test_every_command_and_argument_is_listed_with_a_description() -> None:
-    (parsers,) = [
-        action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction)
-    ]
-    for name, parser in parsers.choices.items():
+    for name in named_commands():
         body = sections(COMMANDS)[f"handoff {name}"]
-        assert (parser.description or "")[1:] in body
         rows = {row[0].split("`")[1]: row[2] for row in cells(body)}
-        for action in parser._actions:
-            asked = action.option_strings[0] if action.option_strings else action.dest.upper()
-            if asked != "-h":
-                assert len(rows[asked]) > 5, f"handoff {name} {asked}"
+        for argument in command_arguments(name):
+            assert len(rows[argument.names[0]]) > 5, f"handoff {name} {argument.names[0]}"
+
+
+def test_every_command_is_shown_with_what_it_does_its_usage_and_examples() -> None:
+    for name, function in named_commands().items():
+        body = sections(COMMANDS)[f"handoff {name}"]
+        first = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
+        assert first in body
+        assert f"```\nhandoff {name}" in body
+        assert examples(function).splitlines()[1].strip() in body
 
 
 def test_every_target_that_make_help_prints_is_listed() -> None:

@@ -1,9 +1,8 @@
 """Writes the reference pages of the site from the code: options from the configuration classes,
-commands from the argument parsers and the Makefile."""
+commands from their functions and the Makefile."""
 
 from __future__ import annotations
 
-import argparse
 import ast
 import inspect
 import re
@@ -276,48 +275,62 @@ def command_page() -> str:
         "Overrides may stand anywhere behind the name; [options](options.md) lists them.",
         "This page is made from the code.",
     ]
-    for name, parser in commands().items():
-        lines += ["", f"## handoff {name}", "", _sentence(parser.description or ""), ""]
-        lines += ["```", f"handoff {name} {_usage(parser)}", "```", ""]
+    from flows.commands.app import examples, named_commands
+
+    for name, function in named_commands().items():
+        lines += ["", f"## handoff {name}", "", *_about(function), ""]
+        shown = [line.strip() for line in examples(function).splitlines()[1:]]
+        lines += ["```", f"handoff {name} {_usage(name)}".rstrip(), "```", ""]
         lines += ["| argument | default | meaning |", "|---|---|---|"]
-        lines += [f"| {a} | {default} | {text} |" for a, default, text in arguments(parser)]
+        lines += [f"| {a} | {default} | {text} |" for a, default, text in arguments(name)]
+        lines += ["", "Examples:", "", "```", *shown, "```"]
     lines += ["", "## make", "", "| target | what it does |", "|---|---|"]
     lines += [f"| `make {target}` | {text} |" for target, text in targets()]
     return "\n".join(lines) + "\n"
 
 
-def commands() -> Mapping[str, argparse.ArgumentParser]:
-    """The parser of every command of `handoff`, by its name."""
-    from flows.__main__ import _parser
-
-    (found,) = [
-        action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction)
-    ]
-    return found.choices
+def _about(function: Any) -> list[str]:
+    """The paragraphs of a command's docstring before its arguments and examples."""
+    text = re.split(r"^(?:Args|Examples|Raises):$", inspect.getdoc(function) or "", flags=re.M)[0]
+    return [_one_line(paragraph) for paragraph in text.strip().split("\n\n")]
 
 
-def arguments(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, str]]:
-    """Argument, default and description of each argument of a command, but `--help`."""
-    for action in parser._actions:
-        if isinstance(action, argparse._HelpAction):
-            continue
-        names = ", ".join(f"`{name}`" for name in action.option_strings) or f"`{_word(action)}`"
-        if action.option_strings and action.nargs != 0:
-            names += f" {_word(action)}"
-        missing = action.default in (None, False, []) or not action.option_strings
-        default = "" if missing else f"`{action.default}`"
-        yield names, default, _sentence(action.help or "").replace("|", "\\|")
+def arguments(name: str) -> Iterator[tuple[str, str, str]]:
+    """Argument, default and description of each argument of a command."""
+    from flows.commands.app import command_arguments
+
+    for argument in command_arguments(name):
+        names = ", ".join(f"`{entry}`" for entry in argument.names)
+        if not argument.field_info.is_positional and argument.hint is not bool:
+            names += f" {_word(argument)}"
+        value = argument.field_info.default
+        hidden = value in (None, False, ()) or value is argument.field_info.empty
+        default = "" if hidden else f"`{value}`"
+        yield names, default, _sentence(argument.parameter.help or "").replace("|", "\\|")
 
 
-def _word(action: argparse.Action) -> str:
-    if action.choices is not None:
-        return ", ".join(f"`{choice}`" for choice in action.choices)
-    return str(action.metavar or action.dest).upper()
+def _word(argument: Any) -> str:
+    """The values of an option: its choices, or a word for them."""
+    choices = argument.get_choices()
+    if choices:
+        return ", ".join(f"`{choice}`" for choice in choices)
+    return str(argument.names[0]).lstrip("-").upper().replace("-", "_")
 
 
-def _usage(parser: argparse.ArgumentParser) -> str:
-    usage = " ".join(parser.format_usage().split())
-    return usage.split("[-h] ", 1)[-1]
+def _usage(name: str) -> str:
+    """The arguments of a command in one line; optional ones in brackets."""
+    from flows.commands.app import command_arguments
+
+    words = []
+    for argument in command_arguments(name):
+        info = argument.field_info
+        word = argument.names[0]
+        if not info.is_positional and argument.hint is not bool:
+            word += f" {argument.names[0].lstrip('-').upper().replace('-', '_')}"
+        if info.kind is inspect.Parameter.VAR_POSITIONAL:
+            word += " .."
+        words.append(word if argument.required else f"[{word}]")
+    return " ".join(words)
 
 
 def targets() -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@
 - `requirements`: what a recipe needs and this machine lacks.
 - `listing`: `list`.
 - `new`: `new recipe`, `new task`, `new stage`.
-- `lineage`: `explain`.
+- `lineage`: `explain`, `reproduce`.
 - `evaluation`: `evaluate`, `compare`, `record`.
 - `serving`: `serve`.
 - `sessions`: `hil`, `console`, `deploy`.

@@ -46,6 +46,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     },
     "Artifacts": {
         "explain": lineage.explain,
+        "reproduce": lineage.reproduce,
         "record": evaluation.record,
     },
     "Policies": {

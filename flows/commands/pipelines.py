@@ -10,8 +10,6 @@ from cyclopts import Parameter
 from flows.commands.parameters import Debug, Flag, RecipeName, RecipeOverride, RunPath, Until
 from robots.errors import HandoffError
 
-SUMMARY = "summary.json"
-
 
 def run(
     recipe: RecipeName, /, *overrides: RecipeOverride, until: Until = None, debug: Debug = False
@@ -38,7 +36,9 @@ def show(run: RunPath, /, *, debug: Debug = False) -> None:
         handoff show demo
         handoff show runs/hil/reach
     """
-    print_summary(find_summary(run))
+    from flows.reports.reproduce import find_run
+
+    print_summary(find_run(run) / "summary.json")
 
 
 def plan(
@@ -74,24 +74,6 @@ def profile(
     from flows.profile_placement import profile_command
 
     profile_command(recipe, overrides, seconds, json)
-
-
-def find_summary(run: Path) -> Path:
-    """Returns the path of a run's `summary.json`.
-
-    Args:
-        run: folder of the run, a file in it, or its name in `runs/`.
-
-    Raises:
-        HandoffError: there is no such run, or it has not finished.
-    """
-    folders = (run, run.parent, Path("runs") / run)
-    for folder in folders:
-        if (folder / SUMMARY).is_file() and (folder == run.parent) <= run.is_file():
-            return folder / SUMMARY
-    found = sorted(str(path.parent.relative_to("runs")) for path in Path("runs").rglob(SUMMARY))
-    finished = f"finished runs: {', '.join(found)}" if found else "there is no finished run"
-    raise HandoffError(f"run {run}: no {SUMMARY}; {finished}. Is this the folder of the run?")
 
 
 def print_summary(path: Path) -> None:

@@ -3,5 +3,6 @@
 - `config`: options of the training.
 - `actor_process`: actor process: environment, operator and newest policy.
 - `learner_process`: learner process: replay buffers and updates.
+- `guide`: a saved policy that guides episodes (JSRL).
 - `processes`: starts, monitors, restarts and ends both processes.
 """

@@ -13,9 +13,17 @@ from typing import Any
 import numpy as np
 
 from flows.correction.config import CorrectConfig
+from flows.correction.guide import GuidePolicy, recorded_schedule
 from flows.session.environment import make_operator, make_session_env, robot_label
+from policies.rl.off_policy.jsrl import GuideSchedule
 from real.hil.actor import Actor, ActorStep
-from real.hil.interfaces import ActionMapping, IdentityActions, ScaledWallClock, observation_vector
+from real.hil.interfaces import (
+    ActionMapping,
+    IdentityActions,
+    ScaledActions,
+    ScaledWallClock,
+    observation_vector,
+)
 from real.hil.journal import Journal
 from real.hil.learner_client import LearnerClient, LearnerClientConfig
 from real.hil.rewards import ClassifierReward, EnvReward
@@ -27,7 +35,7 @@ from robots.episodes.corrections import (
     corrections_schema,
     open_corrections,
 )
-from robots.errors import error_text
+from robots.errors import HandoffError, error_text
 from robots.franka.robot import Robot
 from robots.interfaces import Intervention, Label, Observation, Operator, Requests
 from robots.signals import delayed_signals
@@ -44,6 +52,7 @@ def act(
     config: CorrectConfig,
     folder: Path,
     classifier: Path | None,
+    guide: Path | None,
     uri: str,
     token: str,
     parent: Connection,
@@ -52,8 +61,8 @@ def act(
     `folder/store.zarr`.
 
     An episode that is interrupted otherwise, e.g. by a lost sensor or a signal, is recorded up to
-    then, with its fault. Sends the parent `("status", line)` at intervals, and `("stopped",)` if
-    the person stopped.
+    then, with its fault. `guide` is the policy that guides episodes in JSRL. Sends the parent
+    `("status", line)` at intervals, and `("stopped",)` if the person stopped.
     """
     with ExitStack() as stack:
         # Environment and operator.
@@ -80,7 +89,9 @@ def act(
             LearnerClient(journal, LearnerClientConfig(uri=uri), token, folder / "actor")
         )
         metadata = {"robot": robot_label(config.env), "source": "training"}
-        recorder = _Recorder(EpisodeAssembler(store, 1, metadata), operator)
+        schedule = recorded_schedule(config.algorithm, folder / "store.zarr", config.seed)
+        recorder = _Recorder(EpisodeAssembler(store, 1, metadata), operator, schedule)
+        actions = learner_actions(env.action_spec, engine.task.robot)
 
         def watch(step: ActorStep) -> None:
             with delayed_signals():
@@ -103,9 +114,12 @@ def act(
             client,
             config.actor,
             rewards=EnvReward(sparse=True) if classifier is None else detected_reward(classifier),
-            actions=learner_actions(env.action_spec, engine.task.robot),
+            actions=actions,
             clock=None if config.speed <= 0.0 else ScaledWallClock(config.speed),
             vector=observation_vector(env.observation_spec, config.env.observation_fields),
+            guide=None
+            if schedule is None or guide is None
+            else GuidePolicy(guide, schedule, env, actions),
             starts=lambda: env.episode_seeds,
             hold=hold,
             watch=watch,
@@ -123,10 +137,20 @@ def act(
 
 def learner_actions(spec: ActionSpec, robot: Robot) -> ActionMapping:
     """Returns the mapping from the learner's actions to the environment's: the gripper is commanded
-    discretely, the rest is unchanged."""
-    if spec.names[-1:] != ("gripper",):
+    discretely, other entries are scaled from [-1, 1] to their bounds.
+
+    Raises:
+        HandoffError: an entry without bounds.
+    """
+    if spec.names[-1:] == ("gripper",):
+        return CommandedGripper(spec.size, robot.gripper.width_max)
+    if not np.isfinite([spec.low, spec.high]).all():
+        raise HandoffError(
+            f"correct: the actions ({spec.interface}) have the bounds {spec.low} and {spec.high}, expected finite ones."
+        )
+    if set(spec.low) == {-1.0} and set(spec.high) == {1.0}:
         return IdentityActions(spec.size)
-    return CommandedGripper(spec.size, robot.gripper.width_max)
+    return ScaledActions(spec.low, spec.high)
 
 
 def detected_reward(classifier: Path) -> ClassifierReward:
@@ -187,12 +211,20 @@ class _TrackedOperator:
 
 
 class _Recorder:
-    """Records every episode when it ends, and reports the status to the parent."""
+    """Records every episode when it ends, also for a guide's schedule, and reports the status to
+    the parent."""
 
-    def __init__(self, assembler: EpisodeAssembler, operator: _TrackedOperator) -> None:
+    def __init__(
+        self,
+        assembler: EpisodeAssembler,
+        operator: _TrackedOperator,
+        schedule: GuideSchedule | None = None,
+    ) -> None:
         self._assembler = assembler
         self._operator = operator
+        self._schedule = schedule
         self._solved = False
+        self._corrected = False
         self._last_report = 0.0
         self._running: tuple[Observation, dict[str, Any]] | None = None
         """Observation after the running episode's last step, and its metadata; None before the
@@ -200,12 +232,15 @@ class _Recorder:
 
     def __call__(self, step: ActorStep) -> None:
         self._solved |= bool(step.step.info["success"][0])
+        self._corrected |= bool(step.intervention.intervening[0])
         dropped = step.label in (Label.REDO, Label.DISCARD)
         about: dict[str, Any] = {
             "seed": self._operator.seeds[0],
             "true_success": self._solved,
             "discard_reason": step.label.name.lower() if dropped else None,
         }
+        if self._schedule is not None:
+            about["guide_steps"] = int(self._schedule.horizon(step.episode)[0])
         outcome = StepOutcome(
             reward=step.verdict.reward,
             success=np.where(step.last, np.where(step.verdict.success, 1, -1), 0),
@@ -218,7 +253,11 @@ class _Recorder:
         self._running = None
         self._assembler.add(step.observation, step.intervention, outcome, moved, [about])
         if step.last[0]:
+            corrected = self._corrected
             self._solved = False
+            self._corrected = False
+            if self._schedule is not None and not dropped:
+                self._schedule.record_episode(bool(step.verdict.success[0]) and not corrected)
         elif not moved[0]:
             self._running = running
         else:
@@ -244,4 +283,6 @@ class _Recorder:
                 if state.condition == "connected"
                 else f"{state.condition} {state.trouble}"
             )
+            if self._schedule is not None:
+                line += f", guide's share {self._schedule.horizons[self._schedule.stage]} steps"
             parent.send(("status", line))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from flows.session.config import HilEnvConfig, HilOperator
-from policies.rl.hil.config import LearnerConfig, RelativeFeature, ScaledTanhFeature
-from policies.rl.off_policy.config import OnlineConfig, SacConfig
-from policies.rl.replay.config import ReplayConfig
+from policies.rl.hil.config import (
+    HilAlgorithm,
+    HilSerlConfig,
+    LearnerConfig,
+    RelativeFeature,
+    ScaledTanhFeature,
+)
 from real.hil.actor import ActorConfig
 from robots.config import config
 
@@ -23,8 +27,8 @@ class CorrectConfig:
     """Task, observations and actions of the environment."""
     operator: HilOperator = field(default_factory=HilOperator)
     """Person or simulated operator who corrects."""
-    reward: Literal["classifier", "task"] = "classifier"
-    """Source of the success signal: the success classifier, or the simulated task."""
+    algorithm: HilAlgorithm = field(default_factory=HilSerlConfig)
+    """Algorithm that learns, with its options."""
     relative_features: tuple[RelativeFeature, ...] = (
         RelativeFeature(field="grasp_pose", other="goal"),
     )
@@ -32,21 +36,11 @@ class CorrectConfig:
     scaled_features: tuple[ScaledTanhFeature, ...] = ()
     """Fields that are added to the learner's input at a finer scale than their range."""
     steps: Annotated[int, Field(ge=1)] = 20_000
-    """Control steps of training."""
-    speed: float = 1.0
-    """Speed of the actor in units of real time; 0 runs at full speed."""
-    sac: SacConfig = field(default_factory=SacConfig)
-    """Options of the SAC learner."""
-    replay: ReplayConfig = field(default_factory=ReplayConfig)
-    """Size, discount and sampling of the replay buffer."""
-    demo_capacity: int = 50_000
-    """Capacity of the buffer for demonstrations and corrections [steps]."""
-    online: OnlineConfig = field(
-        default_factory=lambda: OnlineConfig(minibatches=2, updates_per_step=4.0)
-    )
-    """Updates per environment step. Updates still due after the last step are made before training
+    """Control steps of training. Updates still due after the last step are made before training
     ends."""
-    backlog: int | None = None
+    speed: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 1.0
+    """Speed of the actor in units of real time; 0 runs at full speed."""
+    backlog: Annotated[int, Field(ge=0)] | None = None
     """Number of overdue updates at which the actor pauses; None never pauses it, as an arm or a
     person requires. With a limit, a simulated session makes the same updates on any machine."""
     learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(port=0))

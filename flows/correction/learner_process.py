@@ -1,9 +1,8 @@
-"""Learner process of the stage `correct`: SAC with a demonstration buffer; saves its policy."""
+"""Learner process of the stage `correct`: trains the session's algorithm and saves its policy."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -24,11 +23,13 @@ def learn(
     config: CorrectConfig,
     folder: Path,
     demonstrations: Path,
+    offline: Path | None,
     action: ActionSpec,
     token: str,
     parent: Connection,
 ) -> None:
     """Trains until all steps and the updates due for them are made; writes the policy to `folder`.
+    `offline` is the policy that WSRL goes on from.
 
     Sends the parent `("ready", port)`, `("counters", ...)` at intervals, and `("enough",)` once the
     actor may end.
@@ -38,10 +39,10 @@ def learn(
     """
     import torch
 
+    from policies.rl.hil.algorithms import SessionData, set_up_learner
     from policies.rl.hil.learner import Counters, run_learner
-    from policies.rl.hil.make_learner import demonstration_steps, make_learner, save_learned_policy
+    from policies.rl.hil.make_learner import demonstration_steps, save_learned_policy
     from policies.rl.off_policy.online import updates_due
-    from policies.rl.replay.buffer import Replay
 
     torch.set_num_threads(1)
     # Demonstrations as steps of the learner.
@@ -52,20 +53,19 @@ def learn(
     steps = list(demonstration_steps(store, vector, learner_actions(action, robot)))
     fields = store.schema.stream(STREAM).fields
     # Learner and replay buffers.
-    learner = make_learner(
-        config.sac,
-        {name: fields[name] for name in observed},
-        action,
-        steps,
-        relative_features=config.relative_features,
-        scaled_features=config.scaled_features,
-        seed=config.seed,
+    setup = set_up_learner(
+        config.algorithm,
+        SessionData(
+            fields={name: fields[name] for name in observed},
+            action=action,
+            demonstrations=steps,
+            relative_features=config.relative_features,
+            scaled_features=config.scaled_features,
+            offline=offline,
+            seed=config.seed,
+        ),
     )
-    size = steps[0].observation.shape[1]
-    replay = Replay(config.replay, size, action.size)
-    demos = Replay(replace(config.replay, capacity=config.demo_capacity), size, action.size)
-    for episode in steps:
-        demos.append(episode)
+    online = setup.online
     # Report to the parent, stop after the last update, and pause the actor when the learner lags.
     last_report, enough = 0.0, False
 
@@ -77,29 +77,39 @@ def learn(
         if counters.steps >= config.steps and not enough:
             enough = True
             parent.send(("enough",))
-        return enough and counters.updates >= updates_due(config.online, config.steps)
+        return enough and counters.updates >= updates_due(online, config.steps)
 
     def pause(counters: Counters) -> bool:
-        overdue = updates_due(config.online, counters.steps) - counters.updates
+        overdue = updates_due(online, counters.steps) - counters.updates
         return config.backlog is not None and overdue > config.backlog
 
     counters = run_learner(
         folder / "learner",
-        learner,
-        replay,
-        demos,
-        config.online,
+        setup.learner,
+        setup.replay,
+        setup.demos,
+        online,
         config.learner,
         token,
         seed=config.seed,
+        publish=setup.publish,
+        relabel=setup.relabel,
         stop=stop,
         pause=pause,
         ready=lambda port: parent.send(("ready", port)),
     )
     if not stop(counters):
         raise _ended_early(config, counters.steps)
-    width_max = robot.gripper.width_max
-    save_learned_policy(folder, learner, store.schema, observed, counters.updates, width_max)
+    save_learned_policy(
+        folder,
+        setup.learner,
+        setup.publish,
+        store.schema,
+        observed,
+        counters.updates,
+        robot.gripper.width_max,
+        action,
+    )
     parent.send(("counters", counters._asdict()))
 
 

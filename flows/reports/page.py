@@ -68,14 +68,14 @@ def _tiles(metrics: Mapping[str, Any]) -> Iterator[str]:
         "realtime_factor": ("speed", "{:.1f}x real time"),
         "precision": ("precision", "{:.3f}"),
         "recall": ("recall", "{:.3f}"),
-        "recent_success": ("success in training", "{:.2f}"),
         "recent_corrected": ("corrected steps", "{:.2f}"),
     }
+    counts = {"success": "success", "recent_success": "success in training"}
     for name, value in metrics.items():
         stage, _, key = name.partition(".")
-        if key == "success" and isinstance(value, Mapping):
+        if key in counts and isinstance(value, Mapping):
             text = f"{value['k']} of {value['n']}"
-            yield f"<div class='tile'><b>{text}</b>{html.escape(stage)}: success</div>"
+            yield f"<div class='tile'><b>{text}</b>{html.escape(stage)}: {counts[key]}</div>"
         elif key in forms and value is not None:
             label, form = forms[key]
             yield f"<div class='tile'><b>{form.format(value)}</b>{html.escape(stage)}: {label}</div>"

@@ -1,5 +1,6 @@
 """Runs every stage once, in a separate process, and keeps its artifact.
 
+- `signature`: kinds of stages, read from the signatures of their functions.
 - `stage`: stages, their cache keys and their execution.
 - `artifact`: directories with a manifest, either complete or absent.
 - `provenance`: seeds, person, environment and packages of a computation.

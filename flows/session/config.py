@@ -25,6 +25,9 @@ class HilEnvConfig:
     """Arm that performs the task."""
     rate_hz: float | None = None
     """Control steps per second; None takes the task's. HIL-SERL has 10 [C]."""
+    instruction: str | None = None
+    """Instruction of every episode of a language task, whose learner reads no text; None draws one
+    per episode."""
     randomized: bool = False
     """Domain randomisation within the task's ranges."""
     max_steps: int | None = None

@@ -34,15 +34,19 @@ def make_session_env(
         ignore_success: success does not end an episode.
 
     Raises:
-        HandoffError: no such task, or a field that is not in its observation.
+        HandoffError: no such task or instruction, or a field that is not in its observation.
     """
     from sim.engines.mujoco import MujocoConfig, MujocoEngine
     from sim.ignore_success import IgnoreSuccess
     from sim.make import find_task
+    from sim.tasks.task import with_instruction
     from sim.vec_env import EngineVecEnv, VecEnvConfig
 
     options = MujocoConfig(reward="sparse", randomized=config.randomized)
-    engine = MujocoEngine(find_task(config.task, config.rate_hz, config.robot), 1, options)
+    task = find_task(config.task, config.rate_hz, config.robot)
+    if config.instruction is not None:
+        task = with_instruction(task, config.instruction)
+    engine = MujocoEngine(task, 1, options)
     missing = [name for name in config.observation_fields if name not in engine.observation_spec]
     if missing:
         known = sorted(engine.observation_spec)

@@ -6,5 +6,4 @@
 - `on_policy`: distillation at the states that the student visits.
 - `teachers`: teachers and their rows.
 - `losses`: distillation losses per policy family.
-- `online_student`: a student trained alongside its teacher.
 """

@@ -7,23 +7,10 @@ from typing import Literal
 
 from policies.rl.on_policy.config import PpoConfig
 from policies.samplers.chain import ChainConfig
-from policies.training.config import TrainingConfig
+from policies.training.config import LoggingConfig, TrainingConfig
 from robots.config import config
 from robots.errors import HandoffError
 from robots.seed_ranges import TRAINING
-
-
-@config
-class OneStepConfig:
-    """Options of a one-step student trained alongside its teacher; see
-    `policies.distillation.online_student`."""
-
-    learning_rate: float = 3e-4
-    """Learning rate of AdamW."""
-    batch_size: int = 256
-    """Pairs of state and noise."""
-    updates: int = 100
-    """Updates of the student after every update of the teacher."""
 
 
 @config
@@ -43,7 +30,7 @@ class DistilConfig:
 
 
 @config
-class OnPolicyDistilConfig:
+class OnPolicyDistilConfig(LoggingConfig):
     """Options of on-policy distillation."""
 
     instructions: tuple[str, ...] = ()

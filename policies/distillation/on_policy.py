@@ -93,10 +93,13 @@ def on_policy_distil(
                 run.rollout(progress)
         finally:
             run.env.env.close()
+            run.resumable.close()
         loaded_teachers.check_unchanged()
         resumable = run.resumable
         resumable.write_curve()
         draw_entries(resumable.entries, out / PICTURE, *DRAWN)
+        resumable.log_image("curve", out / PICTURE)
+        resumable.close()
     # Before the policy's card, which makes the folder one.
     save_visited_states(out, run.env.visited_states())
     model = card.model if config.steps is None else card.model.with_sampler_steps(config.steps)
@@ -143,7 +146,9 @@ class _Distillation:
             "student": digest_file(folder / WEIGHTS),
         }
         identity = json.dumps(identity_of, sort_keys=True)
-        self.resumable = ResumableRun(out, identity, state=STATE, curve=CURVE)
+        self.resumable = ResumableRun(
+            out, identity, state=STATE, curve=CURVE, logging=config, step="rollout"
+        )
         state = self.resumable.resume()
         self._seeds = count(config.first_seed if state is None else state["seed"] + 1)
         env = make_env()

@@ -4,13 +4,15 @@ and exported like any other policy.
 It predicts one deterministic action: tanh of the mean, and with a separate gripper critic the
 command of highest value, written as the environment's action entry
 (`robots.control.gripper_commands`). The noise is ignored. Normalisation is that of the learner, so
-the normalisers of `ChunkPolicy` stay the identity.
+the normaliser of observations stays the identity, and that of actions has the bounds of the
+environment's actions.
 
 Shape suffixes: B batch, T observed steps, O observation, F features, H horizon (1), A action.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -121,7 +123,12 @@ def weights_of(parameters: Parameters) -> dict[str, Tensor]:
     return state
 
 
-def save_actor(path: Path, card: PolicyCard, parameters: Parameters) -> None:
+def save_actor(
+    path: Path,
+    card: PolicyCard,
+    parameters: Parameters,
+    bounds: tuple[Sequence[float], Sequence[float]] | None = None,
+) -> None:
     """Writes published parameters into the directory `path` as a saved policy, for
     `handoff evaluate` and export.
 
@@ -129,6 +136,8 @@ def save_actor(path: Path, card: PolicyCard, parameters: Parameters) -> None:
         path: existing directory.
         card: card whose model is a `LearnedActorConfig` of the same architecture.
         parameters: published parameters.
+        bounds: (A,) lower and upper bounds of the environment's actions, to which the actor's -1
+            and 1 are mapped; None if they are the same.
 
     Raises:
         HandoffError: card and parameters disagree, or a full disk.
@@ -138,8 +147,12 @@ def save_actor(path: Path, card: PolicyCard, parameters: Parameters) -> None:
             f"{path}: the card describes another network than the published one. Was its task changed?"
         )
     actor = LearnedActor(card.model, card.shapes)
-    # The normalisers of `ChunkPolicy` are not published: they stay the identity.
+    # The normalisers of `ChunkPolicy` are not published: that of observations stays the identity.
     actor.load_state_dict(actor.state_dict() | weights_of(parameters))
+    if bounds is not None:
+        low, high = (torch.tensor(bound) for bound in bounds)
+        actor.normalize_action.centre.copy_((low + high) / 2)
+        actor.normalize_action.scale.copy_((high - low) / 2)
     save_policy(path, card, actor.state_dict())
 
 

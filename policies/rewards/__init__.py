@@ -1,6 +1,9 @@
 """Learns success classifiers and rewards from image-text models.
 
 - `config`: options; imports no torch.
+- `relabel`: copies of stores with other rewards.
+- `labels`: reward and success of recorded episodes.
+- `image_text_model`: image-text models in a local folder.
 - `success_classifier`: the classifier.
 - `train_success_classifier`: its training and calibration.
 - `vision_language`: rewards from images and text.

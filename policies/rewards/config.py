@@ -1,8 +1,11 @@
-"""Options of success classifiers."""
+"""Options of success classifiers and of the rewards of recorded episodes."""
 
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field
 
 from policies.training.config import TrainingConfig
 from robots.config import config
@@ -101,3 +104,53 @@ class SuccessCard:
     """Detection rates on held-out episodes of a policy, see `metrics`."""
     training_data: str
     """Digest of the labelled steps."""
+
+
+@config
+class RecordedRewardConfig:
+    """Reward that the store recorded at every step."""
+
+    kind: Literal["store"] = "store"
+    reward_field: str = "reward"
+    """Field of the stream with the reward that followed each action."""
+
+
+@config
+class SuccessRewardConfig:
+    """Sparse reward: 1 where the recorded episode is first solved, 0 elsewhere."""
+
+    kind: Literal["success"] = "success"
+
+
+@config
+class ClassifierRewardConfig:
+    """Sparse reward: 1 where the detector of a success classifier first reports success."""
+
+    kind: Literal["classifier"] = "classifier"
+
+
+@config
+class ImageTextRewardConfig:
+    """Similarity of a camera image to a sentence, by an image-text model (VLM-RM, arXiv
+    2310.12921)."""
+
+    kind: Literal["image_text"] = "image_text"
+    folder: str
+    """Folder of a CLIP model as transformers' `save_pretrained` writes it, with its processor."""
+    image_field: str = "image_front"
+    """Camera field of the stream."""
+    goal: str
+    """Sentence that describes the solved task."""
+    baseline: str
+    """Sentence that describes the initial scene."""
+    alpha: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
+    """Share of the projection onto the line from baseline to goal; 0 is the cosine similarity."""
+    success_above: float | None = None
+    """Reward from which a step counts as solved; None keeps the recorded success."""
+
+
+RewardSource = Annotated[
+    RecordedRewardConfig | SuccessRewardConfig | ClassifierRewardConfig | ImageTextRewardConfig,
+    Discriminator("kind"),
+]
+"""Sources of the reward of recorded episodes, discriminated by `kind`."""

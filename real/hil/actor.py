@@ -17,7 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 from real.hil.actor_policy import ActorPolicy
-from real.hil.interfaces import ActionMapping, IdentityActions, PolicySource, observation_vector
+from real.hil.interfaces import (
+    ActionMapping,
+    Guide,
+    IdentityActions,
+    PolicySource,
+    observation_vector,
+)
 from real.hil.journal import Journal
 from real.hil.rewards import EnvReward, RewardSource, Verdict
 from robots.config import config
@@ -97,6 +103,7 @@ class Actor:
         clock: paces the loop, one control period per step; None leaves the pace to the environment.
         vector: maps observations (N, ...) to the learner's vectors (N, O); None concatenates all
             fields but images.
+        guide: proposes in place of the learner in some steps; None has no guide.
         starts: returns (N,) the seeds from which the running episodes began, such as
             `sim.vec_env.EngineVecEnv`' `episode_seeds`. They seed the operator and repeat a start.
             None: a repeated start is a new one.
@@ -118,6 +125,7 @@ class Actor:
         actions: ActionMapping | None = None,
         clock: Clock | None = None,
         vector: Callable[[Observation], np.ndarray] | None = None,
+        guide: Guide | None = None,
         starts: Callable[[], np.ndarray] | None = None,
         hold: Callable[[], None] = lambda: None,
         watch: Callable[[ActorStep], None] = lambda acted: None,
@@ -131,6 +139,7 @@ class Actor:
         self._actions: ActionMapping = actions or IdentityActions(env.action_spec.size)
         self._clock = clock
         self._vector = vector or observation_vector(env.observation_spec)
+        self._guide = guide
         self._starts = starts
         self._hold = hold
         self._watch = watch
@@ -222,7 +231,7 @@ class Actor:
         _check_finite(vector)
 
         # The policy proposes, the person may overrule, the environments execute.
-        proposed, version = self._propose(policy, vector, observation)
+        proposed, versions = self._propose(policy, vector, observation)
         intervention = self._operator.intervene(
             self._actions.to_env(proposed, observation), observation
         )
@@ -254,7 +263,7 @@ class Actor:
             demo=np.zeros(n, bool),
             proposed=proposed,
             toggle=toggle,
-            policy_version=np.full(n, version, np.int64),
+            policy_version=versions,
             pictures={name: observation[name] for name in self.config.pictures},
             next_pictures={name: step.final_observation[name] for name in self.config.pictures},
         )
@@ -278,8 +287,20 @@ class Actor:
 
     def _propose(
         self, policy: ActorPolicy | None, vector: np.ndarray, observation: Observation
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(N, A) proposed actions, and (N,) the version of their policy; -1 for uniform actions and
+        those of a guide."""
+        proposed, version = self._explore(policy, vector, observation)
+        versions = np.full(len(vector), version, np.int64)
+        if self._guide is None:
+            return proposed, versions
+        proposed, guided = self._guide.propose(self._episode, self._number, observation, proposed)
+        return proposed.astype(np.float32), np.where(guided, -1, versions)
+
+    def _explore(
+        self, policy: ActorPolicy | None, vector: np.ndarray, observation: Observation
     ) -> tuple[np.ndarray, int]:
-        """(N, A) proposed actions of the learner, and the version of their policy; -1 for uniform
+        """(N, A) actions of the learner, and the version of their policy; -1 for uniform
         actions."""
         rng = np.random.default_rng(
             [self.config.seed, self._journal.start, ActorStream.EXPLORATION, self._steps_made]

@@ -54,6 +54,29 @@ class ActionMapping(Protocol):
         ...
 
 
+class Guide(Protocol):
+    """A policy that acts in place of the learner at the start of episodes (JSRL, arXiv
+    2204.02372)."""
+
+    def propose(
+        self,
+        episode: np.ndarray,
+        number: np.ndarray,
+        observation: Observation,
+        proposed: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(N, A) proposed actions, of the guide or the learner, and (N,) bool whether they are the
+        guide's.
+
+        Args:
+            episode: (N,) episode numbers.
+            number: (N,) step numbers within the episodes, from 0.
+            observation: the current observation.
+            proposed: (N, A) actions of the learner.
+        """
+        ...
+
+
 class IdentityActions:
     """Implements `ActionMapping` for a learner and an environment with the same actions, without
     gripper commands.
@@ -72,6 +95,33 @@ class IdentityActions:
     def from_env(self, action: np.ndarray, observation: Observation) -> np.ndarray:
         """See `ActionMapping`; entries are clipped to [-1, 1]."""
         return np.clip(action, -1.0, 1.0)
+
+    def toggled(self, action: np.ndarray, observation: Observation) -> np.ndarray:
+        """See `ActionMapping`."""
+        return np.zeros(len(action), bool)
+
+
+class ScaledActions:
+    """Implements `ActionMapping` for an environment whose actions have bounds other than -1 and 1,
+    and no gripper: the bounds are the learner's -1 and 1.
+
+    Args:
+        low: (A,) lower bounds of the environment's actions.
+        high: (A,) upper bounds.
+    """
+
+    def __init__(self, low: Sequence[float], high: Sequence[float]) -> None:
+        self.size = len(low)
+        self._centre = (np.asarray(low) + np.asarray(high)) / 2
+        self._half_range = (np.asarray(high) - np.asarray(low)) / 2
+
+    def to_env(self, action: np.ndarray, observation: Observation) -> np.ndarray:
+        """See `ActionMapping`."""
+        return self._centre + self._half_range * action
+
+    def from_env(self, action: np.ndarray, observation: Observation) -> np.ndarray:
+        """See `ActionMapping`; actions outside the bounds are clipped to them."""
+        return np.clip((action - self._centre) / self._half_range, -1.0, 1.0)
 
     def toggled(self, action: np.ndarray, observation: Observation) -> np.ndarray:
         """See `ActionMapping`."""

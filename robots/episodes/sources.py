@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from robots.config import config
-from robots.episodes.demonstrations import identify
+from robots.episodes.demonstrations import find_format, identify
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 from robots.storage.durable import write_atomically
@@ -179,6 +179,7 @@ def _of_format(form: str, data: Path | None) -> Source:
     """Data of a format outside Handoff."""
     if data is None:
         raise HandoffError(f"format '{form}': no data. Set data= to the file or folder it reads.")
+    find_format(form)
     path = data.expanduser()
     if not path.exists():
         raise HandoffError(f"data={path}: no such file or folder. Is the path misspelt?")

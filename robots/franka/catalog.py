@@ -37,7 +37,10 @@ class _Known:
 
 def _known(name: str) -> str:
     if name not in ROBOTS and outside.outside_target(name, outside.ROBOTS) is None:
-        raise ValueError(f"expected {', '.join(ROBOTS)} or the dotted path of a robot of your own")
+        from pydantic_core import PydanticCustomError
+
+        expected = f"expected {', '.join(ROBOTS)} or the dotted path of a robot of your own"
+        raise PydanticCustomError("robot", expected)  # type: ignore[arg-type]
     return name
 
 

@@ -1,5 +1,6 @@
 """Records episodes in simulation.
 
+- `task_rewards`: rewards of a task for recorded episodes, by replaying them.
 - `rollouts`: successful rollouts of a policy.
 - `config`: options.
 - `batches`: batches of episodes, and the store they are written to.

@@ -139,12 +139,14 @@ def _append(writer: EpisodeWriter, batch: EpisodeBatch, seeds: np.ndarray, sourc
 
 
 def with_noise(
-    target: ExpertTarget, noise: float, rngs: Sequence[np.random.Generator]
+    target: ExpertTarget, noise: float | np.ndarray, rngs: Sequence[np.random.Generator]
 ) -> ExpertTarget:
-    """Adds Gaussian noise of standard deviation `noise` [m] to the position, from each
-    environment's own stream."""
+    """Adds Gaussian noise of standard deviation `noise` [m], one or (N,), to the position, from
+    each environment's own stream."""
     pose = np.array(target.pose, dtype=np.float64)
-    pose[:, :3] += noise * np.stack([rng.standard_normal(3) for rng in rngs])
+    pose[:, :3] += np.broadcast_to(noise, len(rngs))[:, None] * np.stack(
+        [rng.standard_normal(3) for rng in rngs]
+    )
     return target._replace(pose=pose)
 
 

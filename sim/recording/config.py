@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from robots.config import config
+from robots.errors import HandoffError
 from sim.engines.mujoco import MujocoConfig
 
 
@@ -38,10 +39,35 @@ class ExpertDemonstrationsConfig:
     """Recording of scripted demonstrations."""
 
     noise: float = 0.0
-    """Standard deviation of the noise on the target position at every step [m]."""
+    """Standard deviation of the noise on the target position at every step [m]; with `noise_high`,
+    its lower bound."""
+    noise_high: float | None = None
+    """Upper bound of the standard deviation [m], which is drawn uniformly for every episode, so
+    that good and bad behaviour is recorded; None takes `noise` for all."""
     keep: Literal["successful", "all"] = "successful"
-    """Episodes that are stored; their metadata contain `success` in either case."""
+    """Episodes that are stored: solved ones, or failed ones too; their metadata contain `success`
+    in either case."""
     batch: int = 16
     """Number of environments recorded together, which bounds memory."""
     mujoco: MujocoConfig = MujocoConfig()
     """Options of the engine: action space, randomisation, cameras."""
+
+    def __post_init__(self) -> None:
+        if self.noise < 0.0 or (self.noise_high is not None and self.noise_high < self.noise):
+            raise HandoffError(
+                f"demonstrate: noise is {self.noise} with noise_high {self.noise_high}, expected 0 <= noise <= "
+                "noise_high."
+            )
+
+
+@config
+class TaskRewardConfig:
+    """Reward of the simulated task, by playing the recorded actions again from the recorded
+    seeds."""
+
+    kind: Literal["task"] = "task"
+    tolerance: float = 1e-3
+    """Largest difference between a recorded and a replayed observation [unit of the field]; beyond
+    it the episode was recorded with other options or another engine."""
+    mujoco: MujocoConfig = MujocoConfig()
+    """Options of the engine with which the episodes were recorded."""

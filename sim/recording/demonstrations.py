@@ -63,13 +63,18 @@ class _ExpertBatch:
     def __call__(self, engine: MujocoEngine, seeds: np.ndarray) -> EpisodeBatch:
         env = EngineVecEnv(engine, VecEnvConfig(on_end="freeze"))
         rngs = [np.random.default_rng([seed, EpisodeStream.RECORDING]) for seed in seeds]
+        noise_N = np.full(len(seeds), self.config.noise)
+        if self.config.noise_high is not None:
+            noise_N = np.array(
+                [rng.uniform(self.config.noise, self.config.noise_high) for rng in rngs]
+            )
         observation = env.reset(seeds.tolist())
         frames: list[Observation] = []
         success = np.zeros(len(seeds), dtype=bool)
         ended = np.zeros(len(seeds), dtype=bool)
         while not ended.all():
             target = engine.task.expert(engine.view)
-            action = engine.to_action(with_noise(target, self.config.noise, rngs))
+            action = engine.to_action(with_noise(target, noise_N, rngs))
             step = env.step(action)
             success = step.info["success"]
             frames.append(

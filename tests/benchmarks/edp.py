@@ -13,8 +13,8 @@ td3_update_ms: a whole update in its TD3 form, whose critics' targets sample an 
 update_ratio: update_ms divided by a whole update with Q through the chain, whose targets are
     sampled by the chain as well.
 
-Actor of 256x3 units, critics of 256x3, batch 256, K levels; milliseconds of processor time of one
-thread, medians.
+Actor a residual MLP of 256 units and 3 blocks, critics of 256x3, batch 256, K levels; milliseconds
+of processor time of one thread, medians.
 """
 
 from __future__ import annotations
@@ -28,9 +28,18 @@ from typing import Any
 
 import torch
 
-from policies.rl.generative.config import EdpConfig
-from policies.rl.generative.edp import Edp
-from policies.rl.replay.transitions import Observations, Sizes, Transitions
+from policies.card import Shapes
+from policies.families.diffusion import DiffusionPolicy
+from policies.networks.config import MlpConfig
+from policies.policy_config import DiffusionPolicyConfig
+from policies.rl.offline.config import (
+    EdpConfig,
+    EdpObjective,
+    ImplicitWeightConfig,
+    QGradientConfig,
+)
+from policies.rl.offline.edp import CHUNK, Edp
+from policies.rl.replay.transitions import Observations, Transitions
 
 OBSERVATION, ACTION, BATCH = 20, 7, 256
 
@@ -56,10 +65,10 @@ def main() -> None:
 def measure(levels: int, steps: int, updates: int) -> dict[str, Any]:
     """All figures, by name."""
     torch.set_num_threads(1)
-    sizes, batch = Sizes(observation=OBSERVATION, action=ACTION), random_batch()
-    whole = Edp(EdpConfig(levels=levels), sizes)
-    implicit = Edp(EdpConfig(levels=levels, objective="iql"), sizes)
-    short = Edp(EdpConfig(levels=levels, steps=steps), sizes)
+    batch = random_batch()
+    whole = new_learner(levels, levels, QGradientConfig())
+    implicit = new_learner(levels, levels, ImplicitWeightConfig())
+    short = new_learner(levels, steps, QGradientConfig())
     actor = milliseconds(lambda: whole.step("actor", whole.actor_loss(batch)[0]), updates)
     chain = milliseconds(lambda: whole.step("actor", chain_loss(whole, batch)), updates)
     both = milliseconds(lambda: whole.update([batch]), updates)
@@ -75,16 +84,28 @@ def measure(levels: int, steps: int, updates: int) -> dict[str, Any]:
     }
 
 
+def new_learner(levels: int, steps: int, objective: EdpObjective) -> Edp:
+    """A learner of single actions with `levels` noise levels and `steps` sampler steps."""
+    model = DiffusionPolicyConfig(
+        n_obs_steps=1,
+        horizon=1,
+        n_action_steps=1,
+        train_timesteps=levels,
+        inference_steps=steps,
+        network=MlpConfig(width=256, blocks=3),
+    )
+    policy = DiffusionPolicy(model, Shapes.of_vector(OBSERVATION, ACTION, None))
+    return Edp(EdpConfig(policy=model, objective=objective), policy)
+
+
 def chain_loss(learner: Edp, batch: Transitions) -> torch.Tensor:
     """Diffusion-QL's loss of the actor (arXiv 2208.06193), with gradients of Q through every step
     of the sampler."""
     net = learner.networks
     features = net.encode(batch.obs)
-    noise = torch.randn(len(learner.grid) + 1, batch.rows, ACTION)
-    action = learner.sample(net.actor, features, noise)
-    return learner.predict_clean(features, batch.action_BA).loss + 2.0 * learner.q_loss(
-        features, action
-    )
+    chunk = learner.sample(net.actor, features, torch.randn(batch.rows, 1, ACTION))
+    denoising = learner.predict_clean(features, batch.extra[CHUNK]).loss
+    return denoising + 2.0 * learner.q_loss(features, learner.executed_part(chunk))
 
 
 def milliseconds(work: Callable[[], Any], times: int) -> float:
@@ -101,15 +122,17 @@ def random_batch() -> Transitions:
     """Standard normal observations, uniform actions."""
     generator = torch.Generator().manual_seed(0)
     none = torch.zeros(BATCH, dtype=torch.bool)
+    action = 2.0 * torch.rand(BATCH, ACTION, generator=generator) - 1.0
     return Transitions(
         Observations(torch.randn(BATCH, OBSERVATION, generator=generator)),
-        2.0 * torch.rand(BATCH, ACTION, generator=generator) - 1.0,
+        action,
         torch.randn(BATCH, generator=generator),
         torch.full((BATCH,), 0.97),
         Observations(torch.randn(BATCH, OBSERVATION, generator=generator)),
         none,
         none,
         torch.zeros(BATCH),
+        {CHUNK: action[:, None]},
     )
 
 

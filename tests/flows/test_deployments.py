@@ -61,7 +61,14 @@ TASKS = {
     "reach_by_name": "Reach the named one of four markers",
 }
 """First words of a description, by the protocol's task."""
-METHODS = {"best_of_n": "best-of-N", "dppo": "DPPO", "rl100": "RL-100", "vla": "PPO"}
+METHODS = {
+    "best_of_n": "best-of-N",
+    "dppo": "DPPO",
+    "expo": "EXPO",
+    "q_chunking": "Q-chunking",
+    "rl100": "RL-100",
+    "vla": "PPO",
+}
 """Name of the fine-tuning method in a description, by the kind of its configuration."""
 
 

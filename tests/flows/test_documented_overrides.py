@@ -1,38 +1,50 @@
-"""Commands and overrides in help texts, hints, docstrings and documents compose."""
+"""Commands and overrides in help texts, hints, docstrings and documents are accepted by the real
+program, and their overrides compose."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows.__main__ import _parse, _parser
-from flows.config.files import available
+from flows.commands import app
+from flows.commands.sessions import hil_recipe
+from flows.config.files import recipes
+from flows.config.options import build
+from flows.config.overrides import parse_overrides, set_value
 from flows.deployment.session import compose_deploy
-from flows.hil.compose import compose_hil
-from flows.hil.config import HilConfig
-from flows.recipes.compose import compose
-from flows.recipes.config import PipelineConfig
+from flows.recipes.graph import stages
+from flows.recipes.recipe import read_recipe
+from flows.runner.signature import find_kind, shipped_kinds
 from robots.errors import HandoffError
+from tests.documents import name_of, pages
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "prefect.yaml"])
+DOCUMENTS = [*pages(), ROOT / "prefect.yaml"]
+
+
+def plan_recipe(name: str, overrides: Sequence[str]) -> Any:
+    """The stages of a recipe with overrides; downloads nothing."""
+    return stages(read_recipe(name, overrides), fetch=False)
+
+
 COMPOSERS: dict[str, Callable[[str, Sequence[str]], Any]] = {
-    "run": compose,
-    "plan": compose,
-    "profile": compose,
-    "hil": compose_hil,
+    "run": plan_recipe,
+    "plan": plan_recipe,
+    "profile": plan_recipe,
+    "hil": lambda task, overrides: plan_recipe(hil_recipe(task), overrides),
     "deploy": lambda _, overrides: compose_deploy("push_t", overrides),
 }
 """Composers of the commands with overrides; `deploy` has one configuration, and a gate instead of a
 name."""
+NAMES = ("recipe", "task", "gate")
+"""Parameters that name what the overrides change."""
 KEY = r"[a-z_]+(?:[.@][a-z_]+)*"
 DOTTED = r"[a-z_]+(?:\.[a-z_]+)+"
 COMMAND = re.compile(
@@ -41,10 +53,21 @@ COMMAND = re.compile(
 DEPLOYMENT_RUN = re.compile(
     r"prefect deployment run handoff/(\w+)[^`\n]*--param overrides='([^']*)'"
 )
-EXAMPLE = re.compile(rf"(?:e\.g\.|such as) `?((?:\+{KEY}|{DOTTED})=[\w.]*\w)")
-INLINE = re.compile(rf"`((?:\+{KEY}|{DOTTED})=[^`\s]+)`")
-PLACEHOLDER = re.compile(r"\b[A-Z]+\b|\+group=")
-"""A placeholder such as NAME or `group`."""
+EXAMPLE = re.compile(rf"(?:e\.g\.|such as) `?({DOTTED}=[\w.]*\w)")
+INLINE = re.compile(rf"`({DOTTED}=[^`\s]+)`")
+PLACEHOLDER = re.compile(r"\b[A-Z]+\b")
+"""A placeholder such as NAME."""
+
+
+def composed(words: Sequence[str]) -> Any:
+    """What the command and its overrides compose to.
+
+    Raises:
+        HandoffError: the program refuses the words, or the configuration an override.
+    """
+    values = app.parse(words).values
+    name = next(str(values[key]) for key in NAMES if key in values)
+    return COMPOSERS[words[0]](name, values.get("overrides", ()))
 
 
 def documented_commands() -> list[tuple[str, str]]:
@@ -55,26 +78,38 @@ def documented_commands() -> list[tuple[str, str]]:
         for line in COMMAND.findall(document.read_text()):
             command = line.partition("  ")[0].partition(" #")[0].strip()
             if not PLACEHOLDER.search(command):
-                found[(document.relative_to(ROOT).as_posix(), command)] = None
+                found[(name_of(document), command)] = None
     return list(found)
 
 
-def documented_overrides() -> list[str]:
-    """Commands with overrides, each once, of recipes that are here."""
-    commands = dict.fromkeys(command for _, command in documented_commands() if "=" in command)
-    return [
-        command for command in commands if not _own_recipes().intersection(shlex.split(command))
-    ]
+def refused_on_purpose() -> set[str]:
+    """Commands whose error the documentation shows (`tests/test_documented_errors.py`)."""
+    shown = re.compile(r"^    \$ handoff (.+)\n    handoff: ", re.MULTILINE)
+    return {words for document in DOCUMENTS for words in shown.findall(document.read_text())}
 
 
-def _own_recipes() -> set[str]:
-    """Recipes that a document tells a reader to write, in `configs/NAME.yaml`."""
-    named = {
+def of_own_recipe(command: str) -> bool:
+    """Whether a command names a recipe that a document tells a reader to write."""
+    words = shlex.split(command)
+    if any(word.endswith((".yaml", ".yml")) for word in words):
+        return True
+    written = {
         found
         for file in DOCUMENTS
-        for found in re.findall(r"configs/(\w+)\.yaml", file.read_text())
+        for found in re.findall(r"configs/(?:hil/)?(\w+)\.yaml", file.read_text())
     }
-    return named - set(available())
+    known = {name.rpartition("/")[2] for name in recipes()}
+    return bool((written - known).intersection(words))
+
+
+def shipped_commands() -> list[str]:
+    """Commands on what is here, each once."""
+    commands = dict.fromkeys(command for _, command in documented_commands())
+    return [
+        command
+        for command in commands
+        if not of_own_recipe(command) and command not in refused_on_purpose()
+    ]
 
 
 def documented_runs() -> list[tuple[str, str, str]]:
@@ -96,17 +131,15 @@ def documented_targets() -> Iterator[tuple[str, str]]:
         yield recipe, arguments
 
 
-def help_examples() -> Iterator[tuple[str, str, str]]:
-    """Command, name and override that the help of each command gives as its examples."""
-    (commands,) = [
-        action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction)
-    ]
-    for command, parser in commands.choices.items():
-        helped = {action.dest: str(action.help) for action in parser._actions}
-        if "overrides" in helped:
-            about_name = helped.get("name") or helped.get("task") or helped["gate"]
-            (override,) = EXAMPLE.findall(helped["overrides"])
-            yield command, about_name.rpartition("e.g. ")[2], override
+def help_examples() -> Iterator[str]:
+    """The words of every example in a help text whose command has overrides and whose recipe is
+    here."""
+    for name, function in app.named_commands().items():
+        if name in COMPOSERS:
+            for line in app.examples(function).splitlines()[1:]:
+                command = line.strip().removeprefix("handoff ")
+                if not of_own_recipe(command):
+                    yield command
 
 
 def examples() -> Iterator[tuple[str, str]]:
@@ -116,101 +149,91 @@ def examples() -> Iterator[tuple[str, str]]:
     Reports of results name what was run at an earlier commit, and are left out.
     """
     for file in sorted((ROOT / "flows").rglob("*.py")):
-        if file.name != "__main__.py":
-            yield from ((file.name, found) for found in EXAMPLE.findall(file.read_text()))
+        yield from ((file.name, found) for found in EXAMPLE.findall(file.read_text()))
     for document in DOCUMENTS:
         if "results" not in document.as_posix():
             for found in INLINE.findall(document.read_text()):
-                if not (found.startswith("+") and PLACEHOLDER.search(found)):
+                if not PLACEHOLDER.search(found):
                     yield document.name, found
 
 
-def configuration_examples() -> Iterator[tuple[str, list[str]]]:
-    """A recipe and overrides out of the comments in `configs/` and `configs/policy/`."""
-    for file in sorted([*ROOT.glob("configs/*.yaml"), *ROOT.glob("configs/policy/*.yaml")]):
-        comments = [line for line in file.read_text().splitlines() if line.startswith("#")]
+def configuration_examples() -> Iterator[tuple[str, str]]:
+    """A recipe and an override out of the comments in `configs/`."""
+    for name in recipes():
+        lines = (ROOT / "configs" / f"{name}.yaml").read_text().splitlines()
+        comments = [line for line in lines if line.startswith("#")]
         for found in re.findall(rf"{DOTTED}=\w+", " ".join(comments)):
-            recipe, chosen = (
-                ("demo", [f"+policy={file.stem}"])
-                if file.parent.name == "policy"
-                else (file.stem, [])
-            )
-            yield recipe, [*chosen, found]
+            yield name, found
 
 
 def test_examples_are_found_where_they_stand() -> None:
-    assert "run demo pretrain.training.seed=1" in documented_overrides()
-    runs = {Path(where).suffix for where, _, _ in documented_runs()}
-    assert runs == {".md", ".yaml"}
-    assert {command for command, _, _ in help_examples()} == set(COMPOSERS)
-    assert {"compose.py", "files.py"} < {where for where, _ in examples()}
-    assert {recipe for recipe, _ in configuration_examples()} >= {"demo", "push_t_image"}
+    assert len(shipped_commands()) > 20
+    assert {Path(where).suffix for where, _, _ in documented_runs()} == {".md", ".yaml"}
+    assert {command.split()[0] for command in help_examples()} == set(COMPOSERS)
+    assert {"overrides.py", "files.py", "parameters.py"} & {where for where, _ in examples()}
     assert list(documented_targets())
 
 
-def test_documented_commands_are_understood_and_name_what_there_is() -> None:
-    known = {*available(), *_own_recipes()}
+def test_documented_commands_are_understood() -> None:
     for document, command in documented_commands():
-        words = shlex.split(command)
-        options = _parse(words)
-        if words[0] == "hil":
-            assert options.task in available("hil"), document
-        elif words[0] != "deploy":
-            assert options.name in known, document
+        assert app.parse(shlex.split(command)).values, document
 
 
-@pytest.mark.parametrize("command", documented_overrides())
-def test_overrides_of_a_documented_command_compose(command: str) -> None:
-    words = shlex.split(command)
-    options = _parse(words)
-    name = getattr(options, "name", None) or getattr(options, "task", None) or str(options.gate)
-    COMPOSERS[words[0]](name, options.overrides)
+@pytest.mark.parametrize("command", shipped_commands())
+def test_documented_command_composes(command: str) -> None:
+    composed(shlex.split(command))
+
+
+@pytest.mark.parametrize("command", list(help_examples()))
+def test_example_in_a_commands_help_composes(command: str) -> None:
+    composed(shlex.split(command))
 
 
 @pytest.mark.parametrize(("where", "recipe", "overrides"), documented_runs())
 def test_overrides_of_a_documented_run_of_a_deployment_compose(
     where: str, recipe: str, overrides: str
 ) -> None:
-    compose(recipe, json.loads(overrides))
+    plan_recipe(recipe, json.loads(overrides))
 
 
 @pytest.mark.parametrize(("recipe", "overrides"), list(documented_targets()))
 def test_documented_arguments_of_make_compose(recipe: str, overrides: str) -> None:
-    compose(recipe, shlex.split(overrides))
+    plan_recipe(recipe, shlex.split(overrides))
 
 
-@pytest.mark.parametrize(("command", "name", "override"), list(help_examples()))
-def test_example_in_a_commands_help_composes(command: str, name: str, override: str) -> None:
-    COMPOSERS[command](name, [override])
+@cache
+def stage_names(recipe: str) -> frozenset[str]:
+    """Names of the stages of a recipe, and its shared keys."""
+    read = read_recipe(recipe)
+    return frozenset([*read.stages, *read.shared, "shared"])
 
 
 def compose_example(override: str) -> None:
-    """Composes an override with whatever it belongs to; a sentence may speak of one recipe's or one
-    policy's key."""
-    root = override.partition(".")[0]
-    if root in {field.name for field in fields(HilConfig)} - {
-        field.name for field in fields(PipelineConfig)
-    }:
-        compose_hil("pick_cube", [override])
-    elif not override.startswith("+") and root not in {
-        field.name for field in fields(PipelineConfig)
-    }:
-        compose_deploy("push_t", [override])
-    else:
-        policies = [
-            ("demo", [f"+policy={file.stem}"])
-            for file in sorted(ROOT.glob("configs/policy/*.yaml"))
-        ]
-        refused: list[str] = []
-        for recipe, chosen in [("demo", []), *((name, []) for name in available()), *policies]:
+    """Composes an override with whatever it belongs to: a recipe with such a stage, a session at an
+    arm, or the options of a kind of stage; a sentence may speak of any of them."""
+    refused: list[str] = []
+    for recipe in recipes():
+        if override.partition(".")[0] in stage_names(recipe):
             try:
-                compose(recipe, [*chosen, override])
+                plan_recipe(recipe, [override])
                 return
             except HandoffError as error:
                 refused.append(str(error))
-        raise AssertionError(
-            f"'{override}' fits no recipe and no policy; the demo says: {refused[0]}"
-        )
+    try:
+        compose_deploy("push_t", [override])
+        return
+    except HandoffError as error:
+        refused.append(str(error))
+    (parsed,) = parse_overrides([override])
+    for kind in shipped_kinds():
+        values: dict[str, Any] = {}
+        set_value(values, parsed.keys, parsed.value)
+        try:
+            build(find_kind(kind).config, values, "")
+            return
+        except HandoffError as error:
+            refused.append(str(error))
+    raise AssertionError(f"'{override}' fits no recipe and no stage; the first says: {refused[0]}")
 
 
 @pytest.mark.parametrize(("where", "override"), list(dict.fromkeys(examples())))
@@ -219,19 +242,17 @@ def test_example_in_a_docstring_an_error_or_a_sentence_composes(where: str, over
 
 
 def test_example_that_fits_nothing_is_found_out() -> None:
-    with pytest.raises(
-        AssertionError, match=r"fits no recipe and no policy; .* did you mean 'pretrain'"
-    ):
-        compose_example("pretrain.seed=1")
+    with pytest.raises(AssertionError, match=r"fits no recipe and no stage; .*teacher\.seeed"):
+        compose_example("teacher.seeed=1")
 
 
-@pytest.mark.parametrize(("recipe", "overrides"), list(configuration_examples()))
-def test_example_in_a_configurations_comment_composes(recipe: str, overrides: list[str]) -> None:
-    compose(recipe, overrides)
+@pytest.mark.parametrize(("recipe", "override"), list(configuration_examples()))
+def test_example_in_a_configurations_comment_composes(recipe: str, override: str) -> None:
+    plan_recipe(recipe, [override])
 
 
 def test_hint_about_a_missing_equals_sign_composes() -> None:
     with pytest.raises(HandoffError) as caught:
-        compose("demo", ["pretrain.training.steps"])
+        read_recipe("demo", ["teacher.training.steps"])
     (override,) = EXAMPLE.findall(str(caught.value))
-    assert compose("demo", [override]) != compose("demo")
+    assert read_recipe("demo", [override]) != read_recipe("demo")

@@ -36,15 +36,18 @@ def await_file(file: Path) -> None:
         time.sleep(0.02)
 
 
+def title(process: psutil.Process) -> str:
+    """The command of a process as `ps` shows it."""
+    return " ".join(process.cmdline())
+
+
 def once_begun(folder: Path, number: signal.Signals, child: bool) -> threading.Thread:
     """Sends the signal to this process, or to the stage's, once the stage runs."""
 
     def send() -> None:
         await_file(folder / BEGUN)
         mine = psutil.Process()
-        [stage] = [
-            process for process in mine.children() if "spawn_main" in " ".join(process.cmdline())
-        ]
+        [stage] = [child for child in mine.children() if "handoff: wait" in title(child)]
         os.kill(stage.pid if child else mine.pid, number)
 
     thread = threading.Thread(target=send)

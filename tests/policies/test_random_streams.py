@@ -12,7 +12,7 @@ from policies.random_streams import (
     ORDER_SPACING,
     PROCESS_SPACING,
     STORE_SPACING,
-    BestOfNStream,
+    ChunkSelectionStream,
     LearnerStream,
     RandomStream,
     Rl100Stream,
@@ -49,9 +49,8 @@ def test_the_streams_of_the_learners_are_those_of_every_earlier_result() -> None
         "REPLAY": 2,
         "OFFLINE_REPLAY": 3,
         "FAST_TD3_UPDATE": 3,
-        "ACTION_CANDIDATES": 4,
     }
-    assert values(BestOfNStream) == {"ROLLOUT": 0, "UPDATE": 1}
+    assert values(ChunkSelectionStream) == {"ROLLOUT": 0, "UPDATE": 1, "DEMONSTRATIONS": 2}
     assert values(Rl100Stream) == {"ITERATION": 0, "ROLLOUT": 1000}
 
 

@@ -5,6 +5,7 @@
 - `scripted`: records demonstrations by a task's scripted expert.
 - `demonstrate`: records demonstrations by a person or a simulated operator.
 - `play`: records play data for a world model.
+- `relabel`: copies episodes with another reward and success.
 - `rollouts`: records successful episodes of a policy.
 - `merge`: merges several stores into one.
 - `excite`: records exciting motions of a simulated arm.

@@ -9,11 +9,16 @@ from pydantic import Field
 
 from flows.config.protocols import push_t_published
 from flows.session.config import HilEnvConfig, HilOperator
+from policies.rewards.config import (
+    ClassifierRewardConfig,
+    ImageTextRewardConfig,
+    SuccessRewardConfig,
+)
 from robots.config import config
 from robots.franka import RobotName
 from robots.seed_ranges import DEMONSTRATIONS, PLAY, ROLLOUTS
 from sim.evaluation.protocol import Protocol
-from sim.recording.config import ExpertDemonstrationsConfig, PlayConfig
+from sim.recording.config import ExpertDemonstrationsConfig, PlayConfig, TaskRewardConfig
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -29,7 +34,7 @@ class ScriptedConfig:
     instruction: str | None = None
     """Instruction of all episodes; None draws one per episode where the task has several."""
     episodes: Count = 50
-    """Number of attempts; failed ones are not recorded."""
+    """Number of attempts; failed ones are recorded with `demonstrate.keep: all` only."""
     first_seed: int = DEMONSTRATIONS.start
     """Seed of the first start; the seeds of protocols are higher."""
     demonstrate: ExpertDemonstrationsConfig = field(default_factory=ExpertDemonstrationsConfig)
@@ -99,3 +104,21 @@ class MergeConfig:
     """Whether only episodes are taken whose metadata record success, or record nothing about it."""
     episodes_each: Count | None = None
     """Largest number of episodes of each store, the first ones; None takes all."""
+
+
+RelabelReward = Annotated[
+    SuccessRewardConfig | ClassifierRewardConfig | ImageTextRewardConfig | TaskRewardConfig,
+    Field(discriminator="kind"),
+]
+
+
+@config
+class RelabelConfig:
+    """Copy of a store with another reward and success."""
+
+    reward: RelabelReward = field(default_factory=SuccessRewardConfig)
+    """Source of reward and success."""
+    stream: str = "policy"
+    """Stream of the steps."""
+    cut: bool = True
+    """Whether an episode ends with its first solved step."""

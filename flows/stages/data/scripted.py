@@ -49,9 +49,12 @@ def run(
     line = (
         f"the scripted expert of {config.task}: {recorded.episodes} of {config.episodes} attempts"
     )
+    if config.demonstrate.keep == "all":
+        line += f", {recorded.success_rate:.0%} of them solved"
     metrics = {
         "episodes": recorded.episodes,
         "frames": recorded.steps,
+        "attempts_solved": recorded.success_rate,
         "source": "scripted",
         "source_line": line,
     }

@@ -3,6 +3,7 @@
 - `config`: options of these stages.
 - `pretrain`: imitation learning.
 - `world_model`: trains a world model on play data.
+- `offline`: offline RL on a recorded store.
 - `finetune`: RL fine-tuning of a pretrained policy.
 - `reinforce`: RL from scratch.
 - `classify`: trains a success classifier.

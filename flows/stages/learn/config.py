@@ -10,9 +10,15 @@ from pydantic import Field
 from flows.config.protocols import push_t_published
 from flows.session.config import HilEnvConfig, HilOperator
 from policies.distillation.config import DistilConfig, OnPolicyDistilConfig
-from policies.rewards.config import ClassifierConfig, TrainSuccessConfig
+from policies.rewards.config import (
+    ClassifierConfig,
+    RecordedRewardConfig,
+    RewardSource,
+    TrainSuccessConfig,
+)
 from policies.rl.finetuning.config import FinetuneConfig, VlaFinetuneConfig
 from policies.rl.from_scratch.config import FromScratchConfig
+from policies.rl.offline.config import IqlConfig, OfflineAlgorithm, OfflineRunConfig
 from policies.training.config import TrainingConfig
 from robots.config import config
 from robots.errors import HandoffError
@@ -37,6 +43,7 @@ class FinetunePolicyConfig(FinetuneConfig):
     """Processes in which the environments are simulated; unused in imagination."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.placement.kind == "hybrid" and not isinstance(self.algorithm, VlaFinetuneConfig):
             raise HandoffError(
                 f"finetune: hybrid placement with the method '{self.algorithm.kind}', which runs inference "
@@ -119,3 +126,15 @@ class ClassifyConfig:
         )
     )
     """The classifier and its training."""
+
+
+@config
+class OfflinePolicyConfig:
+    """Offline RL on a recorded store."""
+
+    algorithm: OfflineAlgorithm = field(default_factory=IqlConfig)
+    """Algorithm and its options."""
+    reward: RewardSource = field(default_factory=RecordedRewardConfig)
+    """Source of the reward of the recorded steps."""
+    training: OfflineRunConfig = field(default_factory=OfflineRunConfig)
+    """Seed, threads, curve and checkpoints of the training."""

@@ -14,21 +14,13 @@ from typing import Any
 
 from flows.artifacts import Classifier, Episodes, Output, Policy
 from flows.correction.config import CorrectConfig
+from policies.rl.hil.config import HilJsrlConfig, HilRlpdConfig, HilSerlConfig, HilWsrlConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 from robots.spec import ActionSpec
 
 POLL_SECONDS = 0.05
 """Polling interval of the processes [s]."""
-
-
-def check(config: CorrectConfig, sources: Mapping[str, Any]) -> None:
-    """Refuses a classifier that is not the source of the reward, and a lack of one that is."""
-    if (config.reward == "classifier") != ("classifier" in sources):
-        state = "missing" if config.reward == "classifier" else "not read"
-        raise HandoffError(
-            f"correct: the reward is '{config.reward}', and the input 'classifier' is {state}."
-        )
 
 
 def run(
@@ -38,22 +30,29 @@ def run(
     *,
     demos: Episodes,
     classifier: Classifier | None = None,
+    guide: Policy | None = None,
+    policy: Policy | None = None,
 ) -> Output[Policy]:
     """Writes the policy to `out`, every episode to `out/store.zarr`, and `learning.png`.
 
-    `demos` are demonstrations; `classifier`, if present, detects success. A
-    killed run resumes: the learner from its checkpoint, the actor from its journal.
+    `demos` are demonstrations; `classifier`, if present, detects success, else the task does.
+    `guide` is the policy that guides episodes in JSRL, and `policy` the one learned offline that
+    WSRL goes on from. A killed run resumes: the learner from its checkpoint, the actor from its
+    journal.
 
     Raises:
-        HandoffError: an error of either process, or the person stopped.
+        HandoffError: JSRL's guide solves too few episodes, an error of either process, or the
+            person stopped.
     """
+    from flows.correction.guide import guide_metrics
     from flows.reports.learning_curve import learning_metrics, read_history
     from flows.reports.plots import draw_learning
     from policies.checkpoint import CARD
 
     counters: dict[str, Any] = {}
     if not (out / CARD).exists():
-        counters = _train(config, demos, classifier, out, progress)
+        inputs = {"demos": demos, "classifier": classifier, "guide": guide, "policy": policy}
+        counters = _train(config, inputs, out, progress)
         for name in ("metrics.jsonl", "training.png"):
             if (out / "learner" / name).exists():
                 shutil.copy(out / "learner" / name, out / name)
@@ -66,11 +65,39 @@ def run(
     for name in ("learner", "actor"):
         shutil.rmtree(out / name, ignore_errors=True)
     counted = {name: counters[name] for name in ("steps", "updates") if name in counters}
-    return Output({**counted, **metrics})
+    guiding = guide_metrics(config.algorithm, out / "store.zarr", config.seed)
+    return Output({**counted, **metrics, **guiding})
+
+
+def check(config: CorrectConfig, sources: Mapping[str, Any]) -> None:
+    """Refuses inputs that the algorithm lacks or does not read.
+
+    Raises:
+        HandoffError: such an input, or images, which no algorithm of this stage reads.
+    """
+    algorithm = config.algorithm
+    needed = {"guide": algorithm.kind == "jsrl", "policy": algorithm.kind == "wsrl"}
+    if isinstance(algorithm, HilSerlConfig | HilRlpdConfig | HilJsrlConfig | HilWsrlConfig):
+        needed["classifier"] = algorithm.reward == "classifier"
+    for name, reads in needed.items():
+        if reads and name not in sources:
+            reward = " with the reward 'classifier'" if name == "classifier" else ""
+            raise HandoffError(
+                f"correct: {algorithm.kind}{reward} needs the input '{name}', the stage has {sorted(sources)}."
+            )
+        if name in sources and not reads:
+            raise HandoffError(
+                f"correct: {algorithm.kind} does not read the input '{name}'. Remove it"
+                + (", or set algorithm.reward=classifier." if name == "classifier" else ".")
+            )
+    if config.actor.pictures:
+        raise HandoffError(
+            f"correct: actor.pictures is {list(config.actor.pictures)}, but the learner reads vectors only."
+        )
 
 
 def _train(
-    config: CorrectConfig, demos: Path, classifier: Path | None, out: Path, progress: Progress
+    config: CorrectConfig, inputs: Mapping[str, Path | None], out: Path, progress: Progress
 ) -> dict[str, Any]:
     """Runs both processes until the policy is saved; returns the learner's counters."""
     from flows.correction.actor_process import act
@@ -78,7 +105,8 @@ def _train(
     from flows.correction.processes import RestartedProcess
 
     token = secrets.token_hex(16)
-    learner = RestartedProcess("learner", learn, (config, out, demos, _action(config), token))
+    arguments = (config, out, inputs["demos"], inputs["policy"], _action(config), token)
+    learner = RestartedProcess("learner", learn, arguments)
     actor = RestartedProcess("actor", act, ())
     counters: dict[str, Any] = {}
     status = "starting"
@@ -92,7 +120,14 @@ def _train(
                         # A restarted learner must use the same port.
                         with_port = replace(config, learner=replace(config.learner, port=port))
                         learner.arguments = (with_port, *learner.arguments[1:])
-                        actor.arguments = (config, out, classifier, f"ws://127.0.0.1:{port}", token)
+                        actor.arguments = (
+                            config,
+                            out,
+                            inputs["classifier"],
+                            inputs["guide"],
+                            f"ws://127.0.0.1:{port}",
+                            token,
+                        )
                     case ("counters", values):
                         counters = values
                         if actor.process is None and counters["steps"] < config.steps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ def check(config: DistilPolicyConfig, sources: Mapping[str, Any]) -> None:
     if needed not in sources or unread in sources:
         raise HandoffError(
             f"distill: the algorithm '{config.algorithm.kind}' takes the input '{needed}' and not "
-            f"'{unread}'; given are {', '.join(sources)}."
+            f"'{unread}'; given are {', '.join(name for name, given in sources.items() if given != ())}."
         )
+    _check_teachers(config, 1 + len(sources.get("more_teachers", ())))
     student = sources.get("student")
     if not isinstance(student, PretrainConfig):
         return
@@ -35,12 +36,29 @@ def check(config: DistilPolicyConfig, sources: Mapping[str, Any]) -> None:
         )
 
 
+def _check_teachers(config: DistilPolicyConfig, count: int) -> None:
+    if not isinstance(config.algorithm, DistilOnPolicyConfig):
+        if count > 1:
+            raise HandoffError(
+                f"distill: {count} teachers with the algorithm '{config.algorithm.kind}', which has one. Remove the "
+                "input 'more_teachers', or use 'on_policy'."
+            )
+        return
+    instructions = config.algorithm.instructions
+    if instructions and len(instructions) != count:
+        raise HandoffError(
+            f"distill: algorithm.instructions has {len(instructions)} entries for {count} teachers ('teacher', then "
+            "'more_teachers'), expected one for each."
+        )
+
+
 def run(
     config: DistilPolicyConfig,
     out: Path,
     progress: Progress,
     *,
     teacher: Policy,
+    more_teachers: Sequence[Policy] | None = None,
     demos: Episodes | None = None,
     student: Policy | None = None,
 ) -> Output[Policy]:
@@ -48,7 +66,8 @@ def run(
 
     With the algorithm `one_step`, a many-step teacher is distilled on the observations of `demos`;
     with `on_policy`, the pretrained `student` learns from the teacher on its own states in
-    simulated environments. An interrupted attempt resumes.
+    simulated environments. `more_teachers` teach it as well: each has its instruction
+    (`instructions` of the algorithm), or all teach every state. An interrupted attempt resumes.
 
     Raises:
         HandoffError: the policies do not fit the algorithm.
@@ -67,4 +86,5 @@ def run(
     assert student is not None
     check_trained_with(algorithm.protocol, read_card(student).robot)
     env = partial(training_env, algorithm.protocol, algorithm.num_envs)
-    return Output(on_policy_distil(algorithm, student, teacher, env, out, progress))
+    teachers = [teacher, *(more_teachers or ())]
+    return Output(on_policy_distil(algorithm, student, teachers, env, out, progress))

@@ -12,7 +12,13 @@ from flows.artifacts import Dynamics, Episodes, Output, Policy, WorldModel
 from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
 from flows.stages.learn.config import FinetunePolicyConfig
 from policies.imitation.config import PretrainConfig
-from policies.rl.finetuning.config import RL100FinetuneConfig, VlaFinetuneConfig
+from policies.rl.finetuning.config import (
+    FinetuneAlgorithm,
+    FinetuneMethodConfig,
+    VlaFinetuneConfig,
+)
+from robots.code_version import code_version
+from robots.config import classes_of
 from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv
 
@@ -26,12 +32,8 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
             "finetune: in imagination no arm is simulated, so the input 'dynamics' has no effect. Remove it, or "
             "'world_model'."
         )
-    if isinstance(method, RL100FinetuneConfig) and "demos" not in sources:
-        raise HandoffError(
-            f"finetune: method '{method.kind}' also learns from the demonstrations; its input 'demos' "
-            "is missing."
-        )
-    if not isinstance(pretraining, PretrainConfig):
+    _check_demos(method, given="demos" in sources)
+    if not isinstance(pretraining, PretrainConfig) or _is_outside(method):
         return
     model = pretraining.policy
     if method.kind in model.finetuning_methods:
@@ -47,6 +49,12 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
     )
 
 
+def external(config: FinetunePolicyConfig, fetch: bool) -> dict[str, str]:
+    """Returns the version of the code of an algorithm outside the repository."""
+    method = config.algorithm
+    return {"algorithm": code_version(type(method).__module__)} if _is_outside(method) else {}
+
+
 def run(
     config: FinetunePolicyConfig,
     out: Path,
@@ -60,8 +68,8 @@ def run(
     """Fine-tunes `policy`, resuming an interrupted attempt in `out`.
 
     With `world_model`, rollouts are imagined and no environment is stepped; the protocol then
-    defines the time limit alone. RL-100 also learns from `demos`. With `dynamics`, the simulated
-    arm has the tuned parameters.
+    defines the time limit alone. RL-100, EXPO and Q-chunking also learn from `demos`. With
+    `dynamics`, the simulated arm has the tuned parameters.
 
     Raises:
         HandoffError: the policy does not fit the method or the environments.
@@ -71,6 +79,24 @@ def run(
     config = replace(config, protocol=with_dynamics(config.protocol, dynamics))
     env = _environments(config, policy, world_model)
     return Output(finetune(config, policy, env, out, progress, demos))
+
+
+def _is_outside(method: FinetuneAlgorithm) -> bool:
+    return type(method) not in classes_of(FinetuneMethodConfig)
+
+
+def _check_demos(method: FinetuneAlgorithm, *, given: bool) -> None:
+    """Refuses demonstrations that the algorithm does not read, and a lack of those that it
+    needs."""
+    kind = getattr(method, "kind", type(method).__name__)
+    if method.learns_from_demos and not given:
+        raise HandoffError(
+            f"finetune: method '{kind}' also learns from the demonstrations; its input 'demos' is missing."
+        )
+    if given and not method.learns_from_demos:
+        raise HandoffError(
+            f"finetune: method '{kind}' does not learn from demonstrations, but has the input 'demos'. Remove it."
+        )
 
 
 def _environments(

@@ -193,6 +193,12 @@ class DeviceChunkEnv:
         """(..., H, A) to (..., D): the part of a chunk that is executed, flattened."""
         return chunk[..., self._execute, :].flatten(-2)
 
+    def with_executed_part(self, chunk: Tensor, part: Tensor) -> Tensor:
+        """See `DecisionEnv.with_executed_part`."""
+        replaced = chunk.clone()
+        replaced[..., self._execute, :] = part.unflatten(-1, (-1, chunk.shape[-1]))
+        return replaced
+
     def step(self, decision: Tensor) -> StepResult:
         """Executes a normalised chunk (N, H, A); environments whose episode ends are reset to the
         next initial states."""

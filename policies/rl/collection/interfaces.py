@@ -88,6 +88,10 @@ class DecisionEnv(RolloutEnv, Protocol):
         """(..., H, A) to (..., D): the part of a chunk that is executed, flattened."""
         ...
 
+    def with_executed_part(self, chunk: Tensor, part: Tensor) -> Tensor:
+        """(..., H, A) copies of chunks whose executed part is (..., D) `part`."""
+        ...
+
     def take_executed(self) -> int:
         """Actions executed since the last call, summed over all environments."""
         ...

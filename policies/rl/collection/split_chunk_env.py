@@ -137,6 +137,10 @@ class SplitChunkEnv:
         """(..., H, A) to (..., D): the part of a chunk that is executed, flattened."""
         return self.parts[0].chunk_env.executed_part(chunk)
 
+    def with_executed_part(self, chunk: Tensor, part: Tensor) -> Tensor:
+        """See `DecisionEnv.with_executed_part`."""
+        return self.parts[0].chunk_env.with_executed_part(chunk, part)
+
     def visited_states(self) -> Any:
         """(R, T, O) the most recent observations with a decision, normalised, in the order of all
         environments."""

@@ -8,7 +8,7 @@ from robots.interfaces import Progress
 
 
 class OnlineFinetuning:
-    """No-op hooks of `policies.rl.finetuning.finetune.FinetuneMethod`."""
+    """No-op hooks of `policies.rl.finetuning.method.FinetuneMethod`."""
 
     phase_due = False
     """See `FinetuneMethod.phase_due`; every rollout is learned from immediately."""

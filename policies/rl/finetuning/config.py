@@ -1,15 +1,31 @@
-"""Options of the fine-tuning methods; imports no torch."""
+"""Options of the fine-tuning methods; imports no torch.
+
+Every default of EXPO and Q-chunking names its source: [C] is the released code, [P] the paper.
+"""
 
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator
+from pydantic import (
+    Discriminator,
+    Field,
+    PlainSerializer,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from policies.rl.collection.reward_shaping import RewardShaping
+from policies.rl.generative.config import ExpoConfig, QChunkingConfig
 from policies.rl.networks.config import MlpSizes
-from policies.rl.offline.config import RL100_CHAIN, DynamicsConfig, IqlConfig, OfflinePpoConfig
+from policies.rl.off_policy.config import SacConfig
+from policies.rl.offline.config import (
+    RL100_CHAIN,
+    DynamicsConfig,
+    ExpectileCriticsConfig,
+    OfflinePpoConfig,
+)
 from policies.rl.on_policy.config import (
     DppoConfig,
     FlowNoiseConfig,
@@ -19,14 +35,52 @@ from policies.rl.on_policy.config import (
     PpoConfig,
     Trunk,
 )
-from policies.training.config import TrainingConfig
-from robots.config import config
+from policies.training.config import LoggingConfig, TrainingConfig
+from robots.config import config, to_plain, validate
 from robots.errors import HandoffError
+from robots.outside import import_outside
 from robots.seed_ranges import TRAINING
+
+if TYPE_CHECKING:
+    from policies.rl.finetuning.method import FinetuneMethod, FinetuneSetup
+
+
+class FinetuneAlgorithm:
+    """Base of the options of every fine-tuning algorithm.
+
+    An algorithm outside the repository derives its options from this class, and a recipe names them
+    by their import path: `algorithm: {kind: my_lab.methods.FilteredConfig}`. Its `kind` has that
+    path as its default.
+    """
+
+    learns_from_demos: ClassVar[bool] = False
+    """Whether the algorithm learns from the stage's demonstrations, which it then requires."""
+    trains_frozen_parts: ClassVar[bool] = False
+    """Whether the policy is loaded with the parameters trainable that its pretraining trained, such
+    as adapters of a frozen backbone; for language-conditioned policies."""
+
+    @property
+    def runs_on_device(self) -> bool:
+        """Whether the algorithm can train on the device of environments that stay there."""
+        return False
+
+    def reward_discount(self) -> float:
+        """Discount per action, with which the environments add up the rewards of a chunk."""
+        raise NotImplementedError
+
+    def method(self, setup: FinetuneSetup) -> FinetuneMethod:
+        """The method with these options; only algorithms outside the repository implement this.
+
+        Raises:
+            HandoffError: a policy that the algorithm cannot fine-tune.
+        """
+        raise HandoffError(
+            f"finetune: {type(self).__name__} has no method. Define `method(setup)`, which returns a FinetuneMethod."
+        )
 
 
 @config
-class DppoFinetuneConfig:
+class DppoFinetuneConfig(FinetuneAlgorithm):
     """Options of PPO over denoising steps (DPPO, arXiv 2409.00588)."""
 
     kind: Literal["dppo"] = "dppo"
@@ -37,52 +91,174 @@ class DppoFinetuneConfig:
     critic: tuple[int, ...] = (256, 256, 256)
     """Hidden units of the critic, with Mish activations as in the released code."""
 
+    def reward_discount(self) -> float:
+        """See `FinetuneAlgorithm.reward_discount`."""
+        return self.learning.discount
+
 
 @config
-class BestOfNFinetuneConfig:
-    """Options of best-of-N fine-tuning: critics choose among N sampled chunks, which the policy
-    then imitates; see `policies.rl.finetuning.best_of_n`."""
+class ChunkSelectionConfig(FinetuneAlgorithm):
+    """Options of methods whose critics choose among chunks that the policy samples; see
+    `policies.rl.finetuning.chunk_selection`."""
 
-    kind: Literal["best_of_n"] = "best_of_n"
-    steps: int = 5
+    steps: Annotated[int, Field(ge=1)] = 5
     """Sampler steps during fine-tuning; the fine-tuned policy keeps its original number."""
-    samples: int = 16
+    samples: Annotated[int, Field(ge=1)] = 16
     """Chunks N sampled per decision; 32 in Q-chunking [C], 8 in EXPO [P]."""
-    backup_samples: int = 8
-    """Random subset of the next state's chunks whose best value is the target, per update."""
-    critics: int = 2
-    """Members of the ensemble of critics."""
-    critic: MlpSizes = MlpSizes(hidden=(256, 256, 256), activation="relu")
-    """Widths of the critic's hidden layers."""
-    discount: float = 0.99
+    discount: Annotated[float, Field(gt=0, le=1)] = 0.99
     """Discount per action, not per chunk."""
-    learning_rate: float = 3e-4
+    learning_rate: Annotated[float, Field(gt=0)] = 3e-4
     """Learning rate of the critics."""
-    tau: float = 0.01
+    tau: Annotated[float, Field(gt=0, le=1)] = 0.01
     """Polyak coefficient of the target critics per update."""
-    batch_size: int = 256
-    """Transitions per update of the critics."""
-    updates: int = 400
-    """Updates of the critics after every rollout from the second on."""
-    warm_up: int = 2
+    batch_size: Annotated[int, Field(ge=1)] = 256
+    """Transitions per step of the critics."""
+    updates: Annotated[int, Field(ge=0)] = 400
+    """Updates after every rollout from the second on."""
+    warm_up: Annotated[int, Field(ge=0)] = 2
     """Rollouts at the start that choose chunks at random."""
-    imitate_every: int = 25
+    imitate_every: Annotated[int, Field(ge=1)] = 25
     """Rollouts between two imitation phases, after which the updated policy acts. A last phase
     follows the last rollout."""
     imitation: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(steps=3000, learning_rate=3e-4)
     )
-    """Training on the best of the N chunks at every state visited since the last imitation phase,
-    by the critics' current values."""
+    """Training of an imitation phase."""
+
+    def reward_discount(self) -> float:
+        """See `FinetuneAlgorithm.reward_discount`."""
+        return self.discount
+
+
+@config
+class BestOfNFinetuneConfig(ChunkSelectionConfig):
+    """Options of best-of-N fine-tuning: critics choose among N sampled chunks, which the policy
+    then imitates; see `policies.rl.finetuning.best_of_n`."""
+
+    kind: Literal["best_of_n"] = "best_of_n"
+    backup_samples: Annotated[int, Field(ge=1)] = 8
+    """Random subset of the next state's chunks whose best value is the target, per update."""
+    critics: Annotated[int, Field(ge=1)] = 2
+    """Members of the ensemble of critics."""
+    critic: MlpSizes = MlpSizes(hidden=(256, 256, 256), activation="relu")
+    """Widths of the critic's hidden layers."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.backup_samples <= self.samples:
+            raise HandoffError(
+                f"finetune: backup_samples is {self.backup_samples}, expected 1 to {self.samples} (samples)."
+            )
+
+
+@config
+class ExpoFinetuneConfig(ChunkSelectionConfig):
+    """Options of EXPO (arXiv 2507.07986) over chunks: the policy proposes chunks, a learned policy
+    edits them, and critics choose among both; see `policies.rl.finetuning.expo`."""
+
+    learns_from_demos: ClassVar[bool] = True
+    """Always True: demonstrations are part of the data."""
+
+    kind: Literal["expo"] = "expo"
+    samples: Annotated[int, Field(ge=1)] = 8
+    """Chunks N sampled per decision, each of which is also edited [P]."""
+    beta: Annotated[float, Field(gt=0)] = 0.3
+    """Bound on every entry of an edit, in standard deviations of that entry over the
+    demonstrations; .05 to .7 of the range of an action in the paper [P]."""
+    backup: Literal["max", "policy"] = "max"
+    """Next chunk of the Bellman target: `max` takes the best of all candidates, as in acting [P];
+    `policy` takes one edited chunk."""
+    critics: Annotated[int, Field(ge=1)] = 10
+    """Members of the ensemble of critics [P]."""
+    subset: Annotated[int, Field(ge=1)] = 2
+    """Random members over which the target takes the minimum, per update [P]."""
+    critic: MlpSizes = MlpSizes(hidden=(256, 256, 256), activation="relu")
+    """Layers of a critic."""
+    edit: MlpSizes = MlpSizes(hidden=(256, 256), activation="relu")
+    """Layers of the edit policy."""
+    edit_learning_rate: Annotated[float, Field(gt=0)] = 3e-4
+    """Learning rate of the edit policy."""
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Initial weight of the entropy of an edit, which then adapts to `target_entropy` [P]."""
+    temperature_learning_rate: Annotated[float, Field(gt=0)] = 3e-4
+    """Learning rate of that weight."""
+    target_entropy: float | None = None
+    """Target entropy of an edit [nat]; None takes half a nat per entry below that of the uniform
+    distribution over edits."""
+    updates: Annotated[int, Field(ge=0)] = 200
+    """Updates after every rollout from the second on."""
+    minibatches: Annotated[int, Field(ge=1)] = 2
+    """Critic steps per update, each on a minibatch of its own, before one step of the edit policy;
+    20 in the paper, with one environment step per update [P]."""
+    demo_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Share of the transitions of an update that are demonstrations (RLPD) [P]."""
+
+    def learner(self, limit: float) -> ExpoConfig:
+        """Options of the learner, for chunk entries in [-`limit`, `limit`]."""
+        sac = SacConfig(
+            critic=self.critic,
+            actor=self.edit,
+            critics=self.critics,
+            subset=self.subset,
+            learning_rate=self.learning_rate,
+            actor_learning_rate=self.edit_learning_rate,
+            temperature_learning_rate=self.temperature_learning_rate,
+            tau=self.tau,
+            init_temperature=self.temperature,
+            target_entropy=self.target_entropy,
+        )
+        return ExpoConfig(
+            sac=sac,
+            base=None,
+            beta=self.beta,
+            limit=limit,
+            samples=self.samples,
+            backup=self.backup,
+        )
+
+
+@config
+class QChunkingFinetuneConfig(ChunkSelectionConfig):
+    """Options of Q-chunking (arXiv 2507.07969): the policy imitates all recorded chunks, and
+    critics of whole chunks choose among its samples; see `policies.rl.finetuning.q_chunking`."""
+
+    learns_from_demos: ClassVar[bool] = True
+    """Always True: demonstrations are part of the data."""
+
+    kind: Literal["q_chunking"] = "q_chunking"
+    critics: Annotated[int, Field(ge=1)] = 2
+    """Members of the ensemble of critics [C]."""
+    critic: MlpSizes = MlpSizes(hidden=(256, 256, 256), activation="relu")
+    """Layers of a critic; four of 512 units in the released code [C]."""
+    value: Literal["mean", "min"] = "mean"
+    """Aggregation over the critics, in the target and in the choice [C]."""
+    demo_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.25
+    """Share of the transitions of an update that are demonstrations; the released code samples from
+    all data alike [C]."""
+
+    def learner(self) -> QChunkingConfig:
+        """Options of the learner, to which a chunk is one action of as many entries."""
+        return QChunkingConfig(
+            horizon=1,
+            samples=self.samples,
+            behaviour=None,
+            critics=self.critics,
+            critic=self.critic,
+            value=self.value,
+            learning_rate=self.learning_rate,
+            tau=self.tau,
+        )
 
 
 RL100_LAYERS = MlpSizes(hidden=(256, 256), activation="relu", layer_norm=True)
 
 
 @config
-class RL100FinetuneConfig:
+class RL100FinetuneConfig(FinetuneAlgorithm):
     """Options of RL-100 (arXiv 2510.14830): offline iterations on demonstrations and rollouts, then
     online PPO."""
+
+    learns_from_demos: ClassVar[bool] = True
+    """Always True: demonstrations are part of the data."""
 
     kind: Literal["rl100"] = "rl100"
     iterations: int = 2
@@ -92,8 +268,8 @@ class RL100FinetuneConfig:
     """Rollouts per iteration; the rollouts after all iterations train online."""
     discount: float = 0.99
     """Discount per action, not per chunk."""
-    critics: IqlConfig = field(
-        default_factory=lambda: IqlConfig(
+    critics: ExpectileCriticsConfig = field(
+        default_factory=lambda: ExpectileCriticsConfig(
             expectile=0.7,
             critics=4,
             critic=RL100_LAYERS,
@@ -153,11 +329,18 @@ class RL100FinetuneConfig:
                 f"rl100: iterations is {self.iterations}, offline_every {self.offline_every}; expected 1 or more each."
             )
 
+    def reward_discount(self) -> float:
+        """See `FinetuneAlgorithm.reward_discount`."""
+        return self.discount
+
 
 @config
-class VlaFinetuneConfig:
+class VlaFinetuneConfig(FinetuneAlgorithm):
     """Options of PPO or GRPO of a language-conditioned policy with action tokens (RLinf-VLA, arXiv
     2510.06710) or a flow (pi_RL)."""
+
+    trains_frozen_parts: ClassVar[bool] = True
+    """Always True: adapters of a frozen backbone are trained further."""
 
     kind: Literal["vla"] = "vla"
     group: GroupConfig | None = None
@@ -207,15 +390,49 @@ class VlaFinetuneConfig:
                 "learning.decoupled: true, because stale rollouts need importance weights."
             )
 
+    @property
+    def runs_on_device(self) -> bool:
+        """See `FinetuneAlgorithm.runs_on_device`; a stale actor has a copy of the policy."""
+        return self.staleness == 0
+
+    def reward_discount(self) -> float:
+        """See `FinetuneAlgorithm.reward_discount`."""
+        return self.learning.discount
+
+
+def _outside_algorithm(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    """Validates options whose `kind` is the import path of their class; others go to `handler`."""
+    if isinstance(value, FinetuneAlgorithm):
+        return value
+    kind = value.get("kind", "") if isinstance(value, dict) else ""
+    if "." not in kind:
+        return handler(value)
+    module, _, name = kind.rpartition(".")
+    cls = getattr(import_outside(module, f"finetune: algorithm '{kind}'"), name, None)
+    if not (isinstance(cls, type) and issubclass(cls, FinetuneAlgorithm)):
+        raise HandoffError(_not_an_algorithm(kind))
+    return validate(cls, dict(value), "algorithm")
+
+
+def _not_an_algorithm(given: Any) -> str:
+    return f"finetune: the algorithm {given!r} is no FinetuneAlgorithm, from which its options must derive."
+
 
 FinetuneMethodConfig = Annotated[
-    DppoFinetuneConfig | BestOfNFinetuneConfig | RL100FinetuneConfig | VlaFinetuneConfig,
+    DppoFinetuneConfig
+    | BestOfNFinetuneConfig
+    | ExpoFinetuneConfig
+    | QChunkingFinetuneConfig
+    | RL100FinetuneConfig
+    | VlaFinetuneConfig,
     Discriminator("kind"),
+    WrapValidator(_outside_algorithm),
+    PlainSerializer(to_plain),
 ]
 
 
 @config
-class FinetuneConfig:
+class FinetuneConfig(LoggingConfig):
     """Options of a fine-tuning run."""
 
     algorithm: FinetuneMethodConfig = field(default_factory=DppoFinetuneConfig)
@@ -234,3 +451,7 @@ class FinetuneConfig:
     """Rollouts between two saved states."""
     threads: int = 1
     """CPU threads of torch."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.algorithm, FinetuneAlgorithm):
+            raise HandoffError(_not_an_algorithm(self.algorithm))

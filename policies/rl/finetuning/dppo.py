@@ -23,7 +23,7 @@ from robots.interfaces import Progress
 
 
 class DppoFinetuning(OnlineFinetuning):
-    """Implements `policies.rl.finetuning.finetune.FinetuneMethod`.
+    """Implements `policies.rl.finetuning.method.FinetuneMethod`.
 
     Args:
         config: options of the method.

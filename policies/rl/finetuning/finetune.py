@@ -1,10 +1,9 @@
 """Fine-tunes a saved policy in simulated environments and saves the result.
 
-The method is a `FinetuneMethod`: `policies.rl.finetuning.dppo`, `policies.rl.finetuning.best_of_n`,
-`policies.rl.finetuning.rl100` with demonstrations, or `policies.rl.finetuning.vla` for
-language-conditioned policies. The complete state is saved every few rollouts: weights, optimisers,
-random generators, reward scales and the number of used seeds. A killed run resumes from it with new
-episodes.
+The method is a `policies.rl.finetuning.method.FinetuneMethod`: one of this package, or that of an
+algorithm outside the repository. The complete state is saved every few rollouts: weights,
+optimisers, random generators, reward scales and the number of used seeds. A killed run resumes from
+it with new episodes.
 """
 
 from __future__ import annotations
@@ -13,16 +12,19 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from policies.rl.collection.seeds import CountedSeeds
 from policies.rl.finetuning.config import (
     BestOfNFinetuneConfig,
     DppoFinetuneConfig,
+    ExpoFinetuneConfig,
     FinetuneConfig,
+    QChunkingFinetuneConfig,
     RL100FinetuneConfig,
     VlaFinetuneConfig,
 )
+from policies.rl.finetuning.method import FinetuneMethod, FinetuneSetup
 from robots.config import to_plain
 from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv
@@ -31,16 +33,15 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from policies.families.diffusion import DiffusionPolicy
     from policies.policy import ChunkPolicy
     from policies.policy_config import PolicyConfig
     from policies.rl.collection.device_chunk_env import DeviceEnv
-    from policies.rl.collection.episode_statistics import EpisodeStatistics
-    from policies.rl.collection.interfaces import DecisionEnv
 
 STATE = "finetune.pt"
 CURVE = "finetune.jsonl"
 PICTURE = "finetune.png"
+LOGS = "finetune"
+"""Folder of the loggers' files."""
 DRAWN = (
     ("steps", "fine-tuning steps"),
     {
@@ -50,63 +51,6 @@ DRAWN = (
     },
 )
 """Axes of the learning curve: entry and label of the horizontal axis, and of each vertical one."""
-
-
-class FinetuneMethod(Protocol):
-    """A fine-tuning method, which trains its policy in place."""
-
-    @property
-    def statistics(self) -> EpisodeStatistics:
-        """Statistics of the ended episodes; call `flush` before reading them."""
-        ...
-
-    def rollout(self, decisions: int) -> dict[str, float]:
-        """Collects `decisions` decisions per environment and learns from them; returns metrics of
-        the update.
-
-        Raises:
-            HandoffError: the run has collapsed or diverged.
-        """
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """State that the next rollout depends on, without the environments and the files of
-        `save_rollouts`."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores `state_dict` and begins new episodes."""
-        ...
-
-    def save_rollouts(self, out: Path) -> None:
-        """Writes the rollouts since the last call, if the method keeps them."""
-        ...
-
-    def load_rollouts(self, out: Path) -> None:
-        """Reads the files of `save_rollouts`; called after `load_state_dict`."""
-        ...
-
-    @property
-    def phase_due(self) -> bool:
-        """Whether a longer training phase is due before the next rollout."""
-        ...
-
-    def run_phase(self, identity: str, out: Path, progress: Progress) -> None:
-        """Runs the training phase that is due.
-
-        Args:
-            identity: identity of the fine-tuning run, to resume a killed phase.
-            out: output folder.
-            progress: receives the progress of the phase.
-        """
-        ...
-
-    def finish(self, identity: str, out: Path, progress: Progress) -> PolicyConfig:
-        """Finalises the policy after the last rollout; returns the configuration for its card.
-
-        Args: see `run_phase`.
-        """
-        ...
 
 
 def finetune(
@@ -145,9 +89,7 @@ def finetune(
     from policies.training.plots import draw_entries
 
     with torch_threads(config.threads):
-        module, card = load_module(
-            policy, trainable=isinstance(config.algorithm, VlaFinetuneConfig)
-        )
+        module, card = load_module(policy, trainable=config.algorithm.trains_frozen_parts)
         env = make_env()
         run = _Finetuning(config, module, card.model, env, out, demos)
         try:
@@ -157,9 +99,12 @@ def finetune(
                 run.rollout(progress)
         finally:
             env.close()
+            run.resumable.close()
         resumable = run.resumable
         resumable.write_curve()
         draw_entries(resumable.entries, out / PICTURE, *DRAWN)
+        resumable.log_image("curve", out / PICTURE)
+        resumable.close()
         with resumable.timed():
             model = run.method.finish(resumable.identity, out, progress)
         module.cpu()
@@ -192,22 +137,25 @@ class _Finetuning:
         from policies.rl.collection.split_chunk_env import make_chunk_env
         from policies.training.resumable_run import ResumableRun
 
-        _check_policy(config, module)
         self.config = config
         self.out = out
         identity_of = {"config": to_plain(config), "policy": _digest(module)}
-        if demos is not None and isinstance(config.algorithm, RL100FinetuneConfig):
+        if demos is not None and config.algorithm.learns_from_demos:
             # A store only grows, and its index lists every segment with its size.
             identity_of["demos"] = digest_file(demos / "store.zarr" / "index.json")
         identity = json.dumps(identity_of, sort_keys=True)
-        self.resumable = ResumableRun(out, identity, state=STATE, curve=CURVE)
+        # Imitation phases log in `out`.
+        self.resumable = ResumableRun(
+            out, identity, state=STATE, curve=CURVE, logging=config, logs=out / LOGS, step="rollout"
+        )
         module.to(_device(config, env))
         self._seeds = CountedSeeds(config.first_seed)
-        discount = _discount(config)
+        discount = config.algorithm.reward_discount()
         self.env = make_chunk_env(
             env, module, model.n_action_steps, self._seeds, discount, config.reward
         )
-        self.method = _make_method(config, module, model, self.env, demos)
+        setup = FinetuneSetup(module, model, self.env, config.seed, config.reward, demos)
+        self.method = _make_method(config, setup)
         self.done = 0
         self.steps = 0
         self._previous_episodes = 0
@@ -238,6 +186,8 @@ class _Finetuning:
         if not self.method.phase_due:
             return
         self._save()
+        # A phase is a training with loggers of its own.
+        self.resumable.close()
         with self.resumable.timed():
             self.method.run_phase(self.resumable.identity, self.out, progress)
         self._save()
@@ -292,87 +242,46 @@ def _device(config: FinetuneConfig, env: VecEnv | DeviceEnv) -> torch.device:
 
     if not isinstance(env, DeviceEnv):
         return torch.device("cpu")
-    if not isinstance(config.algorithm, VlaFinetuneConfig) or config.algorithm.staleness:
+    if not config.algorithm.runs_on_device:
         raise HandoffError(
-            f"finetune: the environments stay on a device, but the algorithm is '{config.algorithm.kind}' "
-            f"with staleness {getattr(config.algorithm, 'staleness', 0)}; expected 'vla' with staleness 0. "
-            "Set resident: false."
+            f"finetune: the environments stay on a device, but the algorithm '{config.algorithm.kind}' runs on the "
+            "host with these options; expected 'vla' with staleness 0. Set resident: false."
         )
     return env.device
 
 
-def _discount(config: FinetuneConfig) -> float:
-    method = config.algorithm
-    if isinstance(method, DppoFinetuneConfig | VlaFinetuneConfig):
-        return method.learning.discount
-    return method.discount
-
-
-def _check_policy(config: FinetuneConfig, module: ChunkPolicy) -> None:
-    if isinstance(config.algorithm, VlaFinetuneConfig):
-        from policies.rl.finetuning.vla import check_language_conditioned
-
-        check_language_conditioned(module)
-    else:
-        _check_diffusion(module)
-
-
-def _check_diffusion(module: ChunkPolicy) -> DiffusionPolicy:
-    """Returns the policy if DPPO, best-of-N and RL-100 can fine-tune it.
-
-    Raises:
-        HandoffError: a policy of another family, or one with images or point clouds.
-    """
-    from policies.families.diffusion import DiffusionPolicy
-
-    if not isinstance(module, DiffusionPolicy):
-        raise HandoffError(
-            f"finetune: the policy is a {type(module).__name__}, expected a diffusion or flow policy of vectors alone."
-        )
-    if module.shapes.sensors:
-        raise HandoffError(
-            "finetune: the policy reads images or point clouds, expected a diffusion or flow policy of vectors alone."
-        )
-    return module
-
-
-def _make_method(
-    config: FinetuneConfig,
-    policy: ChunkPolicy,
-    model: PolicyConfig,
-    env: DecisionEnv,
-    demos: Path | None,
-) -> FinetuneMethod:
+def _make_method(config: FinetuneConfig, setup: FinetuneSetup) -> FinetuneMethod:
     match config.algorithm:
-        case DppoFinetuneConfig() as method_config:
+        case DppoFinetuneConfig() as options:
             from policies.rl.finetuning.dppo import DppoFinetuning
 
-            return DppoFinetuning(method_config, _check_diffusion(policy), env, config.seed)
-        case BestOfNFinetuneConfig() as method_config:
+            return DppoFinetuning(options, setup.diffusion_policy(), setup.env, setup.seed)
+        case BestOfNFinetuneConfig() as options:
             from policies.rl.finetuning.best_of_n import BestOfNFinetuning
 
-            return BestOfNFinetuning(method_config, _check_diffusion(policy), env, config.seed)
-        case VlaFinetuneConfig() as method_config:
+            return BestOfNFinetuning(options, setup.diffusion_policy(), setup.env, setup.seed)
+        case ExpoFinetuneConfig() as options:
+            from policies.rl.finetuning.expo import ExpoFinetuning
+
+            return ExpoFinetuning(options, setup)
+        case QChunkingFinetuneConfig() as options:
+            from policies.rl.finetuning.q_chunking import QChunkingFinetuning
+
+            return QChunkingFinetuning(options, setup)
+        case VlaFinetuneConfig() as options:
             from policies.rl.finetuning.vla import VlaFinetuning, check_language_conditioned
 
-            return VlaFinetuning(
-                method_config, check_language_conditioned(policy), env, config.seed
-            )
-        case RL100FinetuneConfig() as method_config:
-            from policies.rl.finetuning.offline_dataset import demonstration_dataset
+            policy = check_language_conditioned(setup.policy)
+            return VlaFinetuning(options, policy, setup.env, setup.seed)
+        case RL100FinetuneConfig() as options:
             from policies.rl.finetuning.rl100 import RL100Finetuning
 
-            if demos is None:
-                raise HandoffError(
-                    "finetune: rl100 needs demonstrations, but demos is None. Does the stage list them among its "
-                    "inputs?"
-                )
-            demonstrations = demonstration_dataset(
-                demos, policy, model, config.reward, method_config.discount
-            )
-            return RL100Finetuning(
-                method_config, _check_diffusion(policy), env, config.seed, demonstrations
-            )
+            policy = setup.diffusion_policy()
+            demonstrations = setup.demonstrations(options.discount)
+            return RL100Finetuning(options, policy, setup.env, setup.seed, demonstrations)
+        case outside:
+            # An algorithm outside the repository makes its own method.
+            return outside.method(setup)
 
 
 def _digest(module: nn.Module) -> str:

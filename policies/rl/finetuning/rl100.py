@@ -4,8 +4,7 @@ Lei et al., arXiv 2510.14830. An iteration learns critics and dynamics from all 
 improves the policy by gated offline PPO (`policies.rl.offline.offline_ppo`), collects rollouts, and
 retrains the policy from scratch on the demonstrations and all successful rollouts. The remaining
 rollouts train by PPO over the same denoising steps (`policies.rl.finetuning.dppo`). The stage
-`distill` makes the one-step student that RL-100 deploys;
-`policies.distillation.online_student` trains a student alongside instead.
+`distill` makes the one-step student that RL-100 deploys.
 
 Where the paper is silent: only solved episodes are imitated; the critics learn from all episodes.
 
@@ -31,8 +30,8 @@ from policies.rl.collection.episode_statistics import EpisodeStatistics
 from policies.rl.collection.interfaces import DecisionEnv, StepResult
 from policies.rl.finetuning.config import DppoFinetuneConfig, RL100FinetuneConfig
 from policies.rl.finetuning.dppo import DppoFinetuning
-from policies.rl.finetuning.offline_dataset import OfflineDataset, concatenate
 from policies.rl.offline.dynamics_ensemble import ChunkTransitions, DynamicsEnsemble
+from policies.rl.offline.offline_dataset import OfflineDataset, concatenate
 from policies.rl.offline.offline_ppo import GateResult, OfflinePpo, fit_critics
 from robots.errors import HandoffError
 from robots.interfaces import Progress
@@ -42,7 +41,7 @@ ROLLOUTS = "recorded"
 
 
 class RL100Finetuning:
-    """Implements `policies.rl.finetuning.finetune.FinetuneMethod`.
+    """Implements `policies.rl.finetuning.method.FinetuneMethod`.
 
     Args:
         config: options of the method.

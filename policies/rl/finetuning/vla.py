@@ -33,7 +33,7 @@ MIN_KEPT = 0.02
 
 
 class VlaFinetuning(OnlineFinetuning):
-    """Implements `policies.rl.finetuning.finetune.FinetuneMethod`.
+    """Implements `policies.rl.finetuning.method.FinetuneMethod`.
 
     Args:
         config: options of the method.

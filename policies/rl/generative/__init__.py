@@ -2,7 +2,6 @@
 
 - `config`: options; imports no torch.
 - `behaviour_model`: a generative model of the action chunks in the data.
-- `edp`: efficient diffusion policies (EDP).
 - `expo`: EXPO, learned edits of a base policy's actions.
 - `q_chunking`: Q-chunking, Q-functions over action chunks.
 - `open_loop`: open-loop execution of chunks.

@@ -27,6 +27,9 @@ from policies.samplers.ddim import DiffusionGrid, NoiseSchedule
 from policies.samplers.flow_matching import flow_example, ode_grid
 from robots.errors import HandoffError
 
+BASE, NEXT_BASE = "base_BND", "next_base_BND"
+"""Entries of `Transitions.extra` with N samples of a behaviour model that is trained elsewhere, for
+the observation and for the next one."""
 NUM_FREQUENCIES = 4
 """Frequencies of the sines and cosines of the time, each twice the previous one."""
 
@@ -169,10 +172,22 @@ def executed_mask(batch: Transitions, horizon: int) -> Tensor:
     )
 
 
-def best_of(value_BN: Tensor, chunk_BND: Tensor) -> Tensor:
-    """(B, D) chunk with the greatest value among the N chunks of each row; ties go to the first."""
-    best_B = value_BN.argmax(dim=1)
-    return chunk_BND[torch.arange(len(chunk_BND)), best_B]
+def given_samples(batch: Transitions, entry: str) -> Tensor:
+    """(B, N, D) samples of a behaviour model that is trained elsewhere.
+
+    Args:
+        batch: minibatch.
+        entry: `BASE` or `NEXT_BASE`.
+
+    Raises:
+        HandoffError: the minibatch has no samples.
+    """
+    if entry not in batch.extra:
+        raise HandoffError(
+            f"behaviour: the minibatch has no extra['{entry}'], which a learner without a behaviour model of its own "
+            "needs."
+        )
+    return batch.extra[entry]
 
 
 def repeated_noise(

@@ -1,4 +1,4 @@
-"""Options of EDP, EXPO, Q-chunking and their behaviour models. Imports no torch.
+"""Options of EXPO, Q-chunking and their behaviour models. Imports no torch.
 
 Every default names its source: [C] is the released code of the method, [P] its paper.
 """
@@ -10,60 +10,6 @@ from typing import Literal
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import SacConfig
 from robots.config import config
-
-
-@config
-class EdpConfig:
-    """Diffusion policy that maximises Q through a one-step prediction of the clean action (EDP,
-    arXiv 2305.20081)."""
-
-    kind: Literal["edp"] = "edp"
-    objective: Literal["td3", "crr", "iql"] = "td3"
-    """Policy objective: the gradient of Q (td3), or Q as a weight on the actions in the data (crr,
-    iql) [P]."""
-    q_weight: float = 2.0
-    """Weight lambda of the Q term of td3, which is divided by the mean of |Q|; 0 is behaviour
-    cloning [C]."""
-    expectile: float = 0.7
-    """Expectile of V (iql) [C]."""
-    inverse_temperature: float = 3.0
-    """Inverse temperature b of the weight exp(b (Q - V)) (crr, iql) [C]."""
-    weight_clip: float = 100.0
-    """Upper bound of the advantage weight."""
-    crr_samples: int = 4
-    """Policy samples whose mean Q estimates V (crr); our choice."""
-    schedule: Literal["vp", "linear", "cosine"] = "vp"
-    """Noise schedule: `vp` is that of Diffusion-QL and EDP [C], `linear` DDPM's betas, `cosine`
-    that of `policies.samplers.ddim`."""
-    levels: int = 100
-    """Noise levels K [C]; the paper also uses 1000 with few sampler `steps`."""
-    steps: int | None = None
-    """Sampler steps. None runs DDPM over all K levels [C]; a number runs DDIM, the first-order
-    DPM-solver, with that many steps."""
-    candidates: int = 50
-    """Actions sampled per observation when acting, one of which is selected by Q [C]; 1 disables
-    the selection."""
-    choose: Literal["softmax", "argmax"] = "softmax"
-    """Selection among the sampled actions: with probabilities proportional to exp(Q), or the
-    greatest Q [C]."""
-    hidden: tuple[int, ...] = (256, 256, 256)
-    """Hidden layer sizes of the actor, which uses Mish [C]."""
-    embedding: int = 16
-    """Size of the embedding of the noise level [C]."""
-    critics: int = 2
-    """Critics in the ensemble."""
-    critic: MlpSizes = MlpSizes(hidden=(256, 256, 256), activation="relu", layer_norm=False)
-    """Layers of a critic."""
-    value_network: MlpSizes = MlpSizes(hidden=(256, 256, 256), activation="relu", layer_norm=False)
-    """Layers of V (iql)."""
-    learning_rate: float = 3e-4
-    """Learning rate of all networks (Adam) [C]."""
-    tau: float = 0.005
-    """Polyak step size of the target networks per update."""
-    target_policy_every: int = 5
-    """Updates between two Polyak steps of the target policy [C]."""
-    target_policy_after: int = 1000
-    """Updates during which the target policy is a copy of the policy [C]."""
 
 
 @config
@@ -105,13 +51,16 @@ class ExpoConfig:
     """Options of critics, edit policy (its `actor`) and temperature: those of RLPD [C], with ten
     critics and the minimum over two [P]. `target_entropy` applies to the edit in action units; None
     takes A (log(2 beta) - 1/2)."""
-    base: BehaviourConfig = BehaviourConfig(
+    base: BehaviourConfig | None = BehaviourConfig(
         kind="diffusion",
         network=MlpSizes(hidden=(256, 256, 256), activation="relu", layer_norm=False),
     )
-    """Base policy whose actions are edited."""
+    """Base policy whose actions are edited. None has none of its own: its samples are given with
+    every minibatch, and it is trained elsewhere."""
     beta: float = 0.3
     """Bound on every entry of an edit [action units]; .05 to .7 depending on the task [P]."""
+    limit: float = 1.0
+    """Bound on every entry of an edited action [action units]."""
     samples: int = 8
     """Base samples per observation, each also edited, among which the best is selected [P]."""
     edits: bool = True
@@ -140,8 +89,9 @@ class QChunkingConfig:
     task]."""
     critic: MlpSizes = MlpSizes(hidden=(512, 512, 512, 512), activation="relu")
     """Layers of a critic; sizes of the released code [C], which uses GELU."""
-    behaviour: BehaviourConfig = BehaviourConfig()
-    """Behaviour model from which chunks are sampled."""
+    behaviour: BehaviourConfig | None = BehaviourConfig()
+    """Behaviour model from which chunks are sampled. None has none of its own: its samples are
+    given with every minibatch, and it is trained elsewhere; `best_of` only."""
     critics: int = 2
     """Critics in the ensemble."""
     value: Literal["mean", "min"] = "mean"

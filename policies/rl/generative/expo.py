@@ -7,8 +7,9 @@ Source: Dong et al., "EXPO: Stable Reinforcement Learning with Expressive Polici
 and gets no gradient from values. The edit, beta times a tanh-Gaussian given state and base action,
 is trained like SAC's actor. Acting selects the best of N base samples and their N edited ones by
 the mean of all critics; the Bellman target selects the best of as many by the minimum of two target
-critics and uses that minimum as value. Actions are clipped to [-1, 1] after the edit. The base
-policy takes one step per update, on the last minibatch.
+critics and uses that minimum as value. Actions are clipped after the edit. The base policy takes
+one step per update, on the last minibatch; with `base: null` it is trained elsewhere, and its
+samples come with the minibatches.
 
 The log-density of an edit is that of the tanh-Gaussian minus A log(beta), and the target entropy is
 shifted accordingly: a small beta could not reach SAC's target entropy, and the temperature would
@@ -29,9 +30,11 @@ from torch import Tensor
 
 from policies.random_streams import sequence_seed
 from policies.rl.generative.behaviour_model import (
+    BASE,
+    NEXT_BASE,
     GenerativeActor,
-    best_of,
     executed_mask,
+    given_samples,
     repeated_noise,
 )
 from policies.rl.generative.config import ExpoConfig
@@ -50,9 +53,9 @@ def scaled_edit(sample: ActionSample, beta: float) -> ActionSample:
     )
 
 
-def apply_edit(base_BA: Tensor, edit_BA: Tensor) -> Tensor:
-    """(B, A) base actions plus edits, clipped to [-1, 1]."""
-    return (base_BA + edit_BA).clamp(-1.0, 1.0)
+def apply_edit(base_BA: Tensor, edit_BA: Tensor, limit: float = 1.0) -> Tensor:
+    """(B, A) base actions plus edits, clipped to [-limit, limit]."""
+    return (base_BA + edit_BA).clamp(-limit, limit)
 
 
 def edit_target_entropy(entries: int, beta: float) -> float:
@@ -82,18 +85,34 @@ class Expo(Sac):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed + 1)
             edit = TanhGaussian(features + sizes.action, sizes.action, config.sac)
-            base = GenerativeActor(features, 1, sizes.action, config.base)
+            base = (
+                None
+                if config.base is None
+                else GenerativeActor(features, 1, sizes.action, config.base)
+            )
         net.actor = edit
-        net.add_module("base", base)
-        self.base = base
+        self._base = base
         self.optimizers["actor"] = torch.optim.Adam(
             edit.parameters(), config.sac.actor_learning_rate, fused=True
         )
-        self.optimizers["base"] = torch.optim.Adam(
-            base.parameters(), config.base.learning_rate, fused=True
-        )
+        if base is not None and config.base is not None:
+            net.add_module("base", base)
+            self.optimizers["base"] = torch.optim.Adam(
+                base.parameters(), config.base.learning_rate, fused=True
+            )
         if config.sac.target_entropy is None:
             self.target_entropy = edit_target_entropy(sizes.action, config.beta)
+
+    @property
+    def base(self) -> GenerativeActor:
+        """The base policy.
+
+        Raises:
+            HandoffError: it is trained elsewhere.
+        """
+        if self._base is None:
+            raise HandoffError("expo: the learner has no base policy, its samples must be given.")
+        return self._base
 
     def update(self, minibatches: Sequence[Transitions]) -> Metrics:
         """One critic step per minibatch, then one step of edit, temperature and base policy on the
@@ -106,18 +125,16 @@ class Expo(Sac):
         samples = self.expo.samples if self.expo.backup == "max" else 1
         with torch.no_grad():
             next_BF = torch.cat([self.features(batch.next_obs) for batch in minibatches])
-            candidate_BNA = self.candidates(next_BF, samples, self._generator)
+            base_BNA = self._base_samples(minibatches, NEXT_BASE, next_BF, samples)
+            candidate_BNA = self.with_edits(next_BF, base_BNA, self._generator)
         rows = [batch.rows for batch in minibatches]
         metrics: Metrics = {}
         for batch, batch_next_BF, batch_candidate_BNA in zip(
             minibatches, next_BF.split(rows), candidate_BNA.split(rows), strict=True
         ):
             metrics = self._critic_step(batch, batch_next_BF, batch_candidate_BNA)
-        return {
-            **metrics,
-            **self._update_actor(minibatches[-1]),
-            **self._update_base(minibatches[-1]),
-        }
+        metrics = {**metrics, **self._update_actor(minibatches[-1])}
+        return metrics if self._base is None else metrics | self._update_base(minibatches[-1])
 
     def imitate(self, batch: Transitions) -> Metrics:
         """One imitation step of the base policy only; counts as an update."""
@@ -137,9 +154,13 @@ class Expo(Sac):
         if rng is not None:
             generator = torch.Generator().manual_seed(int(rng.integers(2**63 - 1)))
         candidate_BNA = self.candidates(features, self.expo.samples, generator)
-        return best_of(
-            self._values(features, candidate_BNA, None, use_target=False), candidate_BNA
-        ).numpy()
+        best_B = self.best_index(features, candidate_BNA)
+        return candidate_BNA[torch.arange(len(features)), best_B].numpy()
+
+    @torch.no_grad()
+    def best_index(self, features_BF: Tensor, candidate_BNA: Tensor) -> Tensor:
+        """(B,) index of the candidate with the greatest mean value of all critics."""
+        return self._values(features_BF, candidate_BNA, None, use_target=False).argmax(dim=1)
 
     @torch.no_grad()
     def candidates(
@@ -147,13 +168,24 @@ class Expo(Sac):
     ) -> Tensor:
         """(B, N, A) base samples or, with edits, (B, 2 N, A) base samples followed by their
         edits."""
-        rows = len(features_BF)
-        repeated_BF = features_BF.repeat_interleave(samples, dim=0)
-        base_BA = self.base.sample(repeated_BF, repeated_noise(self.base, rows, samples, generator))
-        base_BNA = base_BA.view(rows, samples, -1)
+        return self.with_edits(
+            features_BF, self._sample_base(features_BF, samples, generator), generator
+        )
+
+    @torch.no_grad()
+    def with_edits(
+        self, features_BF: Tensor, base_BNA: Tensor, generator: torch.Generator | None
+    ) -> Tensor:
+        """(B, 2 N, A) base samples followed by their edits; without edits the base samples."""
         if not self.expo.edits:
             return base_BNA
-        edited_BA = apply_edit(base_BA, self.edit(repeated_BF, base_BA, generator).action_BA)
+        rows, samples, _ = base_BNA.shape
+        repeated_BF, base_BA = (
+            features_BF.repeat_interleave(samples, dim=0),
+            base_BNA.flatten(0, 1),
+        )
+        edit_BA = self.edit(repeated_BF, base_BA, generator).action_BA
+        edited_BA = apply_edit(base_BA, edit_BA, self.expo.limit)
         return torch.cat([base_BNA, edited_BA.view(rows, samples, -1)], dim=1)
 
     def edit(
@@ -201,11 +233,10 @@ class Expo(Sac):
         """Actor loss of SAC for the edit of one base sample per row, and metrics."""
         net = self.networks
         features_BF = self.features(batch.obs)
-        base_BA = self.base.sample(features_BF, self.base.noise(batch.rows, self._generator))
+        base_BA = self._base_samples([batch], BASE, features_BF, 1)[:, 0]
         sample = self.edit(features_BF, base_BA, self._generator)
-        value_EB = net.critic(
-            torch.cat([features_BF, apply_edit(base_BA, sample.action_BA)], dim=1)
-        )[..., 0]
+        action_BA = apply_edit(base_BA, sample.action_BA, self.expo.limit)
+        value_EB = net.critic(torch.cat([features_BF, action_BA], dim=1))[..., 0]
         value_B = (
             value_EB.mean(dim=0) if self.config.actor_value == "mean" else value_EB.amin(dim=0)
         )
@@ -228,6 +259,27 @@ class Expo(Sac):
             "target": target_B.mean(),
             "edited": edited_share,
         }
+
+    def _base_samples(
+        self, parts: Sequence[Transitions], entry: str, features_BF: Tensor, samples: int
+    ) -> Tensor:
+        """(B, N, A) base samples for minibatches with these features: sampled, or random ones of
+        those that are given."""
+        if self._base is not None:
+            return self._sample_base(features_BF, samples, self._generator)
+        given_BNA = torch.cat([given_samples(part, entry) for part in parts])
+        if given_BNA.shape[1] == samples:
+            return given_BNA
+        return given_BNA[:, random_subset(given_BNA.shape[1], samples, self._generator)]
+
+    def _sample_base(
+        self, features_BF: Tensor, samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        """(B, N, A) samples of the own base policy."""
+        rows, base = len(features_BF), self.base
+        repeated_BF = features_BF.repeat_interleave(samples, dim=0)
+        base_BA = base.sample(repeated_BF, repeated_noise(base, rows, samples, generator))
+        return base_BA.view(rows, samples, -1)
 
     def _reseed(self) -> None:
         """Seeds the random numbers of an update by its number, and counts the update."""
@@ -277,9 +329,8 @@ def _check(config: ExpoConfig) -> None:
                 f"an action, edits are sampled at every step with the current weights, and the target has no entropy. "
                 f"Leave it at its default."
             )
-    if config.samples < 1 or not 0.0 < config.beta <= 2.0:
+    if config.samples < 1 or not 0.0 < config.beta <= 2.0 * config.limit:
         raise HandoffError(
-            f"expo: {config.samples} samples and beta {config.beta}, expected at least 1 sample and 0 < "
-            "beta <= 2, which "
-            f"spans all actions. Is beta in action units?"
+            f"expo: {config.samples} samples and beta {config.beta}, expected at least 1 sample and 0 < beta <= "
+            f"{2.0 * config.limit:g}, which spans all actions. Is beta in action units?"
         )

@@ -27,9 +27,10 @@ from torch import Tensor, nn
 
 from policies.random_streams import sequence_seed
 from policies.rl.generative.behaviour_model import (
+    NEXT_BASE,
     GenerativeActor,
-    best_of,
     executed_mask,
+    given_samples,
     repeated_noise,
 )
 from policies.rl.generative.config import QChunkingConfig
@@ -51,10 +52,13 @@ class QChunkingNetworks(nn.Module):
         self.critic = EnsembleMlp(config.critics, inputs, config.critic, 1)
         self.critic_target = deepcopy(self.critic).requires_grad_(False)
         entries = sizes.action // config.horizon
+        self.behaviour: GenerativeActor | None = None
+        self.one_step: EnsembleMlp | None = None
+        if config.behaviour is None:
+            return
         self.behaviour = GenerativeActor(
             self.features.size, config.horizon, entries, config.behaviour
         )
-        self.one_step: EnsembleMlp | None = None
         if config.actor == "one_step":
             self.one_step = EnsembleMlp(1, inputs, config.behaviour.network, sizes.action)
 
@@ -87,18 +91,14 @@ class QChunking:
             torch.manual_seed(seed)
             self.networks = QChunkingNetworks(config, sizes)
         net = self.networks
-        if config.actor == "one_step" and net.behaviour.stochastic:
-            raise HandoffError(
-                "q_chunking: a one-step actor needs a deterministic sampler, but the behaviour model is a "
-                "diffusion with "
-                f"eta {config.behaviour.eta}. Use a flow, or eta 0."
-            )
+        _check_one_step(config, net.behaviour)
         self.optimizers = {
-            "critic": torch.optim.Adam(net.critic.parameters(), config.learning_rate, fused=True),
-            "behaviour": torch.optim.Adam(
-                net.behaviour.parameters(), config.behaviour.learning_rate, fused=True
-            ),
+            "critic": torch.optim.Adam(net.critic.parameters(), config.learning_rate, fused=True)
         }
+        if net.behaviour is not None and config.behaviour is not None:
+            self.optimizers["behaviour"] = torch.optim.Adam(
+                net.behaviour.parameters(), config.behaviour.learning_rate, fused=True
+            )
         if net.one_step is not None:
             self.optimizers["one_step"] = torch.optim.Adam(
                 net.one_step.parameters(), config.learning_rate, fused=True
@@ -124,12 +124,26 @@ class QChunking:
     def imitate(self, batch: Transitions) -> Metrics:
         """One imitation step of the behaviour model only; counts as an update."""
         self._generator.manual_seed(sequence_seed(self.seed, self.updates))
-        loss = self._imitation(self.networks.features(batch.obs.vector_BO), batch)
+        features_BF = self.networks.features(batch.obs.vector_BO)
+        loss = self._imitation(self.behaviour, features_BF, batch)
         self.optimizers["behaviour"].zero_grad(set_to_none=True)
         loss.backward()
         self.optimizers["behaviour"].step()
         self.updates += 1
         return {"behaviour_loss": loss.detach()}
+
+    @property
+    def behaviour(self) -> GenerativeActor:
+        """The behaviour model.
+
+        Raises:
+            HandoffError: it is trained elsewhere.
+        """
+        if self.networks.behaviour is None:
+            raise HandoffError(
+                "q_chunking: the learner has no behaviour model, its samples must be given."
+            )
+        return self.networks.behaviour
 
     @torch.no_grad()
     def act(self, vector_NO: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
@@ -169,15 +183,22 @@ class QChunking:
                 zeros_BD if generator is None else torch.randn(zeros_BD.shape, generator=generator)
             )
             return net.one_step(torch.cat([features_BF, noise_BD], dim=1))[0].clamp(-1.0, 1.0)
-        samples = self.config.samples
+        samples, behaviour = self.config.samples, self.behaviour
         repeated_BF = features_BF.repeat_interleave(samples, dim=0)
-        chunk_BD = net.behaviour.sample(
-            repeated_BF, repeated_noise(net.behaviour, rows, samples, generator)
-        )
+        noise = repeated_noise(behaviour, rows, samples, generator)
+        chunk_BD = behaviour.sample(repeated_BF, noise)
+        chunk_BND = chunk_BD.view(rows, samples, -1)
+        return chunk_BND[torch.arange(rows), self.best_index(features_BF, chunk_BND)]
+
+    @torch.no_grad()
+    def best_index(self, features_BF: Tensor, chunk_BND: Tensor) -> Tensor:
+        """(B,) index of the chunk with the greatest value by the trained critics."""
+        rows, samples, _ = chunk_BND.shape
         if samples == 1:
-            return chunk_BD
-        value_B = self.value(net.critic, repeated_BF, chunk_BD)
-        return best_of(value_B.view(rows, samples), chunk_BD.view(rows, samples, -1))
+            return torch.zeros(rows, dtype=torch.int64)
+        repeated_BF = features_BF.repeat_interleave(samples, dim=0)
+        value_B = self.value(self.networks.critic, repeated_BF, chunk_BND.flatten(0, 1))
+        return value_B.view(rows, samples).argmax(dim=1)
 
     def losses(self, batch: Transitions) -> tuple[dict[str, Tensor], Metrics]:
         """One loss per optimiser, all at the current weights, and metrics.
@@ -194,16 +215,19 @@ class QChunking:
         features_BF = net.features(batch.obs.vector_BO)
         with torch.no_grad():
             next_BF = net.features(batch.next_obs.vector_BO)
-            next_value_B = self.value(
-                net.critic_target, next_BF, self.chunk(next_BF, self._generator)
-            )
+            if net.behaviour is None:
+                given_BND = given_samples(batch, NEXT_BASE)
+                best_B = self.best_index(next_BF, given_BND)
+                next_BD = given_BND[torch.arange(batch.rows), best_B]
+            else:
+                next_BD = self.chunk(next_BF, self._generator)
+            next_value_B = self.value(net.critic_target, next_BF, next_BD)
             target_B = bellman_target(batch.reward_B, batch.discount_B, next_value_B)
         value_CB = net.critic(torch.cat([features_BF, batch.action_BA], dim=1))[..., 0]
         complete_B = executed_mask(batch, self.config.horizon)[:, -1]
-        losses = {
-            "critic": squared_error(value_CB, target_B, complete_B),
-            "behaviour": self._imitation(features_BF, batch),
-        }
+        losses = {"critic": squared_error(value_CB, target_B, complete_B)}
+        if net.behaviour is not None:
+            losses["behaviour"] = self._imitation(net.behaviour, features_BF, batch)
         metrics = {"q": value_CB.detach().mean(), "target": target_B.mean()}
         if net.one_step is not None:
             losses["one_step"], distance = self._one_step_loss(net.one_step, features_BF)
@@ -213,20 +237,36 @@ class QChunking:
             **{f"{name}_loss": loss.detach() for name, loss in losses.items()},
         }
 
-    def _imitation(self, features_BF: Tensor, batch: Transitions) -> Tensor:
+    def _imitation(
+        self, behaviour: GenerativeActor, features_BF: Tensor, batch: Transitions
+    ) -> Tensor:
         valid_BH = executed_mask(batch, self.config.horizon)
-        return self.networks.behaviour.loss(features_BF, batch.action_BA, valid_BH, self._generator)
+        return behaviour.loss(features_BF, batch.action_BA, valid_BH, self._generator)
 
     def _one_step_loss(self, one_step: EnsembleMlp, features_BF: Tensor) -> tuple[Tensor, Tensor]:
         """Loss of the one-step actor: weighted distance to the chunk of the behaviour model for the
         same noise, minus the critics' value, without gradients of the critics; and that
         distance."""
-        net = self.networks
-        noise_LBHA = net.behaviour.noise(len(features_BF), self._generator)
-        target_BD = net.behaviour.sample(features_BF, noise_LBHA)
+        net, behaviour = self.networks, self.behaviour
+        noise_LBHA = behaviour.noise(len(features_BF), self._generator)
+        target_BD = behaviour.sample(features_BF, noise_LBHA)
         chunk_BD = one_step(torch.cat([features_BF, noise_LBHA[0].flatten(1)], dim=1))[0]
         distance = (chunk_BD - target_BD).square().mean()
         net.critic.requires_grad_(False)
         value_CB = net.critic(torch.cat([features_BF, chunk_BD.clamp(-1.0, 1.0)], dim=1))[..., 0]
         net.critic.requires_grad_(True)
         return self.config.distillation * distance - value_CB.mean(), distance.detach()
+
+
+def _check_one_step(config: QChunkingConfig, behaviour: GenerativeActor | None) -> None:
+    if config.actor != "one_step":
+        return
+    if behaviour is None:
+        raise HandoffError(
+            "q_chunking: a one-step actor needs a behaviour model of its own, but behaviour is None."
+        )
+    if behaviour.stochastic:
+        raise HandoffError(
+            "q_chunking: a one-step actor needs a deterministic sampler, but the behaviour model is a diffusion with "
+            f"eta {behaviour.config.eta}. Use a flow, or eta 0."
+        )

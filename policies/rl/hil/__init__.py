@@ -1,7 +1,8 @@
 """Trains policies online while a person corrects the robot.
 
 - `config`: options; imports no torch.
-- `make_learner`: builds the learner and its data from the options of a session.
+- `algorithms`: sets up the algorithm of a session: learner, buffers, updates and rewards.
+- `make_learner`: builds the SAC learner and its data from the options of a session.
 - `learner`: the training loop of the learner process.
 - `server`: the websocket server of the learner process.
 - `message_log`: messages of actors, logged to disk and applied exactly once.

@@ -30,6 +30,7 @@ from policies.random_streams import LearnerStream
 from policies.rl.actor_export import sac_actor
 from policies.rl.collection.episode_statistics import EpisodeStatistics
 from policies.rl.hil.config import LearnerConfig
+from policies.rl.hil.make_learner import Publish
 from policies.rl.hil.message_log import MessageLog, SequenceTracker
 from policies.rl.hil.server import LearnerServer
 from policies.rl.off_policy.config import OnlineConfig
@@ -39,7 +40,7 @@ from policies.rl.replay.files import HEAD
 from policies.training.loggers import JsonLines
 from policies.training.plots import draw_training
 from robots.errors import HandoffError
-from robots.wire.learner import RECENT_EPISODES, ActorCard, Hello, Parameters
+from robots.wire.learner import RECENT_EPISODES, Hello, Parameters
 from robots.wire.steps import Steps, select_steps
 
 STATE = "learner.pt"
@@ -69,10 +70,6 @@ class Counters(NamedTuple):
     """Success rate over the last 20 ended episodes; 0 before the first."""
     recent_interventions: float
     """Fraction of the steps of these episodes in which a person acted; 1 before the first."""
-
-
-Publish = Callable[[Any], tuple[ActorCard, dict[str, np.ndarray]]]
-"""Exports a learner's actor as card and parameters; see `policies.rl.actor_export.sac_actor`."""
 
 
 class RewardRelabeling(Protocol):

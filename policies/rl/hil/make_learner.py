@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,10 +19,16 @@ from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Observation
 from robots.spec import ActionSpec, FieldSpec
+from robots.wire.learner import ActorCard
 from robots.wire.steps import Steps, plain_steps
 
 if TYPE_CHECKING:
+    from policies.rl.networks.ensemble import Features
     from policies.rl.off_policy.sac import Sac
+    from policies.rl.replay.transitions import Sizes
+
+Publish = Callable[[Any], tuple[ActorCard, dict[str, np.ndarray]]]
+"""Exports a learner's actor as card and parameters; see `policies.rl.actor_export.sac_actor`."""
 
 
 class ActionTranslation(Protocol):
@@ -62,24 +68,49 @@ def make_learner(
     Raises:
         HandoffError: a feature uses a field that is not in the observation vector.
     """
-    import torch
-
     from policies.rl.off_policy.sac_bc import sac_learner
+
+    sizes = learner_sizes(
+        fields, action, relative_features=relative_features, scaled_features=scaled_features
+    )
+    learner = sac_learner(with_gripper(sac) if has_gripper(action) else sac, sizes, seed)
+    fit_features(learner.networks.features, demonstrations)
+    return learner
+
+
+def learner_sizes(
+    fields: Mapping[str, FieldSpec],
+    action: ActionSpec,
+    *,
+    relative_features: Sequence[RelativeFeature] = (),
+    scaled_features: Sequence[RelativeFeature] = (),
+) -> Sizes:
+    """Sizes of observations and actions of a learner; see `make_learner`.
+
+    Raises:
+        HandoffError: a feature uses a field that is not in the observation vector.
+    """
     from policies.rl.replay.transitions import Sizes
 
-    has_gripper = action.names[-1:] == ("gripper",)
-    sizes = Sizes(
-        observation=demonstrations[0].observation.shape[1],
+    return Sizes(
+        observation=sum(prod(spec.shape) for spec in fields.values()),
         action=action.size,
         relative_features=tuple(_feature_spec(fields, feature) for feature in relative_features),
         scaled_features=tuple(_feature_spec(fields, feature) for feature in scaled_features),
     )
-    learner = sac_learner(with_gripper(sac) if has_gripper else sac, sizes, seed)
+
+
+def fit_features(features: Features, demonstrations: Sequence[Steps]) -> None:
+    """Fits the normalisation of a learner's features to the range of demonstrations."""
+    import torch
+
     obs = np.concatenate([steps.observation for steps in demonstrations])
-    learner.networks.features.fit(
-        torch.from_numpy(obs.min(axis=0)), torch.from_numpy(obs.max(axis=0))
-    )
-    return learner
+    features.fit(torch.from_numpy(obs.min(axis=0)), torch.from_numpy(obs.max(axis=0)))
+
+
+def has_gripper(action: ActionSpec) -> bool:
+    """Whether the last entry of an action commands a gripper."""
+    return action.names[-1:] == ("gripper",)
 
 
 def with_gripper(sac: SacConfig) -> SacConfig:
@@ -121,29 +152,32 @@ def demonstration_steps(
 
 def save_learned_policy(
     folder: Path,
-    learner: Sac,
+    learner: Any,
+    publish: Publish,
     schema: EpisodeSchema,
     fields: Sequence[str],
     version: int,
     gripper_width_max: float,
+    action: ActionSpec,
 ) -> None:
     """Writes the learned policy to a folder.
 
     Args:
         folder: output folder.
         learner: trained learner.
+        publish: exports the learner's actor.
         schema: episode schema of the demonstrations.
         fields: fields of the observation vector, in order.
         version: version of the parameters, the number of updates.
         gripper_width_max: maximum opening of the robot's gripper [m].
+        action: action of the environment.
     """
     from policies.card import PolicyCard
     from policies.families.rl_actor import save_actor
     from policies.policy_config import LearnedActorConfig
-    from policies.rl.actor_export import sac_actor
     from robots.wire.learner import Parameters
 
-    card, arrays = sac_actor(learner)
+    card, arrays = publish(learner)
     stream = schema.stream(STREAM)
     policy = PolicyCard(
         task=schema.name,
@@ -155,7 +189,9 @@ def save_learned_policy(
         ),
         robot=schema.robot,
     )
-    save_actor(folder, policy, Parameters(version, card, arrays))
+    # A policy with a gripper writes its commands as entries of the environment, unscaled.
+    bounds = None if has_gripper(action) else (action.low, action.high)
+    save_actor(folder, policy, Parameters(version, card, arrays), bounds)
 
 
 def _feature_spec(

@@ -31,7 +31,7 @@ class InterventionReward:
     successor was lost gets reward 0.
 
     Args:
-        config: reward, and whether the person's steps are kept.
+        config: penalty, and whether the person's steps are kept.
     """
 
     def __init__(self, config: RlifConfig | None = None) -> None:
@@ -58,7 +58,7 @@ class InterventionReward:
         )
         known = has_next | ended
         self._pending = None if known.all() else select_steps(all_steps, ~known)
-        reward = np.where(begins, self.config.reward, 0.0).astype(np.float32)
+        reward = np.where(begins, self.config.penalty, 0.0).astype(np.float32)
         return select_steps(all_steps._replace(reward=reward), known & ~dropped)
 
     def flush(self) -> Steps | None:
@@ -90,7 +90,7 @@ class RlifReplay(Replay):
         config: options of the replay.
         observation: entries O of an observation.
         action: entries A of an action.
-        rlif: options of the reward.
+        rlif: options of RLIF.
     """
 
     def __init__(

@@ -99,11 +99,17 @@ class SacConfig(SacOptions):
     gripper: GripperConfig | None = None
     """Options of discrete gripper commands as the last entry of an action: -1 close, 0 hold, 1
     open; None keeps all entries continuous."""
+    encoder: EncoderConfig = EncoderConfig()
+    """Image encoder; has no effect without images."""
+
+
+@config
+class GuidedSacConfig(SacConfig):
+    """SAC with a behaviour-cloning term."""
+
     guidance: GuidanceConfig | None = None
     """Behaviour-cloning term towards demonstrations and corrections; None has none, as in
     HIL-SERL."""
-    encoder: EncoderConfig = EncoderConfig()
-    """Image encoder; has no effect without images."""
 
 
 @config

@@ -1,45 +1,68 @@
 """Implements jump-start RL (JSRL): a guide policy acts first, then the learner, and the guide's
 part shrinks over training (Uchendu et al., arXiv 2204.02372).
 
-The guide's part is set by a curriculum, whose stages advance while the evaluated return is
-maintained, or sampled for each episode. The learner trains on all steps, of guide and learner.
+The guide's part is set by a curriculum, whose stages advance while the success rate is maintained,
+or sampled for each episode. The learner trains on all steps, of guide and learner.
 
 As in the paper, the guide acts for the first H steps; a widely used implementation lets it act for
-H + 1. The curriculum rule is that of this implementation: the first evaluation sets the reference
-return, and each later evaluation that reaches it, within the tolerance, advances by one stage.
+H + 1. The curriculum rule is that of this implementation [C]: the first evaluation sets the
+reference, and each later evaluation that reaches it, within the tolerance, advances by one stage.
+In two points this differs. A success rate of 0 reaches no reference, also not one of 0, so a guide
+that solves nothing does not hand over. And the first evaluation, in which the guide acts for its
+longest part, must reach `min_guide_success`: JSRL's advantage rests on a guide that visits good
+states.
 
 Shape suffixes: N environments, A action.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Discriminator, Field
 
 from robots.config import config
 from robots.errors import HandoffError
 
 
 @config
-class JsrlConfig:
-    """Number of steps for which the guide acts; [C] is a widely used implementation."""
+class JsrlRandom:
+    """JSRL whose guide acts for a random number of steps."""
 
-    max_horizon: int = 60
+    kind: Literal["random"] = "random"
+    max_horizon: Annotated[int, Field(ge=0)] = 60
+    """Largest number of guide steps H; H of each episode is uniform from 0 to it. The guide should
+    be able to solve the task in them [C: 60 of 150 in PointMaze]."""
+    episodes: Annotated[int, Field(ge=1)] = 20
+    """Episodes of the first evaluation, in which H is `max_horizon`."""
+    min_guide_success: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+    """Success rate of the first evaluation below which training stops with an error."""
+
+
+@config
+class JsrlCurriculum:
+    """JSRL whose guide acts for fewer steps whenever the success rate is maintained."""
+
+    kind: Literal["curriculum"] = "curriculum"
+    max_horizon: Annotated[int, Field(ge=0)] = 60
     """Initial number of guide steps H; the guide should be able to solve the task in them [C: 60 of
     150 in PointMaze]."""
-    variant: Literal["curriculum", "random"] = "curriculum"
-    """Schedule of H: `curriculum`, or `random`, which samples H of each episode uniformly from 0 to
-    `max_horizon`."""
-    stages: int = 10
-    """Stages of the curriculum, over which H decreases from `max_horizon` to 0 [C]."""
-    tolerance: float = 0.0
-    """Fraction of the best moving average by which a return may be below it and still advance the
-    curriculum [C: 0]."""
-    window: int = 1
-    """Evaluations in the moving average of the return [C: 1]."""
-    episodes: int = 20
+    stages: Annotated[int, Field(ge=1)] = 10
+    """Stages over which H decreases from `max_horizon` to 0 [C]."""
+    tolerance: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Fraction of the best moving average by which a success rate may be below it and still advance
+    the curriculum [C: 0]."""
+    window: Annotated[int, Field(ge=1)] = 1
+    """Evaluations in the moving average of the success rate [C: 1]."""
+    episodes: Annotated[int, Field(ge=1)] = 20
     """Episodes per evaluation [C]."""
+    min_guide_success: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+    """Success rate of the first evaluation below which training stops with an error."""
+
+
+JsrlSchedule = Annotated[JsrlCurriculum | JsrlRandom, Discriminator("kind")]
+"""Union of the schedules of the guide's part, discriminated by `kind`."""
 
 
 class GuideSchedule:
@@ -47,34 +70,31 @@ class GuideSchedule:
 
     Args:
         config: options.
-        seed: seed of the variant `random`; H of an episode depends only on the seed and the episode
+        seed: seed of a `JsrlRandom`; H of an episode depends only on the seed and the episode
             number.
-
-    Raises:
-        HandoffError: `stages` or `window` is below 1, or `max_horizon` is negative.
     """
 
-    def __init__(self, config: JsrlConfig, seed: int = 0) -> None:
-        if config.stages < 1 or config.window < 1 or config.max_horizon < 0:
-            raise HandoffError(
-                f"jsrl: stages {config.stages}, window {config.window}, max_horizon {config.max_horizon}; expected at "
-                "least 1, 1 and 0."
-            )
+    def __init__(self, config: JsrlCurriculum | JsrlRandom, seed: int = 0) -> None:
         self.config = config
         self.seed = seed
-        self.horizons = (
-            np.linspace(config.max_horizon, 0, config.stages + 1).round().astype(np.int64)
-        )
+        stages = config.stages if isinstance(config, JsrlCurriculum) else 1
+        self.horizons = np.linspace(config.max_horizon, 0, stages + 1).round().astype(np.int64)
         """H of each stage, (stages + 1,); the last is 0."""
         self.stage = 0
+        self.evaluations = 0
+        """Number of evaluations so far; the first one is the guide's."""
+        self.guide_success: float | None = None
+        """Success rate of the first evaluation; None before it."""
         self.best = -np.inf
-        """Best moving average of the return so far."""
-        self.returns: list[float] = []
-        """Returns of the last evaluations, at most `window`."""
+        """Best moving average of the success rate so far."""
+        self.recent: list[float] = []
+        """Success rates of the last evaluations, at most `window`."""
+        self._solved: list[bool] = []
+        """Outcomes of the episodes of the running evaluation."""
 
     def horizon(self, episode_N: np.ndarray) -> np.ndarray:
         """(N,) number of guide steps H in the given episodes."""
-        if self.config.variant == "curriculum":
+        if isinstance(self.config, JsrlCurriculum) or self.guide_success is None:
             return np.full(len(episode_N), self.horizons[self.stage])
         high = self.config.max_horizon + 1
         return np.array(
@@ -102,32 +122,68 @@ class GuideSchedule:
         """
         return np.where((number_N < self.horizon(episode_N))[:, None], guide_NA, learner_NA)
 
-    def record_evaluation(self, mean_return: float) -> bool:
+    def record_episode(self, solved: bool) -> bool:
+        """Records the outcome of an episode at the current stage; `episodes` of them are an
+        evaluation. Returns whether the curriculum advanced.
+
+        Raises:
+            HandoffError: the guide solved too few episodes of the first evaluation.
+        """
+        self._solved.append(bool(solved))
+        if len(self._solved) < self.config.episodes:
+            return False
+        outcomes = self._solved
+        self._solved = []
+        return self.record_evaluation(float(np.mean(outcomes)))
+
+    def record_evaluation(self, success: float) -> bool:
         """Records an evaluation of guide and learner together; returns whether the curriculum
         advanced.
 
         Args:
-            mean_return: mean return over `episodes` episodes at the current stage.
+            success: success rate at the current stage.
+
+        Raises:
+            HandoffError: the guide solved too few episodes of the first evaluation.
         """
-        if self.config.variant == "random":
+        config = self.config
+        self.evaluations += 1
+        if self.guide_success is None:
+            self.guide_success = float(success)
+        if self.guide_success < config.min_guide_success:
+            raise HandoffError(
+                f"jsrl: with the guide in the first {config.max_horizon} steps, {self.guide_success:.2f} of the "
+                f"episodes were solved, min_guide_success is {config.min_guide_success}. Was the guide trained on this "
+                "task and its rate, and can it solve it in these steps?"
+            )
+        if not isinstance(config, JsrlCurriculum):
             return False
-        self.returns = [*self.returns, float(mean_return)][-self.config.window :]
-        if len(self.returns) < self.config.window or self.stage == len(self.horizons) - 1:
+        self.recent = [*self.recent, float(success)][-config.window :]
+        if len(self.recent) < config.window or self.stage == len(self.horizons) - 1:
             return False
-        moving = float(np.mean(self.returns))
-        advances = np.isfinite(self.best) and moving >= self.best - self.config.tolerance * abs(
-            self.best
-        )
+        moving = float(np.mean(self.recent))
+        maintained = moving >= self.best * (1.0 - config.tolerance)
+        advances = bool(np.isfinite(self.best) and moving > 0.0 and maintained)
         self.best = max(self.best, moving)
         self.stage += int(advances)
-        return bool(advances)
+        return advances
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the curriculum, for `load_state_dict`."""
-        return {"stage": self.stage, "best": float(self.best), "returns": list(self.returns)}
+        """State of the schedule, for `load_state_dict`."""
+        return {
+            "stage": self.stage,
+            "evaluations": self.evaluations,
+            "guide_success": self.guide_success,
+            "best": float(self.best),
+            "recent": list(self.recent),
+            "solved": list(self._solved),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores a `state_dict`."""
         self.stage = state["stage"]
+        self.evaluations = state["evaluations"]
+        self.guide_success = state["guide_success"]
         self.best = state["best"]
-        self.returns = list(state["returns"])
+        self.recent = list(state["recent"])
+        self._solved = list(state["solved"])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from policies.rl.off_policy.config import GuidanceConfig, SacConfig
+from policies.rl.off_policy.config import GuidanceConfig, GuidedSacConfig, SacConfig
 from policies.rl.off_policy.sac import Metrics, Sac
 from policies.rl.replay.transitions import Sizes, Transitions
 from robots.errors import HandoffError
@@ -62,9 +62,11 @@ class GuidedSac(Sac):
         return {**metrics, "margin_loss": loss.detach()}
 
     def _guidance(self) -> GuidanceConfig:
-        if self.config.guidance is None:
+        config = self.config
+        guidance = config.guidance if isinstance(config, GuidedSacConfig) else None
+        if guidance is None:
             raise HandoffError("sac: guidance is not set. Use Sac, or set sac.guidance.")
-        return self.config.guidance
+        return guidance
 
 
 def human_rows(batch: Transitions) -> Tensor:
@@ -80,5 +82,6 @@ def margin_loss(value_BC: Tensor, command_B1: Tensor, margin: float) -> Tensor:
 
 
 def sac_learner(config: SacConfig, sizes: Sizes, seed: int = 0) -> Sac:
-    """SAC learner for a configuration, a `GuidedSac` if `guidance` is set."""
-    return Sac(config, sizes, seed) if config.guidance is None else GuidedSac(config, sizes, seed)
+    """SAC learner for a configuration, a `GuidedSac` if it has `guidance`."""
+    guided = isinstance(config, GuidedSacConfig) and config.guidance is not None
+    return GuidedSac(config, sizes, seed) if guided else Sac(config, sizes, seed)

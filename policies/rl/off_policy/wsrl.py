@@ -7,15 +7,28 @@ critics forget on the first data.
 
 Weights, target critics and temperature are copied, as in the released code [C]. Optimisers are
 reset, which is our choice.
+
+This module can be imported without torch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import OnlineConfig, SacConfig
-from policies.rl.off_policy.sac import Sac
-from policies.rl.replay.transitions import Sizes
 from robots.errors import HandoffError
+
+if TYPE_CHECKING:
+    from policies.rl.off_policy.sac import Sac
+    from policies.rl.replay.transitions import Sizes
+
+WARM_UP_STEPS = 5000
+"""Environment steps of the warm-up [C]."""
+OFFLINE_STATE = "offline.pt"
+"""File beside a policy that was learned offline, from which online learning goes on."""
 
 
 def wsrl_sac(hidden: tuple[int, ...] = (256, 256)) -> SacConfig:
@@ -35,7 +48,7 @@ def wsrl_sac(hidden: tuple[int, ...] = (256, 256)) -> SacConfig:
     )
 
 
-def wsrl_online(warm_up_steps: int = 5000) -> OnlineConfig:
+def wsrl_online(warm_up_steps: int = WARM_UP_STEPS) -> OnlineConfig:
     """Online options of WSRL: 5000 warm-up steps without updates, then one update with four critic
     steps per environment step [C]."""
     return OnlineConfig(
@@ -43,11 +56,60 @@ def wsrl_online(warm_up_steps: int = 5000) -> OnlineConfig:
     )
 
 
-def warm_started(offline: Sac, config: SacConfig, sizes: Sizes, seed: int = 0) -> Sac:
+def save_offline(folder: Path, learner: Sac, fields: Sequence[str]) -> None:
+    """Writes the networks of an offline learner to a policy's folder, for `load_offline`.
+
+    Args:
+        folder: folder of the policy.
+        learner: trained learner.
+        fields: fields of the observation vector, in order.
+    """
+    from policies.checkpoint import save_state
+
+    state = {
+        "identity": OFFLINE_STATE,
+        "networks": learner.networks.state_dict(),
+        "fields": list(fields),
+    }
+    save_state(folder / OFFLINE_STATE, state)
+
+
+def load_offline(folder: Path, fields: Sequence[str]) -> dict[str, Any]:
+    """Networks of an offline learner: actor, critics, target critics, temperature and normalisation
+    as a state for `warm_started`.
+
+    Args:
+        folder: folder of the policy.
+        fields: fields of the online learner's observation vector, in order.
+
+    Raises:
+        HandoffError: the policy has no critics, or other observation fields.
+    """
+    from policies.checkpoint import read_state
+
+    file = folder / OFFLINE_STATE
+    state = read_state(file, OFFLINE_STATE)
+    if state is None:
+        raise HandoffError(
+            f"wsrl: {file} does not exist. WSRL goes on from an actor with its critics, such as that of the stage "
+            "`offline` with the algorithm cal_ql; an imitated policy has no critics."
+        )
+    if state["fields"] != list(fields):
+        raise HandoffError(
+            f"wsrl: the offline policy observes {state['fields']}, the session {list(fields)}. Set the same "
+            "observation_fields in both stages."
+        )
+    return state["networks"]
+
+
+def warm_started(
+    offline: Sac | Mapping[str, Any], config: SacConfig, sizes: Sizes, seed: int = 0
+) -> Sac:
     """Online learner initialised with the weights of an offline learner.
 
     Args:
-        offline: learner trained offline, such as `policies.rl.offline.calql.CalQl`.
+        offline: learner trained offline, such as `policies.rl.offline.calql.CalQl`, or the state of
+            its networks.
         config: options of the online learner, with the same network sizes.
         sizes: sizes of observations and actions.
         seed: seed of the noise of the online learner.
@@ -55,9 +117,12 @@ def warm_started(offline: Sac, config: SacConfig, sizes: Sizes, seed: int = 0) -
     Raises:
         HandoffError: the networks have other sizes.
     """
+    from policies.rl.off_policy.sac import Sac
+
     online = Sac(config, sizes, seed)
+    networks = offline.networks.state_dict() if isinstance(offline, Sac) else offline
     try:
-        online.networks.load_state_dict(offline.networks.state_dict())
+        online.networks.load_state_dict(networks)
     except RuntimeError as error:
         raise HandoffError(
             f"wsrl: the weights of the offline learner do not fit the online learner: {error}. Do layers, number of "

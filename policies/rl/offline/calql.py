@@ -41,17 +41,9 @@ class CalQl(Sac):
         config: options.
         sizes: sizes of observations and actions.
         seed: seed of initial weights and noise.
-
-    Raises:
-        HandoffError: `sac.gripper` or `sac.backup_entropy` is set.
     """
 
     def __init__(self, config: CalQlConfig, sizes: Sizes, seed: int = 0) -> None:
-        if config.sac.gripper is not None or config.sac.backup_entropy:
-            raise HandoffError(
-                "cal-ql: a gripper critic and entropy in the target are not supported; set sac.gripper to None and "
-                "sac.backup_entropy to False."
-            )
         super().__init__(config.sac, sizes, seed)
         self.calql = config
         self.log_multiplier = nn.Parameter(torch.tensor(1.0))

@@ -1,4 +1,4 @@
-"""Implements implicit Q-learning (IQL), with XQL and f-DVL as options; EDP uses its critics.
+"""Implements implicit Q-learning (IQL), XQL and f-DVL; EDP uses its critics.
 
 V and Q are learned only from actions in the data, and the actor is trained by advantage-weighted
 regression, so actions outside the data are never evaluated. An update has the order of the released
@@ -26,12 +26,14 @@ from policies.rl.networks.config import MlpSizes
 from policies.rl.networks.critics import bellman_target
 from policies.rl.networks.ensemble import EnsembleMlp, Features, move_towards
 from policies.rl.networks.learner_state import learner_state, load_learner_state
-from policies.rl.offline.config import IqlConfig
+from policies.rl.offline.config import InSampleConfig, InSampleCriticsConfig
 from policies.rl.offline.value_losses import in_sample_value_loss
 from policies.rl.replay.transitions import Observations, Sizes, Transitions
 
 Metrics = dict[str, Tensor]
 """Detached scalars of one update."""
+FIRST_SCALE = 0.01
+"""Factor of `shrink_final_layers`."""
 
 
 class InSampleCritics(nn.Module):
@@ -133,7 +135,7 @@ class TanhMeanGaussian(nn.Module):
 class IqlNetworks(InSampleCritics):
     """All networks of the learner."""
 
-    def __init__(self, config: IqlConfig, sizes: Sizes) -> None:
+    def __init__(self, config: InSampleConfig, sizes: Sizes) -> None:
         super().__init__(sizes, config.critics, config.critic, config.value_network)
         bounds = (config.log_std_min, config.log_std_max)
         self.actor = TanhMeanGaussian(
@@ -148,11 +150,11 @@ class IqlCritics(Generic[Networks]):
     """Training of Q and V, without an actor.
 
     Args:
-        config: options; those of the actor are not used.
+        config: options of Q and V.
         networks: Q and V, trained in place.
     """
 
-    def __init__(self, config: IqlConfig, networks: Networks) -> None:
+    def __init__(self, config: InSampleCriticsConfig, networks: Networks) -> None:
         self.config = config
         self.networks = networks
         self.optimizers = {
@@ -223,7 +225,7 @@ class IqlCritics(Generic[Networks]):
 
 
 class Iql(IqlCritics[IqlNetworks]):
-    """IQL learner, for offline training and online fine-tuning.
+    """Learner of IQL, XQL or f-DVL, by its options, for offline training and online fine-tuning.
 
     Random numbers depend only on the seed and the number of updates, so updates are reproducible.
 
@@ -233,7 +235,9 @@ class Iql(IqlCritics[IqlNetworks]):
         seed: seed of initial weights and dropout.
     """
 
-    def __init__(self, config: IqlConfig, sizes: Sizes, seed: int = 0) -> None:
+    config: InSampleConfig
+
+    def __init__(self, config: InSampleConfig, sizes: Sizes, seed: int = 0) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             networks = IqlNetworks(config, sizes)
@@ -289,6 +293,17 @@ class Iql(IqlCritics[IqlNetworks]):
             "weight": weight_B.mean(),
             "log_prob": log_prob_B.detach().mean(),
         }
+
+
+@torch.no_grad()
+def shrink_final_layers(networks: InSampleCritics) -> None:
+    """Scales the last layers down, so that all initial values are near 0.
+
+    A common offset of the values decays only by (1 - g) tau per update. From initial values around
+    1, a few thousand updates (IQL has a million) leave an offset larger than a sparse reward.
+    """
+    for network in (networks.critic, networks.critic_target, networks.value):
+        network.weights[-1].mul_(FIRST_SCALE)
 
 
 def awr_weight(advantage_B: Tensor, inverse_temperature: float, clip: float) -> Tensor:

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from policies.families.diffusion import DiffusionPolicy
-from policies.rl.offline.config import IqlConfig, OfflinePpoConfig
+from policies.rl.offline.config import ExpectileCriticsConfig, OfflinePpoConfig
 from policies.rl.offline.dynamics_ensemble import ChunkTransitions, DynamicsEnsemble
-from policies.rl.offline.iql import InSampleCritics, IqlCritics
+from policies.rl.offline.iql import InSampleCritics, IqlCritics, shrink_final_layers
 from policies.rl.on_policy.config import PpoConfig
 from policies.rl.on_policy.diffusion_actor import DenoisingActor
 from policies.rl.on_policy.ppo_loss import standardised, surrogate
@@ -40,9 +40,6 @@ from robots.interfaces import Progress
 
 ExecutedActions = Callable[[Tensor], Tensor]
 """Selects the executed part of a chunk: (R, H, A) to (R, D)."""
-
-FIRST_SCALE = 0.01
-"""Factor on the initial weights of the last layers of Q and V."""
 
 
 class GateResult(NamedTuple):
@@ -63,7 +60,7 @@ Watch = Callable[[GateResult], None]
 
 
 def fit_critics(
-    config: IqlConfig,
+    config: ExpectileCriticsConfig,
     data: ChunkTransitions,
     updates: int,
     batch_size: int,
@@ -74,7 +71,7 @@ def fit_critics(
     """Trains Q and V on recorded chunks with IQL.
 
     Args:
-        config: options of IQL.
+        config: options of the critics.
         data: recorded chunks.
         updates: number of updates, each of V, then Q, then the targets.
         batch_size: rows per update.
@@ -106,17 +103,6 @@ def fit_critics(
         if progress is not None:
             progress(number + 1, updates, "critics")
     return learner.networks.requires_grad_(False)
-
-
-@torch.no_grad()
-def shrink_final_layers(networks: InSampleCritics) -> None:
-    """Scales the last layers down, so that all initial values are near 0.
-
-    A common offset of the values decays only by (1 - g) tau per update. From initial values around
-    1, a few thousand updates (IQL has a million) leave an offset larger than a sparse reward.
-    """
-    for network in (networks.critic, networks.critic_target, networks.value):
-        network.weights[-1].mul_(FIRST_SCALE)
 
 
 class OfflinePpo:

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from policies.checkpoint import digest_file
 from policies.random_streams import LearnerStream
 from policies.rl.networks.ensemble import Features
-from policies.rl.off_policy.online import Learner
+from policies.rl.offline.config import OfflineRunConfig
 from policies.rl.replay.buffer import Replay
+from policies.rl.replay.transitions import Transitions
+from policies.training.loggers import CURVE
+from policies.training.loop import STATE
+from policies.training.plots import LOSS, draw_entries
+from policies.training.resumable_run import ResumableRun
 from robots.config import config
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
+
+_PLOTTED = {
+    "critic_loss": "critic loss",
+    "q": "Q of the data",
+    "weight": "advantage weight",
+    "denoising_loss": "denoising loss",
+    "actor_loss": "actor loss",
+    "conservatism": "conservative term",
+    "value": "J by the dynamics",
+    "best": "best J",
+}
+"""Metrics that are plotted where an algorithm reports them, with their labels."""
 
 
 @config
@@ -30,9 +51,32 @@ class OfflineConfig:
     """Minibatches per update; see `policies.rl.off_policy.online.Learner.update`."""
 
 
+class OfflineLearner(Protocol):
+    """A learner that is updated on minibatches of recorded transitions."""
+
+    def update(self, minibatches: Sequence[Transitions]) -> dict[str, Any]:
+        """One update on U minibatches; returns scalar metrics."""
+        ...
+
+
+class RecordedTransitions(Protocol):
+    """Training data of an offline learner: `policies.rl.replay.buffer.Replay`, or the chunks of
+    `policies.rl.offline.offline_dataset.ChunkReplay`."""
+
+    def __len__(self) -> int: ...
+
+    def drawable(self) -> np.ndarray:
+        """Indices of the transitions that can be sampled, in ascending order."""
+        ...
+
+    def transitions(self, slot_B: np.ndarray) -> Transitions:
+        """The transitions at these indices."""
+        ...
+
+
 def learn_offline(
-    learner: Learner,
-    replay: Replay,
+    learner: OfflineLearner,
+    replay: RecordedTransitions,
     config: OfflineConfig,
     *,
     probability: np.ndarray | None = None,
@@ -100,6 +144,80 @@ def fit_features(features: Features, replay: Replay) -> None:
         )
     obs = replay.columns["observation"][: len(replay)]
     features.fit(torch.from_numpy(obs.min(axis=0)), torch.from_numpy(obs.max(axis=0)))
+
+
+def run_updates(
+    learner: Any,
+    replay: RecordedTransitions,
+    config: OfflineConfig,
+    run: OfflineRunConfig,
+    run_identity: str,
+    out: Path,
+    progress: Progress,
+    *,
+    probability: np.ndarray | None = None,
+) -> dict[str, Any]:
+    """Updates a learner with checkpoints and a curve, resuming from those in `out`.
+
+    Raises:
+        HandoffError: a metric is not finite; the last checkpoint is kept.
+    """
+    resumable = ResumableRun(out, run_identity, state=STATE, curve=CURVE)
+    state = resumable.resume()
+    if state is not None:
+        learner.load_state_dict(state["learner"])
+    saved_at, text = time.monotonic(), ""
+
+    def watch(update: int, metrics: dict[str, Any]) -> None:
+        nonlocal saved_at, text
+        if update % run.log_every and update != config.updates:
+            return
+        entry = {name: float(value) for name, value in metrics.items()}
+        if not np.isfinite(list(entry.values())).all():
+            raise HandoffError(
+                f"offline: metrics after {update} updates are {entry}, expected finite numbers. Is a learning rate "
+                "too high, or a temperature too small for the rewards?"
+            )
+        resumable.entries.append({"update": float(update), **entry})
+        text = f"critic loss {entry['critic_loss']:.3g}"
+        if time.monotonic() - saved_at >= run.checkpoint_seconds or update == config.updates:
+            resumable.save({"learner": learner.state_dict()})
+            saved_at = time.monotonic()
+
+    def report(done: int, total: int, note: str = "") -> None:
+        progress(done, total, text)
+
+    with resumable.timed():
+        learn_offline(
+            learner,
+            replay,
+            config,
+            probability=probability,
+            seed=run.seed,
+            start=learner.updates,
+            progress=report,
+            watch=watch,
+        )
+    last = resumable.entries[-1]
+    return {
+        "updates": config.updates,
+        "cpu_seconds": round(resumable.cpu_seconds(), 3),
+        **{name: value for name, value in last.items() if name != "update"},
+    }
+
+
+def finish_curve(out: Path, horizontal: tuple[str, str] = ("update", "update")) -> None:
+    """Plots the curve in `out` to `loss.png`, and removes the checkpoint of the finished run."""
+    entries = [json.loads(line) for line in (out / CURVE).read_text().splitlines()]
+    vertical = {name: text for name, text in _PLOTTED.items() if name in entries[-1]}
+    draw_entries(entries, out / LOSS, horizontal, vertical)
+    (out / STATE).unlink(missing_ok=True)
+
+
+def identity(settings: str, demos: Path, *others: Path) -> str:
+    """Identity that a checkpoint must have to be resumed: options and data."""
+    index = digest_file(demos / "store.zarr" / "index.json")
+    return " ".join([settings, index, *(digest_file(path) for path in others)])
 
 
 def _sample(

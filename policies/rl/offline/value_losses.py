@@ -7,8 +7,8 @@ distribution of Q at or above the mean. Where paper and released code differ:
   -4, so that the minimiser depends on the scale of the rewards (for lambda .75: N(0, 1) gives .65,
   not 1.55, and N(0, 10^2) 1.3, not 13.2). `chi2_loss` offers both.
 - If Q hardly varies, the minimiser of the conjugate is above Q, by 2 (2 lambda - 1) / lambda. Use a
-  temperature well below the reward of one step (`IqlConfig.temperature`); otherwise longer episodes
-  get higher values.
+  temperature well below the reward of one step (`DualCriticsConfig.temperature`); otherwise longer
+  episodes get higher values.
 - XQL (arXiv 2301.02328) as in f-DVL's code: the exponent is clipped, the linear part is not. Beyond
   the clip V moves away from Q, which can make this loss diverge.
 
@@ -20,7 +20,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from policies.rl.offline.config import IqlConfig
+from policies.rl.offline.config import (
+    DualCriticsConfig,
+    ExpectileCriticsConfig,
+    GumbelCriticsConfig,
+    InSampleCriticsConfig,
+)
+from robots.errors import HandoffError
 
 
 def expectile_loss(advantage_B: Tensor, expectile: float) -> Tensor:
@@ -64,16 +70,25 @@ def gumbel_loss(advantage_B: Tensor, clip: float = 7.0) -> Tensor:
     return advantage_B.clamp(max=clip).exp() - advantage_B - 1.0
 
 
-def in_sample_value_loss(advantage_B: Tensor, config: IqlConfig) -> Tensor:
-    """(B,) configured loss of the advantage Q - V, which all except the expectile loss divide by
-    the temperature."""
-    scaled_B = advantage_B / config.temperature
-    match config.value:
-        case "expectile":
+def in_sample_value_loss(advantage_B: Tensor, config: InSampleCriticsConfig) -> Tensor:
+    """(B,) loss of the advantage Q - V that the options name; all except the expectile loss divide
+    it by the temperature.
+
+    Raises:
+        HandoffError: the options name no loss.
+    """
+    match config:
+        case ExpectileCriticsConfig():
             return expectile_loss(advantage_B, config.expectile)
-        case "chi2":
-            return chi2_loss(scaled_B, config.expectile, config.released_chi2)
-        case "tv":
-            return total_variation_loss(scaled_B, config.expectile)
-        case "gumbel":
-            return gumbel_loss(scaled_B, config.gumbel_clip)
+        case DualCriticsConfig(divergence="chi2"):
+            scaled_B = advantage_B / config.temperature
+            return chi2_loss(scaled_B, config.weight, config.released_chi2)
+        case DualCriticsConfig():
+            return total_variation_loss(advantage_B / config.temperature, config.weight)
+        case GumbelCriticsConfig():
+            return gumbel_loss(advantage_B / config.temperature, config.gumbel_clip)
+        case _:
+            raise HandoffError(
+                f"offline: critics of {type(config).__name__} have no loss of V, expected expectile, dual or Gumbel "
+                "critics."
+            )

@@ -227,7 +227,7 @@ def test_a_summary_is_shown_again_by_name_and_by_path(
         assert "3 episodes" in shown
         assert "2.5 s in total, Prefect 20.0 %, peak memory 0.25 GB" in shown
     assert main(["show", "reech"]) == 1
-    assert "finished runs: hil/reach." in capsys.readouterr().err
+    assert "run 'reech' does not exist; " in capsys.readouterr().err
     (folder / "summary.json").write_text("{}")
     assert main(["show", "hil/reach"]) == 1
     assert "not the summary of a run" in capsys.readouterr().err

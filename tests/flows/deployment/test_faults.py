@@ -204,7 +204,7 @@ from tests.real.onnx_models import save_policy
 
 folder = Path(sys.argv[1])
 
-def deploy(options):
+def deploy(*arguments, **options):
     table = SupervisedTable(folder, steps=10_000)
     table.arm.events = lambda event: (folder / event).touch()
     table.clock.on_tick.append(lambda: time.sleep(0.002))
@@ -265,7 +265,9 @@ deploying.wait_for_resume = lambda supervision: True
 Supervision.poll = lambda self: setattr(self, "paused", False)
 session = DeploySession(loop=LoopConfig(max_steps=10_000), twin=TwinConfig(host="127.0.79.21"))
 folder = Path(sys.argv[1])
-deploying.deploy_command = lambda options: deploying.deploy(session, folder, folder, ConsoleConfig(port=0))
+deploying.deploy_command = lambda *arguments, **options: deploying.deploy(
+    session, folder, folder, ConsoleConfig(port=0)
+)
 sys.exit(main(["deploy", "gate"]))
 """
 

@@ -173,7 +173,7 @@ def test_the_command_tunes_a_store_and_prints_what_it_determines(
     assert "payload:" in printed
     assert str(out / "report.html") in printed
     assert read_dynamics(out).source == tree_digest(artifacts["motions"].path / "store.zarr")
-    with pytest.raises(HandoffError, match=r"unknown key 'algorithm\.rounds'"):
+    with pytest.raises(HandoffError, match=r"'algorithm\.rounds' is not read by the kind 'random'"):
         tune_command(artifacts["motions"].path, out, (*options, "algorithm.rounds=1"))
     with pytest.raises(HandoffError, match="no such episode store"):
         tune_command(tmp_path / "none", out)

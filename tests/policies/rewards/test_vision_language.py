@@ -1,4 +1,4 @@
-"""Image-text reward, EPIC distance, scaler and stages against worked numbers."""
+"""Image-text reward against worked numbers."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,9 @@ import pytest
 
 from policies.rewards.vision_language import (
     GoalBaselineReward,
-    RewardScaler,
-    StageLatch,
-    epic_distance,
     image_text_reward,
 )
 from robots.errors import HandoffError
-from robots.success import DetectorConfig
 
 RNG = np.random.default_rng(0)
 GOAL, BASELINE = np.array([1.0, 0.0, 0.0]), np.array([0.0, 1.0, 0.0])
@@ -102,77 +98,3 @@ def test_a_goal_that_is_the_baseline_is_refused():
         image_text_reward(
             RandomProjection(48, {"a cube": GOAL, "the cube": GOAL}), "a cube", "the cube"
         )
-
-
-def shaped(reward: np.ndarray, potential: np.ndarray, discount: float) -> np.ndarray:
-    return reward + discount * potential[None, :] - potential[:, None]
-
-
-def test_epic_does_not_see_potential_shaping_and_scale():
-    reward, potential = RNG.standard_normal((30, 30)), 5.0 * RNG.standard_normal(30)
-    assert epic_distance(reward, 3.0 * shaped(reward, potential, 0.9), 0.9) == pytest.approx(
-        0.0, abs=1e-7
-    )
-
-
-def test_epic_sees_shaping_with_another_discount():
-    reward, potential = RNG.standard_normal((30, 30)), 5.0 * RNG.standard_normal(30)
-    assert epic_distance(reward, shaped(reward, potential, 0.5), 0.9) > 0.1
-
-
-def test_opposite_rewards_are_1_apart():
-    reward = RNG.standard_normal((30, 30))
-    assert epic_distance(reward, -reward, 0.9) == pytest.approx(1.0)
-
-
-def test_unrelated_rewards_are_about_071_apart():
-    # sqrt((1 - 0) / 2); the correlation of 40000 independent pairs is below .02.
-    first, second = RNG.standard_normal((2, 200, 200))
-    assert epic_distance(first, second, 0.9) == pytest.approx(np.sqrt(0.5), abs=0.01)
-
-
-def test_a_reward_that_is_only_shaping_is_refused():
-    with pytest.raises(HandoffError, match="does not rank policies"):
-        epic_distance(shaped(np.ones((9, 9)), RNG.standard_normal(9), 0.9), np.eye(9), 0.9)
-
-
-def test_the_scaler_divides_by_the_deviation_of_the_discounted_returns():
-    scaler = RewardScaler(num_envs=2, discount=0.5, clip=100.0)
-    scaler(np.array([1.0, 0.0]), np.array([False, True]))
-    scaled = scaler(np.array([2.0, 4.0]), np.array([False, False]))
-    # Returns 1, 0, then .5 + 2 and 4, for the second environment began anew.
-    assert scaled == pytest.approx(np.array([2.0, 4.0]) / np.std([1.0, 0.0, 2.5, 4.0]))
-
-
-def test_the_scaler_bounds_its_rewards():
-    scaler = RewardScaler(num_envs=100, clip=2.0)
-    reward = np.zeros(100)
-    reward[0] = 1.0
-    assert scaler(reward, np.ones(100, dtype=bool))[0] == 2.0
-
-
-def test_a_restored_scaler_continues():
-    first, second = RewardScaler(num_envs=3), RewardScaler(num_envs=3)
-    rewards, dones = RNG.standard_normal((20, 3)), RNG.random((20, 3)) < 0.2
-    for reward, done in zip(rewards[:10], dones[:10], strict=True):
-        first(reward, done)
-    second.restore(first.state())
-    for reward, done in zip(rewards[10:], dones[10:], strict=True):
-        assert (first(reward, done) == second(reward, done)).all()
-
-
-def test_stages_pay_once_each_and_in_order():
-    latch = StageLatch([DetectorConfig(steps=1), DetectorConfig(steps=1)], num_envs=1)
-    # Too early, first stage, undone and done again, second stage, and again.
-    probabilities = [(0.0, 0.9), (0.9, 0.0), (0.0, 0.0), (0.9, 0.0), (0.0, 0.9), (0.9, 0.9)]
-    steps = [latch.update(np.array([probability])) for probability in probabilities]
-    assert [float(step.reward[0]) for step in steps] == [0.0, 0.5, 0.0, 0.0, 0.5, 0.0]
-    assert [int(step.stage[0]) for step in steps] == [0, 1, 1, 1, 2, 2]
-    assert [bool(step.success[0]) for step in steps] == [False, False, False, False, True, True]
-
-
-def test_stages_of_one_environment_are_reset_without_the_others():
-    latch = StageLatch([DetectorConfig(steps=1)], num_envs=2)
-    latch.update(np.full((2, 1), 0.9))
-    latch.reset(np.array([True, False]))
-    assert latch.update(np.full((2, 1), 0.9)).reward.tolist() == [1.0, 0.0]

@@ -7,11 +7,12 @@ that a few thousand updates do what a million do there.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from policies.rl.networks.config import MlpSizes
-from policies.rl.offline.config import IqlConfig
+from policies.rl.offline.config import InSampleConfig, IqlConfig
 from policies.rl.offline.iql import Iql
 from policies.rl.offline.train import OfflineConfig, fit_features, learn_offline
 from policies.rl.replay.buffer import Replay
@@ -29,14 +30,15 @@ from tests.toy_envs.point_reach import PointReach
 from tests.toy_envs.toy_env import ToyEnv, success_rate
 
 SMALL = MlpSizes(hidden=(128, 128), activation="relu", layer_norm=False)
-IQL = IqlConfig(
-    critic=SMALL,
-    value_network=SMALL,
-    actor=SMALL,
-    learning_rate=1e-3,
-    actor_learning_rate=1e-3,
-    tau=0.03,
-)
+FAST: dict[str, Any] = {
+    "critic": SMALL,
+    "value_network": SMALL,
+    "actor": SMALL,
+    "learning_rate": 1e-3,
+    "actor_learning_rate": 1e-3,
+    "tau": 0.03,
+}
+IQL = IqlConfig(**FAST)
 """w .9 and b 10, as in mazes, at this scale."""
 MAZE_IQL = replace(IQL, tau=0.1)
 """For values that have a whole maze to cross within 3,000 updates."""
@@ -57,7 +59,7 @@ def filled(data: list[Steps], sizes: Sizes, discount: float, shift: float) -> Re
 
 
 def trained(
-    config: IqlConfig,
+    config: InSampleConfig,
     replay: Replay,
     sizes: Sizes,
     budget: OfflineConfig,
@@ -78,7 +80,10 @@ def solved(learner: Iql, toy_env: type[ToyEnv], seed: int) -> float:
 
 
 def maze_success(
-    seed: int, config: IqlConfig, weighting: TrajectoryWeightingConfig = ALIKE, updates: int = 3000
+    seed: int,
+    config: InSampleConfig,
+    weighting: TrajectoryWeightingConfig = ALIKE,
+    updates: int = 3000,
 ) -> float:
     """Share of PointMaze that is solved after learning from 900 walks of which none solves it.
 
@@ -93,7 +98,7 @@ def maze_success(
     )
 
 
-def largest_value(seed: int, config: IqlConfig, updates: int = 2500) -> float:
+def largest_value(seed: int, config: InSampleConfig, updates: int = 2500) -> float:
     """Largest |V| on the data, over the largest return there is: 10, paid at the goal and nowhere
     else.
 

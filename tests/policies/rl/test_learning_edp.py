@@ -21,13 +21,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from policies.rl.generative.config import EdpConfig
-from policies.rl.generative.edp import Edp
+from policies.card import Shapes
+from policies.families.diffusion import DiffusionPolicy
+from policies.networks.config import MlpConfig
+from policies.normalize import MinMaxStatistics
+from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.networks.config import MlpSizes
-from policies.rl.offline.train import OfflineConfig, fit_features, learn_offline
-from policies.rl.replay.buffer import Replay, sizes_of
+from policies.rl.offline.config import EdpConfig, ImplicitWeightConfig, QGradientConfig
+from policies.rl.offline.edp import CHUNK, Edp
+from policies.rl.offline.train import OfflineConfig, learn_offline
+from policies.rl.replay.buffer import Replay
 from policies.rl.replay.config import ReplayConfig
+from policies.rl.replay.transitions import Observations, Transitions
 from tests.toy_envs.bimodal_reach import BimodalReach, detours, passed_above
 from tests.toy_envs.comparison import better, compare
 from tests.toy_envs.toy_env import rollouts
@@ -35,21 +42,49 @@ from tests.toy_envs.toy_env import rollouts
 pytestmark = pytest.mark.slow
 
 SMALL = MlpSizes(hidden=(128, 128), activation="relu", layer_norm=False)
+MODEL = DiffusionPolicyConfig(
+    n_obs_steps=1,
+    horizon=1,
+    n_action_steps=1,
+    train_timesteps=20,
+    inference_steps=5,
+    clip=1.0,
+    network=MlpConfig(width=128, blocks=2),
+)
 EDP = EdpConfig(
-    objective="iql",
-    levels=20,
-    steps=5,
-    candidates=1,
-    hidden=(128, 128, 128),
+    policy=MODEL,
+    objective=ImplicitWeightConfig(),
     critic=SMALL,
-    value_network=SMALL,
     learning_rate=1e-3,
     tau=0.03,
     target_policy_after=500,
 )
-CLONE = replace(EDP, objective="td3", q_weight=0.0)
+CLONE = replace(EDP, objective=QGradientConfig(q_weight=0.0))
 STRAIGHT = 0.25
 EPISODES = 100
+
+
+class Normalised:
+    """The steps of a replay as chunks of one action, observations normalised by the policy."""
+
+    def __init__(self, replay: Replay, policy: DiffusionPolicy) -> None:
+        self.replay = replay
+        self.policy = policy
+
+    def __len__(self) -> int:
+        return len(self.replay)
+
+    def drawable(self) -> np.ndarray:
+        return self.replay.drawable()
+
+    def transitions(self, slot_B: np.ndarray) -> Transitions:
+        batch = self.replay.transitions(slot_B)
+        obs, after = (
+            Observations(self.policy.normalize_observation(one.vector_BO))
+            for one in (batch.obs, batch.next_obs)
+        )
+        extra = {CHUNK: batch.action_BA[:, None]}
+        return batch._replace(obs=obs, next_obs=after, extra=extra)
 
 
 def travelled(seed: int, config: EdpConfig, notes: Path) -> float:
@@ -59,14 +94,23 @@ def travelled(seed: int, config: EdpConfig, notes: Path) -> float:
     replay = Replay(ReplayConfig(capacity=20_000, discount=0.97), 2, 2)
     for steps in rollouts(toy_env, detours(toy_env, seed, straight=STRAIGHT), 400):
         replay.append(steps)
-    learner = Edp(config, sizes_of(replay), seed)
-    fit_features(learner.networks.features, replay)
-    learn_offline(learner, replay, OfflineConfig(updates=3000, batch_size=256), seed=seed)
+    torch.manual_seed(seed)
+    policy = DiffusionPolicy(config.policy, Shapes.of_vector(2, 2, None))
+    ranges = MinMaxStatistics(2)
+    ranges.update(replay.columns["observation"][: len(replay)])
+    policy.normalize_observation.fit(ranges)
+    learner = Edp(config, policy, seed)
+    data = Normalised(replay, policy)
+    learn_offline(learner, data, OfflineConfig(updates=3000, batch_size=256), seed=seed)
 
     test, draw = BimodalReach(EPISODES, 1000 + seed), np.random.default_rng(seed)
+    kept = learner.networks.actor_target
     made, places, running = np.zeros(EPISODES), [test.point.copy()], np.ones(EPISODES, bool)
     while running.any():
-        outcome = test.step(learner.act(test.observe(), draw))
+        obs = torch.from_numpy(np.float32(test.observe()))[:, None]
+        noise = torch.from_numpy(draw.standard_normal((EPISODES, 1, 2), dtype=np.float32))
+        with torch.no_grad():
+            outcome = test.step(kept(obs, noise)[:, 0].numpy())
         made += running * outcome.reward
         running &= ~(outcome.terminated | outcome.truncated)
         # An environment that has ended starts anew; what it does then is no part of the path.

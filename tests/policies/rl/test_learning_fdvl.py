@@ -32,21 +32,22 @@ import numpy as np
 import pytest
 
 from policies.rl.networks.config import MlpSizes
-from policies.rl.offline.config import IqlConfig
-from tests.policies.rl.offline_arms import IQL, MAZE_IQL, SMALL, largest_value, maze_success
+from policies.rl.offline.config import FDvlConfig, InSampleConfig, XqlConfig
+from tests.policies.rl.offline_arms import FAST, IQL, MAZE_IQL, SMALL, largest_value, maze_success
 from tests.toy_envs.comparison import Arm, better, compare
 
 pytestmark = pytest.mark.slow
 
-CHI2 = replace(IQL, value="chi2", temperature=0.1, huber=20.0)
-TV = replace(IQL, value="tv", huber=20.0)
+CHI2 = FDvlConfig(**FAST, divergence="chi2", temperature=0.1, huber=20.0)
+TV = FDvlConfig(**FAST, huber=20.0)
+XQL = XqlConfig(**FAST, temperature=0.1)
 BOUND = 2.0
 NORMED = MlpSizes(hidden=SMALL.hidden, activation="relu", layer_norm=True)
 
 
 @pytest.fixture(scope="module")
 def successes() -> dict[str, list[float]]:
-    def arm(config: IqlConfig) -> Arm[float]:
+    def arm(config: InSampleConfig) -> Arm[float]:
         normed = replace(config, tau=MAZE_IQL.tau, critic=NORMED, value_network=NORMED)
         return partial(maze_success, config=normed, updates=6000)
 
@@ -65,7 +66,7 @@ def sizes() -> dict[str, list[float]]:
         {
             "chi2": partial(largest_value, config=CHI2),
             "tv": partial(largest_value, config=TV),
-            "xql": partial(largest_value, config=replace(IQL, value="gumbel", temperature=0.1)),
+            "xql": partial(largest_value, config=XQL),
         }
     )
 

@@ -15,7 +15,7 @@ import pytest
 
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import OnlineConfig, SacConfig
-from policies.rl.off_policy.jsrl import GuideSchedule, JsrlConfig
+from policies.rl.off_policy.jsrl import GuideSchedule, JsrlCurriculum, JsrlRandom
 from policies.rl.off_policy.online import Learner, MinibatchSampler, OnlineProgress, learn_online
 from policies.rl.off_policy.sac import Sac
 from policies.rl.replay.buffer import Replay
@@ -34,13 +34,13 @@ SKILL = 0.45
 """Solves about 40 %."""
 EPISODES = 200
 NETWORK = MlpSizes(hidden=(64, 64), activation="relu")
-JSRL = JsrlConfig(max_horizon=30, tolerance=0.2)
+JSRL = JsrlCurriculum(max_horizon=30, tolerance=0.2)
 """30 steps are about an episode that arrives. The tolerance is about the noise of an evaluation."""
 EVALUATE_EVERY = 250
 """Steps of the environment between evaluations; JSRL takes 1,000."""
 
 
-def learned(seed: int, config: JsrlConfig) -> float:
+def learned(seed: int, config: JsrlCurriculum | JsrlRandom) -> float:
     """Success of the learner alone."""
     sac = SacConfig(
         critic=NETWORK,
@@ -75,7 +75,7 @@ def learned(seed: int, config: JsrlConfig) -> float:
 
 
 def together(learner: Sac, schedule: GuideSchedule, seed: int) -> float:
-    """Mean return (here success) of guide and learner, without exploration."""
+    """Success rate of guide and learner, without exploration."""
     toy_env = PointMaze(schedule.config.episodes, 10_000 + seed)
     guide = expert_with(toy_env, SKILL, 10_000 + seed)
 
@@ -94,10 +94,8 @@ def test_a_guide_that_seldom_arrives_is_enough() -> None:
     scores = compare(
         {
             "curriculum": partial(learned, config=JSRL),
-            "random": partial(
-                learned, config=JsrlConfig(max_horizon=JSRL.max_horizon, variant="random")
-            ),
-            "scratch": partial(learned, config=JsrlConfig(max_horizon=0)),
+            "random": partial(learned, config=JsrlRandom(max_horizon=JSRL.max_horizon)),
+            "scratch": partial(learned, config=JsrlCurriculum(max_horizon=0)),
             "guide": guided,
         }
     )

@@ -10,7 +10,7 @@ import pytest
 
 from real.hil.actor import Actor, ActorConfig, ActorStep
 from real.hil.actor_policy import ActorPolicy
-from real.hil.interfaces import ScaledWallClock, observation_vector
+from real.hil.interfaces import ScaledActions, ScaledWallClock, observation_vector
 from real.hil.journal import Journal
 from real.hil.rewards import ClassifierReward
 from robots.errors import HandoffError
@@ -156,6 +156,31 @@ def test_a_person_s_action_is_executed_and_stored_and_the_proposal_beside_it(
     assert steps.policy_version.tolist() == [42] * 4
     assert steps.observation[:, 1].tolist() == [0, 1, 2, 3]
     assert steps.next_observation[:, 1].tolist() == [1, 2, 3, 4]
+
+
+class FirstSteps:
+    """A guide for the first two steps of each episode."""
+
+    def propose(
+        self,
+        episode: np.ndarray,
+        number: np.ndarray,
+        observation: Observation,
+        proposed: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        guided = number < 2
+        return np.where(guided[:, None], [0.25, -1.0], proposed), guided
+
+
+def test_a_guide_proposes_in_place_of_the_learner_and_a_person_overrules_it(tmp_path: Path) -> None:
+    env = Counters(limit=3)
+    steps = acted(tmp_path, env, 6, Person(acts=[1]), guide=FirstSteps())
+    assert steps.number.tolist() == [0, 1, 2, 0, 1, 2]
+    assert steps.policy_version.tolist() == [-1, -1, 42, -1, -1, 42]
+    assert steps.proposed[[0, 1, 3, 4]].tolist() == [[0.25, -1.0]] * 4
+    assert steps.action[1].tolist() == [0.5, 1.0]
+    assert not np.allclose(steps.proposed[2], [0.25, -1.0])
+    assert steps.proposed.dtype == np.float32
 
 
 def test_episodes_end_with_their_true_last_observation_and_are_numbered_anew(
@@ -411,3 +436,12 @@ def test_a_paced_clock_sleeps_until_the_next_tick_and_does_not_catch_up() -> Non
     clock.advance(0.1)
     clock.advance(0.1)
     assert slept == pytest.approx([0.04, 0.03, 0.05])
+
+
+def test_scaled_actions_map_the_bounds_of_the_environment_to_one() -> None:
+    actions = ScaledActions((0.0, 0.1), (0.4, 0.5))
+    learner, env = np.array([[-1.0, 1.0], [0.0, 0.5]]), np.array([[0.0, 0.5], [0.2, 0.4]])
+    assert np.allclose(actions.to_env(learner, {}), env)
+    assert np.allclose(actions.from_env(env, {}), learner)
+    assert np.allclose(actions.from_env(np.array([[-9.0, 9.0]]), {}), [[-1.0, 1.0]])
+    assert not actions.toggled(learner, {}).any()

@@ -28,6 +28,7 @@ from robots.interfaces import Step
 from robots.spec import FieldSpec
 from tests.policies.rl.counted_demos import write_counted
 from tests.policies.rl.counting import Counting
+from tests.policies.rl.finetuning.test_demonstration_selection import EXPO, Q_CHUNKING
 from tests.policies.rl.test_rl100 import CONFIG as RL100
 
 DPPO = DppoFinetuneConfig(
@@ -53,9 +54,11 @@ METHODS = pytest.mark.parametrize(
     [
         SMALL,
         replace(SMALL, algorithm=BEST_OF_N),
+        replace(SMALL, algorithm=EXPO),
+        replace(SMALL, algorithm=Q_CHUNKING),
         replace(SMALL, algorithm=replace(RL100, offline_every=1)),
     ],
-    ids=["dppo", "best_of_n", "rl100"],
+    ids=["dppo", "best_of_n", "expo", "q_chunking", "rl100"],
 )
 
 
@@ -263,7 +266,7 @@ def test_values_that_explode_stop_it(policy, tmp_path):
 
 
 def test_rl100_without_demonstrations_is_refused(policy, tmp_path):
-    with pytest.raises(HandoffError, match="rl100 needs demonstrations, but demos is None"):
+    with pytest.raises(HandoffError, match="learns from demonstrations, but demos is None"):
         finetune(
             replace(SMALL, algorithm=RL100), policy, lambda: Counting(3), tmp_path / "out", quiet
         )
@@ -280,3 +283,27 @@ def test_a_policy_that_does_not_denoise_is_refused(policy, tmp_path):
     save_policy(policy, card_of(module), module.state_dict())
     with pytest.raises(HandoffError, match="expected a diffusion or flow policy"):
         run_finetuning(policy, tmp_path / "out")
+
+
+def test_rollouts_and_picture_are_logged_also_of_a_resumed_run(policy, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    imitation = replace(BEST_OF_N.imitation, loggers=("tensorboard",))
+    algorithm = replace(BEST_OF_N, imitation=imitation)
+    config = replace(SMALL, algorithm=algorithm, loggers=("tensorboard",))
+    with pytest.raises(KilledError):
+        run_finetuning(policy, tmp_path / "out", config, progress=killing(3))
+    run_finetuning(policy, tmp_path / "out", config)
+    events = EventAccumulator(str(tmp_path / "out" / "finetune" / "tensorboard"))
+    events.Reload()
+    for name in ("success", "critic_loss"):
+        assert [event.step for event in events.Scalars(name)] == [1, 2, 3, 4]
+    assert [event.value for event in events.Scalars("success")] == pytest.approx(
+        [entry["success"] for entry in curve(tmp_path / "out")]
+    )
+    (image,) = events.Images("curve")
+    assert image.step == 4
+    # The curves of imitation phases are in files of their own.
+    phases = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
+    phases.Reload()
+    assert [event.step for event in phases.Scalars("loss")] == [10, 20]

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from policies.rl.generative.behaviour_model import (
     GenerativeActor,
-    best_of,
     executed_mask,
     repeated_noise,
     vp_grid,
@@ -121,12 +120,6 @@ def test_both_kinds_learn_two_modes(config: BehaviourConfig) -> None:
     # Both actions of a chunk go the same way, and both ways are taken.
     assert ((chunk_BD[:, 0] > 0) == (chunk_BD[:, 1] > 0)).float().mean() > 0.9
     assert 0.3 < float((chunk_BD[:, 0] > 0).float().mean()) < 0.7
-
-
-def test_best_of_takes_the_chunk_with_the_greatest_value() -> None:
-    chunk_BND = torch.arange(12.0).view(2, 3, 2)
-    best_BD = best_of(torch.tensor([[0.0, 2.0, 1.0], [5.0, 5.0, 4.0]]), chunk_BND)
-    torch.testing.assert_close(best_BD, torch.tensor([[2.0, 3.0], [6.0, 7.0]]))
 
 
 def test_without_a_generator_every_row_has_the_same_noise() -> None:

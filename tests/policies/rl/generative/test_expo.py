@@ -239,3 +239,37 @@ def test_unsupported_options_are_refused() -> None:
             learner(replace(CONFIG, sac=sac))
     with pytest.raises(HandoffError, match="beta"):
         learner(replace(CONFIG, beta=0.0))
+
+
+def test_given_samples_and_their_edits_are_the_candidates_of_the_target() -> None:
+    expo = learner(replace(CONFIG, base=None, samples=2, limit=3.0))
+    given_BNA = torch.tensor([[[2.9, 0.0], [-2.9, 1.0]]]).expand(6, 2, 2)
+    features = torch.randn(6, 3)
+    candidate_BNA = expo.with_edits(features, given_BNA, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(candidate_BNA[:, :2], given_BNA)
+    distance = (candidate_BNA[:, 2:] - given_BNA).abs()
+    assert 0.0 < float(distance.max()) <= 0.2 + 1e-6
+    assert float(candidate_BNA.abs().max()) <= 3.0
+    # The critic's target of an update is that of these candidates: a constant critic of 7.
+    with torch.no_grad():
+        for weight in expo.networks.critic_target.parameters():
+            weight.zero_()
+        expo.networks.critic_target.biases[-1].fill_(7.0)
+    given = batch()._replace(extra={"base_BND": given_BNA, "next_base_BND": given_BNA})
+    metrics = expo.update([given])
+    assert float(metrics["target"]) == pytest.approx(1.0 + 0.9 * 7.0, rel=1e-6)
+    assert "base_loss" not in metrics, "the base policy is trained elsewhere"
+
+
+def test_without_a_base_policy_samples_must_be_given() -> None:
+    expo = learner(replace(CONFIG, base=None))
+    with pytest.raises(HandoffError, match="the minibatch has no extra"):
+        expo.update([batch()])
+    with pytest.raises(HandoffError, match="its samples must be given"):
+        expo.act(np.zeros((1, 3), np.float32))
+
+
+def test_the_bound_of_an_edit_grows_with_the_limit() -> None:
+    learner(replace(CONFIG, beta=5.0, limit=3.0))
+    with pytest.raises(HandoffError, match="0 < beta <= 6"):
+        learner(replace(CONFIG, beta=6.5, limit=3.0))

@@ -263,3 +263,30 @@ def test_a_loop_refuses_other_environments_and_other_chunks() -> None:
         OpenLoop(Counting(), 2, 3).act(NUM_ENVS[:1])
     with pytest.raises(HandoffError, match="do not divide"):
         OpenLoop(Counting(), 2, 2).act(NUM_ENVS)
+
+
+def test_the_target_selects_among_given_samples_by_the_trained_critics() -> None:
+    qc = learner(replace(CONFIG, behaviour=None))
+    made = batch()
+    given_BND = torch.randn(6, 3, 2, generator=torch.Generator().manual_seed(4))
+    expected = []
+    for row in range(6):
+        next_obs = made.next_obs.vector_BO[row].expand(3, 1)
+        inputs = torch.cat([next_obs, given_BND[row]], dim=1)
+        best = int(qc.networks.critic(inputs)[..., 0].mean(dim=0).argmax())
+        value = qc.networks.critic_target(inputs)[..., 0].mean(dim=0)[best]
+        expected.append(1.0 + 0.81 * float(value.detach()))
+    extra = {**made.extra, "next_base_BND": given_BND}
+    losses, metrics = qc.losses(made._replace(extra=extra))
+    assert float(metrics["target"]) == pytest.approx(np.mean(expected), rel=1e-5)
+    assert set(losses) == {"critic"}, "the behaviour model is trained elsewhere"
+
+
+def test_without_a_behaviour_model_samples_must_be_given() -> None:
+    qc = learner(replace(CONFIG, behaviour=None))
+    with pytest.raises(HandoffError, match="the minibatch has no extra"):
+        qc.update([batch()])
+    with pytest.raises(HandoffError, match="its samples must be given"):
+        qc.act(np.zeros((1, 1), np.float32))
+    with pytest.raises(HandoffError, match="needs a behaviour model of its own"):
+        learner(replace(CONFIG, behaviour=None, actor="one_step"))

@@ -108,7 +108,9 @@ def test_as_in_the_code_only_the_last_step_of_every_intervention_is_kept() -> No
 
 
 def test_the_penalty_is_as_configured() -> None:
-    assert streamed(InterventionReward(RlifConfig(reward=-0.5)), episode(".P")).reward.tolist() == [
+    assert streamed(
+        InterventionReward(RlifConfig(penalty=-0.5)), episode(".P")
+    ).reward.tolist() == [
         -0.5,
         0,
     ]

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from policies.rl.networks.config import MlpSizes
-from policies.rl.off_policy.config import GripperConfig, GuidanceConfig, SacConfig
+from policies.rl.off_policy.config import GripperConfig, GuidanceConfig, GuidedSacConfig
 from policies.rl.off_policy.sac import Sac
 from policies.rl.off_policy.sac_bc import GuidedSac, human_rows, margin_loss, sac_learner
 from policies.rl.replay.transitions import Observations, Sizes, Transitions
 
 SMALL = MlpSizes(hidden=(16,))
-GUIDED = SacConfig(
+GUIDED = GuidedSacConfig(
     critic=SMALL,
     actor=SMALL,
     actor_learning_rate=1e-2,

@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,13 @@ import torch
 
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.online import MinibatchSampler, OnlineProgress, learn_online
-from policies.rl.off_policy.wsrl import warm_started, wsrl_online, wsrl_sac
+from policies.rl.off_policy.wsrl import (
+    load_offline,
+    save_offline,
+    warm_started,
+    wsrl_online,
+    wsrl_sac,
+)
 from policies.rl.offline.calql import CalQl
 from policies.rl.offline.config import CalQlConfig
 from policies.rl.replay.buffer import Replay
@@ -90,3 +97,26 @@ def test_networks_of_other_sizes_are_refused() -> None:
     other = replace(SMALL, critic=MlpSizes(hidden=(8,), activation="relu"))
     with pytest.raises(HandoffError, match="wsrl: the weights of the offline learner do not fit"):
         warm_started(CalQl(CalQlConfig(sac=SMALL), SIZES), other, SIZES)
+
+
+def test_the_networks_of_an_offline_learner_are_restored_from_its_folder(tmp_path: Path) -> None:
+    offline = CalQl(CalQlConfig(sac=SMALL), SIZES, seed=1)
+    offline.networks.features.fit(torch.tensor([0.0, 1.0]), torch.tensor([2.0, 5.0]))
+    save_offline(tmp_path, offline, ("agent",))
+    online = warm_started(load_offline(tmp_path, ("agent",)), SMALL, SIZES, seed=2)
+    theirs = offline.networks.state_dict()
+    assert all(
+        torch.equal(value, theirs[name]) for name, value in online.networks.state_dict().items()
+    )
+    assert online.networks.features.centre.tolist() == [1.0, 3.0]
+
+
+def test_a_policy_without_critics_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HandoffError, match="an imitated policy has no critics"):
+        load_offline(tmp_path, ("agent",))
+
+
+def test_an_offline_learner_with_another_observation_is_refused(tmp_path: Path) -> None:
+    save_offline(tmp_path, CalQl(CalQlConfig(sac=SMALL), SIZES), ("agent",))
+    with pytest.raises(HandoffError, match=r"observes \['agent'\], the session \['goal'\]"):
+        load_offline(tmp_path, ("goal",))

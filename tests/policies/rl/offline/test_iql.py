@@ -2,6 +2,7 @@
 hand."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from policies.rl.networks.config import MlpSizes
-from policies.rl.offline.config import IqlConfig
+from policies.rl.offline.config import FDvlConfig, IqlConfig, XqlConfig
 from policies.rl.offline.iql import Iql, TanhMeanGaussian, awr_weight, cosine_factor, critic_loss
 from policies.rl.replay.transitions import Observations, Sizes, Transitions
 
@@ -192,9 +193,17 @@ def test_sampled_actions_have_the_actors_deviation_and_stay_within_bounds():
     assert np.abs(learner.act(obs, np.random.default_rng(0))).max() == 1.0
 
 
-@pytest.mark.parametrize("value", ["expectile", "chi2", "tv", "gumbel"])
-def test_a_restored_learner_continues_bit_for_bit(value):
-    config = small(value=value, dropout=0.1, actor_decay_updates=10)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        IqlConfig,
+        XqlConfig,
+        partial(FDvlConfig, divergence="chi2"),
+        partial(FDvlConfig, divergence="tv"),
+    ],
+)
+def test_a_restored_learner_continues_bit_for_bit(kind):
+    config = kind(critic=TINY, value_network=TINY, actor=TINY, dropout=0.1, actor_decay_updates=10)
     whole, first = Iql(config, SIZES, 3), Iql(config, SIZES, 3)
     for _ in range(6):
         whole.update([bandit()])

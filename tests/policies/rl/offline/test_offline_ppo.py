@@ -13,7 +13,12 @@ from policies.networks.config import MlpConfig
 from policies.policy import Batch, ObservationTensors
 from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.networks.config import MlpSizes
-from policies.rl.offline.config import RL100_CHAIN, DynamicsConfig, IqlConfig, OfflinePpoConfig
+from policies.rl.offline.config import (
+    RL100_CHAIN,
+    DynamicsConfig,
+    ExpectileCriticsConfig,
+    OfflinePpoConfig,
+)
 from policies.rl.offline.dynamics_ensemble import ChunkTransitions, DynamicsEnsemble
 from policies.rl.offline.offline_ppo import OfflinePpo, fit_critics
 from policies.rl.on_policy.config import DppoConfig
@@ -92,7 +97,11 @@ def imitation() -> DiffusionPolicy:
 @pytest.fixture(scope="module")
 def critics():
     return fit_critics(
-        IqlConfig(expectile=0.7, critic=SMALL, value_network=SMALL), one_armed(), 1000, 128, seed=0
+        ExpectileCriticsConfig(expectile=0.7, critic=SMALL, value_network=SMALL),
+        one_armed(),
+        1000,
+        128,
+        seed=0,
     )
 
 

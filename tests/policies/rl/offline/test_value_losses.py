@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,7 +10,12 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
-from policies.rl.offline.config import IqlConfig
+from policies.rl.offline.config import (
+    DualCriticsConfig,
+    GumbelCriticsConfig,
+    InSampleCriticsConfig,
+    IqlConfig,
+)
 from policies.rl.offline.value_losses import (
     chi2_loss,
     expectile_loss,
@@ -17,6 +23,7 @@ from policies.rl.offline.value_losses import (
     in_sample_value_loss,
     total_variation_loss,
 )
+from robots.errors import HandoffError
 
 Loss = Callable[[Tensor], Tensor]
 
@@ -130,7 +137,7 @@ def test_the_conjugate_lies_above_a_value_that_does_not_vary():
     assert scipy_minimiser(partial(chi2_loss, weight=0.75), certain) == pytest.approx(
         4.0 / 3.0, abs=1e-3
     )
-    config = IqlConfig(value="chi2", expectile=0.75, temperature=0.03)
+    config = DualCriticsConfig(divergence="chi2", weight=0.75, temperature=0.03)
     assert scipy_minimiser(partial(in_sample_value_loss, config=config), certain) == pytest.approx(
         0.04, abs=1e-3
     )
@@ -143,10 +150,24 @@ def test_beyond_its_clip_the_gumbel_loss_drives_v_away_from_q():
     assert slope[1].item() == -1.0
 
 
-@pytest.mark.parametrize("value", ["chi2", "tv", "gumbel"])
-def test_all_losses_but_the_expectile_divide_the_advantage_by_the_temperature(value):
+@pytest.mark.parametrize(
+    "config",
+    [
+        DualCriticsConfig(divergence="chi2"),
+        DualCriticsConfig(divergence="tv"),
+        GumbelCriticsConfig(),
+    ],
+)
+def test_all_losses_but_the_expectile_divide_the_advantage_by_the_temperature(config):
     advantage = torch.tensor([-1.0, 0.5, 2.0])
-    wide = in_sample_value_loss(3.0 * advantage, IqlConfig(value=value, temperature=3.0))
-    assert torch.allclose(wide, in_sample_value_loss(advantage, IqlConfig(value=value)))
-    expectile = IqlConfig(temperature=3.0)
-    assert torch.equal(in_sample_value_loss(advantage, expectile), expectile_loss(advantage, 0.9))
+    wide = in_sample_value_loss(3.0 * advantage, replace(config, temperature=3.0))
+    assert torch.allclose(wide, in_sample_value_loss(advantage, config))
+
+
+def test_iql_has_the_expectile_loss_and_critics_without_a_loss_are_refused():
+    advantage = torch.tensor([-1.0, 0.5, 2.0])
+    assert torch.equal(
+        in_sample_value_loss(advantage, IqlConfig(expectile=0.7)), expectile_loss(advantage, 0.7)
+    )
+    with pytest.raises(HandoffError, match="InSampleCriticsConfig have no loss of V"):
+        in_sample_value_loss(advantage, InSampleCriticsConfig())

@@ -4,7 +4,6 @@ RLDG stages after it."""
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,10 @@ import pytest
 
 from flows.__main__ import main
 from flows.runner.artifact import Artifact, seal
-from policies.card import PolicyCard
-from policies.families.rl_actor import save_actor
-from policies.policy_config import LearnedActorConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
-from robots.wire.learner import ActorCard, MlpCard, Parameters
 from sim.recording.hard_negatives import LEAVES, ROUNDS
+from tests.flows.correction.straight import straight_to_the_goal
 from tests.flows.recipe_stages import options, run_all
 
 SMALL = """
@@ -30,9 +26,10 @@ classifier.train.choice_fraction=0.3 classifier.train.judge_fraction=0.3 classif
 classifier.train.training.steps=300 classifier.train.training.learning_rate=5e-3
 classifier.train.training.warmup_steps=20 classifier.train.training.batch_size=128
 classifier.train.classifier.hidden=[32]
-corrected.speed=0 corrected.backlog=50 corrected.online.updates_per_step=0.5 corrected.online.minibatches=1
-corrected.online.batch_size=32 corrected.actor.commit_every=10 corrected.learner.publish_every=20
-corrected.sac.critic.hidden=[16] corrected.sac.actor.hidden=[16]
+corrected.speed=0 corrected.backlog=50 corrected.algorithm.online.updates_per_step=0.5
+corrected.algorithm.online.minibatches=1
+corrected.algorithm.online.batch_size=32 corrected.actor.commit_every=10 corrected.learner.publish_every=20
+corrected.algorithm.sac.critic.hidden=[16] corrected.algorithm.sac.actor.hidden=[16]
 """
 RLDG = """
 rollouts.episodes=16 protocol.episodes=2 evaluate.batch=2 evaluate.videos=0
@@ -145,40 +142,10 @@ def test_the_same_session_again_is_all_cached(session: Path, summary: dict[str, 
     assert again["stages"]["corrected"]["digest"] == summary["stages"]["corrected"]["digest"]
 
 
-def straight_to_the_goal(root: Path) -> Artifact:
-    """A hand-written actor that solves `reach`: the speed of every axis is proportional to its
-    distance from the goal."""
-    from sim.make import find_task
-
-    specs = {name: term.spec for name, term in find_task("reach").observations.items()}
-    observed = {name: specs[name] for name in ("q", "dq", "grasp_pose", "goal")}
-    # 7 joints, 7 speeds, 6 of the pose, 3 of the goal; behind them the goal less the position, in
-    # decimetres.
-    weight = np.zeros((26, 6), np.float32)
-    weight[23:26, :3] = np.eye(3)
-    network = MlpCard(layers=(26, 6), activation="tanh", layer_norm=False)
-    card = ActorCard(
-        observation=23,
-        action=3,
-        relative_features=((20, 14, 3, 0.1),),
-        actor=network,
-        log_std_min=-5.0,
-        log_std_max=2.0,
-    )
-    model = LearnedActorConfig(observation_fields=tuple(observed), card=card)
-    action = replace(specs["goal"], frame="", about="x, y, z", unit="1")
-    policy = PolicyCard(
-        task="reach", rate_hz=20.0, observation=observed, action=action, model=model
-    )
-    arrays = {
-        "centre": np.zeros(23, np.float32),
-        "half_range": np.ones(23, np.float32),
-        "actor.0.weight": weight,
-        "actor.0.bias": np.zeros(6, np.float32),
-    }
+def hand_written(root: Path) -> Artifact:
+    """The artifact of a hand-written actor that solves `reach`."""
     partial = root / "artifacts" / "corrected-byhand.partial"
-    partial.mkdir(parents=True)
-    save_actor(partial, policy, Parameters(0, card, arrays))
+    straight_to_the_goal(partial)
     record = {
         "stage": "corrected",
         "config": {},
@@ -192,7 +159,7 @@ def straight_to_the_goal(root: Path) -> Artifact:
 
 
 def test_distil_export_and_gate_run_on_rollouts_of_a_trained_policy(tmp_path: Path) -> None:
-    finished = {"corrected": straight_to_the_goal(tmp_path)}
+    finished = {"corrected": hand_written(tmp_path)}
     after = [
         "scores",
         "rollouts",

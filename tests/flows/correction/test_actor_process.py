@@ -28,7 +28,7 @@ TOKEN = "t" * 32
 def session(speed: float) -> CorrectConfig:
     chosen = options("hil/reach")["corrected"]
     actor = replace(chosen.actor, random_steps=100_000)
-    return replace(chosen, actor=actor, reward="task", speed=speed)
+    return replace(chosen, actor=actor, speed=speed)
 
 
 def test_an_episode_that_an_error_ends_is_recorded_with_it(
@@ -45,7 +45,7 @@ def test_an_episode_that_an_error_ends_is_recorded_with_it(
     monkeypatch.setattr(EngineVecEnv, "step", lost)
     here, there = multiprocessing.Pipe()
     with pytest.raises(HandoffError, match=r"^sensor: lost\.$"):
-        act(session(0.0), tmp_path, None, NOBODY, TOKEN, there)
+        act(session(0.0), tmp_path, None, None, NOBODY, TOKEN, there)
     here.close()
     store = EpisodeStore.open(tmp_path / "store.zarr")
     assert store.num_episodes == 1
@@ -65,7 +65,7 @@ def test_an_episode_that_an_error_ends_is_recorded_with_it(
 
 
 def test_an_episode_that_a_signal_ends_is_recorded(tmp_path: Path) -> None:
-    process = RestartedProcess("actor", act, (session(1.0), tmp_path, None, NOBODY, TOKEN))
+    process = RestartedProcess("actor", act, (session(1.0), tmp_path, None, None, NOBODY, TOKEN))
     process.start()
     statuses, limit = 0, time.monotonic() + 60.0
     # At most one status message per control step.

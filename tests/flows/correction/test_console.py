@@ -14,12 +14,17 @@ import numpy as np
 from flows.session.environment import make_session_env
 from real.console.process import OpenConsole
 from robots.episodes.store import EpisodeStore
-from tests.flows.hil.test_session import SMALL, UNTIL
+from tests.flows.correction.test_session import SMALL, UNTIL
 from tests.flows.recipe_stages import options
 from tests.real.console.pages import Page, logged
 
 DEMONSTRATIONS, STEPS = 3, 150
-TASK_REWARD = ["~classifier", "~clone", "corrected.inputs.classifier=null", "corrected.reward=task"]
+TASK_REWARD = [
+    "~classifier",
+    "~clone",
+    "corrected.inputs.classifier=null",
+    "corrected.algorithm.reward=task",
+]
 LIMIT = 240.0
 """Time limit of the session [s]."""
 

@@ -11,6 +11,7 @@ episodes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,11 +24,15 @@ from policies.data.windows import WindowIndex, chunks
 from policies.policy import ChunkPolicy
 from policies.policy_config import PolicyConfig
 from policies.rl.collection.reward_shaping import RewardShaping
+from policies.rl.offline.recorded import RecordedEpisodes
 from policies.rl.on_policy.returns import chunk_reward
+from policies.rl.replay.transitions import Observations, Transitions
 from robots.episodes.store import EpisodeStore
 
 REWARD, SUCCESS = "reward", "success"
 """Names of the reward field of a step and the success entry of an episode's metadata."""
+CHUNK = "chunk_BHA"
+"""Key in `Transitions.extra` of the whole normalised chunk of the data."""
 
 
 class OfflineDataset(NamedTuple):
@@ -82,7 +87,7 @@ def demonstration_dataset(
     """
     data, store = read_demonstrations(demos, model), EpisodeStore.open(demos / "store.zarr")
     fields = store.schema.stream(model.stream).fields
-    task_reward_M = (
+    reward_M = (
         store.column(model.stream, REWARD).reshape(-1)
         if REWARD in fields
         else np.zeros(len(data.action_MA))
@@ -90,31 +95,55 @@ def demonstration_dataset(
     solved_E = np.array(
         [bool(store.metadata(number).get(SUCCESS, True)) for number in range(len(data.ends_E))]
     )
+    episodes = RecordedEpisodes(
+        data.observation_MO, data.action_MA, data.ends_E, reward_M, solved_E, None, data.card
+    )
+    return chunk_dataset(episodes, policy, model, reward_shaping, discount)
+
+
+def chunk_dataset(
+    episodes: RecordedEpisodes,
+    policy: ChunkPolicy,
+    model: PolicyConfig,
+    reward_shaping: RewardShaping,
+    discount: float,
+    failures_end: bool = False,
+) -> OfflineDataset:
+    """The transitions of recorded episodes, normalised by `policy`.
+
+    Args:
+        episodes: recorded episodes.
+        policy: policy whose normalisers are used.
+        model: configuration with the observed, predicted and executed steps of a chunk.
+        reward_shaping: shaping on top of the recorded reward.
+        discount: discount per action.
+        failures_end: whether unsolved episodes end with value 0; otherwise their last transitions
+            are dropped, because the observation after them is not known.
+    """
+    ends_E = episodes.ends_E
     # One chunk per recorded step, and the actions executed of it.
-    index = _every_step(data.ends_E, model.n_obs_steps, model.horizon)
+    index = _every_step(ends_E, model.n_obs_steps, model.horizon)
     newest_R = index.observation_NT[:, -1]
     length_R = np.minimum(model.n_action_steps, index.end_N - newest_R)
-    ends_R, solved_R = newest_R + length_R == index.end_N, solved_E[index.episode_N]
+    ends_R, solved_R = newest_R + length_R == index.end_N, episodes.solved_E[index.episode_N]
     executed_RH = np.minimum(
         newest_R[:, None] + np.arange(model.n_action_steps), index.end_N[:, None] - 1
     )
     # Rewards of the executed actions.
-    failed_R = np.zeros(len(newest_R), bool)
-    previous_reward_R = np.where(
-        np.isin(newest_R, [0, *data.ends_E]), np.nan, task_reward_M[newest_R - 1]
-    )
+    reward_M, failed_R = episodes.reward_M, np.zeros(len(newest_R), bool)
+    previous_reward_R = np.where(np.isin(newest_R, [0, *ends_E]), np.nan, reward_M[newest_R - 1])
     reward_RH = reward_shaping.shaped_reward(
-        task_reward_M[executed_RH], length_R, ends_R & solved_R, failed_R, previous_reward_R
+        reward_M[executed_RH], length_R, ends_R & solved_R, failed_R, previous_reward_R
     )
     length = torch.from_numpy(length_R)
     # Observations before and after, and normalised chunks.
     next_RT = np.minimum(index.observation_NT + length_R[:, None], index.end_N[:, None] - 1)
-    observation_MO = policy.normalize_observation(torch.from_numpy(data.observation_MO))
-    chunk = torch.from_numpy(chunks(index, data.observation_MO, data.action_MA, policy.anchor))
-    terminal = torch.from_numpy(ends_R & solved_R)
+    observation_MO = policy.normalize_observation(torch.from_numpy(episodes.observation_MO))
+    chunk = chunks(index, episodes.observation_MO, episodes.action_MA, policy.anchor)
+    terminal = torch.from_numpy(ends_R & (solved_R | failures_end))
     dataset = OfflineDataset(
         obs=observation_MO[torch.from_numpy(index.observation_NT)],
-        chunk_RHA=policy.normalize_action(chunk),
+        chunk_RHA=policy.normalize_action(torch.from_numpy(chunk)),
         padded_RH=torch.from_numpy(index.padded_NH),
         reward_R=chunk_reward(torch.from_numpy(reward_RH), length, discount),
         discount_R=(discount**length).float() * ~terminal,
@@ -123,6 +152,42 @@ def demonstration_dataset(
         solved_R=torch.from_numpy(solved_R),
     )
     return dataset.rows(dataset.next_obs_recorded_R | terminal)
+
+
+class ChunkReplay:
+    """Transitions of chunks as minibatches for `policies.rl.offline.train.learn_offline`.
+
+    Args:
+        dataset: transitions, normalised.
+        executed: selects the executed part (R, D) of chunks (R, H, A).
+    """
+
+    def __init__(self, dataset: OfflineDataset, executed: Callable[[Tensor], Tensor]) -> None:
+        self._dataset = dataset
+        self._executed = executed
+
+    def __len__(self) -> int:
+        return len(self._dataset.reward_R)
+
+    def drawable(self) -> np.ndarray:
+        """Indices of all transitions."""
+        return np.arange(len(self))
+
+    def transitions(self, slot_B: np.ndarray) -> Transitions:
+        """The transitions at these indices, with the whole chunk as `extra["chunk_BHA"]`."""
+        rows = self._dataset.rows(torch.from_numpy(slot_B))
+        no_rows = torch.zeros(len(slot_B), dtype=torch.bool)
+        return Transitions(
+            obs=Observations(rows.obs.flatten(1)),
+            action_BA=self._executed(rows.chunk_RHA),
+            reward_B=rows.reward_R,
+            discount_B=rows.discount_R,
+            next_obs=Observations(rows.next_obs.flatten(1)),
+            demo_B=~no_rows,
+            intervention_B=no_rows,
+            toggles_B=torch.zeros(len(slot_B)),
+            extra={CHUNK: rows.chunk_RHA},
+        )
 
 
 def _every_step(ends_E: np.ndarray, n_obs_steps: int, horizon: int) -> WindowIndex:

@@ -21,11 +21,14 @@ from robots.episodes.store import EpisodeStore
 
 STEPS = 600
 SMALL = f"""
-hil reach --operator simulated --steps {STEPS}
-demonstrations.episodes=4 distilled=false evaluation_episodes=2 evaluate.batch=2 evaluate.videos=0
-train.reward=task train.speed=0 train.backlog=20 train.online.updates_per_step=0.5 train.online.minibatches=1
-train.online.batch_size=32 train.actor.commit_every=10 train.sac.critic.hidden=[16] train.sac.actor.hidden=[16]
-train.learner.publish_every=20 train.learner.checkpoint_seconds=0.5 train.learner.metrics_every=5
+hil reach --operator simulated --steps {STEPS} --until corrected
+~clone ~classifier corrected.inputs.classifier=null demos.episodes=4
+corrected.algorithm.reward=task corrected.speed=0 corrected.backlog=20
+corrected.algorithm.online.updates_per_step=0.5 corrected.algorithm.online.minibatches=1
+corrected.algorithm.online.batch_size=32 corrected.actor.commit_every=10
+corrected.algorithm.sac.critic.hidden=[16] corrected.algorithm.sac.actor.hidden=[16]
+corrected.learner.publish_every=20 corrected.learner.checkpoint_seconds=0.5
+corrected.learner.metrics_every=5
 """
 LONG = 180.0
 """Time limit of a wait [s], reached only by a defect."""
@@ -44,7 +47,7 @@ def wait_for_updates(out: Path, running: subprocess.Popen[str], more: int = 0) -
     deadline = time.monotonic() + LONG
     while time.monotonic() < deadline:
         assert running.poll() is None, running.communicate()[0]
-        logs = list(out.glob("artifacts/train-*.partial/learner/metrics.jsonl"))
+        logs = list(out.glob("artifacts/corrected-*.partial/learner/metrics.jsonl"))
         lines = sum(len(log.read_text().splitlines()) for log in logs)
         if lines > more:
             return lines
@@ -80,7 +83,7 @@ def test_a_session_whose_processes_are_ended_resumes(tmp_path: Path) -> None:
     running = session(out)
     output = running.communicate(timeout=LONG)[0]
     assert running.returncode == 0, output
-    store = EpisodeStore.open(out / "train" / "store.zarr")
+    store = EpisodeStore.open(out / "corrected" / "store.zarr")
     lengths = np.diff(store.ends(STREAM), prepend=0)
     # Three runs: the running episode of each is not recorded; its steps still count for the
     # learner.

@@ -1,0 +1,129 @@
+"""Defines the interface between a fine-tuning run and its method: what a method does, and what it
+is made from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from robots.errors import HandoffError
+from robots.interfaces import Progress
+
+if TYPE_CHECKING:
+    from policies.families.diffusion import DiffusionPolicy
+    from policies.policy import ChunkPolicy
+    from policies.policy_config import PolicyConfig
+    from policies.rl.collection.episode_statistics import EpisodeStatistics
+    from policies.rl.collection.interfaces import DecisionEnv
+    from policies.rl.collection.reward_shaping import RewardShaping
+    from policies.rl.offline.offline_dataset import OfflineDataset
+
+
+class FinetuneMethod(Protocol):
+    """A fine-tuning method, which trains its policy in place."""
+
+    @property
+    def statistics(self) -> EpisodeStatistics:
+        """Statistics of the ended episodes; call `flush` before reading them."""
+        ...
+
+    def rollout(self, decisions: int) -> dict[str, float]:
+        """Collects `decisions` decisions per environment and learns from them; returns metrics of
+        the update.
+
+        Raises:
+            HandoffError: the run has collapsed or diverged.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """State that the next rollout depends on, without the environments and the files of
+        `save_rollouts`."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores `state_dict` and begins new episodes."""
+        ...
+
+    def save_rollouts(self, out: Path) -> None:
+        """Writes the rollouts since the last call, if the method keeps them."""
+        ...
+
+    def load_rollouts(self, out: Path) -> None:
+        """Reads the files of `save_rollouts`; called after `load_state_dict`."""
+        ...
+
+    @property
+    def phase_due(self) -> bool:
+        """Whether a longer training phase is due before the next rollout."""
+        ...
+
+    def run_phase(self, identity: str, out: Path, progress: Progress) -> None:
+        """Runs the training phase that is due.
+
+        Args:
+            identity: identity of the fine-tuning run, to resume a killed phase.
+            out: output folder.
+            progress: receives the progress of the phase.
+        """
+        ...
+
+    def finish(self, identity: str, out: Path, progress: Progress) -> PolicyConfig:
+        """Finalises the policy after the last rollout; returns the configuration for its card.
+
+        Args: see `run_phase`.
+        """
+        ...
+
+
+class FinetuneSetup(NamedTuple):
+    """All that a method is made from, beside its own options."""
+
+    policy: ChunkPolicy
+    """Pretrained policy, which the method trains in place."""
+    model: PolicyConfig
+    """Configuration of the policy."""
+    env: DecisionEnv
+    """Training environments."""
+    seed: int
+    """Seed of initial weights, noise and minibatches."""
+    reward: RewardShaping
+    """Shaping of the task reward, which also applies to demonstrations."""
+    demos: Path | None
+    """Folder of the demonstrations' `store.zarr`."""
+
+    def diffusion_policy(self) -> DiffusionPolicy:
+        """The policy, if it denoises chunks conditioned on vectors alone.
+
+        Raises:
+            HandoffError: a policy of another family, or one with images or point clouds.
+        """
+        from policies.families.diffusion import DiffusionPolicy
+
+        if not isinstance(self.policy, DiffusionPolicy):
+            raise HandoffError(
+                f"finetune: the policy is a {type(self.policy).__name__}, expected a diffusion or flow policy of "
+                "vectors alone."
+            )
+        if self.policy.shapes.sensors:
+            raise HandoffError(
+                "finetune: the policy reads images or point clouds, expected a diffusion or flow policy of vectors "
+                "alone."
+            )
+        return self.policy
+
+    def demonstrations(self, discount: float) -> OfflineDataset:
+        """Transitions of the demonstrations, with rewards discounted per action.
+
+        Raises:
+            HandoffError: no demonstrations, or see
+                `policies.rl.offline.offline_dataset.demonstration_dataset`.
+        """
+        from policies.rl.offline.offline_dataset import demonstration_dataset
+
+        if self.demos is None:
+            raise HandoffError(
+                "finetune: the algorithm learns from demonstrations, but demos is None. Does the stage list them among "
+                "its inputs?"
+            )
+        return demonstration_dataset(self.demos, self.policy, self.model, self.reward, discount)

@@ -1,0 +1,97 @@
+"""Stage `finetune`: what is refused before anything runs, and what enters the cache key."""
+
+from dataclasses import replace
+
+import pytest
+
+from flows.config.options import build
+from flows.stages.learn.config import FinetunePolicyConfig
+from flows.stages.learn.finetune import check, external
+from policies.imitation.config import PretrainConfig
+from policies.policy_config import ActConfig, DiffusionPolicyConfig
+from policies.rl.finetuning.config import FinetuneAlgorithm
+from robots.config import config, to_plain, validate
+from robots.errors import HandoffError
+
+DEMOS = {"policy": PretrainConfig(), "demos": None}
+
+
+@config
+class MineConfig(FinetuneAlgorithm):
+    """An algorithm outside Handoff."""
+
+    kind: str = f"{__name__}.MineConfig"
+    discount: float = 0.9
+    """Discount per action."""
+
+
+@config
+class NoAlgorithm:
+    """Options of something else."""
+
+    kind: str = f"{__name__}.NoAlgorithm"
+
+
+def options(**algorithm: object) -> FinetunePolicyConfig:
+    return build(FinetunePolicyConfig, {"algorithm": algorithm}, "teacher")
+
+
+@pytest.mark.parametrize("kind", ["expo", "q_chunking", "rl100"])
+def test_methods_that_learn_from_demonstrations_require_them(kind: str) -> None:
+    check(options(kind=kind), DEMOS)
+    with pytest.raises(HandoffError, match=f"'{kind}' also learns from the demonstrations"):
+        check(options(kind=kind), {"policy": PretrainConfig()})
+
+
+@pytest.mark.parametrize("kind", ["best_of_n", "dppo"])
+def test_demonstrations_that_are_not_read_are_refused(kind: str) -> None:
+    check(options(kind=kind), {"policy": PretrainConfig()})
+    with pytest.raises(HandoffError, match="does not learn from demonstrations"):
+        check(options(kind=kind), DEMOS)
+
+
+@pytest.mark.parametrize("kind", ["expo", "q_chunking"])
+def test_a_family_without_a_denoiser_or_with_cameras_is_refused(kind: str) -> None:
+    cameras = DiffusionPolicyConfig(image_fields=("top",))
+    for policy in (ActConfig(), cameras):
+        with pytest.raises(HandoffError, match="expected a diffusion or flow policy"):
+            check(
+                options(kind=kind),
+                {"policy": replace(PretrainConfig(), policy=policy), "demos": None},
+            )
+    check(options(kind=kind), DEMOS)
+
+
+def test_a_key_of_another_method_is_refused_with_its_readers() -> None:
+    with pytest.raises(
+        HandoffError,
+        match="is not read by the kind 'q_chunking', only by expo",
+    ):
+        options(kind="q_chunking", beta=0.1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("samples", 0), ("discount", 1.5), ("demo_fraction", 1.0), ("beta", 0.0)]
+)
+def test_values_out_of_range_are_refused(key: str, value: float) -> None:
+    with pytest.raises(HandoffError, match=f"algorithm.{key}' is {value}"):
+        options(kind="expo", **{key: value})
+
+
+def test_an_algorithm_of_another_package_is_named_by_its_import_path() -> None:
+    made = options(kind=f"{__name__}.MineConfig", discount=0.8)
+    assert made.algorithm == MineConfig(discount=0.8)
+    plain = to_plain(made)
+    assert plain["algorithm"] == {"kind": f"{__name__}.MineConfig", "discount": 0.8}
+    assert validate(FinetunePolicyConfig, plain) == made
+    # Its code enters the cache key; that of Handoff's own does already.
+    assert set(external(made, False)) == {"algorithm"}
+    assert external(options(kind="expo"), False) == {}
+
+
+def test_a_class_that_is_no_algorithm_is_refused() -> None:
+    kind = {"kind": f"{__name__}.NoAlgorithm"}
+    with pytest.raises(HandoffError, match="is no FinetuneAlgorithm"):
+        options(**kind)
+    with pytest.raises(HandoffError, match="is no FinetuneAlgorithm"):
+        validate(FinetunePolicyConfig, to_plain(FinetunePolicyConfig()) | {"algorithm": kind})
