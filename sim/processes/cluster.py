@@ -49,7 +49,9 @@ class Cluster:
         self, number: int, actor: type, make: Callable[[int], VecEnv], sizes: Sequence[int]
     ) -> Any:
         """Starts an actor in bundle `number` and returns its handle; the actor is created as soon
-        as the bundle has a node."""
+        as the bundle has a node, and finds modules where this process does."""
+        import sys
+
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -62,7 +64,7 @@ class Cluster:
                 self._group, placement_group_bundle_index=number
             ),
         )
-        return remote.remote(make, tuple(sizes))
+        return remote.remote(make, tuple(sizes), tuple(sys.path))
 
     def no_room(self, requested: str) -> HandoffError:
         """The error for resources that did not become free in time."""

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy as np
 from robots.code_version import code_version
 from robots.errors import HandoffError
 from robots.interfaces import Observation, VecEnv
+from robots.outside import add_place
 from sim.processes.cluster import Cluster
 from sim.processes.env_server import EnvServer, SavedEnvs
 
@@ -275,7 +277,14 @@ class RaySimulator:
 class _Actor:
     """Server of the environments in a process that Ray starts."""
 
-    def __init__(self, make: Callable[[int], VecEnv], sizes: Sequence[int]) -> None:
+    def __init__(
+        self, make: Callable[[int], VecEnv], sizes: Sequence[int], places: Sequence[str]
+    ) -> None:
+        """Makes the environments; `places` are the folders in which the caller finds modules, such
+        as a task beside its recipe, which Ray does not pass on."""
+        for place in places:
+            if Path(place).is_dir():
+                add_place(Path(place))
         self._error = ""
         self._server = None
         try:

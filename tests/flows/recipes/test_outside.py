@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,8 @@ from robots.config import to_plain, validate
 from robots.errors import HandoffError
 from robots.franka import find_robot
 from robots.franka.catalog import robot_module
-from sim.make import find_task, is_task, task_module
+from sim.make import EnvConfig, find_task, is_task, make_vec_env, task_module
+from sim.processes.ray_process import _Actor
 from tests.flows.recipes.lab import write_lab
 
 
@@ -52,7 +54,7 @@ def clear_caches() -> None:
         robots.code_version.code_version,
         robots.code_version._file_version,
         robots.code_version._imports,
-        robots.code_version._source,
+        robots.code_version._outside_source,
         robots.franka.catalog._outside_robot,
         sim.make._task,
     ):
@@ -134,9 +136,9 @@ def test_its_code_is_part_of_the_cache_keys(
     assert {name for name in before if before[name] != after[name]} == changed
 
 
-def test_entry_points_name_the_same_things(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_points_name_the_same_things(lab: Path) -> None:
     by_path = declared(lab)
-    monkeypatch.syspath_prepend(str(lab.parent))
+    sys.path.insert(0, str(lab.parent))
     clear_caches()
     by_name = declared(
         lab,
@@ -207,6 +209,14 @@ def test_a_task_that_does_not_exist_is_named(lab: Path, name: str, message: str)
     with pytest.raises(HandoffError) as caught:
         find_task(name)
     assert message in str(caught.value)
+
+
+def test_an_actor_of_ray_finds_the_task_where_its_caller_does(lab: Path) -> None:
+    """Ray passes the working directory on, but not the folder of the recipe."""
+    make = partial(make_vec_env, EnvConfig(task="my_lab.tasks:wipe"))
+    assert "no module my_lab" in _Actor(make, [1], [])._error
+    clear_caches()
+    assert _Actor(make, [1], [str(lab.parent), "/no/such/folder"])._error == ""
 
 
 def test_relative_imports_are_followed(lab: Path) -> None:
