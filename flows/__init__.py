@@ -1,6 +1,7 @@
 """Runs the pipelines, sessions and commands of Handoff; nothing else knows Prefect and Hydra.
 
 Packages, each above those that follow it where it needs them:
+- `commands`: the commands of the program `handoff`.
 - `recipes`: pipelines as YAML files, and the graph of their stages.
 - `stages`: kinds of stages, which pass artifacts to functions of the other packages.
 - `correction`: the actor and the learner of RL with corrections.
@@ -13,12 +14,13 @@ Packages, each above those that follow it where it needs them:
 - `artifacts`: kinds of artifacts, which the stages' signatures name.
 
 Commands:
-- `__main__`: the command line.
+- `__main__`: the entry of the command line.
 - `run`: a recipe as a Prefect flow.
 - `attended`: a recipe in this terminal, with a person.
 - `deployments`: the same flow, importable by the name that `prefect.yaml` states.
 - `console`: a simulated arm controlled from a browser.
 - `serve`: a policy server on a websocket.
 - `record`: records the small set of demonstrations that ships with Handoff.
+- `tune`: tunes the simulated arm to recorded motions.
 - `profile_placement`: predicts the speed of each placement of a recipe's environments.
 """

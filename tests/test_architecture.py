@@ -68,7 +68,6 @@ RETIRED = {
 }
 RIDDLES = ("What", "Who", "Where", "Whose", "How", "Which")
 UNREACHED = (
-    "flows.tune",
     "policies.rl.generative.open_loop",
 )
 """Modules for use from Python alone: no recipe offers their method yet

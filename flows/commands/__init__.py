@@ -1,6 +1,6 @@
 """Defines the commands of the program `handoff`; what they do is imported inside them.
 
-- `app`: the program: parsing, errors, exit codes.
+- `app`: the program: parsing, errors, exit codes, `completion`.
 - `parameters`: parameters that several commands share.
 - `pipelines`: `plan`, `run`, `show`, `profile`.
 - `planning`: prints a plan, with expected cost.
@@ -11,5 +11,5 @@
 - `evaluation`: `evaluate`, `compare`, `record`.
 - `serving`: `serve`.
 - `sessions`: `hil`, `console`, `deploy`.
-- `shell`: `completion`.
+- `identification`: `tune`.
 """

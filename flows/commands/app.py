@@ -11,26 +11,51 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Literal
 
 from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.argument import ArgumentCollection
 
 from flows.commands import (
     evaluation,
+    identification,
     lineage,
     listing,
     new,
     pipelines,
     serving,
     sessions,
-    shell,
 )
+from flows.commands.parameters import Debug, Flag
 from robots.errors import HandoffError, describe, error_text
 from robots.signals import exit_code, raising_signals
 
 USAGE = 2
 """Exit code of arguments that are not understood."""
+ABOUT_GROUPS = {"new": "Write a commented recipe, task or stage that runs as it is."}
+ENDLESS = (sessions.console,)
+"""Commands without stages, which a person ends by Ctrl-C."""
+
+
+def completion(
+    shell: Literal["bash", "zsh", "fish"], /, *, install: Flag = False, debug: Debug = False
+) -> None:
+    """Print the completion script of a shell.
+
+    Args:
+        shell: The shell.
+        install: Write it to the shell's folder of completions, with a line in its start-up file.
+
+    Examples:
+        handoff completion bash > ~/.local/share/bash-completion/completions/handoff
+        handoff completion zsh --install
+    """
+    if install:
+        print(f"completion  {program().install_completion(shell=shell)}; open a new terminal")
+    else:
+        print(program().generate_completion(shell=shell))
+
+
 COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Recipes": {
         "list": listing.list_known,
@@ -58,13 +83,11 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "hil": sessions.hil,
         "console": sessions.console,
         "deploy": sessions.deploy,
+        "tune": identification.tune,
     },
-    "Shell": {"completion": shell.completion},
+    "Shell": {"completion": completion},
 }
 """Functions of the commands, by heading and name."""
-ABOUT_GROUPS = {"new": "Write a commented recipe, task or stage that runs as it is."}
-ENDLESS = (sessions.console,)
-"""Commands without stages, which a person ends by Ctrl-C."""
 
 
 class CommandLineError(HandoffError):

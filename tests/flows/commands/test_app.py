@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -180,3 +181,71 @@ def test_parsing_raises_the_error_of_the_command_line() -> None:
     with pytest.raises(app.CommandLineError, match="unknown option"):
         app.parse(["plan", "demo", "--fast"])
     assert issubclass(app.CommandLineError, HandoffError)
+
+
+def test_tolerance_of_a_reproduction_is_that_of_its_function() -> None:
+    from flows.reports.reproduce import TOLERANCE
+
+    parameter = inspect.signature(COMMANDS["reproduce"]).parameters["tolerance"]
+    assert parameter.default == TOLERANCE
+
+
+def test_a_reproduction_that_differs_has_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from types import SimpleNamespace
+
+    stages = (
+        SimpleNamespace(name="demos", status="same"),
+        SimpleNamespace(name="teacher", status="differs"),
+    )
+    result = SimpleNamespace(text="the comparison", ok=False, stages=stages, folder="runs/again")
+    given: list[Any] = []
+
+    def repeat(*arguments: Any, **options: Any) -> SimpleNamespace:
+        given.append((arguments, options))
+        return result
+
+    monkeypatch.setattr("flows.reports.reproduce.reproduce", repeat)
+    assert main(["reproduce", "demo", "--tolerance", "0.2", "--anyway"]) == 1
+    assert given == [((Path("demo"), None), {"tolerance": 0.2, "anyway": True})]
+    shown = capsys.readouterr()
+    assert "the comparison" in shown.out
+    assert shown.err == "handoff: reproduce: teacher differ; see runs/again.\n"
+    result.ok = True
+    assert main(["reproduce", "demo"]) == 0
+
+
+def test_lineage_is_also_written_as_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from flows.runner.artifact import seal
+
+    partial = tmp_path / "artifacts" / "demos-1.partial"
+    partial.mkdir(parents=True)
+    (partial / "data").write_text("x")
+    record = {
+        "stage": "demos",
+        "uses": "scripted",
+        "inputs": {},
+        "input_paths": {},
+        "config": {},
+        "code": "0" * 64,
+        "seeds": {},
+        "metrics": {"episodes": 1, "frames": 2},
+        "seconds": 1.0,
+        "finished": "2026-11-01T00:00:00Z",
+        "environment": {"commit": "abc"},
+    }
+    artifact = seal(partial, tmp_path / "artifacts" / "demos-1", "episodes", record)
+    page = tmp_path / "lineage.html"
+    assert main(["explain", str(artifact.path), "--page", str(page)]) == 0
+    assert artifact.digest[:12] in capsys.readouterr().out
+    assert artifact.digest[:12] in page.read_text()
+
+
+def test_tune_passes_store_folder_and_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr("flows.tune.tune_command", lambda *arguments: given.append(arguments))
+    assert main(["tune", "recordings", "parameters.kind=per_joint"]) == 0
+    assert given == [(Path("recordings"), Path("runs/tune"), ("parameters.kind=per_joint",))]
