@@ -67,9 +67,7 @@ RETIRED = {
     "tally": "EpisodeStatistics",
 }
 RIDDLES = ("What", "Who", "Where", "Whose", "How", "Which")
-UNREACHED = (
-    "policies.rl.generative.open_loop",
-)
+UNREACHED = ("policies.rl.generative.open_loop",)
 """Modules for use from Python alone: no recipe offers their method yet
 (docs/results/features.md)."""
 OPTIONAL = (

@@ -60,7 +60,7 @@ def hil(
 
     Examples:
         handoff hil reach --operator simulated
-        handoff hil pick_cube corrected.sac.critics=10 --operator console --port 8701
+        handoff hil pick_cube corrected.algorithm.sac.critics=10 --operator console --port 8701
         handoff hil pick_cube --operator spacemouse --person ada --until corrected
     """
     from rich.console import Console

@@ -119,11 +119,6 @@ def set_up_learner(algorithm: HilAlgorithm, data: SessionData) -> LearnerSetup:
             return _hg_dagger(algorithm, data)
 
 
-def reads_offline_policy(algorithm: HilAlgorithm) -> bool:
-    """Whether an algorithm goes on from a policy with critics."""
-    return isinstance(algorithm, HilWsrlConfig)
-
-
 def _mixed(
     algorithm: HilSerlConfig | HilRlpdConfig | HilJsrlConfig, data: SessionData
 ) -> LearnerSetup:
@@ -195,7 +190,7 @@ def _wsrl(algorithm: HilWsrlConfig, data: SessionData) -> LearnerSetup:
         scaled_features=data.scaled_features,
     )
     sac = with_gripper(algorithm.sac) if has_gripper(data.action) else algorithm.sac
-    networks = load_offline(data.offline, tuple(data.fields))
+    networks = load_offline(data.offline, tuple(data.fields), data.action.low, data.action.high)
     return LearnerSetup(
         warm_started(networks, sac, sizes, data.seed),
         _buffer(algorithm.replay, data),

@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import OnlineConfig, SacConfig
 from robots.errors import HandoffError
@@ -56,34 +58,21 @@ def wsrl_online(warm_up_steps: int = WARM_UP_STEPS) -> OnlineConfig:
     )
 
 
-def save_offline(folder: Path, learner: Sac, fields: Sequence[str]) -> None:
-    """Writes the networks of an offline learner to a policy's folder, for `load_offline`.
-
-    Args:
-        folder: folder of the policy.
-        learner: trained learner.
-        fields: fields of the observation vector, in order.
-    """
-    from policies.checkpoint import save_state
-
-    state = {
-        "identity": OFFLINE_STATE,
-        "networks": learner.networks.state_dict(),
-        "fields": list(fields),
-    }
-    save_state(folder / OFFLINE_STATE, state)
-
-
-def load_offline(folder: Path, fields: Sequence[str]) -> dict[str, Any]:
+def load_offline(
+    folder: Path, fields: Sequence[str], low: Sequence[float], high: Sequence[float]
+) -> dict[str, Any]:
     """Networks of an offline learner: actor, critics, target critics, temperature and normalisation
-    as a state for `warm_started`.
+    as a state for `warm_started`. `policies.rl.offline.saved_learner` writes the file.
 
     Args:
         folder: folder of the policy.
         fields: fields of the online learner's observation vector, in order.
+        low: (A,) action of the environment that is the online learner's -1.
+        high: (A,) action of the environment that is the online learner's 1.
 
     Raises:
-        HandoffError: the policy has no critics, or other observation fields.
+        HandoffError: the policy has no critics, other observation fields, or actions of another
+            scale.
     """
     from policies.checkpoint import read_state
 
@@ -98,6 +87,12 @@ def load_offline(folder: Path, fields: Sequence[str]) -> dict[str, Any]:
         raise HandoffError(
             f"wsrl: the offline policy observes {state['fields']}, the session {list(fields)}. Set the same "
             "observation_fields in both stages."
+        )
+    centre, half_range = state["action_centre"].numpy(), state["action_half_range"].numpy()
+    if not (np.allclose(centre - half_range, low) and np.allclose(centre + half_range, high)):
+        raise HandoffError(
+            f"wsrl: the offline learner's actions -1 and 1 are {centre - half_range} and {centre + half_range} of the "
+            f"environment, the session's are {list(low)} and {list(high)}."
         )
     return state["networks"]
 

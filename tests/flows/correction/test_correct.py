@@ -19,7 +19,6 @@ from flows.stages.data.config import DemonstrateConfig
 from flows.stages.learn import correct
 from policies.checkpoint import read_card
 from policies.rl.hil.make_learner import make_learner
-from policies.rl.off_policy.wsrl import save_offline
 from robots.config import validate
 from robots.episodes.corrections import STREAM
 from robots.episodes.store import EpisodeStore
@@ -28,6 +27,7 @@ from robots.interfaces import no_progress
 from robots.spec import ActionSpec
 from robots.wire.steps import plain_steps
 from tests.flows.correction.straight import straight_to_the_goal
+from tests.policies.rl.offline_state import save_offline
 
 ENV = HilEnvConfig(task="reach", observation_fields=("dq", "grasp_pose", "target_offset", "goal"))
 STEPS = 300

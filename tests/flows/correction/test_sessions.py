@@ -45,10 +45,11 @@ def session(task: str) -> dict[str, Stage]:
 def test_every_task_has_a_session_from_demonstrations_to_a_gate(task: str) -> None:
     made = session(task)
     assert set(made) == {*STAGES, *(() if task in WITHOUT_TWIN else ("twin",))}
-    for name in ("demos", "classifier", "corrected", "rollouts"):
+    for name in ("demos", "classifier", "corrected"):
         assert made[name].config.env == made["corrected"].config.env
         assert made[name].config.env.task == task
     protocol = made["scores"].config.protocol
+    assert made["rollouts"].config.protocol == protocol
     assert (protocol.task, protocol.episodes) == (task, 100)
     env = made["corrected"].config.env
     assert protocol.options.get("rate_hz") == env.rate_hz

@@ -36,12 +36,13 @@ from policies.rl.off_policy.config import (
 from policies.rl.off_policy.online import MinibatchSampler
 from policies.rl.off_policy.sac import Sac
 from policies.rl.off_policy.sac_bc import GuidedSac
-from policies.rl.off_policy.wsrl import save_offline, wsrl_sac
+from policies.rl.off_policy.wsrl import wsrl_sac
 from policies.rl.replay.config import ReplayConfig
 from robots.config import config, to_plain, validate
 from robots.errors import HandoffError
 from robots.spec import ActionSpec, FieldSpec
 from robots.wire.steps import Steps, plain_steps
+from tests.policies.rl.offline_state import save_offline
 
 NETWORK = MlpSizes(hidden=(8,), activation="relu")
 FIELDS = {"grasp_pose": FieldSpec(shape=(3,)), "goal": FieldSpec(shape=(3,))}

@@ -12,7 +12,6 @@ from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.online import MinibatchSampler, OnlineProgress, learn_online
 from policies.rl.off_policy.wsrl import (
     load_offline,
-    save_offline,
     warm_started,
     wsrl_online,
     wsrl_sac,
@@ -23,11 +22,13 @@ from policies.rl.replay.buffer import Replay
 from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
 from robots.errors import HandoffError
+from tests.policies.rl.offline_state import save_offline
 from tests.toy_envs.person import collector
 from tests.toy_envs.point_maze import PointMaze
 
 SIZES = Sizes(observation=2, action=2)
 SMALL = wsrl_sac(hidden=(16, 16))
+BOUNDS = ((-1.0, -1.0), (1.0, 1.0))
 
 
 def test_weights_do_not_change_in_5000_warm_up_steps_and_then_do() -> None:
@@ -103,7 +104,7 @@ def test_the_networks_of_an_offline_learner_are_restored_from_its_folder(tmp_pat
     offline = CalQl(CalQlConfig(sac=SMALL), SIZES, seed=1)
     offline.networks.features.fit(torch.tensor([0.0, 1.0]), torch.tensor([2.0, 5.0]))
     save_offline(tmp_path, offline, ("agent",))
-    online = warm_started(load_offline(tmp_path, ("agent",)), SMALL, SIZES, seed=2)
+    online = warm_started(load_offline(tmp_path, ("agent",), *BOUNDS), SMALL, SIZES, seed=2)
     theirs = offline.networks.state_dict()
     assert all(
         torch.equal(value, theirs[name]) for name, value in online.networks.state_dict().items()
@@ -113,10 +114,16 @@ def test_the_networks_of_an_offline_learner_are_restored_from_its_folder(tmp_pat
 
 def test_a_policy_without_critics_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HandoffError, match="an imitated policy has no critics"):
-        load_offline(tmp_path, ("agent",))
+        load_offline(tmp_path, ("agent",), *BOUNDS)
 
 
 def test_an_offline_learner_with_another_observation_is_refused(tmp_path: Path) -> None:
     save_offline(tmp_path, CalQl(CalQlConfig(sac=SMALL), SIZES), ("agent",))
     with pytest.raises(HandoffError, match=r"observes \['agent'\], the session \['goal'\]"):
-        load_offline(tmp_path, ("goal",))
+        load_offline(tmp_path, ("goal",), *BOUNDS)
+
+
+def test_an_offline_learner_with_actions_of_another_scale_is_refused(tmp_path: Path) -> None:
+    save_offline(tmp_path, CalQl(CalQlConfig(sac=SMALL), SIZES), ("agent",), half_range=0.5)
+    with pytest.raises(HandoffError, match="actions -1 and 1 are"):
+        load_offline(tmp_path, ("agent",), *BOUNDS)
