@@ -47,7 +47,7 @@ def wait_for_updates(out: Path, running: subprocess.Popen[str], more: int = 0) -
     deadline = time.monotonic() + LONG
     while time.monotonic() < deadline:
         assert running.poll() is None, running.communicate()[0]
-        logs = list(out.glob("artifacts/corrected-*.partial/learner/metrics.jsonl"))
+        logs = list(out.parent.glob("artifacts/corrected-*.partial/learner/metrics.jsonl"))
         lines = sum(len(log.read_text().splitlines()) for log in logs)
         if lines > more:
             return lines
