@@ -111,12 +111,6 @@ class ChunkPolicyConfig:
         return False
 
     @property
-    def deployable(self) -> bool:
-        """Whether a pipeline without a configured student distils, exports and deploys the policy;
-        with cameras or point clouds such a pipeline ends after the evaluation."""
-        return self.distils_to_one_step and not self.sensor_fields
-
-    @property
     def finetuning_methods(self) -> tuple[str, ...]:
         """Kinds of fine-tuning (`policies.rl.finetuning.config`) that support the family."""
         return ()

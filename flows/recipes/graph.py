@@ -14,7 +14,6 @@ from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
 from flows.config.options import build, merge
-from flows.config.overrides import set_value
 from flows.recipes.recipe import MATRIX_MARK, Recipe, StageEntry
 from flows.recipes.seeds import reseeded
 from flows.runner.signature import StageInput, StageKind, find_kind
@@ -106,7 +105,7 @@ def _check_inputs(name: str, entry: StageEntry, kinds: Mapping[str, StageKind]) 
     for expected in kind.inputs:
         if not entry.inputs.get(expected.name) and not expected.optional:
             raise HandoffError(
-                f"stage {name} ({kind.name}): its input '{expected.name}', a {expected.kind}, is "
+                f"stage {name} ({kind.name}): its input '{expected.name}' ({expected.kind}) is "
                 f"missing; {_candidates(name, expected.kind, kinds)}"
             )
 
@@ -122,8 +121,8 @@ def _check_source(
         )
     if made.makes != expected.kind:
         raise HandoffError(
-            f"stage {name}: its input '{expected.name}' takes a {expected.kind}, '{source}' "
-            f"({made.name}) makes a {made.makes}; {_candidates(name, expected.kind, kinds)}"
+            f"stage {name}: its input '{expected.name}' takes {expected.kind}, '{source}' "
+            f"({made.name}) makes {made.makes}; {_candidates(name, expected.kind, kinds)}"
         )
 
 
@@ -131,7 +130,7 @@ def _candidates(name: str, kind: str, kinds: Mapping[str, StageKind]) -> str:
     makers = [other for other, made in kinds.items() if made.makes == kind and other != name]
     if makers:
         return f"candidates: {', '.join(makers)}."
-    return f"no stage of the recipe makes a {kind}."
+    return f"no stage of the recipe makes {kind}."
 
 
 def _check_shared(recipe: Recipe, kinds: Mapping[str, StageKind]) -> None:
@@ -306,11 +305,33 @@ def _options(
     for key, choice in binding.items():
         if key == SEED:
             seed += _seed(name, choice)
-        elif key in entry.matrix:
-            set_value(merged, key.split("."), deepcopy(choice.value))
+        elif key in entry.matrix and not _is_reference(name, key, kind, entry):
+            merged = merge(merged, _nested(key.split("."), deepcopy(choice.value)))
     merged = _substituted(name, merged, binding)
     config = build(kind.config, merged, name, recipe.folders)
     return config if kind.fixed_seeds else reseeded(config, seed)
+
+
+def _is_reference(name: str, key: str, kind: StageKind, entry: StageEntry) -> bool:
+    """Whether a key of a matrix is no option, so that `${matrix:KEY}` alone reads it.
+
+    Raises:
+        HandoffError: it is no option, and nothing in the stage refers to it.
+    """
+    if key.split(".")[0] in _keys(kind):
+        return False
+    if f"{MATRIX_MARK}{key}{MATRIX_MARK}" in repr(entry.options).replace("\\x00", MATRIX_MARK):
+        return True
+    raise HandoffError(
+        f"stage {name}: its matrix has the key '{key}', which is no option of the stage, and no option refers to "
+        f"it by ${{matrix:{key}}}; {suggest(key, sorted(_keys(kind)), 'known keys:')}"
+    )
+
+
+def _nested(keys: Sequence[str], value: Any) -> dict[str, Any]:
+    for key in reversed(keys):
+        value = {key: value}
+    return value
 
 
 def _seed(name: str, choice: Choice) -> int:

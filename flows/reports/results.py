@@ -153,7 +153,8 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
         case "gate":
             return (
                 f"parity {metrics['parity']:.1e}, p50 {metrics['latency_p50_ms']:.3f} ms, "
-                f"p99 {metrics['latency_p99_ms']:.3f} ms, {metrics['speedup']:.1f}x the teacher"
+                f"p99 {metrics['latency_p99_ms']:.3f} ms"
+                + (f", {metrics['speedup']:.1f}x the teacher" if "speedup" in metrics else "")
             )
         case "deploy":
             speed, lost = metrics["realtime_factor"], metrics["lost_packets"]

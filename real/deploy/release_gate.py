@@ -34,14 +34,15 @@ class GateConfig:
     timed as if it ran alone."""
     reference_every: int = 5
     """Number of the bundle's inferences per inference of the (slow) reference."""
-    min_speedup: float = 8.0
-    """Smallest ratio of the reference's median time to the bundle's."""
+    min_speedup: float | None = 8.0
+    """Smallest ratio of the reference's median time to the bundle's; None requires none, as for a
+    policy that was distilled from no other."""
 
 
 def gate(
-    config: GateConfig, bundle: Path, reference: Path, out: Path, progress: Progress
+    config: GateConfig, bundle: Path, reference: Path | None, out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Replays the golden vectors and times `bundle` beside `reference`.
+    """Replays the golden vectors and times `bundle`, beside `reference` if there is one.
 
     Args:
         config: thresholds.
@@ -49,7 +50,8 @@ def gate(
             `action` (N, H, A) as torch computed it, `action_scale` (H, A) physical units per
             normalised unit; if either policy is language-conditioned, `instruction` (N, bytes) in
             the encoding of `robots.language.text`, and the tokenizer).
-        reference: directory with the `policy.onnx` that the bundle was distilled from.
+        reference: directory with the `policy.onnx` that the bundle was distilled from; None without
+            a teacher, which `min_speedup` then must not require.
         out: directory for `gate.json` and `latency.png`.
         progress: called with the number of inferences done.
 
@@ -60,29 +62,34 @@ def gate(
         GateError: a threshold was missed; `gate.json` and the picture are written first.
         HandoffError: a file is missing, broken or of another shape.
     """
-    policy, teacher = OnnxPolicy(bundle / "policy.onnx"), OnnxPolicy(reference / "policy.onnx")
+    check_reference(config, given=reference is not None)
+    policy = OnnxPolicy(bundle / "policy.onnx")
+    teacher = None if reference is None else OnnxPolicy(reference / "policy.onnx")
     golden = _read_golden(bundle / "golden.npz")
     for model in (policy, teacher):
-        if model.contract.instruction and INSTRUCTION not in golden:
+        if model is not None and model.contract.instruction and INSTRUCTION not in golden:
             raise HandoffError(
                 f"gate: {model.path} is language-conditioned, {bundle / 'golden.npz'} lacks '{INSTRUCTION}'."
             )
     parity = _parity(policy, golden)
     bundle_ms, reference_ms = _time_in_turns(config, policy, teacher, golden, progress)
     p50, p99 = (float(value) for value in np.percentile(bundle_ms, [50, 99]))
-    reference_p50, reference_p99 = (float(value) for value in np.percentile(reference_ms, [50, 99]))
     figures = {
         "parity": parity,
         "latency_p50_ms": p50,
         "latency_p99_ms": p99,
-        "reference_p50_ms": reference_p50,
-        "reference_p99_ms": reference_p99,
-        "speedup": reference_p50 / p50,
         "golden": len(golden["observation"]),
         "repeats": len(bundle_ms),
         "sampler": policy.contract.sampler,
-        "reference_sampler": teacher.contract.sampler,
     }
+    if teacher is not None:
+        slow_p50, slow_p99 = (float(value) for value in np.percentile(reference_ms, [50, 99]))
+        figures |= {
+            "reference_p50_ms": slow_p50,
+            "reference_p99_ms": slow_p99,
+            "speedup": slow_p50 / p50,
+            "reference_sampler": teacher.contract.sampler,
+        }
     problems = _problems(config, figures)
     verdict = {**figures, "passed": not problems, "failed": problems}
     (out / "gate.json").write_text(json.dumps(verdict, indent=2) + "\n")
@@ -90,6 +97,19 @@ def gate(
     if problems:
         raise GateError(f"gate: {bundle.name} was not released: " + "; ".join(problems))
     return verdict
+
+
+def check_reference(config: GateConfig, *, given: bool) -> None:
+    """Refuses a required speed-up without a reference to compare with.
+
+    Raises:
+        HandoffError: there is none.
+    """
+    if not given and config.min_speedup is not None:
+        raise HandoffError(
+            f"gate: min_speedup is {config.min_speedup:g}, but there is no reference. Give the bundle of the "
+            "teacher as the input 'reference', or set min_speedup: null."
+        )
 
 
 def _problems(config: GateConfig, figures: dict[str, Any]) -> list[str]:
@@ -104,7 +124,7 @@ def _problems(config: GateConfig, figures: dict[str, Any]) -> list[str]:
             f"p99 latency is {figures['latency_p99_ms']:.3f} ms, limit {config.p99_ms} ms (p50 "
             f"{figures['latency_p50_ms']:.3f} ms; is the machine busy?)"
         )
-    if not figures["speedup"] >= config.min_speedup:
+    if config.min_speedup is not None and not figures["speedup"] >= config.min_speedup:
         problems.append(
             f"it is {figures['speedup']:.1f} times as fast as {figures['reference_sampler']}, at least "
             f"{config.min_speedup:g} required (was the student exported with its one-step sampler?)"
@@ -171,7 +191,7 @@ def _policy_input(
 def _time_in_turns(
     config: GateConfig,
     policy: OnnxPolicy,
-    teacher: OnnxPolicy,
+    teacher: OnnxPolicy | None,
     golden: dict[str, np.ndarray],
     progress: Progress,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -189,13 +209,14 @@ def _time_in_turns(
 
     for i in range(config.warmup):
         once(policy, i)
-        if i % config.reference_every == 0:
+        if teacher is not None and i % config.reference_every == 0:
             once(teacher, i)
     bundle, reference = [], []
     for first in range(0, config.repeats, config.block):
         turn = range(first, min(first + config.block, config.repeats))
         bundle += [once(policy, i) for i in turn]
-        reference += [once(teacher, i) for i in turn[:: config.reference_every]]
+        if teacher is not None:
+            reference += [once(teacher, i) for i in turn[:: config.reference_every]]
         progress(turn.stop, config.repeats, f"{bundle[-1]:.2f} ms")
     return np.array(bundle), np.array(reference)
 
@@ -205,10 +226,11 @@ def _draw(bundle_ms: np.ndarray, reference_ms: np.ndarray, config: GateConfig, p
 
     figure = Figure(figsize=(7.0, 3.2), layout="constrained")
     axes = figure.subplots()
-    edges = np.geomspace(
-        min(bundle_ms.min(), reference_ms.min()), max(bundle_ms.max(), reference_ms.max()), 80
-    )
+    both = np.concatenate([bundle_ms, reference_ms])
+    edges = np.geomspace(both.min(), both.max(), 80)
     for times, label in ((bundle_ms, "bundle"), (reference_ms, "reference")):
+        if not len(times):
+            continue
         share = np.full(len(times), 1.0 / len(times))
         axes.hist(
             times,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -68,8 +69,28 @@ METHODS = {
     "q_chunking": "Q-chunking",
     "rl100": "RL-100",
     "vla": "PPO",
+    "fast_td3": "FastTD3",
+    "pql": "PQL",
+    "ppo": "PPO",
+    "ppo_lagrangian": "PPO-Lagrangian",
+    "rlpd": "RLPD",
+    "sac": "SAC",
+    "cal_ql": "Cal-QL",
+    "edp": "EDP",
+    "f_dvl": "f-DVL",
+    "iql": "IQL",
+    "offline_ppo": "offline-PPO",
+    "trajectory_weighting": "trajectory-weighting",
+    "xql": "XQL",
 }
-"""Name of the fine-tuning method in a description, by the kind of its configuration."""
+"""Name of an RL algorithm in a description, by its kind."""
+ENDS = {
+    "deploy": "FR3 twin",
+    "evaluate": "ends with the evaluation",
+    "compare": "ends with the comparison",
+    "gate": "ends with the gate",
+}
+"""Words of a description for the kind of the last stage."""
 
 
 def deployments() -> list[dict[str, Any]]:
@@ -87,9 +108,7 @@ def methods(declared: Mapping[str, Stage]) -> set[str]:
     """The RL methods that a description must name."""
     found: set[str] = set()
     for stage in declared.values():
-        if stage.uses == "reinforce":
-            found.add("FastTD3")
-        if stage.uses == "finetune":
+        if stage.uses in ("finetune", "offline", "reinforce"):
             algorithm = stage.config.algorithm
             grouped = isinstance(algorithm, VlaFinetuneConfig) and algorithm.group is not None
             found.add("GRPO" if grouped else METHODS[algorithm.kind])
@@ -111,16 +130,13 @@ def test_description_names_the_recipes_task_method_device_and_end(
     built, description = declared(deployment["name"]), deployment["description"]
     scored = [stage.config.protocol for stage in built.values() if stage.uses == "evaluate"]
     assert description.startswith(TASKS[scored[0].task])
-    words = description.replace(",", "").split()
-    named = {word for word in (*METHODS.values(), "GRPO", "FastTD3") if word in words}
+    words = re.split(r"[ ,;:.]+", description)
+    named = {word for word in (*METHODS.values(), "GRPO") if word in words}
     assert named == methods(built)
     devices = {stage.config.training.device for stage in built.values() if stage.uses == "pretrain"}
     assert ("GPU" in description) == ("cuda" in devices)
     last = list(built.values())[-1].uses
-    assert ("FR3 twin" in description, "ends with the evaluation" in description) == (
-        last == "deploy",
-        last == "evaluate",
-    )
+    assert [kind for kind, words in ENDS.items() if words in description] == [last]
 
 
 def test_entrypoint_is_the_flow_and_leaves_the_import_path_alone(
@@ -133,7 +149,7 @@ def test_entrypoint_is_the_flow_and_leaves_the_import_path_alone(
     for entrypoint in {deployment["entrypoint"] for deployment in deployments()}:
         flow = load_flow_from_entrypoint(entrypoint)
         assert flow.name == "handoff"
-        assert set(flow.parameters.properties) == {"config_name", "overrides"}
+        assert set(flow.parameters.properties) == {"config_name", "overrides", "until"}
     assert sys.path == before
 
 

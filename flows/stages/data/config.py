@@ -15,6 +15,7 @@ from policies.rewards.config import (
     SuccessRewardConfig,
 )
 from robots.config import config
+from robots.errors import HandoffError
 from robots.franka import RobotName
 from robots.seed_ranges import DEMONSTRATIONS, PLAY, ROLLOUTS
 from sim.evaluation.protocol import Protocol
@@ -89,6 +90,13 @@ class RolloutConfig:
     """Success rate below which the stage stops with an error."""
     first_seed: int = ROLLOUTS.start
     """Seed of the first attempt's start."""
+
+    def __post_init__(self) -> None:
+        if self.keep == "successes" and self.least_success <= 0.0:
+            raise HandoffError(
+                "rollouts: least_success is 0 with keep: successes, so a policy that never succeeds would be run "
+                "for ever; expected more than 0."
+            )
 
 
 @config

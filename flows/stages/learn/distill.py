@@ -11,6 +11,7 @@ from flows.artifacts import Episodes, Output, Policy
 from flows.stages.learn.config import DistilOnPolicyConfig, DistilPolicyConfig
 from policies.chunk_policy_config import VisionLanguagePolicyConfig
 from policies.imitation.config import PretrainConfig
+from policies.policy_config import PolicyConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
@@ -25,7 +26,9 @@ def check(config: DistilPolicyConfig, sources: Mapping[str, Any]) -> None:
             f"'{unread}'; given are {', '.join(name for name, given in sources.items() if given != ())}."
         )
     _check_teachers(config, 1 + len(sources.get("more_teachers", ())))
-    student = sources.get("student")
+    teacher, student = sources["teacher"], sources.get("student")
+    if not on_policy and isinstance(teacher, PretrainConfig):
+        _check_one_step(teacher.policy)
     if not isinstance(student, PretrainConfig):
         return
     model = student.policy
@@ -33,6 +36,14 @@ def check(config: DistilPolicyConfig, sources: Mapping[str, Any]) -> None:
         raise HandoffError(
             f"distill: on-policy distillation of a student of the family '{model.kind}', or with cameras, is not "
             "supported; expected 'token_vla' or 'vla' without image_fields."
+        )
+
+
+def _check_one_step(model: PolicyConfig) -> None:
+    if not model.distils_to_one_step or model.sensor_fields:
+        raise HandoffError(
+            f"distill: a teacher of the family '{model.kind}', or one with cameras, cannot be distilled to one step; "
+            "expected a diffusion policy without image observations that samples with DDIM."
         )
 
 

@@ -1,6 +1,7 @@
 """Trains policies of state-based tasks by RL from scratch, in vectorised environments.
 
 - `config`: the algorithms and their options; imports no torch.
+- `run`: what a run is given, and its parts.
 - `train`: the entry point, and what all runs share on disk.
 - `off_policy`: runs from a replay buffer: SAC, RLPD, FastTD3 and PQL.
 - `learners`: learners of these runs and their export.

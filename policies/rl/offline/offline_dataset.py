@@ -154,7 +154,7 @@ def chunk_dataset(
     return dataset.rows(dataset.next_obs_recorded_R | terminal)
 
 
-class ChunkReplay:
+class RecordedChunks:
     """Transitions of chunks as minibatches for `policies.rl.offline.train.learn_offline`.
 
     Args:

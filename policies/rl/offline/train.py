@@ -61,7 +61,7 @@ class OfflineLearner(Protocol):
 
 class RecordedTransitions(Protocol):
     """Training data of an offline learner: `policies.rl.replay.buffer.Replay`, or the chunks of
-    `policies.rl.offline.offline_dataset.ChunkReplay`."""
+    `policies.rl.offline.offline_dataset.RecordedChunks`."""
 
     def __len__(self) -> int: ...
 

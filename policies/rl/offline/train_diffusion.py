@@ -23,7 +23,7 @@ from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.offline.config import EdpConfig, OfflinePpoAlgorithmConfig, OfflineRunConfig
 from policies.rl.offline.dynamics_ensemble import ChunkTransitions, DynamicsEnsemble
 from policies.rl.offline.edp import Edp
-from policies.rl.offline.offline_dataset import ChunkReplay, chunk_dataset
+from policies.rl.offline.offline_dataset import RecordedChunks, chunk_dataset
 from policies.rl.offline.offline_ppo import GateResult, OfflinePpo, fit_critics
 from policies.rl.offline.recorded import RecordedEpisodes, read_recorded
 from policies.rl.offline.train import OfflineConfig, finish_curve, identity, run_updates
@@ -55,7 +55,7 @@ def train_edp(
     )
     metrics = run_updates(
         learner,
-        ChunkReplay(dataset, learner.executed_part),
+        RecordedChunks(dataset, learner.executed_part),
         OfflineConfig(updates=config.updates, batch_size=config.batch_size),
         run,
         identity(settings, demos),

@@ -34,8 +34,8 @@ def built(tmp_path: Path, text: str, head: str = HEAD, **more: Any) -> dict[str,
             "x: {uses: pretrian, inputs: {demos: demos}}",
             "stage kind 'pretrian' does not exist, did",
         ),
-        ("x: {uses: pretrain}", "input 'demos', a episodes, is missing; candidates: demos."),
-        ("x: {uses: export, inputs: {demos: demos}}", "'policy', a policy, is missing; candidates"),
+        ("x: {uses: pretrain}", "input 'demos' (episodes) is missing; candidates: demos."),
+        ("x: {uses: export, inputs: {demos: demos}}", "'policy' (policy) is missing; candidates"),
         (
             "x: {uses: pretrain, inputs: {demo: demos}}",
             "stage x (pretrain): unknown input 'demo', did you mean 'demos'",
@@ -46,11 +46,11 @@ def built(tmp_path: Path, text: str, head: str = HEAD, **more: Any) -> dict[str,
         ),
         (
             "x: {uses: evaluate, inputs: {policy: demos}}",
-            "takes a policy, 'demos' (scripted) makes a episodes; candidates: teacher.",
+            "takes policy, 'demos' (scripted) makes episodes; candidates: teacher.",
         ),
         (
             "x: {uses: deploy, inputs: {bundle: teacher, gate: demos}}",
-            "no stage of the recipe makes a bundle",
+            "no stage of the recipe makes bundle",
         ),
         (
             "a: {uses: finetune, inputs: {policy: b}}\nb: {uses: finetune, inputs: {policy: a}}",
@@ -118,6 +118,16 @@ def test_labelled_values_of_a_matrix_are_blocks(tmp_path: Path) -> None:
     assert declared["teacher@policy.network=unet"].config.policy.network.kind == "unet"
 
 
+def test_a_matrix_over_a_block_keeps_what_was_set_inside_it(tmp_path: Path) -> None:
+    matrix = "policy: {short: {horizon: 4, n_action_steps: 2}}"
+    head = HEAD.replace(
+        "{demos: demos}}",
+        f"{{demos: demos}}, with: {{policy: {{n_obs_steps: 3}}}}, matrix: {{{matrix}}}}}",
+    )
+    policy = built(tmp_path, "", head)["teacher@policy=short"].config.policy
+    assert (policy.n_obs_steps, policy.horizon) == (3, 4)
+
+
 def test_matrices_with_a_common_key_are_paired_by_its_value(tmp_path: Path) -> None:
     head = HEAD.replace("episodes: 4}}", "episodes: 4}, matrix: {seed: [0, 1]}}")
     declared = built(
@@ -183,3 +193,15 @@ def test_the_seed_of_a_recipe_shifts_learning_and_not_evaluation(tmp_path: Path)
     assert three["teacher"].config.training.seed == zero["teacher"].config.training.seed + 3
     assert three["demos"].config.first_seed == 3_000_000
     assert three["scores"].config == zero["scores"].config
+
+
+def test_a_key_of_a_matrix_that_is_no_option_must_be_referred_to(tmp_path: Path) -> None:
+    head = (
+        "demos: {uses: scripted}\n"
+        "teacher: {uses: pretrain, inputs: {demos: demos}, with: {policy: '${matrix:denoiser}'},"
+        " matrix: {denoiser: [mlp, unet]}}\n"
+    )
+    declared = built(tmp_path, "", head)
+    assert declared["teacher@denoiser=unet"].config.policy.network.kind == "unet"
+    with pytest.raises(HandoffError, match="the key 'denoizer', which is no option of the stage"):
+        built(tmp_path, "", head.replace("{denoiser: [mlp", "{denoizer: [mlp"))

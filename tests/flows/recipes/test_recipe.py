@@ -175,9 +175,11 @@ def test_a_family_without_a_default_for_a_key_names_it() -> None:
 
 
 def test_another_family_has_its_own_keys() -> None:
-    model = options("demo", ["teacher.policy.kind=act", "teacher.policy.kl_weight=3"])["teacher"]
-    assert isinstance(model.policy, ActConfig)
-    assert model.policy.kl_weight == 3.0
+    alone = ["~student", "~control", "~reference", "~bundle", "~gate", "~twin"]
+    chosen = ["scores.inputs.policy=teacher", "teacher.policy.kind=act"]
+    model = options("demo", [*alone, *chosen, "teacher.policy.kl_weight=3"])["teacher"].policy
+    assert isinstance(model, ActConfig)
+    assert model.kl_weight == 3.0
 
 
 @pytest.mark.parametrize(
@@ -259,6 +261,12 @@ def test_a_policy_that_cannot_be_finetuned_is_refused_before_imitation(name: str
         HandoffError, match="expected a diffusion or flow policy without image observations"
     ):
         options("pusht_best_of_n", [f"pretrained.policy={name}"])
+
+
+@pytest.mark.parametrize("name", ["act", "flow", "unet_image"])
+def test_a_policy_that_cannot_be_distilled_is_refused_before_imitation(name: str) -> None:
+    with pytest.raises(HandoffError, match="cannot be distilled to one step"):
+        options("demo", [f"teacher.policy={name}"])
 
 
 def test_a_policy_without_language_cannot_be_finetuned_as_a_vla() -> None:

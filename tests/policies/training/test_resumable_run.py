@@ -176,7 +176,7 @@ def test_a_resumed_run_logs_what_follows_its_state(
     tmp_path: Path, recorders: list[Recorder]
 ) -> None:
     first = logged(tmp_path)
-    first.entries += [{"rollout": 1}, {"rollout": 2}]
+    first.entries += [{"rollout": 1.0}, {"rollout": 2.0}]
     first.save({})
     again = logged(tmp_path)
     again.resume()

@@ -113,6 +113,7 @@ def test_the_best_chunk_of_the_behaviour_model_is_selected() -> None:
     qc, features = learner(), torch.randn(5, 1)
     chunk_BD = qc.chunk(features, torch.Generator().manual_seed(0))
     behaviour = qc.networks.behaviour
+    assert behaviour is not None
     noise = behaviour.noise(20, torch.Generator().manual_seed(0))
     sample_BND = behaviour.sample(features.repeat_interleave(4, dim=0), noise).view(5, 4, 2)
     for row in range(5):
@@ -129,6 +130,7 @@ def test_one_sample_of_single_actions_is_the_behaviour_model_itself() -> None:
     action_NA = qc.act(vector_NO, np.random.default_rng(1))
     seed = int(np.random.default_rng(1).integers(2**63 - 1))
     behaviour = qc.networks.behaviour
+    assert behaviour is not None
     expected = behaviour.sample(
         torch.from_numpy(vector_NO), behaviour.noise(6, torch.Generator().manual_seed(seed))
     ).numpy()
@@ -148,6 +150,7 @@ def test_the_one_step_loss_is_the_weighted_distance_minus_the_value() -> None:
     qc, features = learner(replace(ONE_STEP, distillation=10.0)), torch.randn(6, 1)
     net = qc.networks
     assert net.one_step is not None
+    assert net.behaviour is not None
     qc._generator.manual_seed(0)
     loss, _ = qc._one_step_loss(net.one_step, features)
     noise = net.behaviour.noise(6, torch.Generator().manual_seed(0))

@@ -160,9 +160,8 @@ def test_online_rl_starts_with_the_actor_and_the_critics_of_the_offline_learner(
 ):
     layers = replace(TINY, layer_norm=layer_norm)
     sac = SacConfig(critic=layers, actor=layers, critics=2)
-    shape = {"critic": layers, "value_network": layers, "actor": layers}
     algorithm: OfflineAlgorithm = (
-        IqlConfig(**STATE, **shape)
+        IqlConfig(**STATE, critic=layers, value_network=layers, actor=layers)
         if kind == "iql"
         else CalQlConfig(**STATE, sac=sac, actions=2, target_actions=2)
     )
