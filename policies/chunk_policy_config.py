@@ -13,7 +13,8 @@ from policies.networks.config import (
     LoraConfig,
     PointEncoderConfig,
 )
-from robots.config import config
+from robots.config import Count, config
+from robots.errors import HandoffError
 
 
 @config
@@ -42,13 +43,20 @@ class ChunkPolicyConfig:
     anchor_field: str | None = "agent"
     """Observation field, A entries, to whose newest value the actions are relative; None leaves
     actions absolute."""
-    n_obs_steps: int = 1
+    n_obs_steps: Count = 1
     """Number of newest observation steps given to the policy; on push-T two scored no better than
     one, see `docs/results/push_t.md`."""
-    horizon: int = 16
+    horizon: Count = 16
     """Actions predicted per inference; the first belongs to the oldest observed step."""
-    n_action_steps: int = 8
+    n_action_steps: Count = 8
     """Actions executed per chunk, from index `n_obs_steps - 1` on."""
+
+    def __post_init__(self) -> None:
+        if self.n_obs_steps - 1 + self.n_action_steps > self.horizon:
+            raise HandoffError(
+                f"policy: {self.n_action_steps} actions executed from index {self.n_obs_steps - 1} of a chunk, whose "
+                f"horizon is {self.horizon}; n_obs_steps - 1 + n_action_steps must not exceed horizon."
+            )
 
     @classmethod
     def with_placeholders(cls, missing: str) -> Self:

@@ -18,7 +18,7 @@ from policies.chunk_policy_config import (
     VisionLanguagePolicyConfig,
 )
 from policies.networks.config import MlpConfig, NetworkConfig, PointEncoderConfig
-from robots.config import ByKind, config
+from robots.config import ByKind, Count, config
 from robots.wire.learner import ActorCard
 
 
@@ -31,10 +31,10 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     """Training objective: `diffusion` predicts the velocity of a squared-cosine schedule and
     samples with DDIM; `flow` predicts the velocity of the straight path from noise to data and
     samples with Euler's method."""
-    train_timesteps: int = 100
+    train_timesteps: Count = 100
     """Number of noise levels of the squared-cosine schedule; for `flow`, number of discrete times
     that the network is conditioned on."""
-    inference_steps: int = 10
+    inference_steps: Count = 10
     """Number of sampler steps; for `diffusion` a divisor of `train_timesteps`."""
     clip: float = 3.0
     """Bound on every clean sample that the sampler predicts [normalised units]."""
@@ -72,7 +72,7 @@ class BesoConfig(ChunkPolicyConfig):
     for Kitchen."""
 
     kind: Literal["beso"] = "beso"
-    n_obs_steps: int = 4
+    n_obs_steps: Count = 4
     """Number of newest observation steps given to the policy. `horizon` 4 with `n_action_steps` 1
     is the paper's window."""
     goal: Literal["field", "future"] = "future"
@@ -87,7 +87,7 @@ class BesoConfig(ChunkPolicyConfig):
     guidance: float = 1.5
     """Classifier-free guidance scale: 0 ignores the goal, 1 uses the conditional network alone,
     larger values extrapolate."""
-    sampling_steps: int = 3
+    sampling_steps: Count = 3
     """Number of sampler steps."""
     sigma_min: float = 0.005
     """Smallest noise level [normalised units]; Block-push was released with 0.05."""
@@ -191,11 +191,11 @@ class VlaConfig(VisionLanguagePolicyConfig):
     """A vision-language backbone with a flow-matching action expert (pi0, SmolVLA)."""
 
     kind: Literal["vla"] = "vla"
-    horizon: int = 50
+    horizon: Count = 50
     """Actions predicted per inference; the first belongs to the oldest observed step."""
-    n_action_steps: int = 50
+    n_action_steps: Count = 50
     """Actions executed per chunk, from index `n_obs_steps - 1` on."""
-    inference_steps: int = 10
+    inference_steps: Count = 10
     """Number of Euler steps from noise to the chunk."""
     expert_width: float = 0.75
     """Width of the action expert as a fraction of the backbone's."""
@@ -228,7 +228,7 @@ class TokenVlaConfig(VisionLanguagePolicyConfig):
     (OpenVLA-OFT) or autoregressively."""
 
     kind: Literal["token_vla"] = "token_vla"
-    horizon: int = 8
+    horizon: Count = 8
     """Actions predicted per inference; the first belongs to the oldest observed step."""
     decoding: Literal["parallel", "autoregressive"] = "parallel"
     """Decoding order: `parallel` predicts all tokens of a chunk in one pass, each given the
@@ -259,9 +259,9 @@ class LearnedActorConfig(ChunkPolicyConfig):
     kind: Literal["actor"] = "actor"
     anchor_field: str | None = None
     """Always None: the actions are absolute."""
-    horizon: int = 1
+    horizon: Count = 1
     """Actions predicted per inference: always 1."""
-    n_action_steps: int = 1
+    n_action_steps: Count = 1
     """Actions executed per inference."""
     card: ActorCard
     """Architecture of the actor's networks. With a gripper critic, `observation_fields` must

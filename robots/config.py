@@ -17,6 +17,8 @@ from typing import (
     get_type_hints,
 )
 
+from pydantic import Field
+
 from robots.errors import HandoffError, suggest
 from robots.outside import FAMILIES, find_outside, outside_target
 
@@ -25,6 +27,13 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
 T = TypeVar("T")
+Count = Annotated[int, Field(ge=1)]
+"""A number of things, at least one."""
+Whole = Annotated[int, Field(ge=0)]
+"""A number of things, or none."""
+Positive = Annotated[float, Field(gt=0.0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+"""A fraction of a whole."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)

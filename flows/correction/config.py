@@ -16,7 +16,7 @@ from policies.rl.hil.config import (
     ScaledTanhFeature,
 )
 from real.hil.actor import ActorConfig
-from robots.config import config
+from robots.config import Count, config
 
 
 @config
@@ -35,7 +35,7 @@ class CorrectConfig:
     """Differences of observation fields that are added to the learner's input."""
     scaled_features: tuple[ScaledTanhFeature, ...] = ()
     """Fields that are added to the learner's input at a finer scale than their range."""
-    steps: Annotated[int, Field(ge=1)] = 20_000
+    steps: Count = 20_000
     """Control steps of training. Updates still due after the last step are made before training
     ends."""
     speed: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 1.0

@@ -14,7 +14,7 @@ from real.deploy.supervision import SupervisionConfig
 from real.franka.arm import FrankaConfig
 from real.franka.gripper import GripperDriverConfig
 from real.franka.impedance import GAINS, ImpedanceConfig
-from robots.config import config
+from robots.config import Count, Whole, config
 from robots.contract import Contract
 from robots.errors import HandoffError
 from robots.franka import find_robot
@@ -38,11 +38,11 @@ class DeployConfig:
     """Deployment to the twin at the push-T table: starts, robot and limits."""
 
     kind: Literal["push_t"] = "push_t"
-    starts: int = 20
+    starts: Count = 20
     """Number of episodes, each from the start that gym-pusht samples for its seed."""
     first_seed: int = EVALUATION.start
     """Seed of the first start, and of the policy's noise in that episode."""
-    videos: int = 2
+    videos: Whole = 2
     """Number of episodes rendered as videos, at twice the speed."""
     twin: TwinConfig = field(default_factory=TwinConfig)
     """The simulated robot and its network."""
@@ -60,14 +60,14 @@ class DeployTaskConfig:
     """Deployment to the twin at the table of a simulated task: starts, robot and limits."""
 
     kind: Literal["task"] = "task"
-    starts: int = 20
+    starts: Count = 20
     """Number of episodes, each from the start that the simulated environment samples for its
     seed."""
     first_seed: int = EVALUATION.start
     """Seed of the first start, and of the policy's noise in that episode."""
     max_steps: int | None = None
     """Time limit of an episode [policy steps]; None takes the task's."""
-    videos: int = 2
+    videos: Whole = 2
     """Number of episodes rendered as videos, at twice the speed."""
     twin: TwinConfig = field(default_factory=TwinConfig)
     """The simulated robot and its network."""

@@ -8,7 +8,7 @@ from typing import Literal
 from policies.rl.on_policy.config import PpoConfig
 from policies.samplers.chain import ChainConfig
 from policies.training.config import LoggingConfig, TrainingConfig
-from robots.config import config
+from robots.config import Count, config
 from robots.errors import HandoffError
 from robots.seed_ranges import TRAINING
 
@@ -22,10 +22,10 @@ class DistilConfig:
         default_factory=lambda: TrainingConfig(steps=8_000, learning_rate=1e-3, decay_fraction=0.7)
     )
     """Updates, learning rate, batch size and logging of the student's training."""
-    targets: int = 262_144
+    targets: Count = 262_144
     """Pairs of noise and teacher's chunk in the table, spread evenly over the windows of the
     demonstrations and the teacher's visited states."""
-    teacher_batch: int = 1024
+    teacher_batch: Count = 1024
     """Pairs per forward pass of the teacher."""
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Count, config
 from robots.contract import CONTRACT_KEY, Contract
 from robots.control.actions import PD_TARGET, CartesianDelta
 from robots.errors import HandoffError
@@ -53,7 +53,7 @@ class ExportConfig:
     such actions; the stage `export` sets those of the simulated task of its demonstrations."""
     opset: int = 21
     """ONNX operator set of the graph."""
-    golden: int = 512
+    golden: Count = 512
     """Number of golden examples, evenly spread over the demonstrations."""
     seed: int = 0
     """Seed of the noise of the golden examples."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator
 
-from robots.config import config
+from robots.config import Count, config
 
 
 @config
@@ -16,11 +16,11 @@ class MlpConfig:
     denoiser on one CPU core."""
 
     kind: Literal["mlp"] = "mlp"
-    width: int = 512
+    width: Count = 512
     """Hidden units of every layer."""
-    blocks: int = 4
+    blocks: Count = 4
     """Residual blocks of two layers each."""
-    time_embedding: int = 64
+    time_embedding: Count = 64
     """Size of the sinusoidal timestep embedding; even."""
 
 
@@ -37,7 +37,7 @@ class UnetConfig:
     """Kernel size of the convolutions [steps]; odd."""
     groups: int = 8
     """Number of groups of every GroupNorm; must divide all widths."""
-    time_embedding: int = 256
+    time_embedding: Count = 256
     """Size of the timestep embedding; even."""
 
 
@@ -47,11 +47,11 @@ class TransformerConfig:
     timestep and observations."""
 
     kind: Literal["transformer"] = "transformer"
-    layers: int = 8
+    layers: Count = 8
     """Number of decoder layers."""
-    heads: int = 4
+    heads: Count = 4
     """Number of attention heads; must divide `width`."""
-    width: int = 256
+    width: Count = 256
     """Width of the tokens and of the timestep embedding; even."""
     dropout: float = 0.01
     """Dropout rate of attention, feed-forward and residual branches."""
@@ -96,11 +96,11 @@ class ScratchConfig:
     sentences every byte is a token."""
     vocabulary: int = 320
     """Maximum vocabulary size; at least 260 (256 bytes and four more)."""
-    width: int = 128
+    width: Count = 128
     """Width of the tokens; a multiple of twice the number of heads."""
-    layers: int = 4
+    layers: Count = 4
     """Number of text layers."""
-    heads: int = 4
+    heads: Count = 4
     """Number of attention heads per layer."""
     feedforward: int = 256
     """Hidden units of every layer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from robots.config import config
+from robots.config import Count, Positive, Share, Whole, config
 
 LoggerKind = Literal["tensorboard", "wandb", "trackio"]
 
@@ -24,18 +24,18 @@ class LoggingConfig:
 class TrainingConfig(LoggingConfig):
     """Options of the training loop; its length is given in updates, so that it is repeatable."""
 
-    steps: int
+    steps: Count
     """Number of updates."""
-    learning_rate: float
+    learning_rate: Positive
     """Peak learning rate of the schedule."""
-    batch_size: int = 256
+    batch_size: Count = 256
     """Windows per update, divided evenly among processes."""
     schedule: Literal["plateau", "cosine"] = "plateau"
     """Learning-rate schedule after linear warm-up: `plateau` stays at the peak and then falls
     linearly to 0, `cosine` decays along half a cosine."""
-    warmup_steps: int = 200
+    warmup_steps: Whole = 200
     """Updates of linear warm-up."""
-    decay_fraction: float = 1 / 3
+    decay_fraction: Share = 1 / 3
     """Final fraction of the updates over which `plateau` decays."""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW's decay rates of the running means of gradient and squared gradient."""
@@ -47,16 +47,16 @@ class TrainingConfig(LoggingConfig):
     """Maximum gradient norm over all parameters; None disables clipping."""
     ema_power: float = 0.75
     """Power of the EMA's decay, 1 - (1 + step)^-power."""
-    ema_max: float = 0.9999
+    ema_max: Share = 0.9999
     """Upper bound of the EMA's decay."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """Precision of matrix products; weights stay float32. `auto` chooses bf16 where the hardware
     multiplies it faster."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the training; `auto` chooses CUDA if available."""
-    threads: int = 1
+    threads: Count = 1
     """Number of torch's CPU threads."""
-    log_every: int = 100
+    log_every: Count = 100
     """Updates between entries of the loss curve; checkpoints are written at such steps only."""
     checkpoint_seconds: float = 20.0
     """Wall-clock seconds between checkpoints, rounded up to the next entry of the loss curve."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from real.deploy.onnx_policy import OnnxPolicy
-from robots.config import config
+from robots.config import Count, Positive, Whole, config
 from robots.errors import GateError, HandoffError
 from robots.interfaces import PolicyInput, Progress
 from robots.language.text import INSTRUCTION, decode
@@ -23,16 +23,16 @@ class GateConfig:
 
     tolerance: float = 1e-5
     """Largest absolute difference between ONNX Runtime and torch [normalised action units]."""
-    p99_ms: float = 1.0
+    p99_ms: Positive = 1.0
     """Largest 99th percentile of the time of one inference of one observation [ms]."""
-    warmup: int = 100
+    warmup: Whole = 100
     """Number of inferences of the bundle before measuring."""
-    repeats: int = 2000
+    repeats: Count = 2000
     """Number of measured inferences of the bundle."""
-    block: int = 50
+    block: Count = 50
     """Number of the bundle's inferences in a row between those of the reference, so that each is
     timed as if it ran alone."""
-    reference_every: int = 5
+    reference_every: Count = 5
     """Number of the bundle's inferences per inference of the (slow) reference."""
     min_speedup: float | None = 8.0
     """Smallest ratio of the reference's median time to the bundle's; None requires none, as for a

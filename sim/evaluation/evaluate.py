@@ -13,7 +13,7 @@ from typing import Protocol as Interface
 
 import numpy as np
 
-from robots.config import config, validate
+from robots.config import Count, Whole, config, validate
 from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv
 from robots.storage.durable import write_atomically
@@ -52,12 +52,12 @@ class MakeEnv(Interface):
 class EvaluateConfig:
     """Execution of an evaluation. These settings do not change the protocol."""
 
-    batch: int = 50
+    batch: Count = 50
     """Episodes stepped together, which is the batch size of inference: the last bits of a matrix
     product may depend on it."""
-    workers: int = 1
+    workers: Count = 1
     """Number of processes. Each takes whole batches, so the result does not depend on it."""
-    videos: int = 4
+    videos: Whole = 4
     """Number of episodes recorded as videos, failures first; 0 records none."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     """Device of a torch policy; CUDA is faster only for wide networks."""

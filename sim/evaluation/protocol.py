@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
 from robots.code_version import code_version
-from robots.config import config, to_plain
+from robots.config import Count, Whole, config, to_plain
 from robots.errors import HandoffError
 from robots.extras import install_hint
 from robots.franka.catalog import robot_module
@@ -79,11 +79,11 @@ class Protocol:
     options: dict[str, Any] = field(default_factory=dict)
     """Further settings of the environments under the names of `sim.make.EnvConfig`, such as
     `randomized`."""
-    first_seed: int = EVALUATION.start
+    first_seed: Whole = EVALUATION.start
     """Seed of the first episode; episode i uses `first_seed + i`."""
-    episodes: int = 200
+    episodes: Count = 200
     """Number of episodes, one per seed."""
-    max_steps: int
+    max_steps: Count
     """Time limit of an episode [control periods]."""
     score: ScoreRule = field(default_factory=ScoreRule)
     """Rule that computes an episode's score."""

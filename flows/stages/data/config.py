@@ -14,14 +14,12 @@ from policies.rewards.config import (
     ImageTextRewardConfig,
     SuccessRewardConfig,
 )
-from robots.config import config
+from robots.config import Count, config
 from robots.errors import HandoffError
 from robots.franka import RobotName
 from robots.seed_ranges import DEMONSTRATIONS, PLAY, ROLLOUTS
 from sim.evaluation.protocol import Protocol
 from sim.recording.config import ExpertDemonstrationsConfig, PlayConfig, TaskRewardConfig
-
-Count = Annotated[int, Field(ge=1)]
 
 
 @config

@@ -20,14 +20,12 @@ from policies.rl.finetuning.config import FinetuneConfig, VlaFinetuneConfig
 from policies.rl.from_scratch.config import FromScratchConfig
 from policies.rl.offline.config import IqlConfig, OfflineAlgorithm, OfflineRunConfig
 from policies.training.config import TrainingConfig
-from robots.config import config
+from robots.config import Count, config
 from robots.errors import HandoffError
 from robots.seed_ranges import CLASSIFIER
 from sim.evaluation.protocol import Protocol
 from sim.identification.config import TuneStoreConfig
 from sim.processes.config import PlacementConfig
-
-Count = Annotated[int, Field(ge=1)]
 
 
 @config

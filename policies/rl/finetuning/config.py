@@ -36,7 +36,7 @@ from policies.rl.on_policy.config import (
     Trunk,
 )
 from policies.training.config import LoggingConfig, TrainingConfig
-from robots.config import config, to_plain, validate
+from robots.config import Count, config, to_plain, validate
 from robots.errors import HandoffError
 from robots.outside import import_outside
 from robots.seed_ranges import TRAINING
@@ -101,9 +101,9 @@ class ChunkSelectionConfig(FinetuneAlgorithm):
     """Options of methods whose critics choose among chunks that the policy samples; see
     `policies.rl.finetuning.chunk_selection`."""
 
-    steps: Annotated[int, Field(ge=1)] = 5
+    steps: Count = 5
     """Sampler steps during fine-tuning; the fine-tuned policy keeps its original number."""
-    samples: Annotated[int, Field(ge=1)] = 16
+    samples: Count = 16
     """Chunks N sampled per decision; 32 in Q-chunking [C], 8 in EXPO [P]."""
     discount: Annotated[float, Field(gt=0, le=1)] = 0.99
     """Discount per action, not per chunk."""
@@ -111,13 +111,13 @@ class ChunkSelectionConfig(FinetuneAlgorithm):
     """Learning rate of the critics."""
     tau: Annotated[float, Field(gt=0, le=1)] = 0.01
     """Polyak coefficient of the target critics per update."""
-    batch_size: Annotated[int, Field(ge=1)] = 256
+    batch_size: Count = 256
     """Transitions per step of the critics."""
     updates: Annotated[int, Field(ge=0)] = 400
     """Updates after every rollout from the second on."""
     warm_up: Annotated[int, Field(ge=0)] = 2
     """Rollouts at the start that choose chunks at random."""
-    imitate_every: Annotated[int, Field(ge=1)] = 25
+    imitate_every: Count = 25
     """Rollouts between two imitation phases, after which the updated policy acts. A last phase
     follows the last rollout."""
     imitation: TrainingConfig = field(
@@ -136,9 +136,9 @@ class BestOfNFinetuneConfig(ChunkSelectionConfig):
     then imitates; see `policies.rl.finetuning.best_of_n`."""
 
     kind: Literal["best_of_n"] = "best_of_n"
-    backup_samples: Annotated[int, Field(ge=1)] = 8
+    backup_samples: Count = 8
     """Random subset of the next state's chunks whose best value is the target, per update."""
-    critics: Annotated[int, Field(ge=1)] = 2
+    critics: Count = 2
     """Members of the ensemble of critics."""
     critic: MlpSizes = MlpSizes(hidden=(256, 256, 256), activation="relu")
     """Widths of the critic's hidden layers."""
@@ -159,7 +159,7 @@ class ExpoFinetuneConfig(ChunkSelectionConfig):
     """Always True: demonstrations are part of the data."""
 
     kind: Literal["expo"] = "expo"
-    samples: Annotated[int, Field(ge=1)] = 8
+    samples: Count = 8
     """Chunks N sampled per decision, each of which is also edited [P]."""
     beta: Annotated[float, Field(gt=0)] = 0.3
     """Bound on every entry of an edit, in standard deviations of that entry over the
@@ -167,9 +167,9 @@ class ExpoFinetuneConfig(ChunkSelectionConfig):
     backup: Literal["max", "policy"] = "max"
     """Next chunk of the Bellman target: `max` takes the best of all candidates, as in acting [P];
     `policy` takes one edited chunk."""
-    critics: Annotated[int, Field(ge=1)] = 10
+    critics: Count = 10
     """Members of the ensemble of critics [P]."""
-    subset: Annotated[int, Field(ge=1)] = 2
+    subset: Count = 2
     """Random members over which the target takes the minimum, per update [P]."""
     critic: MlpSizes = MlpSizes(hidden=(256, 256, 256), activation="relu")
     """Layers of a critic."""
@@ -186,7 +186,7 @@ class ExpoFinetuneConfig(ChunkSelectionConfig):
     distribution over edits."""
     updates: Annotated[int, Field(ge=0)] = 200
     """Updates after every rollout from the second on."""
-    minibatches: Annotated[int, Field(ge=1)] = 2
+    minibatches: Count = 2
     """Critic steps per update, each on a minibatch of its own, before one step of the edit policy;
     20 in the paper, with one environment step per update [P]."""
     demo_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
@@ -225,7 +225,7 @@ class QChunkingFinetuneConfig(ChunkSelectionConfig):
     """Always True: demonstrations are part of the data."""
 
     kind: Literal["q_chunking"] = "q_chunking"
-    critics: Annotated[int, Field(ge=1)] = 2
+    critics: Count = 2
     """Members of the ensemble of critics [C]."""
     critic: MlpSizes = MlpSizes(hidden=(256, 256, 256), activation="relu")
     """Layers of a critic; four of 512 units in the released code [C]."""

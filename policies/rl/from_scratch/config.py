@@ -17,7 +17,7 @@ from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import GaussianExplorationConfig, GsdeConfig, SacOptions
 from policies.rl.off_policy.fast_td3_config import FastTd3Config, PqlConfig
 from policies.training.config import LoggingConfig
-from robots.config import config
+from robots.config import Count, config
 from robots.seed_ranges import TRAINING
 
 PLAIN_LAYERS = MlpSizes(activation="relu", layer_norm=False)
@@ -31,22 +31,22 @@ ExplorationConfig = Annotated[GaussianExplorationConfig | GsdeConfig, Discrimina
 class ReplayOptions:
     """Options of learning from a replay buffer."""
 
-    collections: Annotated[int, Field(ge=1)] = 150_000
+    collections: Count = 150_000
     """Number of collections; one collection is one step of every environment."""
-    batch_size: Annotated[int, Field(ge=1)] = 256
+    batch_size: Count = 256
     """Transitions per minibatch."""
-    capacity: Annotated[int, Field(ge=1)] = 51_200
+    capacity: Count = 51_200
     """Replay capacity per environment [steps]; 51,200 in FastTD3 [C], 5,000,000 steps in total in
     PQL [Q]."""
     discount: Annotated[float, Field(ge=0.0, le=1.0)] = 0.99
     """Discount per control period."""
-    n_step: Annotated[int, Field(ge=1)] = 1
+    n_step: Count = 1
     """Steps of the n-step return, fewer where an episode ends."""
     learning_starts: Annotated[int, Field(ge=0)] = 10
     """Collections before the first update."""
     random_collections: Annotated[int, Field(ge=0)] = 0
     """Collections at the start with uniform random actions."""
-    save_every: Annotated[int, Field(ge=1)] = 250
+    save_every: Count = 250
     """Collections between two checkpoints."""
 
 
@@ -58,7 +58,7 @@ class FastTd3Algorithm(ReplayOptions):
     kind: Literal["fast_td3"] = "fast_td3"
     learner: FastTd3Config = field(default_factory=FastTd3Config)
     """Networks and updates."""
-    batch_size: Annotated[int, Field(ge=1)] = 32_768
+    batch_size: Count = 32_768
     """Transitions per critic update."""
     critic_per_collection: Annotated[float, Field(gt=0.0)] = 2.0
     """Critic updates per collection, 1 / beta_a:v. Fractions accumulate exactly."""
@@ -76,9 +76,9 @@ class PqlAlgorithm(ReplayOptions):
     kind: Literal["pql"] = "pql"
     learner: PqlConfig = field(default_factory=PqlConfig)
     """Networks and updates."""
-    batch_size: Annotated[int, Field(ge=1)] = 8192
+    batch_size: Count = 8192
     """Transitions per critic update."""
-    n_step: Annotated[int, Field(ge=1)] = 3
+    n_step: Count = 3
     """Steps of the n-step return, fewer where an episode ends."""
     critic_per_collection: Annotated[float, Field(gt=0.0)] = 8.0
     """Critic updates per collection, 1 / beta_a:v. Fractions accumulate exactly."""
@@ -128,9 +128,9 @@ class RlpdLearnerConfig(SacOptions):
     """Layers of a critic [C]."""
     actor: MlpSizes = PLAIN_LAYERS
     """Layers of the actor [C]."""
-    critics: Annotated[int, Field(ge=1)] = 10
+    critics: Count = 10
     """Critics in the ensemble [C]."""
-    subset: Annotated[int, Field(ge=1)] | None = 2
+    subset: Count | None = 2
     """Critics over which the Bellman target takes the minimum, sampled per minibatch [C]; None
     takes all."""
     init_temperature: Annotated[float, Field(gt=0.0)] = 1.0
@@ -150,7 +150,7 @@ class RlpdAlgorithm(ReplayOptions):
     """Share of each minibatch from the demonstrations [C]."""
     updates_per_collection: Annotated[float, Field(gt=0.0)] = 1.0
     """Updates per collection. Fractions accumulate exactly."""
-    minibatches: Annotated[int, Field(ge=1)] = 20
+    minibatches: Count = 20
     """Critic steps per update, followed by one actor step on the last minibatch [C]."""
 
 
@@ -159,9 +159,9 @@ class PpoOptions:
     """Options of PPO on rollouts of a Gaussian policy; the defaults are those of rsl_rl, with the
     rollouts of few environments."""
 
-    rollouts: Annotated[int, Field(ge=1)] = 500
+    rollouts: Count = 500
     """Number of rollouts, each followed by an update."""
-    rollout_steps: Annotated[int, Field(ge=1)] = 32
+    rollout_steps: Count = 32
     """Steps of every environment per rollout."""
     actor: MlpSizes = field(default_factory=lambda: MlpSizes(hidden=(128, 128), layer_norm=False))
     """Layers of the mean, whose output passes through tanh."""
@@ -177,9 +177,9 @@ class PpoOptions:
     """Clip range of the ratio below and above 1."""
     value_clip: Annotated[float, Field(gt=0.0)] | None = None
     """Clip range of a value around its value in the rollout; None does not clip."""
-    epochs: Annotated[int, Field(ge=1)] = 5
+    epochs: Count = 5
     """Passes over a rollout."""
-    batch_size: Annotated[int, Field(ge=1)] = 512
+    batch_size: Count = 512
     """Steps per minibatch."""
     actor_learning_rate: Annotated[float, Field(gt=0.0)] = 3e-4
     """Learning rate of the actor (Adam); the first one where it adapts."""
@@ -192,7 +192,7 @@ class PpoOptions:
     max_grad_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
     """Norm to which the gradients of actor and critics are clipped separately; None does not
     clip."""
-    save_every: Annotated[int, Field(ge=1)] = 10
+    save_every: Count = 10
     """Rollouts between two checkpoints."""
 
 
@@ -246,5 +246,5 @@ class FromScratchConfig(LoggingConfig):
     """Seed of the first initial state; the seeds of evaluation protocols lie below it."""
     seed: int = 0
     """Seed of weights, exploration and minibatches."""
-    threads: Annotated[int, Field(ge=1)] = 1
+    threads: Count = 1
     """CPU threads of torch."""

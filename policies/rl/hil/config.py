@@ -15,7 +15,7 @@ from policies.rl.off_policy.config import GuidedSacConfig, OnlineConfig, SacConf
 from policies.rl.off_policy.jsrl import JsrlCurriculum, JsrlSchedule
 from policies.rl.off_policy.wsrl import WARM_UP_STEPS, wsrl_sac
 from policies.rl.replay.config import ReplayConfig
-from robots.config import config
+from robots.config import Count, config
 
 RewardSignal = Literal["classifier", "task"]
 """Source of the reward, which is 1 at success: the success classifier among the stage's inputs, or
@@ -26,11 +26,11 @@ the simulated task itself."""
 class HilReplayConfig:
     """Replay buffer of the steps that the actor sends."""
 
-    capacity: Annotated[int, Field(ge=1)] = 200_000
+    capacity: Count = 200_000
     """Capacity [steps]; the oldest steps are overwritten. 200k in HIL-SERL [C]."""
     discount: Annotated[float, Field(ge=0.0, le=1.0)] = 0.97
     """Discount per control period; .97 to .985 in HIL-SERL [C]."""
-    n_step: Annotated[int, Field(ge=1)] = 1
+    n_step: Count = 1
     """Steps of the n-step return."""
     timeouts_end: bool = False
     """Whether truncation by a time limit counts as termination, as in the code of HIL-SERL, instead
@@ -50,11 +50,11 @@ class HilReplayConfig:
 class HilUpdateConfig:
     """Ratio of updates to control steps, and size of the minibatches."""
 
-    batch_size: Annotated[int, Field(ge=1)] = 256
+    batch_size: Count = 256
     """Transitions per minibatch, including those from demonstrations."""
     updates_per_step: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     """Updates (each of `minibatches`) per control step; fractions accumulate exactly."""
-    minibatches: Annotated[int, Field(ge=1)] = 1
+    minibatches: Count = 1
     """Critic steps per update: 20 in RLPD, 2 in HIL-SERL [C]."""
     training_starts: Annotated[int, Field(ge=0)] = 100
     """Control steps before the first update; HIL-SERL 100, RLPD 5,000 [C]."""
@@ -74,7 +74,7 @@ class HilUpdateConfig:
 class MixedUpdateConfig(HilUpdateConfig):
     """Ratio of updates to control steps, and composition of the minibatches."""
 
-    minibatches: Annotated[int, Field(ge=1)] = 2
+    minibatches: Count = 2
     """Critic steps per update: 20 in RLPD, 2 in HIL-SERL [C]."""
     updates_per_step: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 4.0
     """Updates (each of `minibatches`) per control step; fractions accumulate exactly."""
@@ -99,7 +99,7 @@ class HilRlpdConfig:
     """Options of the SAC learner."""
     replay: HilReplayConfig = field(default_factory=HilReplayConfig)
     """Size, discount and returns of the replay buffer."""
-    demo_capacity: Annotated[int, Field(ge=1)] = 50_000
+    demo_capacity: Count = 50_000
     """Capacity of the buffer for demonstrations and corrections [steps]."""
     online: MixedUpdateConfig = field(default_factory=MixedUpdateConfig)
     """Updates per control step. Updates still due after the last step are made before training
@@ -118,7 +118,7 @@ class HilSerlConfig:
     """Options of the SAC learner."""
     replay: HilReplayConfig = field(default_factory=HilReplayConfig)
     """Size, discount and returns of the replay buffer."""
-    demo_capacity: Annotated[int, Field(ge=1)] = 50_000
+    demo_capacity: Count = 50_000
     """Capacity of the buffer for demonstrations and corrections [steps]."""
     online: MixedUpdateConfig = field(default_factory=MixedUpdateConfig)
     """Updates per control step. Updates still due after the last step are made before training
@@ -188,7 +188,7 @@ class HilJsrlConfig:
     """Options of the SAC learner."""
     replay: HilReplayConfig = field(default_factory=HilReplayConfig)
     """Size, discount and returns of the replay buffer."""
-    demo_capacity: Annotated[int, Field(ge=1)] = 50_000
+    demo_capacity: Count = 50_000
     """Capacity of the buffer for demonstrations and corrections [steps]."""
     online: MixedUpdateConfig = field(default_factory=lambda: MixedUpdateConfig(demo_share=0.0))
     """Updates per control step; JSRL has no demonstrations in its minibatches [P]."""
@@ -208,7 +208,7 @@ class HgDaggerConfig:
     """Learning rate of the policy (Adam)."""
     cloning_updates: Annotated[int, Field(ge=0)] = 1000
     """Updates on the demonstrations before the first control step [P: trained on them first]."""
-    demo_capacity: Annotated[int, Field(ge=1)] = 50_000
+    demo_capacity: Count = 50_000
     """Capacity of the buffer for demonstrations and corrections [steps]."""
     online: HilUpdateConfig = field(default_factory=lambda: HilUpdateConfig(training_starts=0))
     """Updates per control step, on demonstrations and corrections."""

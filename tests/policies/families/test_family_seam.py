@@ -27,6 +27,10 @@ ALLOWED = {
     "policies/imitation/config.py": "the family of a pipeline that names none",
     "policies/rl/from_scratch/run.py": "publishes the actor that it learned",
     "policies/rl/hil/make_learner.py": "publishes the actor that it learned",
+    "policies/rl/offline/config.py": "EDP improves diffusion policies",
+    "policies/rl/offline/saved_learner.py": "publishes the actor that it learned",
+    "policies/rl/offline/train_diffusion.py": "EDP improves diffusion policies",
+    "policies/rl/offline/train_offline.py": "weights the episodes of behaviour cloning",
 }
 """Modules outside `HOMES` that name a family, and why they may."""
 
