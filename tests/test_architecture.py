@@ -67,9 +67,6 @@ RETIRED = {
     "tally": "EpisodeStatistics",
 }
 RIDDLES = ("What", "Who", "Where", "Whose", "How", "Which")
-UNREACHED = ("policies.rl.generative.open_loop",)
-"""Modules for use from Python alone: no recipe offers their method yet
-(docs/results/features.md)."""
 OPTIONAL = (
     "accelerate",
     "cv2",
@@ -280,4 +277,4 @@ def test_readme_names_every_package_and_each_package_its_modules() -> None:
 def test_every_module_is_reached_by_a_command() -> None:
     entrances = ("flows.__main__", "flows.deployments", *shipped_kinds().values())
     reached = house.reachable(entrances)
-    assert {name for name in house.modules() if name not in reached} == set(UNREACHED)
+    assert [name for name in house.modules() if name not in reached] == []

@@ -4,5 +4,4 @@
 - `behaviour_model`: a generative model of the action chunks in the data.
 - `expo`: EXPO, learned edits of a base policy's actions.
 - `q_chunking`: Q-chunking, Q-functions over action chunks.
-- `open_loop`: open-loop execution of chunks.
 """

@@ -8,8 +8,7 @@ loss only these actions are masked. Gradients of critics and actors are computed
 weights. Networks use ReLU, the code GELU. Chunks and their discounted rewards come from a replay
 with the same `horizon`.
 
-`Sizes.action` is the size of a whole chunk, and `act` returns whole chunks;
-`policies.rl.generative.open_loop` executes them.
+`Sizes.action` is the size of a whole chunk, and `act` returns whole chunks.
 
 Shape suffixes: B batch, C critics, F features, N samples per row, D entries of a chunk, O
 observation, M rows.

@@ -24,7 +24,6 @@ import pytest
 import torch
 
 from policies.rl.generative.config import BehaviourConfig, QChunkingConfig
-from policies.rl.generative.open_loop import OpenLoop
 from policies.rl.generative.q_chunking import QChunking
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import OnlineConfig
@@ -33,6 +32,7 @@ from policies.rl.replay.buffer import Replay
 from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
 from robots.wire.steps import Steps
+from tests.policies.rl.generative.open_loop import OpenLoop
 from tests.toy_envs.comparison import better, compare
 from tests.toy_envs.person import expert_with
 from tests.toy_envs.point_maze import PointMaze

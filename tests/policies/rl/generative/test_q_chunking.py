@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from policies.rl.generative.config import BehaviourConfig, QChunkingConfig
-from policies.rl.generative.open_loop import OpenLoop
 from policies.rl.generative.q_chunking import QChunking
 from policies.rl.networks.config import MlpSizes
 from policies.rl.replay.buffer import Replay
@@ -16,6 +15,7 @@ from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Observations, Sizes, Transitions
 from robots.errors import HandoffError
 from robots.wire.steps import plain_steps
+from tests.policies.rl.generative.open_loop import OpenLoop
 
 SMALL = MlpSizes(hidden=(16, 16), activation="relu")
 CONFIG = QChunkingConfig(
