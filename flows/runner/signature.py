@@ -121,8 +121,8 @@ def find_kind(uses: str) -> StageKind:
     target = known.get(uses, uses)
     if target == uses and "." not in uses and ":" not in uses:
         raise HandoffError(
-            f"stage kind '{uses}' does not exist, {suggest(uses, known)} (or the dotted path of a "
-            "module of your own)"
+            f"stage kind '{uses}' does not exist, {suggest(uses, known)} (or a module of your own: "
+            f"my_lab.{uses}, or {uses}:{FUNCTION} for a file {uses}.py)"
         )
     return read_kind(uses, target)
 
