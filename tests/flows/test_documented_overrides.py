@@ -108,7 +108,9 @@ def shipped_commands() -> list[str]:
     return [
         command
         for command in commands
-        if not of_own_recipe(command) and command not in refused_on_purpose()
+        if not of_own_recipe(command)
+        and command not in refused_on_purpose()
+        and "--help" not in command
     ]
 
 

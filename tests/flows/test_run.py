@@ -15,6 +15,7 @@ from flows.recipes.recipe import Recipe
 from flows.runner.stage import Stage
 from robots import code_version
 from robots.errors import HandoffError
+from robots.storage import parsed_sources
 from tests.flows.counting_stage import CountingConfig
 
 MODULE = "tests.flows.counting_stage"
@@ -94,16 +95,22 @@ def test_no_two_threads_read_code_at_the_same_time(
     pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python 3.11 sometimes fails when they do, and stages start in threads."""
-    pipeline()
+    root = pipeline()
     readers: set[int] = set()
     parse = ast.parse
 
-    def watched(source: str) -> ast.Module:
+    def watched(source: bytes) -> ast.Module:
         readers.add(threading.get_ident())
         return parse(source)
 
-    monkeypatch.setattr(code_version, "ast", SimpleNamespace(**{**vars(ast), "parse": watched}))
-    for cached in (code_version.code_version, code_version._imports, code_version._file_version):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+    monkeypatch.setattr(parsed_sources, "ast", SimpleNamespace(**{**vars(ast), "parse": watched}))
+    for cached in (
+        code_version.code_version,
+        code_version._imports,
+        code_version._file_version,
+        code_version._sources,
+    ):
         cached.cache_clear()
     runner.make_flow()("diamond")
     assert readers == {threading.get_ident()}

@@ -84,7 +84,7 @@ def test_a_whole_session_with_a_person_at_the_page(tmp_path: Path) -> None:
     command += [
         "--operator",
         "console",
-        "--console-port",
+        "--port",
         "0",
         "--steps",
         str(STEPS),

@@ -156,7 +156,7 @@ def test_what_an_older_version_sealed_is_not_deployed_and_not_called_verified(
     rewrite(gate.parent / older, lambda manifest: manifest.pop("manifest_digest"))
     with pytest.raises(
         HandoffError,
-        match=f"{older}: its manifest has no digest.* run the pipeline again",
+        match=f"{older}: its manifest has no digest.* run the recipe again",
     ):
         released_bundle(gate)
     text = explain(gate, verify=True)

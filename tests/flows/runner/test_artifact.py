@@ -111,7 +111,7 @@ def test_an_artifact_of_an_older_version_is_a_cache_but_not_verified(tmp_path: P
     assert load_artifact(artifact.path) == artifact
     assert verify_files(artifact.path)["digest"] == artifact.digest
     with pytest.raises(
-        HandoffError, match=r"an older version of Handoff made it.* run the pipeline again"
+        HandoffError, match=r"an older version of Handoff made it.* run the recipe again"
     ):
         verify_artifact(artifact.path)
 

@@ -24,11 +24,16 @@ OTHER_SEVENS = {
     "policies/random_streams.py": "the number of a random stream",
     "policies/rl/offline/config.py": "members of an ensemble, as in RL-100",
     "policies/training/plots.py": "the size of a marker",
-    "sim/identification/tune.py": "the size of a font",
+    "sim/evaluation/charts.py": "the width of a figure",
+    "sim/identification/report.py": "the size of a font",
     "sim/scene/view.py": "generalised positions of a free joint",
     "sim/twin/protocol.py": "the layout of the robot's network protocol",
 }
 """Modules with the number 7 for another reason than the number of joints."""
+
+
+OWN_ROBOT = "tests/flows/recipes/lab.py"
+"""A package outside Handoff, whose robot is a changed FR3."""
 
 
 @cache
@@ -123,4 +128,4 @@ def test_only_the_catalogue_imports_the_definition_of_a_robot() -> None:
         for file in everywhere
         if definitions & set(imported(ast.parse(file.read_text())))
     }
-    assert importers == {"robots/franka/catalog.py"}
+    assert importers - {OWN_ROBOT} == {"robots/franka/catalog.py"}

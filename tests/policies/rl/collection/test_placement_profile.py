@@ -94,9 +94,9 @@ def test_all_pieces_are_measured_and_the_environments_remain_usable() -> None:
 
 def test_a_pipeline_is_profiled() -> None:
     overrides = [
-        "finetune.num_envs=4",
-        "finetune.learning.decisions=2",
-        "finetune.learning.algorithm.critic=[8]",
+        "teacher.num_envs=4",
+        "teacher.decisions=2",
+        "teacher.algorithm.critic=[8]",
     ]
     found = profile("vla_ppo", overrides, seconds=0.0)
     assert set(found["rates"]) == {"collocated", "disaggregated", "hybrid"}
