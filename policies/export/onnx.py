@@ -198,7 +198,15 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
             **options,
         )
     assert program is not None
-    return program.model_proto
+    model = program.model_proto
+    for entry in model.graph.input:
+        size = entry.type.tensor_type.shape.dim[0]
+        if size.HasField("dim_value"):
+            raise HandoffError(
+                f"export: the graph accepts only batches of {size.dim_value} at its input '{entry.name}', expected "
+                "any size. Does the policy's code use the size of a batch as a number?"
+            )
+    return model
 
 
 @contextmanager

@@ -89,8 +89,9 @@ class DiffusionPolicy(DenoisingPolicy):
             return ddim_sample(denoise, noise_BHA, self.steps, self.config.clip)
         sample_BHA, count = noise_BHA, len(self.steps)
         for number in range(count):
+            # `len` would be a constant in an exported graph, the size of the example's batch.
             timestep_B = torch.full(
-                (len(noise_BHA),), self._timestep(1.0 - number / count), device=noise_BHA.device
+                (noise_BHA.shape[0],), self._timestep(1.0 - number / count), device=noise_BHA.device
             )
             sample_BHA = sample_BHA - denoise(sample_BHA, timestep_B) / count
         return self.clip_chunk(sample_BHA)

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,21 @@ def test_the_batch_is_dynamic(bundle: Path, session: onnxruntime.InferenceSessio
     action = run(session, golden["observation"][:1], golden["noise"][:1])
     assert action.shape == (1, 4, 2)
     assert np.abs((action - golden["action"][:1]) / golden["action_scale"]).max() <= 1e-5
+
+
+def test_a_flow_takes_batches_of_any_size(demos: Path, tmp_path: Path):
+    training = TrainingConfig(steps=5, learning_rate=1e-2, batch_size=16, precision="fp32")
+    flow = replace(TINY, objective="flow")
+    pretrain(PretrainConfig(policy=flow, training=training), demos, tmp_path, no_progress)
+    export(CONFIG, tmp_path, demos, tmp_path, no_progress, "p" * 64, "d" * 64)
+    session = onnxruntime.InferenceSession(
+        str(tmp_path / "policy.onnx"), providers=["CPUExecutionProvider"]
+    )
+    golden = np.load(tmp_path / "golden.npz")
+    for rows in (1, 2, 32):
+        action = run(session, golden["observation"][:rows], golden["noise"][:rows])
+        difference = (action - golden["action"][:rows]) / golden["action_scale"]
+        assert np.abs(difference).max() <= 1e-5
 
 
 def test_the_noise_reaches_the_action(bundle: Path, session: onnxruntime.InferenceSession):
