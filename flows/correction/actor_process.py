@@ -14,7 +14,12 @@ import numpy as np
 
 from flows.correction.config import CorrectConfig
 from flows.correction.guide import GuidePolicy, recorded_schedule
-from flows.session.environment import make_operator, make_session_env, robot_label
+from flows.session.environment import (
+    make_operator,
+    make_session_env,
+    robot_label,
+    session_schema,
+)
 from policies.rl.off_policy.jsrl import GuideSchedule
 from real.hil.actor import Actor, ActorStep
 from real.hil.interfaces import (
@@ -32,7 +37,6 @@ from robots.episodes.corrections import (
     STREAM,
     EpisodeAssembler,
     StepOutcome,
-    corrections_schema,
     open_corrections,
 )
 from robots.errors import HandoffError, error_text
@@ -75,13 +79,7 @@ def act(
         )
         stack.enter_context(closing(operator))
         # Episode store, journal and connection to the learner.
-        schema = corrections_schema(
-            config.env.task,
-            env.rate_hz,
-            env.observation_spec,
-            env.action_spec,
-            config.env.robot,
-        )
+        schema = session_schema(config.env, env)
         store = stack.enter_context(open_corrections(folder / "store.zarr", schema))
         operator.steps = int(store.ends(STREAM)[-1]) if store.num_episodes else 0
         journal = stack.enter_context(Journal(folder / "actor"))

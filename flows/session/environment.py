@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -11,9 +10,10 @@ import numpy as np
 from flows.session.config import HilEnvConfig, HilOperator
 from robots.errors import HandoffError
 from robots.franka.robot import Robot
-from robots.interfaces import Observation, Operator
+from robots.interfaces import Observation, Operator, VecEnv
 
 if TYPE_CHECKING:
+    from robots.episodes.schema import EpisodeSchema
     from sim.engines.mujoco import MujocoEngine
     from sim.vec_env import EngineVecEnv
 
@@ -59,6 +59,15 @@ def make_session_env(
         VecEnvConfig(on_end=on_end, max_steps=config.max_steps),
     )
     return env, engine
+
+
+def session_schema(config: HilEnvConfig, env: VecEnv) -> EpisodeSchema:
+    """Returns the streams and fields of episodes that are recorded in the session's environment."""
+    from robots.episodes.corrections import corrections_schema
+
+    return corrections_schema(
+        config.task, env.rate_hz, env.observation_spec, env.action_spec, config.robot
+    )
 
 
 def make_operator(
@@ -135,11 +144,3 @@ def still_policy(spec: Any, robot: Robot) -> Callable[[Observation], np.ndarray]
         return lambda observation: still
     gripper = CommandedGripper(spec.size, robot.gripper.width_max)
     return lambda observation: gripper.to_env(still, observation)
-
-
-def with_observation_fields(env: HilEnvConfig, config: Any) -> Any:
-    """Returns the `PretrainConfig` with the session's observation fields, if its policy has
-    none."""
-    if config.policy.observation_fields:
-        return config
-    return replace(config, policy=replace(config.policy, observation_fields=env.observation_fields))

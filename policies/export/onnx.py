@@ -137,13 +137,12 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
     """The policy as one graph with output `action` and a dynamic batch.
 
     Inputs are `observation` (batch, T, O), `noise` (batch, H, A), for a language-conditioned policy
-    `tokens` and `tokens_mask` (batch, words) int64 and bool, and per camera and point cloud its
-    field's
-    name: (batch, T, height, width, 3) uint8 or (batch, T, points, entries) float32.
+    `tokens` and `tokens_mask` (batch, words) int64 and bool, and per camera and point cloud the
+    name of its field: (batch, T, height, width, 3) uint8 or (batch, T, points, entries) float32.
 
     Raises:
-        HandoffError: a camera or point cloud has the name of another tensor of the graph, or
-            weights that are too large for a file.
+        HandoffError: a camera or point cloud has the name of another tensor of the graph, weights
+            that are too large for a file, or a graph that takes batches of one size only.
     """
     import torch
 
@@ -198,7 +197,12 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
             **options,
         )
     assert program is not None
-    model = program.model_proto
+    _check_batch(program.model_proto)
+    return program.model_proto
+
+
+def _check_batch(model: onnx.ModelProto) -> None:
+    """Refuses a graph that takes batches of one size only."""
     for entry in model.graph.input:
         size = entry.type.tensor_type.shape.dim[0]
         if size.HasField("dim_value"):
@@ -206,7 +210,6 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
                 f"export: the graph accepts only batches of {size.dim_value} at its input '{entry.name}', expected "
                 "any size. Does the policy's code use the size of a batch as a number?"
             )
-    return model
 
 
 @contextmanager

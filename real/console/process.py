@@ -20,9 +20,8 @@ from real.console.client import ConsoleClientConfig
 from real.console.server import BINDINGS, ConsoleConfig
 from robots.errors import HandoffError
 from robots.processes import end, killing_signal, spawn
+from robots.wire.policy import TOKEN_VARIABLE
 
-TOKEN_VARIABLE = "HANDOFF_TOKEN"
-"""Environment variable with the token that pages must show; a token is drawn if it is unset."""
 ROBOT_VARIABLE = "HANDOFF_CONSOLE"
 """Environment variable with the console's address for a session's processes: `<uri> <token of the
 robot's process>`."""

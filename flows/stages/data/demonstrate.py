@@ -26,20 +26,15 @@ def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Epis
         make_operator,
         make_session_env,
         robot_label,
+        session_schema,
         still_policy,
     )
     from flows.session.episodes import EpisodeLoop, EpisodeOutcome
-    from robots.episodes.corrections import EpisodeAssembler, corrections_schema, open_corrections
+    from robots.episodes.corrections import EpisodeAssembler, open_corrections
 
     env, engine = make_session_env(config.env, on_end="freeze")
     with closing(env):
-        schema = corrections_schema(
-            config.env.task,
-            env.rate_hz,
-            env.observation_spec,
-            env.action_spec,
-            config.env.robot,
-        )
+        schema = session_schema(config.env, env)
         with (
             open_corrections(out / "store.zarr", schema) as store,
             open_corrections(out / "dropped.zarr", schema) as dropped,

@@ -71,9 +71,14 @@ def run(
 def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress) -> dict[str, int]:
     """Records demonstrations and policy episodes, resuming an interrupted attempt; returns their
     numbers and those of success states."""
-    from flows.session.environment import make_operator, make_session_env, still_policy
+    from flows.session.environment import (
+        make_operator,
+        make_session_env,
+        session_schema,
+        still_policy,
+    )
     from flows.session.episodes import EpisodeLoop
-    from robots.episodes.corrections import corrections_schema, open_corrections
+    from robots.episodes.corrections import open_corrections
     from sim.recording.hard_negatives import LEAVES, ROUNDS, leaving_expert, random_walk
     from sim.recording.simulated_operator import OperatorConfig, SimulatedOperator
 
@@ -83,13 +88,7 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
     longer = replace(config.env, max_steps=env.max_steps + 3 * LEAVES * ROUNDS)
     leaving_env, leaving_engine = make_session_env(longer, on_end="freeze", ignore_success=True)
     with closing(env), closing(leaving_env):
-        schema = corrections_schema(
-            config.env.task,
-            env.rate_hz,
-            env.observation_spec,
-            env.action_spec,
-            config.env.robot,
-        )
+        schema = session_schema(config.env, env)
         with (
             open_corrections(out / "solved.zarr", schema) as solved,
             open_corrections(out / "policy.zarr", schema) as policy_store,

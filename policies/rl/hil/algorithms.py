@@ -45,7 +45,7 @@ from policies.rl.hil.make_learner import (
     make_learner,
     with_gripper,
 )
-from policies.rl.off_policy.config import OnlineConfig
+from policies.rl.off_policy.config import OnlineConfig, SacConfig
 from robots.errors import HandoffError
 from robots.spec import ActionSpec, FieldSpec
 from robots.wire.steps import Steps
@@ -53,6 +53,7 @@ from robots.wire.steps import Steps
 if TYPE_CHECKING:
     from policies.rl.hil.learner import RewardRelabeling
     from policies.rl.off_policy.online import Learner
+    from policies.rl.off_policy.sac import Sac
     from policies.rl.replay.buffer import Replay
 
 UNREAD_CAPACITY = 1024
@@ -119,14 +120,10 @@ def set_up_learner(algorithm: HilAlgorithm, data: SessionData) -> LearnerSetup:
             return _hg_dagger(algorithm, data)
 
 
-def _mixed(
-    algorithm: HilSerlConfig | HilRlpdConfig | HilJsrlConfig, data: SessionData
-) -> LearnerSetup:
-    """SAC on steps, and on demonstrations and corrections apart from them."""
-    from policies.rl.actor_export import sac_actor
-
-    learner = make_learner(
-        algorithm.sac,
+def _sac_learner(config: SacConfig, data: SessionData) -> Sac:
+    """SAC with the session's observation fields, features and seed."""
+    return make_learner(
+        config,
         data.fields,
         data.action,
         data.demonstrations,
@@ -134,6 +131,15 @@ def _mixed(
         scaled_features=data.scaled_features,
         seed=data.seed,
     )
+
+
+def _mixed(
+    algorithm: HilSerlConfig | HilRlpdConfig | HilJsrlConfig, data: SessionData
+) -> LearnerSetup:
+    """SAC on steps, and on demonstrations and corrections apart from them."""
+    from policies.rl.actor_export import sac_actor
+
+    learner = _sac_learner(algorithm.sac, data)
     replay = _buffer(algorithm.replay, data)
     demos = _buffer(algorithm.replay, data, algorithm.demo_capacity)
     for episode in data.demonstrations:
@@ -150,15 +156,7 @@ def _rlif(algorithm: RlifConfig, data: SessionData) -> LearnerSetup:
     from policies.rl.actor_export import sac_actor
     from policies.rl.hil.rlif import InterventionReward
 
-    learner = make_learner(
-        algorithm.sac,
-        data.fields,
-        data.action,
-        data.demonstrations,
-        relative_features=data.relative_features,
-        scaled_features=data.scaled_features,
-        seed=data.seed,
-    )
+    learner = _sac_learner(algorithm.sac, data)
     replay = _buffer(algorithm.replay, data)
     for episode in data.demonstrations:
         replay.append(
