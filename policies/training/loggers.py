@@ -254,6 +254,72 @@ def open_loggers(config: LoggingConfig, out: Path, done: int) -> list[Logger]:
     return loggers
 
 
+class EntryLog:
+    """Logs the entries of a curve to the loggers of a run, each entry once.
+
+    Loggers are opened when there is something to log.
+
+    Args:
+        config: loggers; None has none.
+        folder: folder of their files, created when needed.
+        step: entry with the number under which the others are logged.
+
+    Raises:
+        HandoffError: the package of a logger is not installed.
+    """
+
+    def __init__(self, config: LoggingConfig | None, folder: Path, step: str = "step") -> None:
+        if config is not None:
+            check_loggers(config)
+        self._config = config if config is not None and config.loggers else None
+        self._folder = folder
+        self._step = step
+        self._loggers: list[Logger] | None = None
+        self._logged = 0
+        self._last = 0
+
+    def resume(self, entries: Sequence[Mapping[str, float]]) -> None:
+        """Takes these entries of an interrupted run as logged."""
+        self._logged = len(entries)
+        if entries and self._config is not None:
+            self._last = int(entries[-1][self._step])
+
+    def log(self, entries: Sequence[Mapping[str, float]]) -> None:
+        """Logs the entries after those of the last call.
+
+        Args:
+            entries: all entries of the curve so far.
+        """
+        loggers = self._open()
+        for entry in entries[self._logged :]:
+            values = {name: value for name, value in entry.items() if name != self._step}
+            for logger in loggers:
+                logger.log(int(entry[self._step]), values)
+        self.resume(entries)
+        for logger in loggers:
+            logger.flush()
+
+    def image(self, name: str, file: Path) -> None:
+        """Logs a PNG file under the number of the last entry."""
+        for logger in self._open():
+            logger.image(self._last, name, file)
+            logger.flush()
+
+    def close(self) -> None:
+        """Closes the loggers; a later entry opens them again."""
+        for logger in self._loggers or ():
+            logger.close()
+        self._loggers = None
+
+    def _open(self) -> list[Logger]:
+        if self._config is None:
+            return []
+        if self._loggers is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._loggers = open_loggers(self._config, self._folder, self._last)
+        return self._loggers
+
+
 def log_images(config: TrainingConfig, out: Path, images: Mapping[str, Path]) -> None:
     """Logs PNG files of the finished training in `out`."""
     for logger in open_loggers(config, out, config.steps):

@@ -10,7 +10,7 @@ from typing import Any
 
 from policies.checkpoint import read_state, save_state
 from policies.training.config import LoggingConfig
-from policies.training.loggers import Logger, check_loggers, open_loggers, write_json_lines
+from policies.training.loggers import EntryLog, write_json_lines
 
 
 class ResumableRun:
@@ -46,8 +46,6 @@ class ResumableRun:
         logs: Path | None = None,
         step: str = "step",
     ) -> None:
-        if logging is not None:
-            check_loggers(logging)
         self.identity = identity
         self.entries: list[dict[str, float]] = []
         """Entries of the curve so far, such as one per rollout."""
@@ -56,11 +54,7 @@ class ResumableRun:
         self._key = key
         self._cpu_seconds = 0.0
         self._started: float | None = None
-        self._logging = logging
-        self._logs = folder if logs is None else logs
-        self._step = step
-        self._loggers: list[Logger] | None = None
-        self._logged = 0
+        self._log = EntryLog(logging, folder if logs is None else logs, step)
 
     def resume(self) -> dict[str, Any] | None:
         """Loads curve and CPU time of an interrupted run and returns its state; None where there is
@@ -73,7 +67,7 @@ class ResumableRun:
         if state is None:
             return None
         self.entries = state[self._key]
-        self._logged = len(self.entries)
+        self._log.resume(self.entries)
         # Older states of on-policy distillation have the CPU time in the curve only.
         last = self.entries[-1] if self.entries else {}
         self._cpu_seconds = state["cpu_seconds"] if "cpu_seconds" in state else last["cpu_seconds"]
@@ -92,26 +86,15 @@ class ResumableRun:
     def write_curve(self) -> None:
         """Writes the curve file, one line per entry, and logs the entries since the last call."""
         write_json_lines(self._curve, self.entries)
-        loggers = self._open()
-        for entry in self.entries[self._logged :]:
-            values = {name: value for name, value in entry.items() if name != self._step}
-            for logger in loggers:
-                logger.log(int(entry[self._step]), values)
-        self._logged = len(self.entries)
-        for logger in loggers:
-            logger.flush()
+        self._log.log(self.entries)
 
     def log_image(self, name: str, file: Path) -> None:
         """Logs a PNG file under the number of the last entry."""
-        for logger in self._open():
-            logger.image(int(self.entries[-1][self._step]), name, file)
-            logger.flush()
+        self._log.image(name, file)
 
     def close(self) -> None:
         """Closes the loggers; the run can still be saved."""
-        for logger in self._loggers or ():
-            logger.close()
-        self._loggers = None
+        self._log.close()
 
     def finish(self) -> None:
         """Removes the state file of a finished run."""
@@ -132,13 +115,3 @@ class ResumableRun:
         last state."""
         running = 0.0 if self._started is None else time.process_time() - self._started
         return self._cpu_seconds + running
-
-    def _open(self) -> list[Logger]:
-        """The loggers, which are opened when there is something to log."""
-        if self._logging is None or not self._logging.loggers:
-            return []
-        if self._loggers is None:
-            self._logs.mkdir(parents=True, exist_ok=True)
-            done = int(self.entries[self._logged - 1][self._step]) if self._logged else 0
-            self._loggers = open_loggers(self._logging, self._logs, done)
-        return self._loggers

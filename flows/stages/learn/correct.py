@@ -53,9 +53,9 @@ def run(
     if not (out / CARD).exists():
         inputs = {"demos": demos, "classifier": classifier, "guide": guide, "policy": policy}
         counters = _train(config, inputs, out, progress)
-        for name in ("metrics.jsonl", "training.png"):
-            if (out / "learner" / name).exists():
-                shutil.copy(out / "learner" / name, out / name)
+    for name in ("metrics.jsonl", "training.png", "logs"):
+        if (out / "learner" / name).exists():
+            shutil.move(out / "learner" / name, out / name)
     # Metrics and plots of the training.
     history = read_history(out / "store.zarr")
     demonstrations = read_history(demos / "store.zarr")

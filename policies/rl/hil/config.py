@@ -15,6 +15,7 @@ from policies.rl.off_policy.config import GuidedSacConfig, OnlineConfig, SacConf
 from policies.rl.off_policy.jsrl import JsrlCurriculum, JsrlSchedule
 from policies.rl.off_policy.wsrl import WARM_UP_STEPS, wsrl_sac
 from policies.rl.replay.config import ReplayConfig
+from policies.training.config import LoggingConfig
 from robots.config import Count, config
 
 RewardSignal = Literal["classifier", "task"]
@@ -222,7 +223,7 @@ HilAlgorithm = Annotated[
 
 
 @config
-class LearnerConfig:
+class LearnerConfig(LoggingConfig):
     """Learner process (`policies.rl.hil.learner`)."""
 
     host: str = "127.0.0.1"

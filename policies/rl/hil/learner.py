@@ -6,8 +6,8 @@ replayed from the position of the checkpoint. A crash at any moment (kill -9) th
 loses nor duplicates acknowledged steps; the updates since the last checkpoint are repeated.
 
 The output folder contains `learner.pt` (weights, optimisers, counters, and the matching sizes of
-the buffers), `replay` and `demos` (see `Replay.save`), `received` (the log), `metrics.jsonl` and
-`training.png`.
+the buffers), `replay` and `demos` (see `Replay.save`), `received` (the log), `metrics.jsonl`,
+`training.png`, and in `logs` what other loggers write.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from policies.rl.off_policy.config import OnlineConfig
 from policies.rl.off_policy.online import Learner, MinibatchSampler, updates_due
 from policies.rl.replay.buffer import Replay, sizes_of
 from policies.rl.replay.files import HEAD
-from policies.training.loggers import JsonLines
+from policies.training.loggers import EntryLog, JsonLines
 from policies.training.plots import draw_training
 from robots.errors import HandoffError
 from robots.wire.learner import RECENT_EPISODES, Hello, Parameters
@@ -46,6 +46,7 @@ from robots.wire.steps import Steps, select_steps
 STATE = "learner.pt"
 METRICS = "metrics.jsonl"
 PICTURE = "training.png"
+LOGS = "logs"
 RECEIVED = "received"
 BUFFERS = ("replay", "demos")
 """Names of the buffers and their folders."""
@@ -121,6 +122,7 @@ class LearnerTraining:
         self.seconds = 0.0
         self.began = time.monotonic()
         self.lines = JsonLines(folder / METRICS)
+        self.log = EntryLog(config, folder / LOGS)
         self.known = {name: buffer.added for name, buffer in self.buffers.items()}
         """Steps in each buffer before log entry `applied`; later ones are replayed from the log."""
         self._resume()
@@ -203,6 +205,7 @@ class LearnerTraining:
             buffer.save(self.folder / name)
         self._save_state()
         self.lines.flush()
+        self.log.log(self.lines.entries)
         self.message_log.drop(self.applied)
         self.saved = time.monotonic()
 
@@ -269,6 +272,7 @@ class LearnerTraining:
         self.starts = counts["starts"]
         self.seconds = state["seconds"]
         self.lines = JsonLines(self.folder / METRICS, state["lines"])
+        self.log.resume(self.lines.entries)
         for name, buffer in self.buffers.items():
             if (self.folder / name / HEAD).exists():
                 buffer.load(self.folder / name)
@@ -353,6 +357,7 @@ def run_learner(
             return training.counters
     finally:
         server.stop()
+        training.log.close()
         training.message_log.close()
 
 

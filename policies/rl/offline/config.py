@@ -17,6 +17,7 @@ from policies.rl.off_policy.config import SacConfig
 from policies.rl.on_policy.config import DppoConfig
 from policies.rl.replay.trajectory_weighting import TrajectoryWeightingConfig
 from policies.samplers.chain import ChainConfig
+from policies.training.config import LoggingConfig
 from robots.config import config
 from robots.errors import HandoffError
 
@@ -397,7 +398,7 @@ OfflineAlgorithm = Annotated[
 
 
 @config
-class OfflineRunConfig:
+class OfflineRunConfig(LoggingConfig):
     """Options of an offline run that do not depend on the algorithm."""
 
     log_every: Annotated[int, Field(ge=1)] = 200

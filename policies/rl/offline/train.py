@@ -162,7 +162,9 @@ def run_updates(
     Raises:
         HandoffError: a metric is not finite; the last checkpoint is kept.
     """
-    resumable = ResumableRun(out, run_identity, state=STATE, curve=CURVE)
+    resumable = ResumableRun(
+        out, run_identity, state=STATE, curve=CURVE, logging=run, step="update"
+    )
     state = resumable.resume()
     if state is not None:
         learner.load_state_dict(state["learner"])
@@ -198,6 +200,7 @@ def run_updates(
             progress=report,
             watch=watch,
         )
+    resumable.close()
     last = resumable.entries[-1]
     return {
         "updates": config.updates,

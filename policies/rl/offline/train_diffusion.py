@@ -27,7 +27,7 @@ from policies.rl.offline.offline_dataset import RecordedChunks, chunk_dataset
 from policies.rl.offline.offline_ppo import GateResult, OfflinePpo, fit_critics
 from policies.rl.offline.recorded import RecordedEpisodes, read_recorded
 from policies.rl.offline.train import OfflineConfig, finish_curve, identity, run_updates
-from policies.training.loggers import CURVE, write_json_lines
+from policies.training.loggers import CURVE, EntryLog, write_json_lines
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
@@ -78,6 +78,7 @@ def train_offline_ppo(
 ) -> dict[str, Any]:
     """Improves a pretrained diffusion policy by offline PPO; arguments and errors of
     `train_offline`."""
+    log = EntryLog(run, out, "updates")
     policy, card = _pretrained(pretrained, demos)
     model = policy.config
     episodes = read_recorded(demos, model, label)
@@ -108,11 +109,13 @@ def train_offline_ppo(
     def report(judgement: GateResult) -> None:
         entries.append({name: float(value) for name, value in judgement._asdict().items()})
         write_json_lines(out / CURVE, entries)
+        log.log(entries)
         note = f"offline PPO, judged {judgement.value:.3f}, best {judgement.best:.3f}"
         progress(judgement.updates, config.ppo.updates, note)
 
     learner = OfflinePpo(config.ppo, policy, critics, dynamics, executed, run.seed)
     learner.improve(dataset.obs, report)
+    log.close()
     sampled = replace(card, model=model.with_sampler_steps(config.ppo.denoising.steps))
     save_policy(out, sampled, policy.state_dict())
     finish_curve(out, ("updates", "update"))

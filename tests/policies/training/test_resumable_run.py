@@ -133,7 +133,7 @@ def recorders(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
         opened.append(Recorder(done))
         return [opened[-1]]
 
-    monkeypatch.setattr(resumable_run, "open_loggers", open_recorder)
+    monkeypatch.setattr(loggers, "open_loggers", open_recorder)
     return opened
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -178,10 +179,13 @@ def test_an_actor_is_sent_the_newest_parameters_and_pauses(tmp_path: Path) -> No
     assert set(versions) <= {5, 10, 15}
 
 
-def training(folder: Path, **options) -> LearnerTraining:
+DEFAULTS = LearnerConfig()
+
+
+def training(folder: Path, config: LearnerConfig = DEFAULTS, **options) -> LearnerTraining:
     replay, demos = buffers()
     arguments = {"seed": 0, "publish": sac_actor, "relabel": None, **options}
-    return LearnerTraining(folder, sac(), replay, demos, ONLINE, LearnerConfig(), **arguments)
+    return LearnerTraining(folder, sac(), replay, demos, ONLINE, config, **arguments)
 
 
 def give(one: LearnerTraining, *numbers: int) -> None:
@@ -225,6 +229,26 @@ def test_a_resumed_training_continues_bit_for_bit(tmp_path: Path) -> None:
     assert all(np.array_equal(got[name], expected[name]) for name in expected)
 
 
+def test_the_metrics_go_to_the_loggers_once_at_checkpoints(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = LearnerConfig(loggers=("tensorboard",))
+    for number in range(2):
+        one = training(tmp_path, config)
+        give(one, *range(5 * number, 5 * number + 5))
+        for _ in range(2):
+            one.log_metrics(one.update())
+        one.checkpoint()
+        one.log_metrics(one.update())  # lost, and repeated
+        one.log.close()
+        one.message_log.close()
+    kept = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    logged = EventAccumulator(str(tmp_path / "logs" / "tensorboard")).Reload().Scalars("steps")
+    assert [one.step for one in logged] == [line["step"] for line in kept] == [1, 2, 3, 4]
+    assert [one.value for one in logged] == [line["steps"] for line in kept]
+
+
 @pytest.mark.parametrize("saved", [(), ("replay",), ("replay", "demos")])
 def test_a_crash_between_the_parts_of_a_checkpoint_duplicates_no_steps(
     tmp_path: Path, saved: tuple[str, ...]
@@ -256,11 +280,7 @@ def test_a_crash_before_the_first_checkpoint_loses_nothing(tmp_path: Path) -> No
 
 
 def test_a_checkpoint_truncates_the_log_and_its_numbers_continue(tmp_path: Path) -> None:
-    replay, demos = buffers()
-    config = LearnerConfig(log_bytes=1)
-    one = LearnerTraining(
-        tmp_path, sac(), replay, demos, ONLINE, config, seed=0, publish=sac_actor, relabel=None
-    )
+    one = training(tmp_path, LearnerConfig(log_bytes=1))
     give(one, 0, 1, 2)
     assert len(list((tmp_path / "received").glob("*.log"))) == 4
     one.checkpoint()

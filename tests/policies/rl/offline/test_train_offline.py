@@ -117,10 +117,11 @@ def trained(
     demos: Path,
     out: Path,
     reward: RewardSource = SPARSE,
+    run: OfflineRunConfig = RUN,
     **inputs: Any,
 ) -> dict[str, Any]:
     out.mkdir(exist_ok=True)
-    return train_offline(algorithm, reward, RUN, demos, out, no_progress, **inputs)
+    return train_offline(algorithm, reward, run, demos, out, no_progress, **inputs)
 
 
 @pytest.mark.parametrize("algorithm", STATE_ALGORITHMS, ids=lambda one: one.kind)
@@ -266,6 +267,22 @@ PPO = OfflinePpoAlgorithmConfig(
         learning_rate=1e-3,
     ),
 )
+
+
+@pytest.mark.parametrize("algorithm", [STATE_ALGORITHMS[0], PPO], ids=lambda one: one.kind)
+def test_the_curve_goes_to_the_loggers(
+    algorithm: OfflineAlgorithm, demos: Path, imitation: Path, tmp_path: Path
+):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    inputs = {"policy": imitation} if algorithm is PPO else {}
+    trained(algorithm, demos, tmp_path, run=replace(RUN, loggers=("tensorboard",)), **inputs)
+    curve = [json.loads(line) for line in (tmp_path / "loss.jsonl").read_text().splitlines()]
+    step, value = ("updates", "value") if algorithm is PPO else ("update", "critic_loss")
+    logged = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars(value)
+    assert [one.step for one in logged] == [entry[step] for entry in curve]
+    assert [one.value for one in logged] == pytest.approx([entry[value] for entry in curve])
 
 
 def test_offline_ppo_improves_a_pretrained_policy(demos: Path, imitation: Path, tmp_path: Path):
