@@ -8,13 +8,14 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from flows.commands import completers
 from flows.commands.parameters import Debug, Flag
 
 Count = Parameter(validator=Number(gte=1))
 
 
 def evaluate(
-    protocol: str,
+    protocol: Annotated[str, Parameter(completer=completers.protocols)],
     /,
     *,
     policy: Annotated[tuple[str, ...], Parameter(required=True)],

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
+from flows.commands import completers
+
 COMMON = Group("Common", sort_key=9)
 """Parameters that every command has."""
 NARROWEST = 120
@@ -23,6 +25,7 @@ RecipeName = Annotated[
     Parameter(
         name="RECIPE",
         help="Name of a recipe, e.g. demo, or path of a YAML file; 'handoff list' prints the names.",
+        completer=completers.recipes,
     ),
 ]
 RecipeOverride = Annotated[
@@ -31,9 +34,16 @@ RecipeOverride = Annotated[
         name="OVERRIDES",
         help="Changes of options: STAGE.KEY=VALUE, e.g. teacher.training.steps=2000, seed=1, or "
         "~STAGE, which removes a stage.",
+        completer=completers.overrides,
     ),
 ]
-Until = Annotated[str | None, Parameter(help="Run only this stage and the stages that it needs.")]
+Until = Annotated[
+    str | None,
+    Parameter(
+        help="Run only this stage and the stages that it needs.",
+        completer=completers.stage_names,
+    ),
+]
 Host = Annotated[
     str,
     Parameter(help="Address to listen at; other addresses than loopback need $HANDOFF_TOKEN."),
@@ -54,5 +64,6 @@ RunPath = Annotated[
     Parameter(
         name="RUN",
         help="Name of a run, e.g. demo, or its folder, e.g. runs/demo.",
+        completer=completers.finished_runs,
     ),
 ]

@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from flows.commands import completers
 from flows.commands.parameters import (
     LOOPBACK,
     Debug,
@@ -34,7 +35,7 @@ Episodes = Annotated[
 
 
 def hil(
-    task: str,
+    task: Annotated[str, Parameter(completer=completers.sessions)],
     /,
     *overrides: RecipeOverride,
     operator: OperatorName | None = None,
@@ -95,7 +96,7 @@ def hil_recipe(task: str) -> str:
 
 
 def console(
-    task: str = "pick_cube",
+    task: Annotated[str, Parameter(completer=completers.tasks)] = "pick_cube",
     /,
     *,
     policy: str = "still",

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from flows.__main__ import main
-from flows.commands import listing
+from flows.commands import catalog, listing
 from flows.config.files import available, recipes
 from flows.runner.signature import stage_kinds
 
@@ -42,12 +42,12 @@ def test_names_are_those_that_recipes_accept() -> None:
 
 
 def test_algorithms_are_listed_by_stage() -> None:
-    rows = {(row[0], row[1]) for row in listing.algorithm_rows()}
+    rows = {(row[0], row[1]) for row in catalog.algorithm_rows()}
     assert {("finetune", "dppo"), ("finetune", "best_of_n"), ("distill", "one_step")} <= rows
 
 
 def test_optional_inputs_and_lists_are_marked() -> None:
-    rows = {row[0]: row for row in listing.stage_rows()}
+    rows = {row[0]: row for row in catalog.stage_rows()}
     assert rows["pretrain"][1:3] == ("demos", "policy")
     assert "demos?" in rows["distill"][1]
 
@@ -55,7 +55,7 @@ def test_optional_inputs_and_lists_are_marked() -> None:
 def test_first_comment_ends_with_its_first_sentence(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("# One sentence,\n# over two lines. Another one.\nname: a\n# Not this.\n")
-    assert listing.first_comment(file) == "One sentence, over two lines"
+    assert catalog.first_comment(file) == "One sentence, over two lines"
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_first_comment_ends_with_its_first_sentence(tmp_path: Path) -> None:
     ],
 )
 def test_first_sentence(text: str, sentence: str) -> None:
-    assert listing.first_sentence(text) == sentence
+    assert catalog.first_sentence(text) == sentence

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flows.commands.catalog import outside_rows, stage_rows
+from flows.commands.listing import listings
 from flows.recipes.graph import stages
 from flows.recipes.recipe import read_recipe
 from flows.runner.stage import Stage, identity
@@ -155,6 +157,27 @@ def test_entry_points_name_the_same_things(lab: Path) -> None:
         assert identity(by_name[name], {})["outside_code"] == expected
     assert find_robot("lab_arm").config_name == "lab_arm"
     assert (task_module("wipe"), robot_module("lab_arm")) == ("my_lab.tasks", "my_lab.arm")
+    listed = {
+        topic: {row[0]: row[1:] for row in listings()[topic].rows()}
+        for topic in ("stages", "tasks", "robots", "policies", "formats")
+    }
+    assert listed["stages"]["shortest"] == ("demos", "episodes", "Keeps the shortest episodes")
+    assert listed["tasks"]["wipe"] == ("A task that is solved near a point above the table",)
+    assert listed["robots"]["lab_arm"] == ("An arm with stronger springs",)
+    assert listed["policies"]["constant"] == ("A policy that always returns one learned chunk",)
+    assert "archive" in listed["formats"]
+
+
+def test_an_entry_point_that_leads_nowhere_is_listed_with_its_target(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = {"gone": "my_lab.gone:wipe"}
+    with monkeypatch.context() as patched:
+        patched.setattr(outside, "entry_targets", lambda group: gone)
+        tasks = dict(outside_rows(outside.TASKS))
+        (stage,) = [row for row in stage_rows() if row[0] == "gone"]
+    assert tasks == {"gone": "my_lab.gone:wipe, which cannot be found"}
+    assert "my_lab" in stage[-1]
 
 
 def test_a_task_and_a_robot_are_called_by_the_name_that_finds_them(lab: Path) -> None:

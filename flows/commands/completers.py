@@ -1,0 +1,143 @@
+"""Completes words at the Tab key: recipes, protocols, tasks, runs, stages, and options of stages.
+
+A recipe that cannot be read completes nothing; running the command says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cyclopts.completion import CompletionContext
+
+from flows.commands.catalog import (
+    Rows,
+    first_comment,
+    protocol_rows,
+    recipe_rows,
+    session_rows,
+    task_rows,
+)
+from robots.errors import HandoffError
+
+Candidates = Iterator[tuple[str, str]]
+"""Words with their descriptions."""
+
+
+def recipes(context: CompletionContext) -> Candidates:
+    """Yields the recipes, and folders and YAML files that begin with the word."""
+    yield from _described(recipe_rows())
+    yield from _files(context.incomplete)
+
+
+def sessions(context: CompletionContext) -> Candidates:
+    """Yields the correction sessions, and folders and YAML files that begin with the word."""
+    yield from _described(session_rows())
+    yield from _files(context.incomplete)
+
+
+def protocols(context: CompletionContext) -> Candidates:
+    """Yields the evaluation protocols, and folders and YAML files that begin with the word."""
+    yield from _described(protocol_rows())
+    yield from _files(context.incomplete)
+
+
+def tasks(context: CompletionContext) -> Candidates:
+    """Yields the tasks of the arm."""
+    yield from _described(task_rows())
+
+
+def finished_runs(context: CompletionContext, folder: Path = Path("runs")) -> Candidates:
+    """Yields the finished runs, by name."""
+    for pattern in ("*/summary.json", "hil/*/summary.json"):
+        for path in sorted(folder.glob(pattern)):
+            run = path.parent
+            recipe = run / "recipe.yaml"
+            yield str(run.relative_to(folder)), first_comment(recipe) if recipe.exists() else ""
+
+
+def stage_names(context: CompletionContext) -> Candidates:
+    """Yields the stages of the recipe on the command line."""
+    for name, entry in _recipe_stages(context).items():
+        yield name, entry.uses
+
+
+def overrides(context: CompletionContext) -> Candidates:
+    """Yields the options of the recipe on the command line that begin with the word, each with its
+    value."""
+    from flows.recipes.graph import stages
+    from flows.recipes.recipe import read_recipe
+    from robots.config import to_plain
+
+    if context.incomplete.startswith("~"):
+        yield from ((f"~{name}", "remove") for name, _ in stage_names(context))
+        return
+    try:
+        recipe = read_recipe(_recipe_name(context))
+        declared = stages(recipe, fetch=False)
+    except HandoffError:
+        return
+    # Copies of a stage share its options.
+    copies = {stage.name.partition("@")[0]: stage for stage in reversed(declared)}
+    known = [
+        ("seed", recipe.seed, "seed of the recipe"),
+        ("name", recipe.name, "name of the run"),
+        ("runs", recipe.runs, "folder of the runs"),
+        *(("shared." + key, value, "several stages") for key, value in recipe.shared.items()),
+        *((name, to_plain(copy.config), copy.uses) for name, copy in copies.items()),
+    ]
+    for name, value, about in known:
+        for key, text in _leaves(name, value):
+            if f"{key}={text}".startswith(context.incomplete):
+                yield f"{key}={text}", about
+
+
+def _recipe_stages(context: CompletionContext) -> Mapping[str, Any]:
+    from flows.recipes.recipe import read_recipe
+
+    try:
+        return read_recipe(_recipe_name(context)).stages
+    except HandoffError:
+        return {}
+
+
+def _recipe_name(context: CompletionContext) -> str:
+    """Name of the recipe on the command line: the first argument of `run`, `plan` and `profile`,
+    and of `hil`, where a correction session is meant."""
+    from flows.commands.sessions import hil_recipe
+
+    recipe = context.get("RECIPE")
+    if recipe is not None:
+        return str(recipe.raw or "")
+    session = context.get("TASK")
+    return "" if session is None else hil_recipe(str(session.raw or ""))
+
+
+def _leaves(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yields the dotted keys below `key`, with their values in Hydra's grammar."""
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from _leaves(f"{key}.{name}", inner)
+    else:
+        text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+        yield key, text
+
+
+def _described(rows: Rows) -> Candidates:
+    for name, *_, about in rows:
+        yield name, about
+
+
+def _files(begun: str) -> Candidates:
+    folder, _, start = begun.rpartition("/")
+    place = Path(f"{folder}/" if begun.startswith("/") else folder or ".").expanduser()
+    if not place.is_dir():
+        return
+    for path in sorted(place.glob(f"{start}*")):
+        name = f"{folder}/{path.name}" if folder or begun.startswith("/") else path.name
+        if path.is_dir() and not path.name.startswith("."):
+            yield f"{name}/", "folder"
+        elif path.suffix in (".yaml", ".yml"):
+            yield name, first_comment(path)

@@ -1,0 +1,99 @@
+"""What the Tab key completes, by the program itself and in a shell."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.commands.app import main
+
+
+def completed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
+    """Candidates for the last word, with their descriptions."""
+    assert main(["__complete", *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    records = [line.split("\t") for line in lines if line and line[0] != "\x1f"]
+    return {record[0]: record[1] if len(record) > 1 else "" for record in records}
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "about"),
+    [
+        (("run", ""), "demo", "push-T demonstrations"),
+        (("plan", "hil/"), "hil/reach", "reach a point"),
+        (("profile", ""), "vla_ppo", "PPO of a VLA"),
+        (("hil", ""), "pick_cube", "corrections"),
+        (("evaluate", ""), "reach", "reaches a point"),
+        (("console", ""), "open_drawer", "drawer"),
+        (("run", "demo", "--until", ""), "teacher", "pretrain"),
+        (("hil", "reach", "--until", ""), "corrected", "correct"),
+        (("run", "demo", "~"), "~twin", "remove"),
+    ],
+)
+def test_names_are_completed_with_what_they_are(
+    words: tuple[str, ...], name: str, about: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = completed(capsys, *words)
+    assert about in found[name]
+    assert not any(one.rpartition("/")[2].startswith("_") for one in found)
+
+
+def test_an_option_is_completed_with_its_value(capsys: pytest.CaptureFixture[str]) -> None:
+    found = completed(capsys, "run", "demo", "teacher.training.st")
+    assert found == {"teacher.training.steps=20000": "pretrain"}
+    session = completed(capsys, "hil", "reach", "corrected.st")
+    assert session == {"corrected.steps=4000": "correct"}
+    assert completed(capsys, "run", "demo", "se") == {"seed=0": "seed of the recipe"}
+    shared = completed(capsys, "run", "hil/reach", "shared.env.t")
+    assert shared == {"shared.env.task=reach": "several stages"}
+
+
+def test_files_and_finished_runs_are_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    recipe = (
+        "# Reach, as we do it.\nname: own\nstages: {demos: {uses: scripted, with: {task: reach}}}\n"
+    )
+    (tmp_path / "mine" / "own.yaml").write_text(recipe)
+    for run in ("runs/done", "runs/hil/reach"):
+        (tmp_path / run).mkdir(parents=True)
+        (tmp_path / run / "summary.json").write_text("{}")
+    (tmp_path / "runs" / "begun").mkdir()
+    assert "mine/" in completed(capsys, "run", "m")
+    assert completed(capsys, "run", "mine/o")["mine/own.yaml"] == "Reach, as we do it"
+    found = completed(capsys, "run", "mine/own.yaml", "demos.ep")
+    assert [key.partition("=")[0] for key in found] == ["demos.episodes"]
+    assert set(completed(capsys, "show", "")) == {"done", "hil/reach"}
+
+
+def test_a_recipe_that_cannot_be_read_completes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert completed(capsys, "run", "no_such_recipe", "--until", "") == {}
+    (tmp_path / "broken.yaml").write_text("stages: [")
+    assert completed(capsys, "run", "broken.yaml", "a") == {}
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_bash_completes_the_name_of_a_recipe(tmp_path: Path) -> None:
+    program = tmp_path / "handoff"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m flows "$@"\n')
+    program.chmod(0o755)
+    typed = """
+        source <("$0" completion bash)
+        COMP_WORDS=("$0" run smoke_off)
+        COMP_CWORD=2
+        _handoff
+        echo "${COMPREPLY[@]}"
+    """
+    shown = subprocess.run(
+        ["bash", "-c", typed, str(program)], capture_output=True, text=True, timeout=120
+    )
+    assert shown.stdout.split() == ["smoke_offline"], shown.stderr
