@@ -95,7 +95,7 @@ def run_in_order(recipe: Recipe, declared: Sequence[Stage], *, isolate: bool = T
         for stage in declared:
             outcomes[stage.name] = _run_shown(stage, outcomes, runs, display, isolate)
             # Write the results after every stage, so that an interrupted run has a report.
-            summary = summarise(outcomes, started, peak_bytes=memory.peak_bytes)
+            summary = summarise(outcomes, started, memory.peak_bytes, prefect=False)
             path = write_results(runs, recipe.name, summary, recipe.request)
     return path
 

@@ -53,9 +53,8 @@ def run(
     runs = Path(recipe.runs)
     outcomes = _all_cached(recipe, until)
     if outcomes is not None:
-        return write_results(
-            runs, recipe.name, summarise(outcomes, started, peak_bytes=0), recipe.request
-        )
+        summary = summarise(outcomes, started, peak_bytes=0, prefect=False)
+        return write_results(runs, recipe.name, summary, recipe.request)
     prepare_prefect(debug)
     try:
         summary = make_flow()(name, list(overrides), until)

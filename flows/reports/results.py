@@ -54,16 +54,20 @@ class Summary:
     stages: Sequence[StageResult]
     metrics: Mapping[str, Any]
 
-    def with_times(self, started: float, now: float) -> Summary:
-        """Returns the summary with the times of the whole run, from `started` to `now` [s since the
-        epoch].
+    def with_times(self, started: float, now: float, *, prefect: bool = True) -> Summary:
+        """Returns the summary with the times of the whole run.
 
-        All time in which no stage runs counts as Prefect's share, including its import and the
-        start of its server.
+        Args:
+            started: begin of the run [s since the epoch].
+            now: its end [s since the epoch].
+            prefect: whether Prefect ran the stages. All time in which no stage runs counts as its
+                share, including its import and the start of its server.
         """
         total = now - started
         idle = max(0.0, total - self.metrics["stages_busy_seconds"])
-        times = {"total_seconds": round(total, 2), "prefect_share": round(idle / total, 4)}
+        times = {"total_seconds": round(total, 2)}
+        if prefect:
+            times["prefect_share"] = round(idle / total, 4)
         return replace(self, metrics={**self.metrics, **times})
 
 

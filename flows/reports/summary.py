@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def summarise(outcomes: Mapping[str, StageOutcome], started: float, peak_bytes: int) -> Summary:
-    """Collects the outcomes of a run that began at `started` [s since the epoch]."""
+def summarise(
+    outcomes: Mapping[str, StageOutcome], started: float, peak_bytes: int, *, prefect: bool = True
+) -> Summary:
+    """Collects the outcomes of a run that began at `started` [s since the epoch]; `prefect` says
+    whether Prefect ran it."""
     import time
 
     results = [_stage_result(name, outcome) for name, outcome in outcomes.items()]
@@ -26,7 +29,7 @@ def summarise(outcomes: Mapping[str, StageOutcome], started: float, peak_bytes: 
     metrics["stages_busy_seconds"] = round(_busy_seconds(list(outcomes.values())), 2)
     lines = [str(result.metrics.get("source_line", "")) for result in results]
     source = next((line for line in lines if line), "")
-    return Summary(source, results, metrics).with_times(started, time.time())
+    return Summary(source, results, metrics).with_times(started, time.time(), prefect=prefect)
 
 
 def write_results(

@@ -33,6 +33,12 @@ def test_prefect_share_is_the_time_without_any_stage() -> None:
     assert summary.metrics["prefect_share"] == 0.05
 
 
+def test_a_run_without_prefect_has_no_share_of_it() -> None:
+    summary = Summary("", [], {"stages_busy_seconds": 95.0})
+    metrics = summary.with_times(started=1000.0, now=1100.0, prefect=False).metrics
+    assert metrics == {"stages_busy_seconds": 95.0, "total_seconds": 100.0}
+
+
 def test_evaluation_is_described_with_its_interval() -> None:
     success = {"k": 114, "n": 200, "low": 0.5, "high": 0.64}
     text = describe("evaluate", {"score": 0.9812, "success": success})
