@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from flows.commands.app import parse
+from flows.config.files import recipes
 from robots.errors import HandoffError
 from tests.documents import (
     DOCS,
@@ -364,3 +365,30 @@ def test_built_pages_load_nothing_from_another_machine(built: Path) -> None:
     pages = sorted(built.rglob("*.html"))
     assert len(pages) > 30
     assert {page.name for page in pages if loaded.search(page.read_text())} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_learning_check_that_is_named_exists(page: Path) -> None:
+    """`make learn ONLY=NAME` runs the slow tests whose file or function contains NAME."""
+    text = page.read_text()
+    named = re.findall(r"ONLY=([a-z]\w*)|\(`(learning_\w+)`", text)
+    checks = (*recipes(), *slow_checks())
+    unknown = {
+        name for pair in named for name in pair if not any(name in check for check in checks)
+    }
+    assert unknown == set()
+
+
+@cache
+def slow_checks() -> tuple[str, ...]:
+    """Files and functions of the slow tests."""
+    files = [
+        path for path in (ROOT / "tests").rglob("test_*.py") if "mark.slow" in path.read_text()
+    ]
+    functions = [
+        node.name
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    return (*(path.stem for path in files), *functions)

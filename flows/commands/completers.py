@@ -106,7 +106,7 @@ def _recipe_stages(context: CompletionContext) -> Mapping[str, Any]:
 def _recipe_name(context: CompletionContext) -> str:
     """Name of the recipe on the command line: the first argument of `run`, `plan` and `profile`,
     and of `hil`, where a correction session is meant."""
-    from flows.commands.sessions import hil_recipe
+    from flows.config.files import hil_recipe
 
     recipe = context.get("RECIPE")
     if recipe is not None:

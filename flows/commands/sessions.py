@@ -67,6 +67,7 @@ def hil(
     from rich.console import Console
 
     from flows.attended import ConsoleAddress, run_attended
+    from flows.config.files import hil_recipe
 
     given = {
         "shared.operator.kind": operator,
@@ -88,11 +89,6 @@ def hil(
         highlight=False,
         soft_wrap=True,
     )
-
-
-def hil_recipe(task: str) -> str:
-    """Returns the recipe of a correction session: `hil/TASK`, or the path that is `task`."""
-    return task if task.endswith((".yaml", ".yml")) else f"hil/{task}"
 
 
 def console(

@@ -28,6 +28,11 @@ def recipes() -> list[str]:
     return [name for name in names if not name.rpartition("/")[2].startswith("_")]
 
 
+def hil_recipe(task: str) -> str:
+    """Returns the recipe of a correction session: `hil/TASK`, or the path that is `task`."""
+    return task if task.endswith(ENDINGS) else f"hil/{task}"
+
+
 def find_file(name: str, folders: Sequence[Path] = ()) -> Path:
     """Returns the path of a recipe.
 

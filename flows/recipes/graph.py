@@ -134,7 +134,10 @@ def _candidates(name: str, kind: str, kinds: Mapping[str, StageKind]) -> str:
 
 
 def _check_shared(recipe: Recipe, kinds: Mapping[str, StageKind]) -> None:
-    for key in recipe.shared:
+    for key, value in recipe.shared.items():
+        # A recipe withdraws an option of the file that it extends, whose stages it removed.
+        if value is None:
+            continue
         readers = [
             name
             for name, kind in kinds.items()

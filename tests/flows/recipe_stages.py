@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,15 @@ def run_all(
         outcome = run_stage(stage, inputs, root, no_progress, isolate=False)
         artifacts[stage.name] = outcome.artifact
     return artifacts
+
+
+def run_by_command(name: str, overrides: Sequence[str], root: Path) -> dict[str, dict[str, Any]]:
+    """Runs a recipe as `handoff run` does, below `root`; returns the rows of its summary by stage.
+    The artifacts are `root/NAME/STAGE`."""
+    from flows.run import run
+
+    summary = run(name, [*overrides, f"runs={root}"])
+    return json.loads(summary.read_bytes())["stages"]
 
 
 def deployed(table: DeployConfig | DeployTaskConfig, bundle: Path, out: Path) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from flows.commands import app
-from flows.commands.sessions import hil_recipe
-from flows.config.files import recipes
+from flows.config.files import hil_recipe, recipes
 from flows.config.options import build
 from flows.config.overrides import parse_overrides, set_value
 from flows.deployment.session import compose_deploy
