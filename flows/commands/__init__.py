@@ -5,7 +5,9 @@
 - `pipelines`: `plan`, `run`, `show`, `profile`.
 - `planning`: prints a plan, with expected cost.
 - `requirements`: what a recipe needs and this machine lacks.
+- `catalog`: what there is, each with a phrase.
 - `listing`: `list`.
+- `completers`: the words that the Tab key completes.
 - `new`: `new recipe`, `new task`, `new stage`.
 - `lineage`: `explain`, `reproduce`.
 - `evaluation`: `evaluate`, `compare`, `record`.

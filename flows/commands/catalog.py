@@ -115,8 +115,8 @@ def robot_rows() -> Rows:
 
 
 def outside_rows(group: str) -> Rows:
-    """Yields what installed packages provide by a group of entry points, with the first sentences of
-    the modules; nothing but their packages is imported."""
+    """Yields what installed packages provide by a group of entry points, with the first sentence of
+    each module; nothing but their packages is imported."""
     from robots.outside import entry_targets, split_target
 
     for name, target in sorted(entry_targets(group).items()):

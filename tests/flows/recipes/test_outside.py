@@ -174,9 +174,9 @@ def test_an_entry_point_that_leads_nowhere_is_listed_with_its_target(
     gone = {"gone": "my_lab.gone:wipe"}
     with monkeypatch.context() as patched:
         patched.setattr(outside, "entry_targets", lambda group: gone)
-        tasks = dict(outside_rows(outside.TASKS))
+        tasks = list(outside_rows(outside.TASKS))
         (stage,) = [row for row in stage_rows() if row[0] == "gone"]
-    assert tasks == {"gone": "my_lab.gone:wipe, which cannot be found"}
+    assert tasks == [("gone", "my_lab.gone:wipe, which cannot be found")]
     assert "my_lab" in stage[-1]
 
 
