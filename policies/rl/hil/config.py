@@ -89,15 +89,11 @@ class MixedUpdateConfig(HilUpdateConfig):
 
 
 @config
-class HilRlpdConfig:
-    """RLPD with corrections: SAC, half of whose minibatches are demonstrations and corrections
-    (arXiv 2302.02948; with corrections and a classifier, HIL-SERL as published)."""
+class MixedSacConfig:
+    """Options of SAC on steps, demonstrations and corrections."""
 
-    kind: Literal["rlpd"] = "rlpd"
     reward: RewardSignal = "classifier"
     """Source of the reward, which is 1 at success and ends the episode."""
-    sac: SacConfig = field(default_factory=SacConfig)
-    """Options of the SAC learner."""
     replay: HilReplayConfig = field(default_factory=HilReplayConfig)
     """Size, discount and returns of the replay buffer."""
     demo_capacity: Count = 50_000
@@ -108,22 +104,23 @@ class HilRlpdConfig:
 
 
 @config
-class HilSerlConfig:
+class HilRlpdConfig(MixedSacConfig):
+    """RLPD with corrections: SAC, half of whose minibatches are demonstrations and corrections
+    (arXiv 2302.02948; with corrections and a classifier, HIL-SERL as published)."""
+
+    kind: Literal["rlpd"] = "rlpd"
+    sac: SacConfig = field(default_factory=SacConfig)
+    """Options of the SAC learner."""
+
+
+@config
+class HilSerlConfig(MixedSacConfig):
     """HIL-SERL (arXiv 2410.21845): SAC with demonstrations and corrections in half of each
     minibatch, and, as an addition, guidance of the actor towards them."""
 
     kind: Literal["hil_serl"] = "hil_serl"
-    reward: RewardSignal = "classifier"
-    """Source of the reward, which is 1 at success and ends the episode."""
     sac: GuidedSacConfig = field(default_factory=GuidedSacConfig)
     """Options of the SAC learner."""
-    replay: HilReplayConfig = field(default_factory=HilReplayConfig)
-    """Size, discount and returns of the replay buffer."""
-    demo_capacity: Count = 50_000
-    """Capacity of the buffer for demonstrations and corrections [steps]."""
-    online: MixedUpdateConfig = field(default_factory=MixedUpdateConfig)
-    """Updates per control step. Updates still due after the last step are made before training
-    ends."""
 
 
 @config
@@ -176,21 +173,15 @@ class HilWsrlConfig:
 
 
 @config
-class HilJsrlConfig:
+class HilJsrlConfig(MixedSacConfig):
     """JSRL (arXiv 2204.02372): a guide policy acts in the first steps of each episode, fewer and
     fewer, and SAC learns from all steps."""
 
     kind: Literal["jsrl"] = "jsrl"
-    reward: RewardSignal = "classifier"
-    """Source of the reward, which is 1 at success and ends the episode."""
     schedule: JsrlSchedule = field(default_factory=JsrlCurriculum)
     """Number of steps for which the guide acts."""
     sac: SacConfig = field(default_factory=SacConfig)
     """Options of the SAC learner."""
-    replay: HilReplayConfig = field(default_factory=HilReplayConfig)
-    """Size, discount and returns of the replay buffer."""
-    demo_capacity: Count = 50_000
-    """Capacity of the buffer for demonstrations and corrections [steps]."""
     online: MixedUpdateConfig = field(default_factory=lambda: MixedUpdateConfig(demo_share=0.0))
     """Updates per control step; JSRL has no demonstrations in its minibatches [P]."""
 
