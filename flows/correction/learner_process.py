@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flows.correction.actor_process import learner_actions
 from flows.correction.config import CorrectConfig
@@ -15,8 +16,44 @@ from robots.errors import HandoffError
 from robots.franka import find_robot
 from robots.spec import ActionSpec
 
+if TYPE_CHECKING:
+    from policies.rl.hil.algorithms import LearnerSetup
+    from policies.rl.hil.learner import Counters
+    from policies.rl.off_policy.config import OnlineConfig
+
 STATUS_SECONDS = 0.2
 """Interval between two messages with the counters to the parent [s]."""
+
+
+class _Reports:
+    """Reports the counters to the parent, and decides when the training ends and when the actor
+    waits for updates."""
+
+    def __init__(self, config: CorrectConfig, online: OnlineConfig, parent: Connection) -> None:
+        self.config = config
+        self.online = online
+        self.parent = parent
+        self.reported = 0.0
+        self.enough = False
+
+    def stop(self, counters: Counters) -> bool:
+        """Whether all steps and the updates due for them are made."""
+        from policies.rl.off_policy.online import updates_due
+
+        if time.monotonic() - self.reported >= STATUS_SECONDS:
+            self.reported = time.monotonic()
+            self.parent.send(("counters", counters._asdict()))
+        if counters.steps >= self.config.steps and not self.enough:
+            self.enough = True
+            self.parent.send(("enough",))
+        return self.enough and counters.updates >= updates_due(self.online, self.config.steps)
+
+    def pause(self, counters: Counters) -> bool:
+        """Whether more updates are overdue than allowed."""
+        from policies.rl.off_policy.online import updates_due
+
+        overdue = updates_due(self.online, counters.steps) - counters.updates
+        return self.config.backlog is not None and overdue > self.config.backlog
 
 
 def learn(
@@ -39,78 +76,64 @@ def learn(
     """
     import torch
 
-    from policies.rl.hil.algorithms import SessionData, set_up_learner
-    from policies.rl.hil.learner import Counters, run_learner
-    from policies.rl.hil.make_learner import demonstration_steps, save_learned_policy
-    from policies.rl.off_policy.online import updates_due
+    from policies.rl.hil.learner import run_learner
+    from policies.rl.hil.make_learner import save_learned_policy
 
     torch.set_num_threads(1)
-    # Demonstrations as steps of the learner.
     store = EpisodeStore.open(demonstrations / "store.zarr")
-    observed = config.env.observation_fields
-    vector = observation_vector(store.schema.stream(FINAL).fields, observed)
-    robot = find_robot(config.env.robot)
-    steps = list(demonstration_steps(store, vector, learner_actions(action, robot)))
-    fields = store.schema.stream(STREAM).fields
-    # Learner and replay buffers.
-    setup = set_up_learner(
-        config.algorithm,
-        SessionData(
-            fields={name: fields[name] for name in observed},
-            action=action,
-            demonstrations=steps,
-            relative_features=config.relative_features,
-            scaled_features=config.scaled_features,
-            offline=offline,
-            seed=config.seed,
-        ),
-    )
-    online = setup.online
-    # Report to the parent, stop after the last update, and pause the actor when the learner lags.
-    last_report, enough = 0.0, False
-
-    def stop(counters: Counters) -> bool:
-        nonlocal last_report, enough
-        if time.monotonic() - last_report >= STATUS_SECONDS:
-            last_report = time.monotonic()
-            parent.send(("counters", counters._asdict()))
-        if counters.steps >= config.steps and not enough:
-            enough = True
-            parent.send(("enough",))
-        return enough and counters.updates >= updates_due(online, config.steps)
-
-    def pause(counters: Counters) -> bool:
-        overdue = updates_due(online, counters.steps) - counters.updates
-        return config.backlog is not None and overdue > config.backlog
-
+    setup = _set_up(config, store, offline, action)
+    reports = _Reports(config, setup.online, parent)
     counters = run_learner(
         folder / "learner",
         setup.learner,
         setup.replay,
         setup.demos,
-        online,
+        setup.online,
         config.learner,
         token,
         seed=config.seed,
         publish=setup.publish,
         relabel=setup.relabel,
-        stop=stop,
-        pause=pause,
+        stop=reports.stop,
+        pause=reports.pause,
         ready=lambda port: parent.send(("ready", port)),
     )
-    if not stop(counters):
+    if not reports.stop(counters):
         raise _ended_early(config, counters.steps)
     save_learned_policy(
         folder,
         setup.learner,
         setup.publish,
         store.schema,
-        observed,
+        config.env.observation_fields,
         counters.updates,
-        robot.gripper.width_max,
+        find_robot(config.env.robot).gripper.width_max,
         action,
     )
     parent.send(("counters", counters._asdict()))
+
+
+def _set_up(
+    config: CorrectConfig, store: EpisodeStore, offline: Path | None, action: ActionSpec
+) -> LearnerSetup:
+    """Learner and replay buffers of the algorithm, with the demonstrations of `store`."""
+    from policies.rl.hil.algorithms import SessionData, set_up_learner
+    from policies.rl.hil.make_learner import demonstration_steps
+
+    observed = config.env.observation_fields
+    vector = observation_vector(store.schema.stream(FINAL).fields, observed)
+    actions = learner_actions(action, find_robot(config.env.robot))
+    fields = store.schema.stream(STREAM).fields
+    data = SessionData(
+        fields={name: fields[name] for name in observed},
+        action=action,
+        demonstrations=list(demonstration_steps(store, vector, actions)),
+        relative_features=config.relative_features,
+        scaled_features=config.scaled_features,
+        offline=offline,
+        seed=config.seed,
+    )
+    return set_up_learner(config.algorithm, data)
 
 
 def _ended_early(config: CorrectConfig, steps: int) -> HandoffError:
