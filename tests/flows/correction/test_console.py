@@ -14,7 +14,7 @@ import numpy as np
 from flows.session.environment import make_session_env
 from real.console.process import OpenConsole
 from robots.episodes.store import EpisodeStore
-from tests.flows.correction.test_session import SMALL, UNTIL
+from tests.flows.correction.test_session import UNTIL
 from tests.flows.recipe_stages import options
 from tests.real.console.pages import Page, logged
 
@@ -80,7 +80,7 @@ class Person:
 
 def test_a_whole_session_with_a_person_at_the_page(tmp_path: Path) -> None:
     overrides = [f"demos.episodes={DEMONSTRATIONS}", "corrected.speed=1", *TASK_REWARD]
-    command = [sys.executable, "-m", "flows", "hil", "reach", *SMALL.split(), *overrides]
+    command = [sys.executable, "-m", "flows", "hil", "smoke", *overrides]
     command += [
         "--operator",
         "console",

@@ -1,5 +1,5 @@
-"""A HIL session: a whole small one with a simulated operator, through its real processes, and the
-RLDG stages after it."""
+"""The correction session `hil/smoke`: with a simulated operator, through its real processes, and
+the stages after it from a policy that solves its task."""
 
 from __future__ import annotations
 
@@ -18,26 +18,6 @@ from sim.recording.hard_negatives import LEAVES, ROUNDS
 from tests.flows.correction.straight import straight_to_the_goal
 from tests.flows.recipe_stages import options, run_all
 
-SMALL = """
-demos.episodes=6 protocol.episodes=2 evaluate.batch=2 evaluate.videos=0
-clone.training.steps=60 clone.training.warmup_steps=10 clone.policy.hidden=[32] clone.validation_fraction=0
-classifier.positives=60 classifier.linger=3 classifier.policy_episodes=12 classifier.train.precision=0.5
-classifier.train.choice_fraction=0.3 classifier.train.judge_fraction=0.3 classifier.train.lowest_threshold=0.2
-classifier.train.training.steps=300 classifier.train.training.learning_rate=5e-3
-classifier.train.training.warmup_steps=20 classifier.train.training.batch_size=128
-classifier.train.classifier.hidden=[32]
-corrected.speed=0 corrected.backlog=50 corrected.algorithm.online.updates_per_step=0.5
-corrected.algorithm.online.minibatches=1
-corrected.algorithm.online.batch_size=32 corrected.actor.commit_every=10 corrected.learner.publish_every=20
-corrected.algorithm.sac.critic.hidden=[16] corrected.algorithm.sac.actor.hidden=[16]
-"""
-RLDG = """
-rollouts.episodes=16 protocol.episodes=2 evaluate.batch=2 evaluate.videos=0
-teacher.training.steps=60 teacher.training.warmup_steps=5 teacher.policy.network.width=32
-student.algorithm.training.steps=20 student.algorithm.training.warmup_steps=5 student.algorithm.targets=256
-student.algorithm.teacher_batch=128
-bundle.golden=16 reference.golden=16 gate.repeats=100 gate.warmup=10 gate.p99_ms=1000 gate.min_speedup=1.2
-"""
 UNTIL = ["--until", "scores"]
 
 
@@ -45,19 +25,7 @@ UNTIL = ["--until", "scores"]
 def session(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished session."""
     out = tmp_path_factory.mktemp("hil")
-    arguments = [
-        "hil",
-        "reach",
-        *SMALL.split(),
-        "--operator",
-        "simulated",
-        "--steps",
-        "250",
-        "--out",
-        str(out),
-        *UNTIL,
-    ]
-    assert main(arguments) == 0
+    assert main(["hil", "smoke", "--operator", "simulated", "--out", str(out), *UNTIL]) == 0
     return out
 
 
@@ -68,13 +36,11 @@ def summary(session: Path) -> dict[str, Any]:
 
 def test_every_stage_of_an_unattended_session_ran(summary: dict[str, Any]) -> None:
     assert list(summary["stages"]) == ["demos", "clone", "classifier", "corrected", "scores"]
-    assert summary["metrics"]["demos.episodes"] == 6
+    assert summary["metrics"]["demos.episodes"] == 8
     assert summary["stages"]["classifier"]["metrics"]["positives"] >= 60
-    assert summary["metrics"]["corrected.steps"] >= 250
-    assert summary["metrics"]["corrected.updates"] >= 75, (
-        "half of the steps after the first hundred"
-    )
-    assert summary["metrics"]["scores.success"]["n"] == 2
+    assert summary["metrics"]["corrected.steps"] >= 600
+    assert summary["metrics"]["corrected.updates"] >= 750, "1.5 a step after the first hundred"
+    assert summary["metrics"]["scores.success"]["n"] == 4
 
 
 def test_the_classifier_is_evaluated_on_held_out_states_of_a_policy(
@@ -124,19 +90,7 @@ def test_the_page_shows_the_learning_curve_and_only_files_that_exist(session: Pa
 
 
 def test_the_same_session_again_is_all_cached(session: Path, summary: dict[str, Any]) -> None:
-    arguments = [
-        "hil",
-        "reach",
-        *SMALL.split(),
-        "--operator",
-        "simulated",
-        "--steps",
-        "250",
-        "--out",
-        str(session),
-        *UNTIL,
-    ]
-    assert main(arguments) == 0
+    assert main(["hil", "smoke", "--operator", "simulated", "--out", str(session), *UNTIL]) == 0
     again = json.loads((session / "summary.json").read_text())
     assert all(row["cached"] for row in again["stages"].values())
     assert again["stages"]["corrected"]["digest"] == summary["stages"]["corrected"]["digest"]
@@ -158,7 +112,7 @@ def hand_written(root: Path) -> Artifact:
     return seal(partial, root / "artifacts" / "corrected-byhand", "policy", record)
 
 
-def test_distil_export_and_gate_run_on_rollouts_of_a_trained_policy(tmp_path: Path) -> None:
+def test_a_trained_policy_goes_from_its_rollouts_to_the_twin(tmp_path: Path) -> None:
     finished = {"corrected": hand_written(tmp_path)}
     after = [
         "scores",
@@ -169,12 +123,14 @@ def test_distil_export_and_gate_run_on_rollouts_of_a_trained_policy(tmp_path: Pa
         "reference",
         "gate",
         "student_scores",
+        "twin",
     ]
-    artifacts = run_all("hil/reach", RLDG.split(), tmp_path, after, finished)
-    assert artifacts["scores"].manifest["metrics"]["success"]["k"] == 2
+    artifacts = run_all("hil/smoke", (), tmp_path, after, finished)
+    assert artifacts["scores"].manifest["metrics"]["success"]["k"] == 4
     assert artifacts["rollouts"].manifest["metrics"]["episodes"] == 16
     assert artifacts["gate"].manifest["metrics"]["parity"] <= 1e-5
     assert artifacts["gate"].manifest["metrics"]["sampler"] == "one-step"
+    assert artifacts["twin"].manifest["metrics"]["starts"] == 2
 
 
 @pytest.mark.parametrize(
