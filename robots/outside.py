@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from robots.errors import HandoffError
+from robots.errors import HandoffError, suggest
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
 STAGES = "handoff.stages"
 TASKS = "handoff.tasks"
@@ -30,6 +34,38 @@ OWN = ("flows", "robots", "policies", "sim", "real", "configs")
 """Packages of Handoff."""
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:[A-Za-z_]\w*)?|[A-Za-z_]\w*:[A-Za-z_]\w*")
 """Form of a dotted path."""
+
+
+class KnownName:
+    """Annotation of a name in configurations: one of Handoff's, the dotted path of something
+    outside, or an entry point.
+
+    Args:
+        names: Handoff's own names.
+        group: group of entry points.
+        what: noun for the thing in errors.
+    """
+
+    def __init__(self, names: Sequence[str], group: str, what: str) -> None:
+        self._names = names
+        self._group = group
+        self._what = what
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(self._known, handler(source))
+
+    def _known(self, name: str) -> str:
+        if name not in self._names and outside_target(name, self._group) is None:
+            from pydantic_core import PydanticCustomError
+
+            hint = suggest(name, self._names, "expected")
+            message = f"{hint} (or the dotted path of a {self._what} of your own)"
+            raise PydanticCustomError(self._what, message)  # type: ignore[arg-type]
+        return name
 
 
 @cache

@@ -41,6 +41,8 @@ TASKS = (
 )
 """Table-top tasks of an arm, one module each in `sim/tasks`."""
 
+TaskName = Annotated[str, outside.KnownName(TASKS, outside.TASKS, "task")]
+"""Name of a task of an arm in configurations."""
 ARM_OPTIONS = {"robot", "actions", "rate_hz", "reward", "randomized", "instruction", "dynamics"}
 """Options that the engines of the arm's tasks read."""
 
@@ -116,6 +118,16 @@ def is_task(name: str) -> bool:
     """Whether `name` is a task of Handoff, the dotted path of another one, or an entry point of the
     group `handoff.tasks`."""
     return name in TASKS or outside.outside_target(name, outside.TASKS) is not None
+
+
+def check_task(name: str) -> None:
+    """Checks that `is_task` knows a name.
+
+    Raises:
+        HandoffError: it does not.
+    """
+    if name not in TASKS:
+        _outside_target(name)
 
 
 def _outside_target(name: str) -> str:

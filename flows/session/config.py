@@ -10,6 +10,7 @@ from real.teleop.spacemouse import SpaceMouseConfig
 from real.teleop.takeover import TakeoverConfig
 from robots.config import config
 from robots.franka import RobotName
+from sim.make import TaskName
 from sim.recording.simulated_operator import OperatorConfig
 
 OperatorKind = Literal["simulated", "keyboard", "spacemouse", "console"]
@@ -19,7 +20,7 @@ OperatorKind = Literal["simulated", "keyboard", "spacemouse", "console"]
 class HilEnvConfig:
     """Environment of a session: one simulated task of an arm in MuJoCo."""
 
-    task: str = "reach"
+    task: TaskName = "reach"
     """Name of the task."""
     robot: RobotName = "fr3"
     """Arm that performs the task."""

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from robots import outside
 from robots.errors import HandoffError, suggest
 from robots.franka.robot import Robot
-
-if TYPE_CHECKING:
-    from pydantic import GetCoreSchemaHandler
-    from pydantic_core import CoreSchema
 
 ROBOTS = ("fr3", "fr3v2", "panda")
 """Names of Handoff's robots in configurations."""
@@ -24,27 +20,7 @@ MEMBER = "ROBOT"
 """Name of the robot in a module outside Handoff."""
 
 
-class _Known:
-    """Annotation of a name: it is that of a robot."""
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_after_validator_function(_known, handler(source))
-
-
-def _known(name: str) -> str:
-    if name not in ROBOTS and outside.outside_target(name, outside.ROBOTS) is None:
-        from pydantic_core import PydanticCustomError
-
-        expected = f"expected {', '.join(ROBOTS)} or the dotted path of a robot of your own"
-        raise PydanticCustomError("robot", expected)  # type: ignore[arg-type]
-    return name
-
-
-RobotName = Annotated[str, _Known()]
+RobotName = Annotated[str, outside.KnownName(ROBOTS, outside.ROBOTS, "robot")]
 """Name of a robot in configurations."""
 
 

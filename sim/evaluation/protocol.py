@@ -21,7 +21,7 @@ from robots.errors import HandoffError
 from robots.extras import install_hint
 from robots.franka.catalog import robot_module
 from robots.seed_ranges import EVALUATION
-from sim.make import EnvConfig, task_module
+from sim.make import EnvConfig, check_task, task_module
 
 SCHEMA_VERSION = 1
 
@@ -93,6 +93,15 @@ class Protocol:
     """Sampler steps and noise of the policy."""
     chunk: ChunkRule = field(default_factory=ChunkRule)
     """Observed steps, predicted actions and executed actions of a chunk."""
+
+    def __post_init__(self) -> None:
+        """Checks the name of a task of an arm.
+
+        Raises:
+            HandoffError: no task has this name.
+        """
+        if self.engine in ("mujoco", "warp"):
+            check_task(self.task)
 
     @property
     def robot(self) -> str:

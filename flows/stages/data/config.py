@@ -19,6 +19,7 @@ from robots.errors import HandoffError
 from robots.franka import RobotName
 from robots.seed_ranges import DEMONSTRATIONS, PLAY, ROLLOUTS
 from sim.evaluation.protocol import Protocol
+from sim.make import TaskName
 from sim.recording.config import ExpertDemonstrationsConfig, PlayConfig, TaskRewardConfig
 
 
@@ -26,7 +27,7 @@ from sim.recording.config import ExpertDemonstrationsConfig, PlayConfig, TaskRew
 class ScriptedConfig:
     """Demonstrations by the scripted expert of a simulated task."""
 
-    task: str = "reach"
+    task: TaskName = "reach"
     """Name of the simulated task."""
     robot: RobotName = "fr3"
     """Arm that performs the task."""
@@ -44,7 +45,7 @@ class ScriptedConfig:
 class RecordPlayConfig:
     """Recording of play for a world model."""
 
-    task: str = "open_drawer"
+    task: TaskName = "open_drawer"
     """Name of the simulated task."""
     robot: RobotName = "fr3"
     """Arm that plays."""

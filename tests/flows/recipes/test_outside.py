@@ -197,8 +197,10 @@ def test_a_task_and_a_robot_are_called_by_the_name_that_finds_them(lab: Path) ->
     [
         (
             "demos.robot=fr4",
-            "'demos.robot' is 'fr4': expected fr3, fr3v2, panda or the dotted path",
+            "'demos.robot' is 'fr4': did you mean 'fr3'? (or the dotted path of a robot",
         ),
+        ("demos.task=reech", "'demos.task' is 'reech': did you mean 'reach'? (or the dotted path"),
+        ("scores.protocol.task=dry", "task: 'dry' is not known, there are reach, reach_by_name"),
         ("waves.format=parquet", "format 'parquet': expected the dotted path of a module"),
         (
             "shared.policy.kind=my_lab.constant:Wrong",
