@@ -20,6 +20,7 @@ from flows.session.environment import (
     robot_label,
     session_schema,
 )
+from policies.rl.hil.config import HilAlgorithm, commands_gripper
 from policies.rl.off_policy.jsrl import GuideSchedule
 from real.hil.actor import Actor, ActorStep
 from real.hil.interfaces import (
@@ -89,7 +90,7 @@ def act(
         metadata = {"robot": robot_label(config.env), "source": "training"}
         schedule = recorded_schedule(config.algorithm, folder / "store.zarr", config.seed)
         recorder = _Recorder(EpisodeAssembler(store, 1, metadata), operator, schedule)
-        actions = learner_actions(env.action_spec, engine.task.robot)
+        actions = learner_actions(config.algorithm, env.action_spec, engine.task.robot)
 
         def watch(step: ActorStep) -> None:
             with delayed_signals():
@@ -133,14 +134,14 @@ def act(
         client.flush(FLUSH_SECONDS)
 
 
-def learner_actions(spec: ActionSpec, robot: Robot) -> ActionMapping:
-    """Returns the mapping from the learner's actions to the environment's: the gripper is commanded
-    discretely, other entries are scaled from [-1, 1] to their bounds.
+def learner_actions(algorithm: HilAlgorithm, spec: ActionSpec, robot: Robot) -> ActionMapping:
+    """Returns the mapping from the learner's actions to the environment's: most algorithms command
+    the gripper discretely, other entries are scaled from [-1, 1] to their bounds.
 
     Raises:
         HandoffError: an entry without bounds.
     """
-    if spec.names[-1:] == ("gripper",):
+    if commands_gripper(algorithm, spec):
         return CommandedGripper(spec.size, robot.gripper.width_max)
     if not np.isfinite([spec.low, spec.high]).all():
         raise HandoffError(

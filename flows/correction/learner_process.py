@@ -122,7 +122,7 @@ def _set_up(
 
     observed = config.env.observation_fields
     vector = observation_vector(store.schema.stream(FINAL).fields, observed)
-    actions = learner_actions(action, find_robot(config.env.robot))
+    actions = learner_actions(config.algorithm, action, find_robot(config.env.robot))
     fields = store.schema.stream(STREAM).fields
     data = SessionData(
         fields={name: fields[name] for name in observed},

@@ -43,7 +43,6 @@ from policies.rl.hil.make_learner import (
     has_gripper,
     learner_sizes,
     make_learner,
-    with_gripper,
 )
 from policies.rl.off_policy.config import OnlineConfig, SacConfig
 from robots.errors import HandoffError
@@ -187,10 +186,9 @@ def _wsrl(algorithm: HilWsrlConfig, data: SessionData) -> LearnerSetup:
         relative_features=data.relative_features,
         scaled_features=data.scaled_features,
     )
-    sac = with_gripper(algorithm.sac) if has_gripper(data.action) else algorithm.sac
     networks = load_offline(data.offline, tuple(data.fields), data.action.low, data.action.high)
     return LearnerSetup(
-        warm_started(networks, sac, sizes, data.seed),
+        warm_started(networks, algorithm.sac, sizes, data.seed),
         _buffer(algorithm.replay, data),
         _buffer(algorithm.replay, data, UNREAD_CAPACITY),
         algorithm.online.online(),

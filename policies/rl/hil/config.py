@@ -17,6 +17,7 @@ from policies.rl.off_policy.wsrl import WARM_UP_STEPS, wsrl_sac
 from policies.rl.replay.config import ReplayConfig
 from policies.training.config import LoggingConfig
 from robots.config import Count, config
+from robots.spec import ActionSpec
 
 RewardSignal = Literal["classifier", "task"]
 """Source of the reward, which is 1 at success: the success classifier among the stage's inputs, or
@@ -156,7 +157,7 @@ class RlifConfig:
 @config
 class HilWsrlConfig:
     """WSRL (arXiv 2412.07762): SAC that goes on from an actor and critics trained offline, without
-    their data."""
+    their data. A gripper stays a continuous entry, without a critic of its own."""
 
     kind: Literal["wsrl"] = "wsrl"
     reward: RewardSignal = "classifier"
@@ -211,6 +212,14 @@ HilAlgorithm = Annotated[
     Discriminator("kind"),
 ]
 """Union of the algorithms of a correction session, discriminated by `kind`."""
+
+
+def commands_gripper(algorithm: HilAlgorithm, action: ActionSpec) -> bool:
+    """Whether the learner's last entry is a command to the gripper: close, hold or open.
+
+    WSRL goes on from an offline policy, to which the gripper is an entry like the others.
+    """
+    return action.names[-1:] == ("gripper",) and not isinstance(algorithm, HilWsrlConfig)
 
 
 @config

@@ -189,8 +189,8 @@ def save_learned_policy(
         ),
         robot=schema.robot,
     )
-    # A policy with a gripper writes its commands as entries of the environment, unscaled.
-    bounds = None if has_gripper(action) else (action.low, action.high)
+    # A policy that commands the gripper writes entries of the environment, unscaled.
+    bounds = (action.low, action.high) if card.hand is None else None
     save_actor(folder, policy, Parameters(version, card, arrays), bounds)
 
 

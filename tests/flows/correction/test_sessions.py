@@ -15,6 +15,7 @@ from flows.recipes.recipe import read_recipe
 from flows.runner.stage import Stage
 from flows.session.environment import make_operator, make_session_env, still_policy
 from policies.rl.hil.algorithms import SessionData, set_up_learner
+from policies.rl.hil.config import HilSerlConfig
 from real.hil.interfaces import observation_vector
 from robots.wire.steps import plain_steps
 from sim.make import TASKS
@@ -69,7 +70,7 @@ def test_the_learner_acts_in_the_session_of_every_task(task: str) -> None:
         classifier = made["classifier"].config.train.classifier
         assert set(classifier.fields) <= set(env.observation_spec)
         vector = observation_vector(env.observation_spec, config.env.observation_fields)
-        actions = learner_actions(env.action_spec, engine.task.robot)
+        actions = learner_actions(HilSerlConfig(), env.action_spec, engine.task.robot)
         still = still_policy(env.action_spec, engine.task.robot)
         # A person demonstrates.
         observation = env.reset([3])

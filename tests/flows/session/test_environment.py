@@ -9,6 +9,7 @@ import numpy as np
 from flows.correction.actor_process import learner_actions
 from flows.session.config import HilEnvConfig, HilOperator
 from flows.session.environment import make_operator, make_session_env, robot_label, still_policy
+from policies.rl.hil.config import HilSerlConfig
 from robots.control.gripper_commands import CommandedGripper
 from robots.franka import find_robot
 
@@ -24,7 +25,7 @@ def test_session_simulates_and_records_the_configured_robot() -> None:
         still = still_policy(env.action_spec, engine.task.robot)(observation)
         # An open gripper holds still with a command of its full stroke.
         np.testing.assert_allclose(still, [[0.0, 0.0, 0.0, 0.0, 1.0]], atol=1e-6)
-        actions = learner_actions(env.action_spec, engine.task.robot)
+        actions = learner_actions(HilSerlConfig(), env.action_spec, engine.task.robot)
         assert isinstance(actions, CommandedGripper)
         assert actions.width_max == engine.task.robot.gripper.width_max
         with closing(make_operator(HilOperator(), engine)) as person:
