@@ -163,8 +163,8 @@ def test_every_named_policy_replaces_the_whole_block(name: str, tmp_path: Path) 
     alone = [*removed, "scores.inputs.policy=teacher"]
     built = declared("demo", [*chosen(name, tmp_path), *alone, "demos.download=false"])
     model = built["teacher"].config.policy
-    kind = "diffusion" if name in DENOISERS else name.removesuffix("_laptop")
-    assert model.kind == kind
+    plain = name.removesuffix("_laptop")
+    assert model.kind == ("diffusion" if plain in DENOISERS else plain)
     assert set(to_plain(model)) == {field.name for field in fields(model)}
     assert list(built) == ["demos", "teacher", "scores"]
     assert plan(list(built.values()), tmp_path)[0].action == "run"
