@@ -392,3 +392,10 @@ def slow_checks() -> tuple[str, ...]:
         if isinstance(node, ast.FunctionDef)
     ]
     return (*(path.stem for path in files), *functions)
+
+
+def test_every_recipe_has_a_row_in_the_guide() -> None:
+    guide = (DOCS / "guides" / "pipelines.md").read_text()
+    rows = [line for line in guide.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`([\w/]+)`", row.split("|")[1])}
+    assert set(recipes()) - named == set()
