@@ -14,8 +14,9 @@ from typing import Any
 from flows.runner.artifact import read_manifest, write_json
 from robots.html_page import head, table
 
-MEASURED = re.compile(r"cpu_|latency|speedup|realtime|per_second|lost_packets|wall_")
+MEASURED = re.compile(r"cpu_|latency|speedup|realtime|per_s(econd)?\b|lost_packets|wall_")
 """Metrics that measure the computer and therefore differ in every run."""
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 MOST_FILES = 8
 """Number of differing files that the text names."""
 
@@ -137,7 +138,13 @@ def metric_differences(
 
 
 def relative_difference(first: Any, second: Any) -> float | None:
-    """Returns |a - b| / max(|a|, |b|), 0 to 2; None if one of them is not a finite number."""
+    """Returns |a - b| / max(|a|, |b|), 0 to 2, of two texts that differ in their numbers alone the
+    largest of these; None if that cannot be said."""
+    if isinstance(first, str) and isinstance(second, str):
+        if NUMBER.sub("", first) != NUMBER.sub("", second):
+            return None
+        pairs = zip(NUMBER.findall(first), NUMBER.findall(second), strict=True)
+        return max((relative_difference(float(a), float(b)) or 0.0 for a, b in pairs), default=0.0)
     for value in (first, second):
         if (
             isinstance(value, bool)

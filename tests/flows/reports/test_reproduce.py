@@ -137,6 +137,22 @@ def test_relative_differences_refer_to_the_larger_magnitude() -> None:
     assert relative_difference(1.0, float("inf")) is None
 
 
+def test_texts_are_compared_by_their_numbers() -> None:
+    stopped = "stopped at robot time {} s in mode {}".format
+    assert relative_difference(stopped("2.0", "Reflex"), stopped("1.0", "Reflex")) == 0.5
+    assert relative_difference(stopped("1.0", "Reflex"), stopped("1.0", "Idle")) is None
+    assert relative_difference("a", "b") is None
+    assert relative_difference("3 of 4", "3 of 4 more") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["steps_per_s", "steps_per_second", "cpu_seconds", "latency_p99_ms", "wall_seconds"]
+)
+def test_what_measures_the_computer_is_not_bounded(name: str) -> None:
+    (entry,) = metric_differences({name: 1.0}, {name: 9.0})
+    assert entry.measured
+
+
 def test_metrics_are_compared_by_dotted_path_and_measured_ones_are_marked() -> None:
     before = {"success": {"k": 5, "n": 10}, "cpu_seconds": 1.0, "line": "a", "nan": float("nan")}
     after = {"success": {"k": 4, "n": 10}, "cpu_seconds": 4.0, "line": "b", "nan": float("nan")}
