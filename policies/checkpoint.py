@@ -12,6 +12,7 @@ import io
 import json
 import pickle
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +138,9 @@ def read_state(file: Path, identity: str) -> dict[str, Any] | None:
     if not file.exists():
         return None
     # The visited states of a language-conditioned policy are a TensorDict, which torch refuses to
-    # load until its module has been imported.
-    import tensordict  # noqa: F401
+    # load until its module has been imported; other policies run without that package.
+    with suppress(ImportError):
+        import tensordict  # noqa: F401
 
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)

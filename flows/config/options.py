@@ -192,8 +192,15 @@ def _chosen(
 def _refuse_keys_of_others(
     cls: type, classes: Sequence[type], value: Mapping[str, Any], path: str
 ) -> None:
-    """Refuses a key that another class of the union has, with the kinds that read it."""
+    """Refuses a key that no class of the union has, then one that another class has, with the kinds
+    that read it."""
     known = {entry.name for entry in fields(cls)}
+    anywhere = {entry.name for other in classes for entry in fields(other)}
+    for key in value:
+        if key not in known | anywhere:
+            raise HandoffError(
+                f"unknown key '{path}.{key}', {suggest(str(key), sorted(known), 'known keys:')}"
+            )
     for key in value:
         if key in known:
             continue

@@ -18,7 +18,7 @@ import numpy as np
 
 from robots.config import Count, config
 from robots.contract import CONTRACT_KEY, Contract
-from robots.control.actions import PD_TARGET, CartesianDelta
+from robots.control.actions import PD_TARGET, ActionInterface, CartesianDelta
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 from robots.language.text import INSTRUCTION, encode
@@ -46,8 +46,10 @@ _BATCH = 32
 class ExportConfig:
     """Options of the ONNX export."""
 
-    action_interface: str = PD_TARGET
-    """Meaning of an action to the controller; one of those in `robots.control.actions`."""
+    action_interface: ActionInterface | None = None
+    """Meaning of an action to the controller, see `robots.control.actions`. None takes
+    `cartesian_delta` if the demonstrations are of a simulated task whose actions are Cartesian
+    steps (in the stage `export`), else `pd_target`."""
     steps: CartesianDelta | None = None
     """Step sizes of `cartesian_delta`. None leaves them unspecified, so that no controller accepts
     such actions; the stage `export` sets those of the simulated task of its demonstrations."""
@@ -101,7 +103,7 @@ def export(
     merge_adapters(module)
     contract = contract_of(
         card,
-        config.action_interface,
+        config.action_interface or PD_TARGET,
         module.sampler,
         policy=policy_digest,
         training_data=demos_digest,

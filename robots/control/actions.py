@@ -29,6 +29,8 @@ from robots.spec import ActionSpec
 PD_TARGET = "pd_target"
 """`Contract.action_interface`: the action is the position target of the 100 Hz agent above."""
 
+ActionInterface = Literal["pd_target", "cartesian_delta"]
+"""Meanings of an action to a controller."""
 Axis = Literal["x", "y", "z", "roll", "pitch", "yaw"]
 AXES: tuple[Axis, ...] = ("x", "y", "z", "roll", "pitch", "yaw")
 

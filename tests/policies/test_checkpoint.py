@@ -76,6 +76,16 @@ def test_a_state_is_read_only_by_the_job_that_left_it(tmp_path: Path):
     assert read_state(tmp_path / "absent.pt", "mine") is None
 
 
+def test_a_state_is_read_without_packages_of_other_policies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    save_state(tmp_path / "state.pt", {"identity": "job", "weights": torch.ones(2)})
+    monkeypatch.setitem(sys.modules, "tensordict", None)
+    state = read_state(tmp_path / "state.pt", "job")
+    assert state is not None
+    assert state["weights"].tolist() == [1.0, 1.0]
+
+
 def test_a_state_cut_short_is_reported_as_damaged(tmp_path: Path):
     file = tmp_path / "state.pt"
     save_state(file, {"identity": "mine", "weights": torch.zeros(1000)})

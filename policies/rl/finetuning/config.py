@@ -439,17 +439,17 @@ class FinetuneConfig(LoggingConfig):
     """Fine-tuning algorithm and its options."""
     reward: RewardShaping = field(default_factory=RewardShaping)
     """Reward shaping on top of the task reward."""
-    rollouts: int = 40
+    rollouts: Count = 40
     """Rollouts, each followed by updates on it."""
-    decisions: int = 40
+    decisions: Count = 40
     """Decisions per environment and rollout."""
     first_seed: int = TRAINING.start
     """Seed of the first episode; seeds below are reserved for evaluation protocols."""
     seed: int = 0
     """Seed of initial weights, noise and minibatches."""
-    save_every: int = 5
+    save_every: Count = 5
     """Rollouts between two saved states."""
-    threads: int = 1
+    threads: Count = 1
     """CPU threads of torch."""
 
     def __post_init__(self) -> None:

@@ -107,6 +107,7 @@ def test_policies_without_demonstrations_are_evaluated_exported_and_gated(tmp_pa
         ),
         (("teacher.algorithm={kind: rlpd}",), "rlpd needs demonstrations"),
         (("teacher.algorithm.cost_limit=3",), "'teacher.algorithm.cost_limit' is not read by"),
+        (("teacher.algorithm={knid: sac}",), r"unknown key 'teacher.algorithm.knid'"),
         (("teacher.algorithm.discount=1.5",), "less than or equal to 1"),
     ],
 )
