@@ -113,7 +113,19 @@ def make_flow() -> Callable[..., Summary]:
                 future = submit(stage, inputs, Path(recipe.runs), display, wait_for=upstream)
                 futures[stage.name] = future
                 barrier = [future] if stage.exclusive else barrier
-            outcomes = _collect(futures)
+            try:
+                outcomes = _collect(futures)
+            except HandoffError:
+                # What the finished stages found stays readable.
+                outcomes = {
+                    name: future.result()
+                    for name, future in futures.items()
+                    if future.state.is_completed()
+                }
+                if outcomes:
+                    summary = summarise(outcomes, started, peak_bytes=memory.peak_bytes)
+                    write_results(Path(recipe.runs), recipe.name, summary, recipe.request)
+                raise
         summary = summarise(outcomes, started, peak_bytes=memory.peak_bytes)
         write_results(Path(recipe.runs), recipe.name, summary, recipe.request)
         return summary

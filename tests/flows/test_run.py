@@ -88,7 +88,9 @@ def test_failing_stage_stops_the_flow_with_its_message_and_keeps_the_finished(pi
         if path.is_dir() and not path.suffix
     }
     assert finished == {"top", "left"}
-    assert not (root / "diamond" / "summary.json").exists()
+    summary = json.loads((root / "diamond" / "summary.json").read_text())
+    assert set(summary["stages"]) == {"top", "left"}
+    assert (root / "diamond" / "left" / "result.txt").exists()
 
 
 def test_no_two_threads_read_code_at_the_same_time(

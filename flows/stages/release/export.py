@@ -75,8 +75,8 @@ def _with_steps(config: ExportConfig, demos: Path) -> ExportConfig:
 
 
 def _task_steps(demos: Path) -> CartesianDelta | None:
-    """Steps of the simulated task of the demonstrations; None if they are of none, or if its actions
-    are no Cartesian steps."""
+    """Steps of the simulated task of the demonstrations; None if they are of none, or if its
+    actions are no Cartesian steps."""
     from robots.episodes.store import EpisodeStore
     from sim.make import find_task, is_task
 
