@@ -15,6 +15,7 @@ the file, `${matrix:task}` to the value of a copy of the stage in a matrix.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,12 +171,14 @@ def _apply(values: dict[str, Any], override: Override) -> None:
 
 def _copy_references(values: dict[str, Any], keys: Sequence[str]) -> None:
     """Replaces the references on the way to a key by copies of what they refer to, so that an
-    override below one changes nothing else."""
+    override below one changes nothing else. Values of a matrix are names of options, which
+    `set_value` keeps."""
     from omegaconf import OmegaConf
 
     inner: Any = values
     for i, key in enumerate(keys[:-1]):
-        if isinstance(inner.get(key), str) and inner[key].startswith("${"):
+        reference = inner.get(key)
+        if isinstance(reference, str) and re.match(r"\$\{(?!matrix:)", reference):
             found = OmegaConf.select(OmegaConf.create(values), ".".join(keys[: i + 1]))
             inner[key] = OmegaConf.to_container(found, resolve=False)
         inner = inner.get(key)

@@ -273,3 +273,12 @@ def test_a_policy_that_cannot_be_distilled_is_refused_before_imitation(name: str
 def test_a_policy_without_language_cannot_be_finetuned_as_a_vla() -> None:
     with pytest.raises(HandoffError, match="expected 'token_vla'"):
         options("pusht_best_of_n", ["teacher.algorithm={kind: vla}"])
+
+
+def test_an_override_below_a_value_of_the_matrix_keeps_the_named_option() -> None:
+    built = options("compare_push_t", ["teacher.training.steps=7"])
+    copies = {name: stage for name, stage in built.items() if name.startswith("teacher@")}
+    assert len(copies) == 15
+    assert {stage.training.steps for stage in copies.values()} == {7}
+    unet = copies["teacher@denoiser=unet_laptop,seed=0"]
+    assert (unet.training.batch_size, unet.training.learning_rate) == (64, 3e-4)
