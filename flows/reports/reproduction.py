@@ -141,10 +141,7 @@ def relative_difference(first: Any, second: Any) -> float | None:
     """Returns |a - b| / max(|a|, |b|), 0 to 2, of two texts that differ in their numbers alone the
     largest of these; None if that cannot be said."""
     if isinstance(first, str) and isinstance(second, str):
-        if NUMBER.sub("", first) != NUMBER.sub("", second):
-            return None
-        pairs = zip(NUMBER.findall(first), NUMBER.findall(second), strict=True)
-        return max((relative_difference(float(a), float(b)) or 0.0 for a, b in pairs), default=0.0)
+        return _difference_of_texts(first, second)
     for value in (first, second):
         if (
             isinstance(value, bool)
@@ -154,6 +151,13 @@ def relative_difference(first: Any, second: Any) -> float | None:
             return None
     largest = max(abs(first), abs(second))
     return abs(first - second) / largest if largest else 0.0
+
+
+def _difference_of_texts(first: str, second: str) -> float | None:
+    if NUMBER.sub("", first) != NUMBER.sub("", second):
+        return None
+    pairs = zip(NUMBER.findall(first), NUMBER.findall(second), strict=True)
+    return max((relative_difference(float(a), float(b)) or 0.0 for a, b in pairs), default=0.0)
 
 
 def write_comparison(result: Reproduction, folder: Path) -> None:

@@ -276,7 +276,7 @@ def test_the_curve_goes_to_the_loggers(
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    inputs = {"policy": imitation} if algorithm is PPO else {}
+    inputs: dict[str, Any] = {"policy": imitation} if algorithm is PPO else {}
     trained(algorithm, demos, tmp_path, run=replace(RUN, loggers=("tensorboard",)), **inputs)
     curve = [json.loads(line) for line in (tmp_path / "loss.jsonl").read_text().splitlines()]
     step, value = ("updates", "value") if algorithm is PPO else ("update", "critic_loss")
