@@ -142,6 +142,10 @@ def relative_difference(first: Any, second: Any) -> float | None:
     largest of these; None if that cannot be said."""
     if isinstance(first, str) and isinstance(second, str):
         return _difference_of_texts(first, second)
+    return _difference_of_numbers(first, second)
+
+
+def _difference_of_numbers(first: Any, second: Any) -> float | None:
     for value in (first, second):
         if (
             isinstance(value, bool)
