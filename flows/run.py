@@ -114,20 +114,13 @@ def make_flow() -> Callable[..., Summary]:
                 futures[stage.name] = future
                 barrier = [future] if stage.exclusive else barrier
             try:
-                outcomes = _collect(futures)
-            except HandoffError:
-                # What the finished stages found stays readable.
-                outcomes = {
-                    name: future.result()
-                    for name, future in futures.items()
-                    if future.state.is_completed()
-                }
+                _wait(futures)
+            finally:
+                # What the finished stages found stays readable after another one has failed.
+                outcomes = _finished(futures)
+                summary = summarise(outcomes, started, peak_bytes=memory.peak_bytes)
                 if outcomes:
-                    summary = summarise(outcomes, started, peak_bytes=memory.peak_bytes)
                     write_results(Path(recipe.runs), recipe.name, summary, recipe.request)
-                raise
-        summary = summarise(outcomes, started, peak_bytes=memory.peak_bytes)
-        write_results(Path(recipe.runs), recipe.name, summary, recipe.request)
         return summary
 
     return handoff
@@ -156,7 +149,7 @@ def _run_shown(
     return outcome
 
 
-def _collect(futures: dict[str, Any]) -> dict[str, StageOutcome]:
+def _wait(futures: dict[str, Any]) -> None:
     """Waits for every stage; raises the error of the stage that failed first, not of those that
     depend on it."""
     try:
@@ -167,7 +160,15 @@ def _collect(futures: dict[str, Any]) -> dict[str, StageOutcome]:
         # processes.
         RUN_ENDED.set()
         raise
-    return {name: future.result() for name, future in futures.items()}
+    for future in futures.values():
+        future.result()
+
+
+def _finished(futures: dict[str, Any]) -> dict[str, StageOutcome]:
+    """Outcomes of the stages that have ended without an error."""
+    return {
+        name: future.result() for name, future in futures.items() if future.state.is_completed()
+    }
 
 
 def _all_cached(recipe: Recipe, until: str | None) -> dict[str, StageOutcome] | None:

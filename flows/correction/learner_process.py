@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.correction.actor_process import learner_actions
+from flows.correction.actor_process import STATUS_SECONDS, learner_actions
 from flows.correction.config import CorrectConfig
 from real.hil.interfaces import observation_vector
 from robots.episodes.corrections import FINAL, STREAM
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from policies.rl.hil.algorithms import LearnerSetup
     from policies.rl.hil.learner import Counters
     from policies.rl.off_policy.config import OnlineConfig
-
-STATUS_SECONDS = 0.2
-"""Interval between two messages with the counters to the parent [s]."""
 
 
 class _Reports:
