@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from robots.contract import Contract
+from robots.contract import ONNX_FILE, Contract
 from robots.control.actions import PD_TARGET
 from robots.errors import HandoffError
 from robots.interfaces import MultimodalPolicy, Policy
 from robots.wire.policy import TOKEN_VARIABLE
-
-ONNX = "policy.onnx"
-"""File name of an exported policy in a bundle."""
 
 
 def serve_command(
@@ -69,7 +66,7 @@ def open_policy(
     Raises:
         HandoffError: `path` contains no policy, or a damaged one.
     """
-    onnx = path / ONNX if (path / ONNX).is_file() else path
+    onnx = path / ONNX_FILE if (path / ONNX_FILE).is_file() else path
     if onnx.suffix == ".onnx":
         from real.deploy.onnx_policy import OnnxPolicy
 

@@ -12,6 +12,8 @@ from robots.spec import FieldSpec
 
 CONTRACT_KEY = "handoff.contract"
 """Metadata key of the contract's JSON inside the ONNX file."""
+ONNX_FILE = "policy.onnx"
+"""Name of the exported policy in the folder of a bundle."""
 
 
 @config

@@ -203,6 +203,16 @@ def test_every_yaml_block_is_accepted(page: Path) -> None:
         check_yaml(block.text)
 
 
+BASE: dict[str, Any] = {
+    "defaults": ["_finetuned"],
+    "shared": {"protocol": "push_t_fr3"},
+    "stages": {
+        "pretrained": {"with": {"policy": {"observation_fields": ["q"], "anchor_field": None}}}
+    },
+}
+"""Recipe of which a part is built: the demo, with fine-tuning and fields that every arm's task has."""
+
+
 def check_yaml(text: str) -> None:
     """Builds a recipe, validates a protocol, or builds a part of a recipe in place of the demo's.
 
@@ -226,8 +236,9 @@ def check_yaml(text: str) -> None:
         # Entries of `stages:`, without the rest of the recipe.
         values = {"stages": values}
     if "defaults" not in values and not is_whole(values):
-        values["defaults"] = ["_finetuned"]
+        values["defaults"] = ["base"]
     with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "base.yaml").write_text(yaml.safe_dump(BASE))
         file = Path(folder) / "page.yaml"
         file.write_text(yaml.safe_dump(values))
         stages(read_recipe(str(file)), fetch=False)

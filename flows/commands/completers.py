@@ -1,4 +1,4 @@
-"""Completes words at the Tab key: recipes, protocols, tasks, runs, stages, and options of stages.
+"""Completes words at the Tab key: recipes, protocols, tasks, runs, artifacts, stages, and options of stages.
 
 A recipe that cannot be read completes nothing; running the command says what is wrong with it.
 """
@@ -56,6 +56,16 @@ def finished_runs(context: CompletionContext, folder: Path = Path("runs")) -> Ca
             run = path.parent
             recipe = run / "recipe.yaml"
             yield str(run.relative_to(folder)), first_comment(recipe) if recipe.exists() else ""
+
+
+def artifacts(context: CompletionContext, folder: Path = Path("runs")) -> Candidates:
+    """Yields the artifacts of the runs by their paths, with their kinds of stage."""
+    from flows.runner.artifact import MANIFEST
+
+    for pattern in ("*/*", "hil/*/*"):
+        for path in sorted(folder.glob(f"{pattern}/{MANIFEST}")):
+            if path.parent.is_symlink():
+                yield str(path.parent), json.loads(path.read_text()).get("uses", "")
 
 
 def stage_names(context: CompletionContext) -> Candidates:

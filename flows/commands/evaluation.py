@@ -18,7 +18,7 @@ def evaluate(
     protocol: Annotated[str, Parameter(completer=completers.protocols)],
     /,
     *,
-    policy: Annotated[tuple[str, ...], Parameter(required=True)],
+    policy: Annotated[tuple[str, ...], Parameter(required=True, completer=completers.artifacts)],
     out: Path,
     batch: Annotated[int, Count] = 50,
     workers: Annotated[int, Count] = 1,
@@ -33,7 +33,7 @@ def evaluate(
 
     Args:
         protocol: Name of a protocol, e.g. reach, or path of a YAML file.
-        policy: Folder of a policy, ONNX file, random or expert; may be repeated.
+        policy: Folder of a policy or bundle, ONNX file, ws://HOST:PORT, random or expert; may be repeated.
         out: Folder for results and report.html.
         batch: Number of environments stepped together.
         workers: Number of processes; the result does not depend on it.
@@ -75,7 +75,13 @@ def compare(
     compare_command(results, out)
 
 
-def record(policy: Path, out: Path, /, *, debug: Debug = False) -> None:
+def record(
+    policy: Annotated[Path, Parameter(completer=completers.artifacts)],
+    out: Path,
+    /,
+    *,
+    debug: Debug = False,
+) -> None:
     """Record the push-T demonstrations that ship with Handoff: rollouts of a trained policy, with
     provenance.
 

@@ -8,12 +8,13 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from flows.commands import completers
 from flows.commands.parameters import Debug, Flag, RunPath
 from robots.errors import HandoffError
 
 
 def explain(
-    artifact: Path,
+    artifact: Annotated[Path, Parameter(completer=completers.artifacts)],
     /,
     *,
     verify: Flag = False,

@@ -8,13 +8,14 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from flows.commands import completers
 from flows.commands.parameters import LOOPBACK, Debug, Host, Port
 
 Count = Parameter(validator=Number(gte=1))
 
 
 def serve(
-    policy: Path,
+    policy: Annotated[Path, Parameter(completer=completers.artifacts)],
     /,
     *,
     host: Host = LOOPBACK,

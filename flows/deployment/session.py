@@ -32,6 +32,7 @@ from flows.deployment.config import DeploySession, check_robot_of_session
 from flows.deployment.push_t_table import EXTRA, PushTScene
 from flows.session.config import HilEnvConfig, HilOperator
 from real.deploy.cameras import CameraConfig
+from robots.contract import ONNX_FILE
 from robots.errors import HandoffError
 from robots.franka import find_robot
 from robots.interfaces import Label
@@ -182,7 +183,7 @@ def deploy(
     simulated = not session.host
     if simulated:
         require_simulator()
-    policy = OnnxPolicy(bundle / "policy.onnx")
+    policy = OnnxPolicy(bundle / ONNX_FILE)
     if policy.contract.task != "push_t":
         raise HandoffError(
             f"{bundle}: a policy of task '{policy.contract.task}'; sessions at an arm support push_t only."

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from robots.contract import ONNX_FILE
 from robots.errors import SafetyError
 from robots.franka.robot import Robot
 from robots.interfaces import Observation, Progress
@@ -159,7 +160,7 @@ def deploy_at_twin(
     from robots.episodes.store import EpisodeStore
     from sim.twin.twin import start_twin
 
-    policy = OnnxPolicy(bundle / "policy.onnx")
+    policy = OnnxPolicy(bundle / ONNX_FILE)
     table = make_table(policy.contract)
     path = out / "store.zarr"
     began = time.perf_counter()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from policies.card import PolicyCard
 from robots.config import to_plain
-from robots.contract import Contract
+from robots.contract import ONNX_FILE, Contract
 from robots.errors import HandoffError
 from robots.wire.policy import TOKEN_VARIABLE
 from sim.evaluation.agent import (
@@ -55,8 +55,8 @@ def make_agent(
     """Creates the agent that `--policy` names.
 
     Args:
-        spec: directory of a saved policy, ONNX file with a contract, address of a policy server
-            (`ws://host:port`, see `handoff serve`), `random` or `expert`.
+        spec: directory of a saved policy, ONNX file with a contract or the directory of one, address
+            of a policy server (`ws://host:port`, see `handoff serve`), `random` or `expert`.
         protocol: protocol of the evaluation.
         instruction: instruction for a language-conditioned policy; None takes the environment's,
             else the policy's.
@@ -65,6 +65,8 @@ def make_agent(
     Raises:
         HandoffError: no such agent, or an agent that is incompatible with the protocol.
     """
+    from policies.checkpoint import CARD
+
     path = Path(spec)
     match spec:
         case "random":
@@ -88,6 +90,8 @@ def make_agent(
         case _ if path.suffix == ".onnx":
             name = path.parent.resolve().name if path.stem == "policy" else path.stem
             return Entrant(name, *_onnx_agent(path, protocol, instruction))
+        case _ if (path / ONNX_FILE).is_file() and not (path / CARD).exists():
+            return make_agent(str(path / ONNX_FILE), protocol, instruction, device)
         case _ if path.is_dir():
             load, execution = checkpoint_agent(path, protocol, None, instruction, device)
             return Entrant(path.name or path.resolve().name, load, execution, _training_steps(path))

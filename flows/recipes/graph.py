@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
 from flows.config.options import build, merge
+from flows.recipes.observed import check_observed
 from flows.recipes.recipe import MATRIX_MARK, Recipe, StageEntry
 from flows.recipes.seeds import reseeded
 from flows.runner.signature import StageInput, StageKind, find_kind
@@ -203,6 +204,7 @@ def _copies(
             function=kind.function,
             uses=kind.name,
         )
+        check_observed(stage)
         yield _Copy(stage, binding)
 
 
@@ -278,7 +280,8 @@ def _all_sources(
 
 
 def _source_options(kind: StageKind, inputs: Mapping[str, Stage]) -> dict[str, Any]:
-    """Options of the input stages by the name of the input; a tuple for several."""
+    """Options of the input stages by the name of the input; a tuple for several. Those of their own
+    inputs follow by dotted names, as in `teacher.policy`."""
     options: dict[str, Any] = {}
     for expected in kind.inputs:
         if expected.several:
@@ -288,7 +291,14 @@ def _source_options(kind: StageKind, inputs: Mapping[str, Stage]) -> dict[str, A
             )
         elif expected.name in inputs:
             options[expected.name] = inputs[expected.name].config
-    return options
+    return options | dict(_options_above("", inputs))
+
+
+def _options_above(prefix: str, inputs: Mapping[str, Stage]) -> Iterator[tuple[str, Any]]:
+    for name, stage in inputs.items():
+        for inner, source in stage.inputs.items():
+            yield f"{prefix}{name}.{inner}", source.config
+        yield from _options_above(f"{prefix}{name}.", stage.inputs)
 
 
 def _options(

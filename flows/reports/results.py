@@ -107,6 +107,9 @@ def _comparison(metrics: Mapping[str, Any]) -> str:
             f"{each['better']} > {each['worse']} ({each['difference']:+.3f})"
             for each in metrics["adastop"]["decisions"]
         ]
+        if not decided and metrics["adastop"]["smallest_p_value"] > metrics["config"]["alpha"]:
+            runs = len(metrics["groups"][0]["evaluations"])
+            return f"{runs} evaluations per group are too few for any difference to be significant"
         return "; ".join(decided) or "no significant difference"
     return "; ".join(
         f"{each['group']} {each['mean']:+.3f} [{each['low']:+.3f}, {each['high']:+.3f}]"

@@ -45,7 +45,8 @@ def up_to(declared: Sequence[Stage], last: str | None) -> list[Stage]:
         return list(declared)
     needed = [stage for stage in declared if last in (stage.name, stage.name.partition("@")[0])]
     if not needed:
-        names = [stage.name for stage in declared]
+        copies = [stage.name for stage in declared]
+        names = dict.fromkeys([*(copy.partition("@")[0] for copy in copies), *copies])
         raise HandoffError(f"stage '{last}' is not in the recipe, {suggest(last, names)}")
     chosen = {stage.name for stage in needed}
     while needed:

@@ -12,7 +12,8 @@ Three names in the module are optional: `EXCLUSIVE = True` (no other stage runs 
 `FIXED_SEEDS = True` (seeds of the recipe do not change the stage) and two functions,
 `external(config, fetch)` (digests of what the stage reads from outside the pipeline, by name;
 `fetch` allows a download) and `check(config, sources)` (refuses options before anything runs;
-`sources` are the options of the input stages, by the name of the input).
+`sources` are the options of the input stages, by the name of the input, and of the inputs of those
+by dotted names, as in `teacher.policy`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from robots.config import Count, config
-from robots.contract import CONTRACT_KEY, Contract
+from robots.contract import CONTRACT_KEY, ONNX_FILE, Contract
 from robots.control.actions import PD_TARGET, ActionInterface, CartesianDelta
 from robots.errors import HandoffError
 from robots.interfaces import Progress
@@ -124,10 +124,10 @@ def export(
         write_atomically(out / "golden.npz", _npz(golden))
         for name, data in language.files.items():
             write_atomically(out / name, data)
-        write_atomically(out / "policy.onnx", model.SerializeToString())
+        write_atomically(out / ONNX_FILE, model.SerializeToString())
     progress(3, 3, "written")
     return {
-        "bytes": (out / "policy.onnx").stat().st_size,
+        "bytes": (out / ONNX_FILE).stat().st_size,
         "nodes": len(model.graph.node),
         "opset": config.opset,
         "sampler": contract.sampler,

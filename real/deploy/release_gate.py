@@ -12,6 +12,7 @@ import numpy as np
 
 from real.deploy.onnx_policy import OnnxPolicy
 from robots.config import Count, Positive, Whole, config
+from robots.contract import ONNX_FILE
 from robots.errors import GateError, HandoffError
 from robots.interfaces import PolicyInput, Progress
 from robots.language.text import INSTRUCTION, decode
@@ -63,8 +64,8 @@ def gate(
         HandoffError: a file is missing, broken or of another shape.
     """
     check_reference(config, given=reference is not None)
-    policy = OnnxPolicy(bundle / "policy.onnx")
-    teacher = None if reference is None else OnnxPolicy(reference / "policy.onnx")
+    policy = OnnxPolicy(bundle / ONNX_FILE)
+    teacher = None if reference is None else OnnxPolicy(reference / ONNX_FILE)
     golden = _read_golden(bundle / "golden.npz")
     for model in (policy, teacher):
         if model is not None and model.contract.instruction and INSTRUCTION not in golden:

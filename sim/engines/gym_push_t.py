@@ -55,7 +55,7 @@ class PushTEngine:
     name = "gym-pusht push_t"
     rate_hz = RATE_HZ
     max_steps = 300  # of the published protocol
-    _board: Mapping[str, FieldSpec] = {
+    board_spec: Mapping[str, FieldSpec] = {
         "agent": FieldSpec(shape=(2,), unit="m", frame="board", about="centre of the pusher, x y"),
         "keypoints": FieldSpec(
             shape=(9, 2), unit="m", frame="board", about="points of the block, x y"
@@ -97,7 +97,7 @@ class PushTEngine:
             images["image"] = FieldSpec(
                 shape=(edge, edge, 3), dtype="uint8", unit="u8", about=about
             )
-        self.observation_spec: Mapping[str, FieldSpec] = {**self._board, **images}
+        self.observation_spec: Mapping[str, FieldSpec] = {**self.board_spec, **images}
         self._envs = [
             PushTEnv(
                 obs_type="state",

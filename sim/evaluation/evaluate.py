@@ -20,7 +20,13 @@ from robots.storage.durable import write_atomically
 from sim.evaluation import intervals
 from sim.evaluation.agent import MakeAgent
 from sim.evaluation.failure_videos import choose_episodes, write_failure_videos
-from sim.evaluation.protocol import Protocol, check_protocol, digest, protocol_statement
+from sim.evaluation.protocol import (
+    PUBLISHED_PUSH_T,
+    Protocol,
+    check_protocol,
+    digest,
+    protocol_statement,
+)
 from sim.evaluation.rollout import EpisodeResult, rollout
 from sim.parallel import Report, map_pieces
 
@@ -33,9 +39,6 @@ BOOTSTRAP_SEED = 0
 FRAME_SIZE = 240
 """Edge length of a video frame if the environments render it [px]."""
 RESULT = "episodes.json"
-PUBLISHED_PUSH_T = ("gym", "gym_pusht/PushT-v0")
-"""Engine and task of the published benchmark, whose environments are converted to metres and to the
-fields of the demonstrations."""
 
 
 class MakeEnv(Interface):

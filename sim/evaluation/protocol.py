@@ -21,9 +21,12 @@ from robots.errors import HandoffError
 from robots.extras import install_hint
 from robots.franka.catalog import robot_module
 from robots.seed_ranges import EVALUATION
-from sim.make import EnvConfig, check_task, task_module
+from sim.make import EnvConfig, check_task, find_task, task_module
 
 SCHEMA_VERSION = 1
+PUBLISHED_PUSH_T = ("gym", "gym_pusht/PushT-v0")
+"""Engine and task of the published benchmark, whose environments are converted to metres and to the
+fields of the demonstrations."""
 
 
 @config
@@ -195,6 +198,18 @@ def check_trained_with(protocol: Protocol, robot: str) -> None:
             f"protocol {protocol.name}: its environments have the robot '{protocol.robot}', the policy was "
             f"trained with '{robot}'. Set options.robot={robot} in the protocol, or evaluate another policy."
         )
+
+
+def vector_fields(protocol: Protocol) -> frozenset[str] | None:
+    """Names of the numbers that the environments of a protocol observe, without cameras; None if
+    only the environments themselves know them, as with most third-party ones."""
+    if (protocol.engine, protocol.task) == PUBLISHED_PUSH_T:
+        from sim.engines.gym_push_t import PushTEngine
+
+        return frozenset(PushTEngine.board_spec)
+    if not protocol.robot:
+        return None
+    return frozenset(find_task(protocol.task, robot=protocol.robot).observations)
 
 
 def require_match(name: str, prescribed: int | None, fixed: int) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.artifacts import Episodes, Output, Policy
-from flows.stages.learn.config import DistilOnPolicyConfig, DistilPolicyConfig
+from flows.stages.learn.config import DistilOnPolicyConfig, DistilPolicyConfig, FinetunePolicyConfig
 from policies.chunk_policy_config import VisionLanguagePolicyConfig
 from policies.imitation.config import PretrainConfig
 from policies.policy_config import PolicyConfig
@@ -21,14 +21,16 @@ def check(config: DistilPolicyConfig, sources: Mapping[str, Any]) -> None:
     on_policy = isinstance(config.algorithm, DistilOnPolicyConfig)
     needed, unread = ("student", "demos") if on_policy else ("demos", "student")
     if needed not in sources or unread in sources:
+        given = [name for name, source in sources.items() if source != () and "." not in name]
         raise HandoffError(
             f"distill: the algorithm '{config.algorithm.kind}' takes the input '{needed}' and not "
-            f"'{unread}'; given are {', '.join(name for name, given in sources.items() if given != ())}."
+            f"'{unread}'; given are {', '.join(given)}."
         )
     _check_teachers(config, 1 + len(sources.get("more_teachers", ())))
-    teacher, student = sources["teacher"], sources.get("student")
-    if not on_policy and isinstance(teacher, PretrainConfig):
-        _check_one_step(teacher.policy)
+    student = sources.get("student")
+    imitated = _imitated("teacher", sources)
+    if not on_policy and imitated is not None:
+        _check_one_step(imitated.policy)
     if not isinstance(student, PretrainConfig):
         return
     model = student.policy
@@ -39,11 +41,21 @@ def check(config: DistilPolicyConfig, sources: Mapping[str, Any]) -> None:
         )
 
 
+def _imitated(name: str, sources: Mapping[str, Any]) -> PretrainConfig | None:
+    """Options of the imitation that a policy began with, before it was fine-tuned; None if the
+    policy began otherwise."""
+    while isinstance(sources.get(name), FinetunePolicyConfig):
+        name += ".policy"
+    found = sources.get(name)
+    return found if isinstance(found, PretrainConfig) else None
+
+
 def _check_one_step(model: PolicyConfig) -> None:
     if not model.distils_to_one_step or model.sensor_fields:
         raise HandoffError(
             f"distill: a teacher of the family '{model.kind}', or one with cameras, cannot be distilled to one step; "
-            "expected a diffusion policy without image observations that samples with DDIM."
+            "expected a diffusion policy without image observations that samples with DDIM. Other policies are "
+            "exported as they are."
         )
 
 

@@ -97,3 +97,20 @@ def test_bash_completes_the_name_of_a_recipe(tmp_path: Path) -> None:
         ["bash", "-c", typed, str(program)], capture_output=True, text=True, timeout=120
     )
     assert shown.stdout.split() == ["smoke_offline"], shown.stderr
+
+
+def test_artifacts_of_runs_are_completed_with_their_kinds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = tmp_path / "runs" / "artifacts" / "gate-0123"
+    made.mkdir(parents=True)
+    (made / "manifest.json").write_text('{"uses": "gate"}')
+    for run in ("demo", "hil/reach"):
+        (tmp_path / "runs" / run).mkdir(parents=True)
+        (tmp_path / "runs" / run / "gate").symlink_to(made)
+    for command in ("explain", "serve"):
+        assert completed(capsys, command, "runs/") == {
+            "runs/demo/gate": "gate",
+            "runs/hil/reach/gate": "gate",
+        }

@@ -21,7 +21,7 @@ from robots.errors import HandoffError
 
 RECIPE = """
 stages:
-  demos: {uses: scripted, with: {task: reach, episodes: 2}}
+  demos: {uses: scripted, with: {task: push_t, episodes: 2}}
   teacher: {uses: pretrain, inputs: {demos: demos}}
   other: {uses: pretrain, inputs: {demos: demos}}
   scores: {uses: evaluate, inputs: {policy: teacher}}
@@ -133,6 +133,15 @@ def test_up_to_a_stage_keeps_what_it_needs_in_order(recipe: str) -> None:
         up_to(every, "teachre")
 
 
+def test_the_nearest_stage_is_suggested_without_the_labels_of_its_copies(tmp_path: Path) -> None:
+    text = RECIPE.replace("{demos: demos}}", "{demos: demos}, matrix: {seed: [0, 1]}}")
+    file = tmp_path / "seeds.yaml"
+    file.write_text(text)
+    every = stages(read_recipe(str(file)), fetch=False)
+    with pytest.raises(HandoffError, match="did you mean 'teacher'"):
+        up_to(every, "teachr")
+
+
 def test_total_of_a_cached_recipe() -> None:
     assert total_line([], {}) == "All stages are cached."
     assert total_line(["a"], {}).startswith("1 stage to run; no earlier run")
@@ -178,9 +187,9 @@ def test_packages_that_are_not_installed_are_missing_with_the_extra(
         requirements, "find_spec", lambda module: None if module in absent else object()
     )
     text = """
-shared: {protocol: {uses: reach, engine: warp}}
+shared: {protocol: {uses: push_t_fr3, engine: warp}}
 stages:
-  demos: {uses: scripted}
+  demos: {uses: scripted, with: {task: push_t}}
   teacher: {uses: pretrain, inputs: {demos: demos}, with: {training: {loggers: [wandb]}}}
   scores: {uses: evaluate, inputs: {policy: teacher}, with: {evaluate: {videos: 0}}}
 """

@@ -277,6 +277,7 @@ def test_onnx_file_is_executed_as_its_contract_says(tmp_path: Path) -> None:
     assert entrant.name == "bundle"
     assert (entrant.execution["horizon"], entrant.execution["n_obs_steps"]) == (16, 2)
     entrant.load()
+    assert make_agent(str(path.parent), push_t_published()).execution == entrant.execution
 
 
 def test_protocol_that_rules_the_sampler_overrides_or_refuses(

@@ -11,9 +11,10 @@ from flows.recipes.graph import stages
 from flows.recipes.recipe import read_recipe
 from flows.runner.stage import Stage
 from robots.errors import HandoffError
+from tests.flows.recipes.lab import STAGES
 
 HEAD = """
-demos: {uses: scripted, with: {task: reach, episodes: 4}}
+demos: {uses: scripted, with: {task: push_t, episodes: 4}}
 teacher: {uses: pretrain, inputs: {demos: demos}}
 """
 
@@ -70,7 +71,7 @@ def test_wrong_wiring_is_refused_with_candidates(tmp_path: Path, text: str, mess
 
 def test_stages_are_ordered_after_their_inputs(tmp_path: Path) -> None:
     head = "teacher: {uses: pretrain, inputs: {demos: demos}}\n"
-    declared = built(tmp_path, "demos: {uses: scripted}", head)
+    declared = built(tmp_path, "demos: {uses: scripted, with: {task: push_t}}", head)
     assert list(declared) == ["demos", "teacher"]
     assert declared["teacher"].inputs == {"demos": declared["demos"]}
 
@@ -79,7 +80,7 @@ def test_a_list_of_policies_fans_an_evaluation_out(tmp_path: Path) -> None:
     declared = built(
         tmp_path,
         "other: {uses: pretrain, inputs: {demos: demos}}\n"
-        "scores: {uses: evaluate, inputs: {policy: [teacher, other]}, with: {protocol: reach}}",
+        "scores: {uses: evaluate, inputs: {policy: [teacher, other]}, with: {protocol: push_t_fr3}}",
     )
     assert list(declared)[-2:] == ["scores@teacher", "scores@other"]
     assert declared["scores@other"].inputs == {"policy": declared["other"]}
@@ -88,7 +89,7 @@ def test_a_list_of_policies_fans_an_evaluation_out(tmp_path: Path) -> None:
 def test_a_matrix_fans_out_over_seeds_and_options_and_downstream_follows(tmp_path: Path) -> None:
     declared = built(
         tmp_path,
-        "scores: {uses: evaluate, inputs: {policy: teacher}, with: {protocol: reach}}",
+        "scores: {uses: evaluate, inputs: {policy: teacher}, with: {protocol: push_t_fr3}}",
         HEAD.replace(
             "inputs: {demos: demos}}",
             "inputs: {demos: demos}, matrix: {seed: [0, 2], training.learning_rate: [1.0e-3]}}",
@@ -146,7 +147,7 @@ def test_matrices_with_a_common_key_are_paired_by_its_value(tmp_path: Path) -> N
 def test_matrices_without_a_common_value_are_refused(tmp_path: Path) -> None:
     text = (
         "a: {uses: pretrain, inputs: {demos: demos}, matrix: {seed: [0]}}\n"
-        "b: {uses: scripted, matrix: {seed: [1]}}\n"
+        "b: {uses: scripted, with: {task: push_t}, matrix: {seed: [1]}}\n"
         "x: {uses: export, inputs: {policy: a, demos: b}}"
     )
     with pytest.raises(HandoffError, match="their matrices have no value in common"):
@@ -156,7 +157,8 @@ def test_matrices_without_a_common_value_are_refused(tmp_path: Path) -> None:
 def test_an_option_refers_to_the_value_of_its_copy(tmp_path: Path) -> None:
     head = (
         "demos: {uses: scripted, with: {task: '${matrix:task}'}, matrix: {task: [reach, pick_cube]}}\n"
-        "teacher: {uses: pretrain, inputs: {demos: demos}}\n"
+        "teacher: {uses: pretrain, inputs: {demos: demos}, with:"
+        " {policy: {observation_fields: [grasp_pose], anchor_field: null}}}\n"
     )
     text = "scores: {uses: evaluate, inputs: {policy: teacher}, with: {protocol: '${matrix:task}'}}"
     declared = built(tmp_path, text, head)
@@ -168,12 +170,12 @@ def test_an_option_refers_to_the_value_of_its_copy(tmp_path: Path) -> None:
 
 def test_shared_options_reach_the_stages_that_read_them(tmp_path: Path) -> None:
     text = "scores: {uses: evaluate, inputs: {policy: teacher}}"
-    declared = built(tmp_path, text, shared="{protocol: {uses: reach, episodes: 3}}")
+    declared = built(tmp_path, text, shared="{protocol: {uses: push_t_fr3, episodes: 3}}")
     assert declared["scores"].config.protocol.episodes == 3
     text = "scores: {uses: evaluate, inputs: {policy: teacher}, with: {protocol: {episodes: 5}}}"
-    declared = built(tmp_path, text, shared="{protocol: reach}")
+    declared = built(tmp_path, text, shared="{protocol: push_t_fr3}")
     assert declared["scores"].config.protocol.episodes == 5
-    assert declared["scores"].config.protocol.name == "reach"
+    assert declared["scores"].config.protocol.name == "push_t_fr3"
 
 
 def test_a_shared_option_that_nothing_reads_is_refused(tmp_path: Path) -> None:
@@ -182,13 +184,13 @@ def test_a_shared_option_that_nothing_reads_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_named_protocol_has_the_defaults_of_its_class(tmp_path: Path) -> None:
-    text = "scores: {uses: evaluate, inputs: {policy: teacher}, with: {protocol: reach}}"
+    text = "scores: {uses: evaluate, inputs: {policy: teacher}, with: {protocol: push_t_fr3}}"
     score = built(tmp_path, text)["scores"].config.protocol.score
     assert (score.of, score.over) == ("success", "max")
 
 
 def test_the_seed_of_a_recipe_shifts_learning_and_not_evaluation(tmp_path: Path) -> None:
-    text = "scores: {uses: evaluate, inputs: {policy: teacher}, with: {protocol: reach}}"
+    text = "scores: {uses: evaluate, inputs: {policy: teacher}, with: {protocol: push_t_fr3}}"
     zero, three = built(tmp_path, text), built(tmp_path, text, seed=3)
     assert three["teacher"].config.training.seed == zero["teacher"].config.training.seed + 3
     assert three["demos"].config.first_seed == 3_000_000
@@ -197,7 +199,7 @@ def test_the_seed_of_a_recipe_shifts_learning_and_not_evaluation(tmp_path: Path)
 
 def test_a_key_of_a_matrix_that_is_no_option_must_be_referred_to(tmp_path: Path) -> None:
     head = (
-        "demos: {uses: scripted}\n"
+        "demos: {uses: scripted, with: {task: push_t}}\n"
         "teacher: {uses: pretrain, inputs: {demos: demos}, with: {policy: '${matrix:denoiser}'},"
         " matrix: {denoiser: [mlp, unet]}}\n"
     )
@@ -205,3 +207,82 @@ def test_a_key_of_a_matrix_that_is_no_option_must_be_referred_to(tmp_path: Path)
     assert declared["teacher@denoiser=unet"].config.policy.network.kind == "unet"
     with pytest.raises(HandoffError, match="the key 'denoizer', which is no option of the stage"):
         built(tmp_path, "", head.replace("{denoiser: [mlp", "{denoizer: [mlp"))
+
+
+OBSERVED = """
+demos: {uses: scripted, with: {task: open_drawer, episodes: 4}}
+teacher: {uses: pretrain, inputs: {demos: demos}, with: {policy: {
+  observation_fields: [q, opening], anchor_field: null}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "x: {uses: pretrain, inputs: {demos: demos}, with: {policy: {observation_fields: [openning], "
+            "anchor_field: null}}}",
+            "stage x: policy.observation_fields has the field 'openning', which its input 'demos' (task open_drawer) "
+            "lacks; did you mean 'opening'?",
+        ),
+        (
+            "x: {uses: pretrain, inputs: {demos: demos}, with: {policy: {observation_fields: [q]}}}",
+            "stage x: policy.anchor_field has the field 'agent', which its input 'demos' (task open_drawer) lacks",
+        ),
+        (
+            "x: {uses: evaluate, inputs: {policy: teacher}, with: {protocol: pick_cube}}",
+            "stage x: policy.observation_fields of the stage teacher has the field 'opening', which its environments "
+            "(protocol pick_cube) lacks",
+        ),
+        (
+            "x: {uses: evaluate, inputs: {policy: teacher}}",
+            "the field 'q', which its environments (protocol push_t_published) lacks",
+        ),
+        (
+            "tuned: {uses: finetune, inputs: {policy: teacher}, with: {protocol: open_drawer}}\n"
+            "bundle: {uses: export, inputs: {policy: tuned, demos: demos}}\n"
+            "gate: {uses: gate, inputs: {bundle: bundle, reference: bundle}}\n"
+            "x: {uses: deploy, inputs: {bundle: bundle, gate: gate}}",
+            "stage x: policy.observation_fields of the stage teacher has the field 'opening', which its environments "
+            "(the push-T table) lacks",
+        ),
+        (
+            "x: {uses: offline, inputs: {demos: demos}, with: {algorithm: {observation_fields: [q, width, goal]}}}",
+            "stage x: algorithm.observation_fields has the field 'goal', which its input 'demos'",
+        ),
+    ],
+)
+def test_fields_that_demonstrations_or_environments_lack_are_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(HandoffError) as caught:
+        built(tmp_path, text, OBSERVED)
+    assert message in str(caught.value)
+
+
+def test_fields_of_demonstrations_that_a_stage_of_ones_own_makes_are_not_checked(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own_filter.py").write_text(STAGES)
+    head = """
+demos: {uses: scripted, with: {task: open_drawer, episodes: 4}}
+mine: {uses: 'own_filter:run', inputs: {demos: demos}}
+"""
+    text = (
+        "x: {uses: pretrain, inputs: {demos: mine}, with: {policy: {observation_fields: [distance], "
+        "anchor_field: null}}}"
+    )
+    assert "x" in built(tmp_path, text, head)
+
+
+def test_a_fine_tuned_policy_that_cannot_be_distilled_is_refused(tmp_path: Path) -> None:
+    head = OBSERVED.replace("anchor_field: null", "anchor_field: null, objective: flow")
+    text = (
+        "tuned: {uses: finetune, inputs: {policy: teacher}, with: {protocol: open_drawer}}\n"
+        "again: {uses: finetune, inputs: {policy: tuned}, with: {protocol: open_drawer}}\n"
+        "x: {uses: distill, inputs: {teacher: again, demos: demos}}"
+    )
+    with pytest.raises(
+        HandoffError, match=r"a teacher of the family 'diffusion'.* cannot be distilled"
+    ):
+        built(tmp_path, text, head)

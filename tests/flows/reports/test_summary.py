@@ -45,6 +45,17 @@ def test_evaluation_is_described_with_its_interval() -> None:
     assert text == "score 0.981, success 0.57 [0.50, 0.64] (n = 200)"
 
 
+def test_a_comparison_of_too_few_seeds_says_that_it_cannot_decide() -> None:
+    metrics = {
+        "config": {"alpha": 0.05},
+        "groups": [{"evaluations": ["a@seed=0", "a@seed=1"]}],
+        "adastop": {"decisions": [], "smallest_p_value": 1 / 3},
+    }
+    assert describe("compare", metrics).startswith("2 evaluations per group are too few")
+    metrics["adastop"] = {"decisions": [], "smallest_p_value": 0.01}
+    assert describe("compare", metrics) == "no significant difference"
+
+
 def test_memory_meter_measures_an_allocation() -> None:
     import numpy as np
 

@@ -1,0 +1,139 @@
+"""Checks that policies observe fields which their demonstrations and environments have.
+
+Otherwise a policy that observes `drawer` in a task without one, or a forgotten protocol, fails only
+after the stages before it. Tasks of an arm and gym-pusht declare their fields. Where the task is
+not known from the options, e.g. after a stage of one's own, nothing is checked. Cameras and point
+clouds are not checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from flows.deployment.config import DeployConfig
+from flows.runner.stage import Stage
+from flows.session.config import HilEnvConfig
+from flows.stages.data.config import (
+    DemonstrateConfig,
+    MergeConfig,
+    RecordPlayConfig,
+    RelabelConfig,
+    RolloutConfig,
+    ScriptedConfig,
+)
+from robots.errors import HandoffError, suggest
+from sim.evaluation.protocol import Protocol, vector_fields
+from sim.make import find_task
+
+PUSH_T = "push_t"
+WORLD_MODEL = "world_model"
+"""Input with which a policy is fine-tuned in imagination, without the protocol's environments."""
+BLOCKS = ("policy", "algorithm", "algorithm.policy", "algorithm.learner", "env")
+"""Options that may hold `observation_fields`."""
+POLICY_INPUTS = ("student", "policy", "bundle", "teacher")
+"""Inputs whose policy observes what the policy or bundle of a stage observes, first match."""
+
+
+class Fields(NamedTuple):
+    """Fields of an environment or of recorded episodes."""
+
+    of: str
+    names: frozenset[str]
+
+
+class Observed(NamedTuple):
+    """Fields that a policy observes, under the option that names them."""
+
+    stage: str
+    option: str
+    names: tuple[str, ...]
+
+
+def check_observed(stage: Stage) -> None:
+    """Checks the fields that a stage observes.
+
+    Raises:
+        HandoffError: the stage's demonstrations or environments have no such field.
+    """
+    here = list(_observed(stage))
+    for name, source in stage.inputs.items():
+        recorded = _recorded(source) if source.kind == "episodes" else None
+        if recorded is not None:
+            _check(stage, f"its input '{name}'", here, recorded)
+    environment = None if WORLD_MODEL in stage.inputs else _environment(stage.config)
+    if environment is not None:
+        _check(stage, "its environments", list(_observed_by_policy(stage)), environment)
+
+
+def _check(stage: Stage, where: str, observed: list[Observed], given: Fields) -> None:
+    for entry in observed:
+        for field in entry.names:
+            if field not in given.names:
+                owner = "" if entry.stage == stage.name else f" of the stage {entry.stage}"
+                raise HandoffError(
+                    f"stage {stage.name}: {entry.option}{owner} has the field '{field}', which {where} ({given.of}) "
+                    f"lacks; {suggest(field, sorted(given.names), 'it has')}"
+                )
+
+
+def _observed(stage: Stage) -> Iterator[Observed]:
+    """Yields the fields that the options of a stage name."""
+    for path in BLOCKS:
+        block: Any = stage.config
+        for key in path.split("."):
+            block = getattr(block, key, None)
+        if not hasattr(block, "observation_fields"):
+            continue
+        yield Observed(stage.name, f"{path}.observation_fields", tuple(block.observation_fields))
+        anchor = getattr(block, "anchor_field", None)
+        if anchor is not None:
+            yield Observed(stage.name, f"{path}.anchor_field", (anchor,))
+
+
+def _observed_by_policy(stage: Stage) -> Iterator[Observed]:
+    """Yields the fields that the policy of a stage observes, or of the first of its inputs that has
+    one."""
+    here = list(_observed(stage))
+    if here:
+        yield from here
+        return
+    for name in POLICY_INPUTS:
+        if name in stage.inputs:
+            yield from _observed_by_policy(stage.inputs[name])
+            return
+
+
+def _environment(config: Any) -> Fields | None:
+    """The fields of the environments that the options of a stage name; None if unknown."""
+    if isinstance(getattr(config, "table", None), DeployConfig):
+        return Fields("the push-T table", frozenset(find_task(PUSH_T).observations))
+    if isinstance(getattr(config, "env", None), HilEnvConfig):
+        return _task(config.env.task, config.env.robot)
+    if isinstance(config, ScriptedConfig | RecordPlayConfig):
+        return _task(config.task, config.robot)
+    for block in (config, getattr(config, "algorithm", None)):
+        protocol = getattr(block, "protocol", None)
+        if isinstance(protocol, Protocol):
+            names = vector_fields(protocol)
+            return None if names is None else Fields(f"protocol {protocol.name}", names)
+    return None
+
+
+def _task(task: str, robot: str) -> Fields:
+    return Fields(f"task {task}", frozenset(find_task(task, robot=robot).observations))
+
+
+def _recorded(stage: Stage) -> Fields | None:
+    """The fields of the episodes that a stage records; None if unknown."""
+    config = stage.config
+    if isinstance(config, ScriptedConfig | RecordPlayConfig | DemonstrateConfig | RolloutConfig):
+        return _environment(config)
+    if not isinstance(config, MergeConfig | RelabelConfig):
+        return None
+    sources = [_recorded(source) for source in stage.inputs.values() if source.kind == "episodes"]
+    known = [source for source in sources if source is not None]
+    if len(known) < len(sources):
+        return None
+    names = frozenset[str]().union(*(source.names for source in known))
+    return Fields(", ".join(dict.fromkeys(source.of for source in known)), names)
