@@ -18,6 +18,7 @@ from flows.recipes.recipe import Recipe, read_recipe
 from flows.reports.results import Summary
 from flows.reports.summary import summarise, write_results
 from flows.runner.artifact import Artifact
+from flows.runner.content import check_content
 from flows.runner.display import Display
 from flows.runner.isolate import RUN_ENDED
 from flows.runner.memory import MemoryMeter
@@ -176,6 +177,9 @@ def _all_cached(recipe: Recipe, until: str | None) -> dict[str, StageOutcome] | 
     artifacts = cached_artifacts(up_to(stages(recipe), until), Path(recipe.runs))
     if any(artifact is None for artifact in artifacts.values()):
         return None
+    for artifact in artifacts.values():
+        assert artifact is not None
+        check_content(artifact.path)
     return {
         name: StageOutcome(artifact, True, time.time() - started, started)
         for name, artifact in artifacts.items()

@@ -28,10 +28,28 @@ def code_version(module: str) -> str:
         module: dotted name of a module, e.g. `flows.stages.learn.pretrain`.
     """
     digest = hashlib.sha256()
-    for name in sorted(reachable(module)):
-        digest.update(f"{name}:{_file_version(_source(name, _root(module)))}\n".encode())
-    _sources(ROOT).save()
+    for name, version in versions_of(module).items():
+        digest.update(f"{name}:{version}\n".encode())
     return digest.hexdigest()
+
+
+def versions_of(module: str) -> dict[str, str]:
+    """Versions of `module` and of all modules that it imports, by name, in alphabetical order."""
+    own = _root(module)
+    versions = {name: _file_version(_source(name, own)) for name in sorted(reachable(module))}
+    _sources(ROOT).save()
+    return versions
+
+
+def module_version(name: str) -> str | None:
+    """Version of one module alone, without those that it imports; None if it does not exist."""
+    source = module_source(name)
+    return None if source is None else _file_version(source)
+
+
+def module_source(name: str) -> Path | None:
+    """The source file of a module of Handoff or of another package; None if there is none."""
+    return _source(name, _root(name))
 
 
 def reachable(module: str) -> set[str]:
@@ -96,6 +114,11 @@ def _outside_source(name: str) -> Path | None:
 @cache
 def _file_version(source: Path | None) -> str:
     assert source is not None
+    return source_version(source)
+
+
+def source_version(source: Path) -> str:
+    """Version of one source file and of the data files beside it, as they are now."""
     parsed = _parsed(source).digest
     neighbours = _data_files(source)
     if not neighbours:
@@ -114,6 +137,11 @@ def _parsed(source: Path) -> ParsedSource:
 @cache
 def _sources(root: Path) -> ParsedSources:
     return ParsedSources(root)
+
+
+def has_data_files(source: Path) -> bool:
+    """Whether files beside a module belong to its version."""
+    return bool(_data_files(source))
 
 
 def _data_files(source: Path) -> list[Path]:

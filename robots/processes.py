@@ -23,6 +23,7 @@ from setproctitle import setproctitle
 
 from robots import errors
 from robots.errors import HandoffError, describe
+from robots.imported_code import CodeGuard, current_guard, install_guard
 from robots.signals import ENDING_SIGNALS, exit_code, raising_signals
 
 END_SECONDS = 10.0
@@ -100,7 +101,10 @@ def spawn(
     """
     context = multiprocessing.get_context("spawn")
     process = context.Process(
-        target=_child_main, args=(function, arguments, error_pipe), name=name, daemon=daemon
+        target=_child_main,
+        args=(function, arguments, error_pipe, current_guard()),
+        name=name,
+        daemon=daemon,
     )
     process.start()
     return process
@@ -167,7 +171,10 @@ class _Failure(NamedTuple):
 
 
 def _child_main(
-    function: Callable[..., None], arguments: tuple[Any, ...], error_pipe: Connection | None
+    function: Callable[..., None],
+    arguments: tuple[Any, ...],
+    error_pipe: Connection | None,
+    guard: CodeGuard | None,
 ) -> None:
     """Main function of the child process."""
     end_with_parent()
@@ -175,6 +182,7 @@ def _child_main(
     setproctitle(f"handoff: {name.removeprefix('handoff-')}")
     try:
         with raising_signals():
+            install_guard(guard)
             function(*arguments)
     except KeyboardInterrupt as error:
         raise SystemExit(exit_code(error)) from None

@@ -21,11 +21,10 @@ from flows.reports.reproduction import (
 from flows.reports.resolved_recipe import RECIPE, read_resolved_recipe
 from flows.runner.artifact import Artifact, json_digest, load_artifact, read_manifest
 from flows.runner.display import Display
-from flows.runner.outside_code import outside_code
 from flows.runner.provenance import environment, package_lock
 from flows.runner.signature import find_kind
 from flows.runner.stage import Stage, artifact_path, identity, run_stage
-from robots.code_version import code_version
+from flows.runner.stage_code import changed_modules
 from robots.errors import HandoffError
 from robots.outside import add_place
 
@@ -162,15 +161,7 @@ def changes(repeated: Sequence[_Repeated]) -> list[str]:
     phrases: dict[str, list[str]] = {}
     for entry in repeated:
         manifest = read_manifest(entry.artifact)
-        found = []
-        code = code_version(entry.stage.module)
-        if manifest.get("code") != code:
-            found.append(f"code {str(manifest.get('code'))[:12]} → {code[:12]}")
-        found += [
-            f"code of {module} changed"
-            for module, version in outside_code(entry.stage.config).items()
-            if manifest.get("outside_code", {}).get(module) != version
-        ]
+        found = [f"code of {name} changed" for name in changed_modules(manifest)]
         found += [
             f"data '{label}' {str(manifest['inputs'].get(label))[:12]} → {digest[:12]}"
             for label, digest in entry.stage.external.items()

@@ -3,8 +3,10 @@
 - `signature`: kinds of stages, read from the signatures of their functions.
 - `stage`: stages, their cache keys and their execution.
 - `artifact`: directories with a manifest, either complete or absent.
+- `content`: checks of the files of finished artifacts.
 - `provenance`: seeds, person, environment and packages of a computation.
 - `outside_code`: versions of modules outside Handoff that options name.
+- `stage_code`: whether an artifact is of the present code.
 - `estimates`: time, memory and disk of stages, from earlier artifacts.
 - `plan`: which stages a run would execute, without executing them.
 - `isolate`: the child process of a stage.

@@ -12,7 +12,9 @@ from typing import Any
 
 from flows.runner.lock import WriteLock
 from flows.runner.memory import peak_memory, tree_memory
+from flows.runner.stage_code import StageCode
 from robots.errors import HandoffError
+from robots.imported_code import check_data, install_guard
 from robots.interfaces import Progress
 from robots.processes import CLOSED_PIPE_ERRORS, Child, ChildEndedError, end
 
@@ -33,10 +35,12 @@ def run_isolated(
     arguments: tuple,
     progress: Progress,
     lock: WriteLock,
+    code: StageCode,
 ) -> tuple[dict[str, Any], int]:
     """Calls `function(*arguments, progress)` in a spawned process and relays its progress.
 
-    The child ends when this process ends for any reason, and holds `lock` until then.
+    The child ends when this process ends for any reason, and holds `lock` until then. It runs no
+    other code than `code`, and records what it imports.
 
     Returns:
         The function's metrics, and the peak memory of the process with its descendants [bytes].
@@ -45,7 +49,7 @@ def run_isolated(
         HandoffError: the function's error, with the child's traceback as a note; or the process
             died.
     """
-    child = Child(f"handoff-{name}", _work, (lock, function, arguments), daemon=False)
+    child = Child(f"handoff-{name}", _work, (lock, code, function, arguments), daemon=False)
     try:
         return _listen(name, child, progress)
     finally:
@@ -77,6 +81,7 @@ def _listen(name: str, child: Child, progress: Progress) -> tuple[dict[str, Any]
 
 def _work(
     lock: WriteLock,
+    code: StageCode,
     function: Callable[..., dict[str, Any]],
     arguments: tuple,
     pipe: Connection,
@@ -94,6 +99,9 @@ def _work(
             except CLOSED_PIPE_ERRORS:
                 os._exit(1)  # the parent is gone; the stage can be resumed from disk
 
+    guard = code.checked()
+    install_guard(guard)
     with lock.held():
         metrics = function(*arguments, report)
+        check_data(guard)
     pipe.send(("metrics", metrics, peak_memory()))

@@ -16,13 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from flows.runner.artifact import Artifact, json_digest, load_artifact, read_manifest, seal
+from flows.runner.content import check_content, remember_content
 from flows.runner.lock import run_lock, write_lock
 from flows.runner.memory import peak_memory
 from flows.runner.outside_code import outside_code
 from flows.runner.provenance import environment, nested_seeds, package_lock, person_of
+from flows.runner.stage_code import LIBRARY_VERSIONS, StageCode, changes, library_versions
 from robots.code_version import code_version
 from robots.config import to_plain
 from robots.interfaces import Progress
+
+IDENTITY_WITHOUT_CODE = ("stage", "config", "inputs")
+"""Entries of the cache key other than code and libraries."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,9 +75,18 @@ def identity(stage: Stage, digests: Mapping[str, str]) -> dict[str, Any]:
         "config": to_plain(stage.config),
         "inputs": {**stage.external, **digests},
         "code": code_version(stage.module),
+        LIBRARY_VERSIONS: library_versions(),
     }
-    outside = outside_code(stage.config)
+    outside = outside_code([entry.config for entry in with_inputs(stage)])
     return {**record, "outside_code": outside} if outside else record
+
+
+def with_inputs(stage: Stage) -> Iterator[Stage]:
+    """Yields the stage and all stages that it needs. A policy of a family outside Handoff is loaded
+    by stages whose own options do not name the family."""
+    yield stage
+    for source in stage.inputs.values():
+        yield from with_inputs(source)
 
 
 def artifact_path(root: Path, stage: Stage, key: str) -> Path:
@@ -81,9 +95,25 @@ def artifact_path(root: Path, stage: Stage, key: str) -> Path:
 
 
 def find_cached(root: Path, stage: Stage, digests: Mapping[str, str]) -> Artifact | None:
-    """Returns the finished artifact of exactly this stage with these inputs, or None."""
-    path = artifact_path(root, stage, json_digest(identity(stage, digests)))
-    return load_artifact(path) if path.exists() else None
+    """Returns the finished artifact of exactly this stage with these inputs, or None.
+
+    It may have been made by another version of the code, if nothing that its processes imported has
+    changed since.
+    """
+    record = identity(stage, digests)
+    path = artifact_path(root, stage, json_digest(record))
+    if path.exists():
+        return load_artifact(path)
+    for other in _finished(root, stage):
+        manifest = read_manifest(other)
+        if _agree(manifest, record) and not any(changes(manifest)):
+            return load_artifact(other)
+    return None
+
+
+def _agree(manifest: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
+    """Whether an artifact is of the same stage, options and inputs, whatever its code."""
+    return all(manifest.get(key) == record.get(key) for key in IDENTITY_WITHOUT_CODE)
 
 
 def run_stage(
@@ -106,7 +136,7 @@ def run_stage(
 
     Raises:
         HandoffError: the stage failed; its partial directory is kept and the next attempt resumes
-            from it.
+            from it. Or files of the artifact or of an input were damaged.
     """
     # Return the cached artifact, if there is one.
     started = time.time()
@@ -114,20 +144,28 @@ def run_stage(
     record = identity(stage, digests)
     final = artifact_path(root, stage, json_digest(record))
     with run_lock(final):
-        if final.exists():
-            return StageOutcome(load_artifact(final), True, time.time() - started, started)
+        cached = find_cached(root, stage, digests)
+        if cached is not None:
+            check_content(cached.path)
+            return StageOutcome(cached, True, time.time() - started, started)
         # Compute it in a partial directory, which an atomic rename turns into the artifact.
         with write_lock(final, progress) as lock:
+            for artifact in inputs.values():
+                check_content(artifact.path)
             started = time.time()
             partial = final.with_name(final.name + ".partial")
             partial.mkdir(parents=True, exist_ok=True)
             paths = {name: artifact.path.resolve() for name, artifact in inputs.items()}
             target = f"{stage.module}:{stage.function}"
             job = (target, stage.config, paths, partial.resolve())
+            code = StageCode(
+                {stage.module: record["code"], **record.get("outside_code", {})},
+                final.with_name(f".{final.name}.imports").resolve(),
+            )
             if isolate:
                 from flows.runner.isolate import run_isolated
 
-                metrics, peak = run_isolated(stage.name, call_stage, job, progress, lock)
+                metrics, peak = run_isolated(stage.name, call_stage, job, progress, lock, code)
             else:
                 with lock.held():
                     metrics = call_stage(*job, progress)
@@ -135,8 +173,11 @@ def run_stage(
             seconds = time.time() - started
             spent = {"seconds": round(seconds, 3), "peak_memory_bytes": peak}
             provenance = _provenance(stage, record, inputs, final, metrics)
-            manifest = {**record, "uses": stage.uses, **provenance, **spent}
-            return StageOutcome(seal(partial, final, stage.kind, manifest), False, seconds, started)
+            manifest = {**record, "uses": stage.uses, **code.used(), **provenance, **spent}
+            artifact = seal(partial, final, stage.kind, manifest)
+            remember_content(final)
+            code.record.unlink(missing_ok=True)
+            return StageOutcome(artifact, False, seconds, started)
 
 
 def _provenance(
@@ -192,18 +233,12 @@ def explain_miss(root: Path, stage: Stage, digests: Mapping[str, str]) -> str:
     if not older:
         return "never run"
     latest = max(older, key=lambda manifest: manifest["finished"])
-    changes = [
+    found = [
         *_differences("", latest["config"], current["config"]),
         *_differences("", latest["inputs"], current["inputs"]),
     ]
-    if latest["code"] != current["code"]:
-        changes.append("code changed")
-    changes += [
-        f"code of {module} changed"
-        for module, version in current.get("outside_code", {}).items()
-        if latest.get("outside_code", {}).get(module) != version
-    ]
-    return ", ".join(changes[:4]) + (f" and {len(changes) - 4} more" if len(changes) > 4 else "")
+    found += [f"{name} changed" if " " not in name else name for name in changes(latest)]
+    return ", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
 
 
 def is_partial(root: Path, stage: Stage, digests: Mapping[str, str]) -> bool:

@@ -21,6 +21,7 @@ import numpy as np
 
 from robots.code_version import code_version
 from robots.errors import HandoffError
+from robots.imported_code import note_all
 from robots.interfaces import Observation, VecEnv
 from robots.outside import add_place
 from sim.processes.cluster import Cluster
@@ -346,6 +347,7 @@ def _writable(value: Any) -> Any:
 def _code_of(make: Callable[[int], VecEnv]) -> tuple[str, str]:
     """The module of `make`, and the version of its code."""
     function = getattr(make, "func", make)
+    note_all(function.__module__)
     return function.__module__, code_version(function.__module__)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from robots.config import config
 from robots.errors import HandoffError
+from robots.imported_code import CodeGuard, current_guard, install_guard
 from sim.twin.checks import PERIOD
 from sim.twin.world import World
 
@@ -175,7 +176,7 @@ def start_twin(settings: TwinConfig, make_world: Callable[[], World]) -> Iterato
     """
     context = multiprocessing.get_context("spawn")
     pipe, far_end = context.Pipe()
-    arguments = (settings, make_world, far_end)
+    arguments = (settings, make_world, far_end, current_guard())
     process = context.Process(
         target=_serve, args=arguments, name=f"twin {settings.host}", daemon=True
     )
@@ -217,8 +218,14 @@ def _exit_reason(process: BaseProcess) -> str:
     return f"the process has died ({cause}). Was it killed, or is the computer out of memory?"
 
 
-def _serve(settings: TwinConfig, make_world: Callable[[], World], pipe: Connection) -> None:
+def _serve(
+    settings: TwinConfig,
+    make_world: Callable[[], World],
+    pipe: Connection,
+    guard: CodeGuard | None,
+) -> None:
     """Entry point of the twin's process."""
+    install_guard(guard)
     from sim.twin.gripper import GripperServer
     from sim.twin.link import Link
     from sim.twin.server import Server

@@ -105,16 +105,20 @@ def test_an_own_family_is_read_back_from_plain_values(lab: Path) -> None:
     assert type(again.policy).__name__ == "ConstantConfig"
 
 
+BEHIND_DEMOS = {"demos", "policy", "scores", "short"}
+"""The stages that take the demonstrations, directly or not, and may load what made them."""
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "changed"),
     [
-        ("tasks.py", "max_steps=30", "max_steps=31", {"demos", "scores"}),
+        ("tasks.py", "max_steps=30", "max_steps=31", BEHIND_DEMOS),
         # The task imports it relatively.
-        ("terms.py", "0.05", "0.06", {"demos", "scores"}),
-        ("arm.py", "0.2", "0.3", {"demos", "scores"}),
-        ("constant.py", "0.0 * noise", "0.1 * noise", {"policy"}),
+        ("terms.py", "0.05", "0.06", BEHIND_DEMOS),
+        ("arm.py", "0.2", "0.3", BEHIND_DEMOS),
+        ("constant.py", "0.0 * noise", "0.1 * noise", {"policy", "scores"}),
         ("archive.py", "20.0", "10.0", {"waves"}),
-        ("stages.py", "kind=", "kind=" + "None or ", {"short"}),
+        ("stages.py", "kind=", "kind=" + "None or ", {"policy", "scores", "short"}),
         ("stages.py", "Keeps the shortest", "Keeps the very shortest", set()),
     ],
 )

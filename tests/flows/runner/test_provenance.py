@@ -13,6 +13,8 @@ from flows.runner.isolate import run_isolated
 from flows.runner.lock import write_lock
 from flows.runner.provenance import environment, nested_seeds, package_lock, person_of
 from flows.runner.stage import Stage, run_stage
+from flows.runner.stage_code import StageCode
+from robots.code_version import code_version
 from robots.interfaces import Progress, no_progress
 from tests.flows.counting_stage import CountingConfig
 
@@ -79,7 +81,8 @@ def test_the_peak_memory_is_that_of_the_stage_and_not_of_the_run(tmp_path: Path)
     peaks = {}
     for size in (0, LARGE):
         with write_lock(tmp_path / str(size), no_progress) as lock:
-            _, peaks[size] = run_isolated("fill", fill, (size,), no_progress, lock)
+            code = StageCode({__name__: code_version(__name__)}, tmp_path / "imports")
+            _, peaks[size] = run_isolated("fill", fill, (size,), no_progress, lock, code)
     assert peaks[0] < LARGE
     assert LARGE < peaks[LARGE] < peaks[0] + 2 * LARGE
 

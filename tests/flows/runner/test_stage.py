@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from dataclasses import replace
 from importlib import metadata
 from importlib.metadata import PackageNotFoundError
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from flows.reports import explain as lineage
-from flows.runner.artifact import json_digest, load_artifact, verify_artifact
+from flows.runner import content
+from flows.runner.artifact import file_digest, json_digest, load_artifact, verify_artifact
+from flows.runner.content import check_content
 from flows.runner.plan import plan
 from flows.runner.stage import (
     Stage,
@@ -22,6 +25,7 @@ from flows.runner.stage import (
     identity,
     run_stage,
 )
+from robots.code_version import module_version
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from tests.flows.counting_stage import CountingConfig
@@ -65,8 +69,12 @@ def test_key_depends_on_the_content_of_inputs_not_on_their_place(tmp_path: Path)
 def test_code_change_changes_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = run_here(make(), tmp_path)
     monkeypatch.setattr("flows.runner.stage.code_version", lambda module: "another version")
+    monkeypatch.setattr(
+        "flows.runner.stage_code.module_version",
+        lambda module: "other" if module == MODULE else module_version(module),
+    )
     assert find_cached(tmp_path, make(), {}) is None
-    assert explain_miss(tmp_path, make(), {}) == "code changed"
+    assert explain_miss(tmp_path, make(), {}) == f"{MODULE} changed"
     assert outcome.artifact.path.exists()
 
 
@@ -120,6 +128,41 @@ def test_edited_artifact_is_refused(tmp_path: Path) -> None:
     (artifact.path / "result.txt").write_text("1234")
     with pytest.raises(HandoffError, match=r"result.txt is 4 bytes, the manifest says 1 bytes"):
         run_here(make(value=7), tmp_path)
+
+
+def test_damage_is_noticed_in_a_cached_artifact_and_in_an_input(tmp_path: Path) -> None:
+    """The same size and the same time of modification, as damage of a disk leaves them."""
+    part = run_here(make("part", 7), tmp_path).artifact
+    total = Stage("sum", "number", MODULE, CountingConfig(value=1), {"part": make("part", 7)})
+    file = part.path / "result.txt"
+    status = file.stat()
+    file.write_text("8")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    message = r"1 of 2 files are not those of its manifest: result.txt. Were they edited"
+    with pytest.raises(HandoffError, match=message):
+        run_here(make("part", 7), tmp_path)
+    with pytest.raises(HandoffError, match=message):
+        run_stage(total, {"part": part}, tmp_path, no_progress, isolate=False)
+    file.write_text("7")
+    outcome = run_stage(total, {"part": part}, tmp_path, no_progress, isolate=False)
+    assert outcome.artifact.manifest["metrics"]["total"] == 8
+
+
+def test_finished_files_are_hashed_once_per_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = run_here(make(value=7), tmp_path).artifact
+    hashed: list[Path] = []
+    monkeypatch.setattr(
+        content, "file_digest", lambda file: hashed.append(file) or file_digest(file)
+    )
+    check_content(artifact.path)
+    assert hashed == []
+    os.utime(artifact.path / "result.txt")
+    check_content(artifact.path)
+    assert sorted(file.name for file in hashed) == ["half.txt", "result.txt"]
+    check_content(artifact.path)
+    assert len(hashed) == 2
 
 
 def test_two_runs_never_build_the_same_artifact_at_once(tmp_path: Path) -> None:
