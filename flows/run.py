@@ -20,9 +20,9 @@ from flows.reports.summary import summarise, write_results
 from flows.runner.artifact import Artifact
 from flows.runner.content import check_content
 from flows.runner.display import Display
-from flows.runner.isolate import RUN_ENDED
 from flows.runner.memory import MemoryMeter
 from flows.runner.plan import cached_artifacts, up_to
+from flows.runner.run_end import RUN_ENDED
 from flows.runner.stage import Stage, StageOutcome, run_stage
 from robots.code_version import code_version
 from robots.errors import HandoffError

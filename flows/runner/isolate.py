@@ -4,7 +4,6 @@ message here."""
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -12,17 +11,15 @@ from typing import Any
 
 from flows.runner.lock import WriteLock
 from flows.runner.memory import peak_memory, tree_memory
+from flows.runner.run_end import stop_if_ended
 from flows.runner.stage_code import StageCode
 from robots.errors import HandoffError
 from robots.imported_code import check_data, install_guard
 from robots.interfaces import Progress
 from robots.processes import CLOSED_PIPE_ERRORS, Child, ChildEndedError, end
 
-RUN_ENDED = threading.Event()
-"""Set when a run ends before its stages; the threads that wait for the stages then end their
-processes."""
 POLL_SECONDS = 0.2
-"""Interval at which `RUN_ENDED` is checked [s]."""
+"""Interval at which the end of the run is checked [s]."""
 REPORT_SECONDS = 0.1
 """Minimum interval between two progress reports of a stage that are relayed [s]."""
 MEMORY_SECONDS = 1.0
@@ -59,8 +56,7 @@ def run_isolated(
 def _listen(name: str, child: Child, progress: Progress) -> tuple[dict[str, Any], int]:
     peak, sampled = 0, 0.0
     while True:
-        if RUN_ENDED.is_set():
-            raise HandoffError(f"stage {name}: stopped because its run ended.")
+        stop_if_ended(name)
         # Sampled from here, because a thread in the child would disturb measured latencies.
         if time.monotonic() - sampled >= MEMORY_SECONDS:
             peak = max(peak, tree_memory(child.process.pid))

@@ -1,6 +1,6 @@
 """Locks the artifact that a run computes, so that the processes of one run alone write it.
 
-There are two locks (`flock`), because their holders end at different times. The run holds the run
+There are two locks (`flock`) of an artifact, because their holders end at different times. The run holds the run
 lock. The write lock is inherited by the stage's process and by all processes that it starts: the
 kernel copies it when it creates a process, so it is never free while one of them can still write,
 even if such a process notices late that its run is gone.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,13 +20,16 @@ from multiprocessing.context import assert_spawning
 from pathlib import Path
 from typing import Any
 
+from flows.runner.run_end import stop_if_ended
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
 PATIENCE_SECONDS = 30.0
 """Time that a run waits for the processes of an earlier, aborted run to end [s]."""
 POLL_SECONDS = 0.1
-"""Time between two attempts to take the write lock [s]."""
+"""Time between two attempts to take a lock [s]."""
+EXCLUSIVE = Path(tempfile.gettempdir()) / "handoff-exclusive.lock"
+"""Lock file of stages that must be alone on the computer, such as those that measure latencies."""
 
 
 class WriteLock:
@@ -63,19 +67,46 @@ def inheritable_lock() -> WriteLock | None:
 
 
 @contextmanager
-def run_lock(artifact: Path) -> Iterator[None]:
-    """Holds the run lock of the artifact while the context lasts.
+def run_lock(artifact: Path, stage: str, progress: Progress) -> Iterator[None]:
+    """Holds the run lock of the artifact while the context lasts; waits as long as another run
+    computes it.
+
+    Args:
+        artifact: path of the artifact.
+        stage: name of its stage.
+        progress: called with a note while it waits.
 
     Raises:
-        HandoffError: another run is computing it.
+        HandoffError: the run ended meanwhile.
     """
     artifact.parent.mkdir(parents=True, exist_ok=True)
-    with _open_lock(artifact, "lock") as descriptor:
-        if not _try_lock(descriptor):
-            raise HandoffError(
-                f"artifact {artifact}: another run is building it right now. Wait for it, or stop it."
-            )
+    with _open_lock(artifact.parent / f".{artifact.name}.lock") as descriptor:
+        _wait(descriptor, stage, "another run, which computes the same artifact", progress)
         yield
+
+
+@contextmanager
+def exclusive_lock(stage: str, progress: Progress) -> Iterator[None]:
+    """Holds a lock of the whole computer while the context lasts, for a stage that measures
+    latencies; waits as long as such a stage of any run and any user holds it.
+
+    Args:
+        stage: name of the stage.
+        progress: called with a note while it waits.
+
+    Raises:
+        HandoffError: the run ended meanwhile.
+    """
+    with _open_lock(EXCLUSIVE) as descriptor:
+        _wait(descriptor, stage, "a stage of another run that must be alone", progress)
+        yield
+
+
+def _wait(descriptor: int, stage: str, holder: str, progress: Progress) -> None:
+    while not _try_lock(descriptor):
+        stop_if_ended(stage)
+        progress(0, 1, f"waiting for {holder}")
+        time.sleep(POLL_SECONDS)
 
 
 @contextmanager
@@ -92,7 +123,7 @@ def write_lock(artifact: Path, progress: Progress) -> Iterator[WriteLock]:
     Raises:
         HandoffError: such a process is still running after `PATIENCE_SECONDS`.
     """
-    with _open_lock(artifact, "writing") as descriptor:
+    with _open_lock(artifact.parent / f".{artifact.name}.writing") as descriptor:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not _try_lock(descriptor):
             writers = _writers(descriptor)
@@ -116,9 +147,14 @@ def _from_descriptor(duplicate: Any) -> WriteLock:
 
 
 @contextmanager
-def _open_lock(artifact: Path, suffix: str) -> Iterator[int]:
-    file = artifact.parent / f".{artifact.name}.{suffix}"
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+def _open_lock(file: Path) -> Iterator[int]:
+    try:
+        # Linux refuses O_CREAT for the file of another user in a folder like /tmp.
+        descriptor = os.open(file, os.O_RDWR | os.O_APPEND)
+    except FileNotFoundError:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        if file == EXCLUSIVE:
+            os.fchmod(descriptor, 0o666)
     try:
         yield descriptor
     finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 from flows.runner.artifact import Artifact, json_digest, load_artifact, read_manifest, seal
 from flows.runner.content import check_content, remember_content
-from flows.runner.lock import run_lock, write_lock
+from flows.runner.lock import WriteLock, exclusive_lock, run_lock, write_lock
 from flows.runner.memory import peak_memory
 from flows.runner.outside_code import outside_code
 from flows.runner.provenance import environment, nested_seeds, package_lock, person_of
@@ -143,41 +144,70 @@ def run_stage(
     digests = {name: artifact.digest for name, artifact in inputs.items()}
     record = identity(stage, digests)
     final = artifact_path(root, stage, json_digest(record))
-    with run_lock(final):
-        cached = find_cached(root, stage, digests)
+    cached = _cached(root, stage, digests, started)
+    if cached is not None:
+        return cached
+    with run_lock(final, stage.name, progress):
+        # Another run may have finished it meanwhile.
+        cached = _cached(root, stage, digests, started)
         if cached is not None:
-            check_content(cached.path)
-            return StageOutcome(cached, True, time.time() - started, started)
-        # Compute it in a partial directory, which an atomic rename turns into the artifact.
-        with write_lock(final, progress) as lock:
+            return cached
+        with write_lock(final, progress) as lock, _alone(stage, progress):
             for artifact in inputs.values():
                 check_content(artifact.path)
-            started = time.time()
-            partial = final.with_name(final.name + ".partial")
-            partial.mkdir(parents=True, exist_ok=True)
-            paths = {name: artifact.path.resolve() for name, artifact in inputs.items()}
-            target = f"{stage.module}:{stage.function}"
-            job = (target, stage.config, paths, partial.resolve())
-            code = StageCode(
-                {stage.module: record["code"], **record.get("outside_code", {})},
-                final.with_name(f".{final.name}.imports").resolve(),
-            )
-            if isolate:
-                from flows.runner.isolate import run_isolated
+            return _compute(stage, record, inputs, final, progress, lock, isolate)
 
-                metrics, peak = run_isolated(stage.name, call_stage, job, progress, lock, code)
-            else:
-                with lock.held():
-                    metrics = call_stage(*job, progress)
-                peak = peak_memory()
-            seconds = time.time() - started
-            spent = {"seconds": round(seconds, 3), "peak_memory_bytes": peak}
-            provenance = _provenance(stage, record, inputs, final, metrics)
-            manifest = {**record, "uses": stage.uses, **code.used(), **provenance, **spent}
-            artifact = seal(partial, final, stage.kind, manifest)
-            remember_content(final)
-            code.record.unlink(missing_ok=True)
-            return StageOutcome(artifact, False, seconds, started)
+
+def _cached(
+    root: Path, stage: Stage, digests: Mapping[str, str], started: float
+) -> StageOutcome | None:
+    cached = find_cached(root, stage, digests)
+    if cached is None:
+        return None
+    check_content(cached.path)
+    return StageOutcome(cached, True, time.time() - started, started)
+
+
+def _alone(stage: Stage, progress: Progress) -> AbstractContextManager[None]:
+    return exclusive_lock(stage.name, progress) if stage.exclusive else nullcontext()
+
+
+def _compute(
+    stage: Stage,
+    record: Mapping[str, Any],
+    inputs: Mapping[str, Artifact],
+    final: Path,
+    progress: Progress,
+    lock: WriteLock,
+    isolate: bool,
+) -> StageOutcome:
+    """Computes the artifact in a partial directory, which an atomic rename turns into the
+    artifact."""
+    started = time.time()
+    partial = final.with_name(final.name + ".partial")
+    partial.mkdir(parents=True, exist_ok=True)
+    paths = {name: artifact.path.resolve() for name, artifact in inputs.items()}
+    job = (f"{stage.module}:{stage.function}", stage.config, paths, partial.resolve())
+    code = StageCode(
+        {stage.module: record["code"], **record.get("outside_code", {})},
+        final.with_name(f".{final.name}.imports").resolve(),
+    )
+    if isolate:
+        from flows.runner.isolate import run_isolated
+
+        metrics, peak = run_isolated(stage.name, call_stage, job, progress, lock, code)
+    else:
+        with lock.held():
+            metrics = call_stage(*job, progress)
+        peak = peak_memory()
+    seconds = time.time() - started
+    spent = {"seconds": round(seconds, 3), "peak_memory_bytes": peak}
+    provenance = _provenance(stage, record, inputs, final, metrics)
+    manifest = {**record, "uses": stage.uses, **code.used(), **provenance, **spent}
+    artifact = seal(partial, final, stage.kind, manifest)
+    remember_content(final)
+    code.record.unlink(missing_ok=True)
+    return StageOutcome(artifact, False, seconds, started)
 
 
 def _provenance(

@@ -102,7 +102,10 @@ def test_teacher_and_student_differ_in_their_size_alone(name: str) -> None:
 
 def test_a_policy_without_language_has_no_such_student() -> None:
     with pytest.raises(HandoffError, match="family 'diffusion'"):
-        options("vla_ppo", ["imitator.policy={kind: diffusion, observation_fields: [q], anchor_field: null}"])
+        options(
+            "vla_ppo",
+            ["imitator.policy={kind: diffusion, observation_fields: [q], anchor_field: null}"],
+        )
 
 
 def test_a_student_with_cameras_is_refused() -> None:

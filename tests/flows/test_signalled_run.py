@@ -14,7 +14,7 @@ import pytest
 from flows import run as runner
 from flows.__main__ import main
 from flows.recipes.recipe import Recipe
-from flows.runner import isolate
+from flows.runner import run_end
 from flows.runner.stage import Stage, run_stage
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
@@ -98,4 +98,4 @@ def test_a_run_that_a_signal_ends_ends_its_stages(
         assert (tmp_path / name / CLEANED).exists(), f"{name} was not ended cleanly"
     begun, cleaned = ((tmp_path / "third" / name).exists() for name in (BEGUN, CLEANED))
     assert begun == cleaned
-    assert not isolate.RUN_ENDED.is_set()
+    assert not run_end.RUN_ENDED.is_set()

@@ -82,14 +82,18 @@ def test_a_process_holds_the_lock_of_the_artifact_until_it_has_ended(
     monkeypatch.setattr("flows.runner.lock.PATIENCE_SECONDS", 0.2)
     artifact = tmp_path / "train-1"
     process = RestartedProcess("learner", lingering, ())
-    with run_lock(artifact), write_lock(artifact, no_progress) as lock, lock.held():
+    with (
+        run_lock(artifact, "write", no_progress),
+        write_lock(artifact, no_progress) as lock,
+        lock.held(),
+    ):
         process.start()
         while not process.receive():
             time.sleep(0.01)
     current = process.process
     assert current is not None
     with (
-        run_lock(artifact),
+        run_lock(artifact, "write", no_progress),
         pytest.raises(
             HandoffError, match=rf"process \d+ or {current.pid} of an earlier, aborted run"
         ),
@@ -98,5 +102,5 @@ def test_a_process_holds_the_lock_of_the_artifact_until_it_has_ended(
         pass
     current.kill()
     current.join()
-    with run_lock(artifact), write_lock(artifact, no_progress):
+    with run_lock(artifact, "write", no_progress), write_lock(artifact, no_progress):
         pass

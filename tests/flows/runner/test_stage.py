@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
 from importlib.metadata import PackageNotFoundError
@@ -12,14 +14,16 @@ from pathlib import Path
 import pytest
 
 from flows.reports import explain as lineage
-from flows.runner import content
-from flows.runner.artifact import file_digest, json_digest, load_artifact, verify_artifact
+from flows.runner import content, run_end
+from flows.runner.artifact import file_digest, json_digest, load_artifact, seal, verify_artifact
 from flows.runner.content import check_content
+from flows.runner.lock import exclusive_lock, run_lock
 from flows.runner.plan import plan
 from flows.runner.stage import (
     Stage,
     StageOutcome,
     artifact_path,
+    call_stage,
     explain_miss,
     find_cached,
     identity,
@@ -165,14 +169,81 @@ def test_finished_files_are_hashed_once_per_state(
     assert len(hashed) == 2
 
 
-def test_two_runs_never_build_the_same_artifact_at_once(tmp_path: Path) -> None:
+def test_a_run_waits_for_another_one_and_takes_its_artifact(tmp_path: Path) -> None:
+    """The other run is another thread, whose locks are separate because it opens the files
+    itself."""
+    tally = tmp_path / "tally"
+    stage = make(tally=str(tally))
+    path = artifact_path(tmp_path, stage, json_digest(identity(stage, {})))
+    notes: list[str] = []
+    found: list[StageOutcome] = []
+
+    def second() -> None:
+        found.append(
+            run_stage(
+                stage, {}, tmp_path, lambda done, total, note="": notes.append(note), isolate=False
+            )
+        )
+
+    with run_lock(path, "count", no_progress):
+        thread = threading.Thread(target=second)
+        thread.start()
+        wait_for(lambda: bool(notes))
+        # What the first run does under its lock.
+        partial = path.with_name(path.name + ".partial")
+        partial.mkdir()
+        metrics = call_stage(f"{MODULE}:run", stage.config, {}, partial, no_progress)
+        seal(partial, path, "number", {**identity(stage, {}), "metrics": metrics, "finished": ""})
+    thread.join()
+    assert set(notes) == {"waiting for another run, which computes the same artifact"}
+    assert found[0].cached
+    assert found[0].artifact.path == path
+    assert tally.read_text() == "ran\n"
+
+
+def test_the_end_of_a_run_ends_its_waiting(tmp_path: Path) -> None:
     stage = make()
     path = artifact_path(tmp_path, stage, json_digest(identity(stage, {})))
-    path.parent.mkdir(parents=True)
-    with (path.parent / f".{path.name}.lock").open("w") as lock_file:
-        fcntl.flock(lock_file, fcntl.LOCK_EX)
-        with pytest.raises(HandoffError, match="another run is building it"):
-            run_here(stage, tmp_path)
+
+    def end(done: int, total: int, note: str = "") -> None:
+        run_end.RUN_ENDED.set()
+
+    try:
+        with (
+            run_lock(path, "count", no_progress),
+            pytest.raises(HandoffError, match="stage count: stopped because its run ended"),
+        ):
+            run_stage(stage, {}, tmp_path, end, isolate=False)
+    finally:
+        run_end.RUN_ENDED.clear()
+
+
+def test_stages_that_must_be_alone_are_so_on_the_whole_computer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.runner.lock.EXCLUSIVE", tmp_path / "exclusive.lock")
+    alone = replace(make(), exclusive=True)
+    notes: list[str] = []
+    with exclusive_lock("gate", no_progress):
+        assert not run_here(make(value=2), tmp_path / "other").cached
+        thread = threading.Thread(
+            target=run_stage,
+            args=(alone, {}, tmp_path, lambda done, total, note="": notes.append(note)),
+            kwargs={"isolate": False},
+        )
+        thread.start()
+        wait_for(lambda: bool(notes))
+        assert find_cached(tmp_path, alone, {}) is None
+    thread.join()
+    assert notes[0] == "waiting for a stage of another run that must be alone"
+    assert find_cached(tmp_path, alone, {}) is not None
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
 
 
 def test_the_manifest_lists_packages_that_are_not_installed(
