@@ -33,6 +33,11 @@ target lag limit of 30 mm the impedance exerts 60 N, so the limit of 50 N that s
 stop intended contacts. libfranka's example of Cartesian impedance control sets 100 N."""
 
 
+INFERENCES = "inference_ms.json"
+"""File with the host times of the inferences [ms], by the seed of the start. They are not part of
+the recorded episodes, which a repeated deployment records again."""
+
+
 @config
 class DeployConfig:
     """Deployment to the twin at the push-T table: starts, robot and limits."""

@@ -328,6 +328,7 @@ def _metadata(record: LoopRecord, episode: DeployedEpisode) -> dict[str, Any]:
         "interventions": episode.corrected,
         "takeovers": int(np.max(record.policy["segment"])) + 1,
         "held_seconds": episode.held,
+        "inference_ms": [round(value, 3) for value in record.inference_ms],
     }
 
 

@@ -8,6 +8,7 @@ tables.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flows.deployment.config import INFERENCES
 from robots.contract import ONNX_FILE
 from robots.errors import SafetyError
 from robots.franka.robot import Robot
@@ -53,6 +55,8 @@ class StartResult:
     its first step."""
     fault: str | None = None
     """Fault that ended the episode early; None without one."""
+    inference_ms: Sequence[float] = ()
+    """Host time of every inference [ms]."""
 
 
 class DeployTable(ABC):
@@ -141,7 +145,8 @@ def deploy_at_twin(
     out: Path,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Runs the policy of `bundle` from every start; writes `store.zarr`, a plot and videos.
+    """Runs the policy of `bundle` from every start; writes `store.zarr`, the times of the inferences, a
+    plot and videos.
 
     An episode that a limit or the robot ends counts with its outcome up to then, and is recorded
     with its fault.
@@ -173,6 +178,8 @@ def deploy_at_twin(
         with EpisodeStore.create(path, table.schema(twin)) as store:
             starts = run_starts(TwinSetup(config, policy, table, twin, store), progress)
         stats = twin.stats()
+    inferences = {start.seed: [round(ms, 3) for ms in start.inference_ms] for start in starts}
+    (out / INFERENCES).write_text(json.dumps(inferences) + "\n")
     metrics = summarise_starts(table, starts, stats, time.perf_counter() - began)
     return metrics | table.render(EpisodeStore.open(path, "r"), out)
 
@@ -247,6 +254,7 @@ def run_start(setup: TwinSetup, seed: int, progress: Progress) -> StartResult:
         seconds=recording.record.end - recording.record.begin,
         figures=recording.figures,
         fault=recording.fault,
+        inference_ms=recording.record.inference_ms,
     )
 
 

@@ -201,6 +201,7 @@ def _copies(
             inputs=inputs,
             external=kind.external(config, fetch),
             exclusive=kind.exclusive,
+            telemetry=kind.telemetry,
             function=kind.function,
             uses=kind.name,
         )

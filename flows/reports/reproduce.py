@@ -131,6 +131,7 @@ def _stages(folder: Path) -> list[_Repeated]:
             inputs=_inputs(entry["inputs"], stages),
             external=kind.external(config, True),
             exclusive=kind.exclusive,
+            telemetry=kind.telemetry,
             function=kind.function,
             uses=kind.name,
         )

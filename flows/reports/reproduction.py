@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.runner.artifact import read_manifest, write_json
+from flows.runner.artifact import TELEMETRY, read_manifest, write_json
 from robots.html_page import head, table
 
 MEASURED = re.compile(r"cpu_|latency|speedup|realtime|per_s(econd)?\b|lost_packets|wall_")
@@ -114,11 +114,17 @@ def compare_artifacts(
         status=status,
         before=old["digest"],
         after=new["digest"],
-        files=_file_differences(old["files"], new["files"]),
+        files=_file_differences(_declared(old), _declared(new)),
         metrics=metrics,
         seconds_before=float(old.get("seconds", 0.0)),
         seconds_after=float(new.get("seconds", 0.0)),
     )
+
+
+def _declared(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The files of an artifact without telemetry."""
+    beside = manifest.get(TELEMETRY, ())
+    return {name: entry for name, entry in manifest["files"].items() if name not in beside}
 
 
 def metric_differences(

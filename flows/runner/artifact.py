@@ -15,9 +15,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from fnmatch import fnmatch
+from pathlib import Path, PurePath
 from typing import Any
 
 from robots.errors import HandoffError
@@ -26,6 +27,10 @@ from robots.storage.durable import sync_path, sync_tree, write_atomically
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest_digest"
 """Manifest entry: sha256 of all other entries. Artifacts of older versions do not have it."""
+TELEMETRY = "telemetry"
+"""Manifest entry: names of the files that are not part of the artifact's digest."""
+LOCK = ".lock"
+"""Name of the lock files of stores."""
 _NEEDED = {"kind": str, "stage": str, "digest": str, "inputs": dict, "metrics": dict, "files": dict}
 _SPOILT = "Was it edited? Delete the directory to rebuild it."
 
@@ -37,7 +42,7 @@ class Artifact:
     kind: str
     path: Path
     digest: str
-    """sha256 over the names and digests of all files except the manifest."""
+    """sha256 over the names and digests of all files except the manifest and telemetry."""
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -128,7 +133,13 @@ def verify_files(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def seal(partial: Path, final: Path, kind: str, record: Mapping[str, Any]) -> Artifact:
+def seal(
+    partial: Path,
+    final: Path,
+    kind: str,
+    record: Mapping[str, Any],
+    telemetry: Sequence[str] = (),
+) -> Artifact:
     """Turns the directory of a finished stage into an artifact: hashes, manifest, fsync, one atomic
     rename.
 
@@ -136,8 +147,10 @@ def seal(partial: Path, final: Path, kind: str, record: Mapping[str, Any]) -> Ar
         partial: directory that the stage wrote.
         final: path of the artifact; must not exist.
         kind: e.g. "episodes", "policy", "bundle".
-        record: entries of the manifest other than `kind`, `digest`, `files`, `written_bytes` and
-            `manifest_digest`; at least `stage`, `inputs` and `metrics`.
+        record: entries of the manifest other than `kind`, `digest`, `files`, `telemetry`,
+            `written_bytes` and `manifest_digest`; at least `stage`, `inputs` and `metrics`.
+        telemetry: patterns of files that say how the computation went, such as times; they are
+            listed with their digests, and are not part of the digest of the artifact.
 
     Raises:
         HandoffError: the stage left a link, or another entry that is neither a file nor a folder.
@@ -146,9 +159,10 @@ def seal(partial: Path, final: Path, kind: str, record: Mapping[str, Any]) -> Ar
     files = {
         name: {"size": sizes[name], "sha256": file_digest(partial / name)} for name in sorted(sizes)
     }
-    digest = _content_digest(files)
+    beside = [name for name in files if _is_telemetry(name, telemetry)]
+    digest = _content_digest(files, beside)
     # Digest of the manifest as it will be read from JSON: keys are strings, tuples are lists.
-    entries = {**record, "written_bytes": sum(sizes.values()), "files": files}
+    entries = {**record, "written_bytes": sum(sizes.values()), "files": files, TELEMETRY: beside}
     manifest = json.loads(json.dumps({"kind": kind, "digest": digest, **entries}))
     write_json(partial / MANIFEST, {**manifest, MANIFEST_DIGEST: json_digest(manifest)})
     sync_tree(partial)
@@ -184,7 +198,9 @@ def _check_listing(path: Path, manifest: Mapping[str, Any]) -> None:
     """Compares the manifest with its digests, and its file list with the directory."""
     # The manifest matches its own digests.
     listed = manifest["files"]
-    _check_digest(path, "digest", _content_digest(listed), manifest["digest"])
+    _check_digest(
+        path, "digest", _content_digest(listed, manifest.get(TELEMETRY, ())), manifest["digest"]
+    )
     if MANIFEST_DIGEST in manifest:
         rest = {key: value for key, value in manifest.items() if key != MANIFEST_DIGEST}
         _check_digest(path, MANIFEST_DIGEST, json_digest(rest), manifest[MANIFEST_DIGEST])
@@ -240,8 +256,15 @@ def _sizes(root: Path) -> dict[str, int]:
     return sizes
 
 
-def _content_digest(files: Mapping[str, Mapping[str, Any]]) -> str:
-    return json_digest({name: entry["sha256"] for name, entry in files.items()})
+def _content_digest(files: Mapping[str, Mapping[str, Any]], telemetry: Sequence[str]) -> str:
+    return json_digest(
+        {name: entry["sha256"] for name, entry in files.items() if name not in telemetry}
+    )
+
+
+def _is_telemetry(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a file matches a pattern, or is the lock of a store, which holds a process id."""
+    return PurePath(name).name == LOCK or any(fnmatch(name, pattern) for pattern in patterns)
 
 
 def tree_digest(folder: Path) -> str:

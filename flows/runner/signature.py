@@ -8,8 +8,9 @@ A kind of stage is one module with one function:
 `config` holds the stage's options. Every keyword-only argument is an input: required, optional
 (`| None = None`), or a sequence of artifacts (`Sequence[Policy]`).
 
-Three names in the module are optional: `EXCLUSIVE = True` (no other stage runs at the same time),
-`FIXED_SEEDS = True` (seeds of the recipe do not change the stage) and two functions,
+Four names in the module are optional: `EXCLUSIVE = True` (no other stage runs at the same time),
+`FIXED_SEEDS = True` (seeds of the recipe do not change the stage), `TELEMETRY` (patterns of files
+that are not part of the artifact's digest, such as logs with times) and two functions,
 `external(config, fetch)` (digests of what the stage reads from outside the pipeline, by name;
 `fetch` allows a download) and `check(config, sources)` (refuses options before anything runs;
 `sources` are the options of the input stages, by the name of the input, and of the inputs of those
@@ -65,6 +66,8 @@ class StageKind:
     """Kind of artifact that the stage writes."""
     exclusive: bool
     fixed_seeds: bool
+    telemetry: tuple[str, ...]
+    """Patterns of files that are not part of the artifact's digest."""
     about: str
     """First sentence of the function's docstring."""
 
@@ -176,6 +179,7 @@ def read_kind(name: str, target: str) -> StageKind:
         makes=_made(name, hints.get("return")),
         exclusive=bool(getattr(module, "EXCLUSIVE", False)),
         fixed_seeds=bool(getattr(module, "FIXED_SEEDS", False)),
+        telemetry=tuple(getattr(module, "TELEMETRY", ())),
         about=about,
     )
 

@@ -48,6 +48,8 @@ class Stage:
     """Digests of inputs from outside the recipe, by name."""
     exclusive: bool = False
     """No other stage may run at the same time: the stage measures latency or needs every core."""
+    telemetry: tuple[str, ...] = ()
+    """Patterns of files that are not part of the artifact's digest."""
     function: str = "run"
     uses: str = ""
     """Kind of stage under which the recipe uses it."""
@@ -204,7 +206,7 @@ def _compute(
     spent = {"seconds": round(seconds, 3), "peak_memory_bytes": peak}
     provenance = _provenance(stage, record, inputs, final, metrics)
     manifest = {**record, "uses": stage.uses, **code.used(), **provenance, **spent}
-    artifact = seal(partial, final, stage.kind, manifest)
+    artifact = seal(partial, final, stage.kind, manifest, stage.telemetry)
     remember_content(final)
     code.record.unlink(missing_ok=True)
     return StageOutcome(artifact, False, seconds, started)

@@ -163,8 +163,8 @@ def append_episode(
         record: record by `run_episode`.
         robot: states by `StateRecorder.between(record.begin, record.end)`; times are stored
             relative to the beginning.
-        metadata: JSON-ready metadata, such as seed, host and outcome; host times of the inferences
-            are added.
+        metadata: JSON-ready metadata, such as seed, host and outcome; whether the arm was stopped
+            is added.
 
     Returns:
         Index of the episode.
@@ -179,11 +179,7 @@ def append_episode(
         # switched on.
         "robot": {**robot, "time": np.round(robot["time"] - record.begin, 3)},
     }
-    added = {
-        "stopped": record.stopped,
-        "inference_ms": [round(value, 3) for value in record.inference_ms],
-    }
-    return store.append(streams, {**metadata, **added})
+    return store.append(streams, {**metadata, "stopped": record.stopped})
 
 
 def whole_rows(rows: Mapping[str, Sequence[np.ndarray]]) -> dict[str, np.ndarray]:

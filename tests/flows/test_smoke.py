@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flows.reports.reproduce import reproduce
 from robots.episodes.store import EpisodeStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,3 +165,14 @@ def test_failing_gate_stops_the_flow(runs: Path) -> None:
         path.name.startswith("twin") and "partial" in path.name
         for path in (runs / "artifacts").iterdir()
     )
+
+
+def test_a_repetition_gives_the_same_digests(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another folder, and in this process instead of one per stage."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    result = reproduce("smoke", tmp_path / "again", runs=runs, isolate=False)
+    differing = {stage.name: stage.files for stage in result.stages if stage.status != "same"}
+    assert differing == {}

@@ -14,7 +14,7 @@ import numpy as np
 
 from flows.artifacts import Classifier, Output, Policy
 from flows.session.config import HilEnvConfig
-from flows.stages.learn.config import ClassifyConfig
+from flows.stages.learn.config import TRAINING_TELEMETRY, ClassifyConfig
 from robots.errors import HandoffError
 from robots.interfaces import Observation, Progress
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from flows.session.episodes import EpisodeLoop, EpisodeOutcome
     from robots.episodes.store import EpisodeStore, EpisodeWriter
     from sim.recording.hard_negatives import Propose
+
+TELEMETRY = TRAINING_TELEMETRY
 
 MAX_EPISODES = 500
 """Maximum number of demonstrations recorded to collect success states."""

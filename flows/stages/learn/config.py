@@ -27,6 +27,9 @@ from sim.evaluation.protocol import Protocol
 from sim.identification.config import TuneStoreConfig
 from sim.processes.config import PlacementConfig
 
+TRAINING_TELEMETRY = ("*.jsonl", "preflight.json", "logs/*")
+"""Files of a training that hold times: curves, the estimate of its cost, and logs for viewers."""
+
 
 @config
 class FinetunePolicyConfig(FinetuneConfig):

@@ -14,10 +14,13 @@ from typing import Any
 
 from flows.artifacts import Classifier, Episodes, Output, Policy
 from flows.correction.config import CorrectConfig
+from flows.stages.learn.config import TRAINING_TELEMETRY
 from policies.rl.hil.config import HilJsrlConfig, HilRlpdConfig, HilSerlConfig, HilWsrlConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 from robots.spec import ActionSpec
+
+TELEMETRY = TRAINING_TELEMETRY
 
 POLL_SECONDS = 0.05
 """Polling interval of the processes [s]."""

@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from flows.artifacts import Episodes, Output, Policy
-from flows.stages.learn.config import DistilOnPolicyConfig, DistilPolicyConfig, FinetunePolicyConfig
+from flows.stages.learn.config import (
+    TRAINING_TELEMETRY,
+    DistilOnPolicyConfig,
+    DistilPolicyConfig,
+    FinetunePolicyConfig,
+)
 from policies.chunk_policy_config import VisionLanguagePolicyConfig
 from policies.imitation.config import PretrainConfig
 from policies.policy_config import PolicyConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
+
+TELEMETRY = TRAINING_TELEMETRY
 
 
 def check(config: DistilPolicyConfig, sources: Mapping[str, Any]) -> None:

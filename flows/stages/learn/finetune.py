@@ -10,7 +10,7 @@ from typing import Any
 
 from flows.artifacts import Dynamics, Episodes, Output, Policy, WorldModel
 from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
-from flows.stages.learn.config import FinetunePolicyConfig
+from flows.stages.learn.config import TRAINING_TELEMETRY, FinetunePolicyConfig
 from policies.imitation.config import PretrainConfig
 from policies.rl.finetuning.config import (
     FinetuneAlgorithm,
@@ -21,6 +21,8 @@ from robots.code_version import code_version
 from robots.config import classes_of
 from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv
+
+TELEMETRY = TRAINING_TELEMETRY
 
 
 def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:

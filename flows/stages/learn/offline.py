@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from flows.artifacts import Classifier, Episodes, Output, Policy
-from flows.stages.learn.config import OfflinePolicyConfig
+from flows.stages.learn.config import TRAINING_TELEMETRY, OfflinePolicyConfig
 from policies.rewards.config import ImageTextRewardConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
+
+TELEMETRY = TRAINING_TELEMETRY
 
 
 def external(config: OfflinePolicyConfig, fetch: bool) -> dict[str, str]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from flows.artifacts import Episodes, Output, Policy
+from flows.stages.learn.config import TRAINING_TELEMETRY
 from policies.imitation.config import PretrainConfig
 from robots.interfaces import Progress
+
+TELEMETRY = TRAINING_TELEMETRY
 
 
 def external(config: PretrainConfig, fetch: bool) -> dict[str, str]:

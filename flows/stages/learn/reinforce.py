@@ -10,11 +10,13 @@ from typing import Any
 
 from flows.artifacts import Dynamics, Episodes, Output, Policy
 from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
-from flows.stages.learn.config import ReinforcePolicyConfig
+from flows.stages.learn.config import TRAINING_TELEMETRY, ReinforcePolicyConfig
 from policies.rl.from_scratch.config import PpoLagrangianAlgorithm
 from policies.rl.from_scratch.train import check_demonstrations
 from robots.errors import HandoffError
 from robots.interfaces import Progress
+
+TELEMETRY = TRAINING_TELEMETRY
 
 WITH_CONTACT_COST = ("mujoco", "warp")
 """Engines of the tasks whose cost is that of contacts; those of others may report their own."""

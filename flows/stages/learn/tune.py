@@ -8,10 +8,12 @@ from typing import Any
 
 from flows.artifacts import Dynamics, Episodes, Output
 from flows.runner.artifact import read_manifest, tree_digest
-from flows.stages.learn.config import TuneArmConfig
+from flows.stages.learn.config import TRAINING_TELEMETRY, TuneArmConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 from sim.identification.config import ExcitationConfig
+
+TELEMETRY = TRAINING_TELEMETRY
 
 
 def external(config: TuneArmConfig, fetch: bool) -> dict[str, str]:

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from flows.artifacts import Episodes, Output, WorldModel
+from flows.stages.learn.config import TRAINING_TELEMETRY
 from policies.world_model.config import WorldModelConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
+
+TELEMETRY = TRAINING_TELEMETRY
 
 STRIP, VIDEO = "imagined.png", "imagined.mp4"
 EPISODES = 2

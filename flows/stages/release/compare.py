@@ -14,6 +14,7 @@ from robots.interfaces import Progress
 from sim.evaluation.groups import CompareConfig
 
 FIXED_SEEDS = True
+TELEMETRY = ("report.html",)
 
 
 def check(config: CompareConfig, sources: Mapping[str, Any]) -> None:

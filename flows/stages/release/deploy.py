@@ -6,11 +6,13 @@ from functools import partial
 from pathlib import Path
 
 from flows.artifacts import Bundle, Episodes, Gate, Output
+from flows.deployment.config import INFERENCES
 from flows.stages.release.config import DeployBundleConfig
 from robots.interfaces import Progress
 
 EXCLUSIVE = True
 FIXED_SEEDS = True
+TELEMETRY = (INFERENCES,)
 
 
 def run(

@@ -15,6 +15,7 @@ from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
 from robots.interfaces import Progress
 
 FIXED_SEEDS = True
+TELEMETRY = ("report.html",)
 
 
 def check(config: EvaluatePolicyConfig, sources: Mapping[str, Any]) -> None:

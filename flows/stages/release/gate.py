@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from flows.artifacts import Bundle, Gate, Output
-from real.deploy.release_gate import GateConfig, check_reference
+from real.deploy.release_gate import FIGURES, LATENCIES, GateConfig, check_reference
 from robots.interfaces import Progress
 
 EXCLUSIVE = True
+TELEMETRY = (FIGURES, LATENCIES)
 FIXED_SEEDS = True
 
 

@@ -70,6 +70,28 @@ def test_key_depends_on_the_content_of_inputs_not_on_their_place(tmp_path: Path)
     assert find_cached(tmp_path, stage, {"part": same.digest}) == outcome.artifact
 
 
+def test_telemetry_is_kept_and_is_not_part_of_the_digest(tmp_path: Path) -> None:
+    """Losing an artifact early in the chain computes nothing again that is equal."""
+    timed = [
+        replace(make(tally=str(tmp_path / f"tally{i}")), telemetry=("half.*",)) for i in range(2)
+    ]
+    first = run_here(timed[0], tmp_path / "a").artifact
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "result.txt").write_text("1")
+    (other / "half.txt").write_text("another time")
+    (other / "store.zarr").mkdir()
+    (other / "store.zarr" / ".lock").write_text("4711")
+    record = {**identity(timed[1], {}), "metrics": {}, "finished": ""}
+    second = seal(other, tmp_path / "sealed", "number", record, ("half.*",))
+    assert second.digest == first.digest
+    assert second.manifest["telemetry"] == ["half.txt", "store.zarr/.lock"]
+    load_artifact(second.path)
+    (second.path / "half.txt").write_text("another TIME")
+    with pytest.raises(HandoffError, match=r"half\.txt has sha256"):
+        verify_artifact(second.path)
+
+
 def test_code_change_changes_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = run_here(make(), tmp_path)
     monkeypatch.setattr("flows.runner.stage.code_version", lambda module: "another version")

@@ -16,7 +16,7 @@ EXTRA = {"block_pose": FieldSpec(shape=(3,), unit="m", frame="board")}
 
 
 def episode():
-    record = LoopRecord(begin=100.0, end=100.2, inference_ms=[0.17], stopped=True)
+    record = LoopRecord(begin=100.0, end=100.2, stopped=True)
     policy = {
         "keypoints": (9, 2),
         "agent": (2,),
@@ -59,7 +59,7 @@ def test_three_streams_are_stored_and_read_back(tmp_path):
     assert reference["position"].shape == (50, 2)
     assert arm["base_T_ee"].shape == (200, 4, 4)
     np.testing.assert_allclose(arm["time"][[0, -1]], [0.001, 0.2], atol=1e-9)
-    assert store.metadata(index) == {"seed": 100000, "stopped": True, "inference_ms": [0.17]}
+    assert store.metadata(index) == {"seed": 100000, "stopped": True}
 
 
 def test_schema_states_rates_units_and_frames():
