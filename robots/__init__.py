@@ -12,6 +12,7 @@ simulator.
 - `seed_ranges`: disjoint ranges of episode seeds, one per use.
 - `outside`: imports from packages outside Handoff.
 - `code_version`: a digest of a module's code and of all modules that it imports.
+- `imported_code`: a record of the modules that a process imports, and a check that none was edited.
 - `processes`: child processes that end with their parent.
 - `signals`: SIGTERM and SIGHUP as exceptions.
 - `html_page`: the style of every HTML page.

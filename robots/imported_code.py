@@ -95,8 +95,8 @@ def current_guard() -> CodeGuard | None:
 
 
 def note_all(module: str) -> None:
-    """Records everything that a module could import, for a process on another machine, whose imports
-    are not seen. Without a guard it does nothing."""
+    """Records everything that a module could import, for a process on another machine, whose
+    imports are not seen. Without a guard it does nothing."""
     for guard in _guards:
         _append(guard, [*(guard.versions.keys() & versions_of(module).keys()), *LIBRARIES])
 

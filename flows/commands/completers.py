@@ -1,4 +1,5 @@
-"""Completes words at the Tab key: recipes, protocols, tasks, runs, artifacts, stages, and options of stages.
+"""Completes words at the Tab key: recipes, protocols, tasks, runs, artifacts, stages, and their
+options.
 
 A recipe that cannot be read completes nothing; running the command says what is wrong with it.
 """

@@ -145,8 +145,8 @@ def deploy_at_twin(
     out: Path,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Runs the policy of `bundle` from every start; writes `store.zarr`, the times of the inferences, a
-    plot and videos.
+    """Runs the policy of `bundle` from every start; writes `store.zarr`, the times of the
+    inferences, a plot and videos.
 
     An episode that a limit or the robot ends counts with its outcome up to then, and is recorded
     with its fault.

@@ -55,8 +55,8 @@ def make_agent(
     """Creates the agent that `--policy` names.
 
     Args:
-        spec: directory of a saved policy, ONNX file with a contract or the directory of one, address
-            of a policy server (`ws://host:port`, see `handoff serve`), `random` or `expert`.
+        spec: directory of a saved policy, ONNX file with a contract or its directory, address of a
+            policy server (`ws://host:port`, see `handoff serve`), `random` or `expert`.
         protocol: protocol of the evaluation.
         instruction: instruction for a language-conditioned policy; None takes the environment's,
             else the policy's.

@@ -2,5 +2,6 @@
 
 - `recipe`: reads a file, with those that it extends and with overrides.
 - `graph`: checks the wiring, expands matrices and builds the options of every stage.
+- `observed`: checks that policies observe fields which demonstrations and environments have.
 - `seeds`: shifts the seeds of a stage.
 """

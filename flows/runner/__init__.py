@@ -10,7 +10,7 @@
 - `estimates`: time, memory and disk of stages, from earlier artifacts.
 - `plan`: which stages a run would execute, without executing them.
 - `isolate`: the child process of a stage.
-- `lock`: file locks, so that one run alone writes an artifact, and one stage alone measures latencies.
+- `lock`: file locks: one run alone writes an artifact, one stage alone measures latencies.
 - `run_end`: the end of a run, as the threads that wait for its stages see it.
 - `memory`: peak memory of a run and of its stages.
 - `display`: progress on a terminal.

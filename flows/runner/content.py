@@ -1,7 +1,8 @@
 """Checks the content of finished artifacts, once per state of their files.
 
-Hashing gigabytes takes seconds, so the state of the files that matched their manifest (names, sizes,
-times of modification and change, inodes) is kept in the user's cache; only other states are hashed.
+Hashing gigabytes takes seconds, so the state of the files that matched their manifest (names,
+sizes, times of modification and change, inodes) is kept in the user's cache; only other states are
+hashed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Locks the artifact that a run computes, so that the processes of one run alone write it.
 
-There are two locks (`flock`) of an artifact, because their holders end at different times. The run holds the run
-lock. The write lock is inherited by the stage's process and by all processes that it starts: the
-kernel copies it when it creates a process, so it is never free while one of them can still write,
-even if such a process notices late that its run is gone.
+There are two locks (`flock`) of an artifact, because their holders end at different times. The run
+holds the run lock. The write lock is inherited by the stage's process and by all processes that it
+starts: the kernel copies it when it creates a process, so it is never free while one of them can
+still write, even if such a process notices late that its run is gone.
 """
 
 from __future__ import annotations

@@ -17,7 +17,9 @@ from robots.errors import GateError, HandoffError
 from robots.interfaces import PolicyInput, Progress
 from robots.language.text import INSTRUCTION, decode
 
-FIGURES, LATENCIES, VERDICT = "gate.json", "latency.png", "verdict.json"
+FIGURES = "gate.json"
+LATENCIES = "latency.png"
+VERDICT = "verdict.json"
 REPEATABLE = ("parity", "golden", "sampler", "reference_sampler", "passed")
 """Figures that are the same whenever the gate is repeated."""
 

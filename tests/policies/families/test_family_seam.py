@@ -130,10 +130,9 @@ from sim.evaluation.agent import Chunking
 
 demos, out = Path(sys.argv[1]), Path(sys.argv[2])
 torch.set_num_threads(1)
-removed = ["~student", "~control", "~reference", "~bundle", "~gate", "~twin"]
+removed = ["~scores", "~student", "~control", "~reference", "~bundle", "~gate", "~twin"]
 settings = [
     *removed,
-    "scores.inputs.policy=teacher",
     "demos.download=false",
     "teacher.policy=toy",
     "teacher.policy.halvings=3",
@@ -231,7 +230,7 @@ def test_a_new_family_goes_through_every_stage(with_toy: Path, tmp_path: Path) -
     answers = json.loads(ran.stdout.splitlines()[-1])
     assert answers.pop("parity") < 1e-5
     assert answers == {
-        "stages": ["demos", "teacher", "scores"],
+        "stages": ["demos", "teacher"],
         "kind": "toy",
         "module": "ToyPolicy",
         "window": [2, 4, 2],
