@@ -39,6 +39,7 @@ class Fields(NamedTuple):
     """Fields of an environment or of recorded episodes."""
 
     of: str
+    """What has the fields, for messages."""
     names: frozenset[str]
 
 

@@ -32,6 +32,8 @@ TELEMETRY = "telemetry"
 LOCK = ".lock"
 """Name of the lock files of stores."""
 _NEEDED = {"kind": str, "stage": str, "digest": str, "inputs": dict, "metrics": dict, "files": dict}
+NAMED = 8
+"""Files that an error about damage names."""
 _SPOILT = "Was it edited? Delete the directory to rebuild it."
 
 
@@ -119,17 +121,22 @@ def verify_files(path: Path) -> dict[str, Any]:
         The manifest.
 
     Raises:
-        HandoffError: the artifact was changed after it was sealed.
+        HandoffError: the artifact was changed after it was sealed; names all files that were.
     """
     manifest = read_manifest(path)
     _check_listing(path, manifest)
-    for name, entry in manifest["files"].items():
-        digest = file_digest(path / name)
-        if digest != entry["sha256"]:
-            raise HandoffError(
-                f"artifact {path}: {name} has sha256 {digest[:12]}, the manifest says {entry['sha256'][:12]}. "
-                "Was it edited after it was built?"
-            )
+    differing = [
+        f"{name} has sha256 {digest[:12]}, the manifest says {entry['sha256'][:12]}"
+        for name, entry in manifest["files"].items()
+        if (digest := file_digest(path / name)) != entry["sha256"]
+    ]
+    if differing:
+        more = f"; and {len(differing) - NAMED} more" if len(differing) > NAMED else ""
+        raise HandoffError(
+            f"artifact {path}: {len(differing)} of {len(manifest['files'])} files are not those of its manifest: "
+            f"{'; '.join(differing[:NAMED])}{more}. Was it edited after it was built, or is the disk damaged? Delete "
+            "the directory to compute it again."
+        )
     return manifest
 
 

@@ -13,13 +13,11 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from flows.runner.artifact import file_digest, json_digest, read_manifest
-from robots.errors import HandoffError
+from flows.runner.artifact import json_digest, read_manifest, verify_files
 from robots.storage.parsed_sources import cache_folder
 
 MEMO = "contents.json"
-NAMED = 8
-"""Damaged files that an error names."""
+"""Name of the file in the user's cache."""
 
 _lock = threading.Lock()
 
@@ -31,34 +29,23 @@ def check_content(path: Path) -> None:
         HandoffError: files were changed after the artifact was sealed; names them.
     """
     path = path.resolve()
-    manifest = read_manifest(path)
-    state = _state(path, manifest["files"])
+    state = _state(path)
     if _read().get(str(path)) == state:
         return
-    damaged = [
-        name
-        for name, entry in manifest["files"].items()
-        if not (path / name).is_file() or file_digest(path / name) != entry["sha256"]
-    ]
-    if damaged:
-        more = f" and {len(damaged) - NAMED} more" if len(damaged) > NAMED else ""
-        raise HandoffError(
-            f"artifact {path}: {len(damaged)} of {len(manifest['files'])} files are not those of its manifest: "
-            f"{', '.join(damaged[:NAMED])}{more}. Were they edited, or is the disk damaged? Delete the directory to "
-            "compute it again."
-        )
+    verify_files(path)
     _remember(path, state)
 
 
 def remember_content(path: Path) -> None:
     """Keeps the state of an artifact whose files have just been hashed."""
     path = path.resolve()
-    _remember(path, _state(path, read_manifest(path)["files"]))
+    _remember(path, _state(path))
 
 
-def _state(path: Path, files: dict[str, object]) -> str:
+def _state(path: Path) -> str:
+    """Digest of the names, sizes, times and inodes of the files in the manifest."""
     states = []
-    for name in sorted(files):
+    for name in sorted(read_manifest(path)["files"]):
         with suppress(FileNotFoundError):
             s = os.stat(path / name)
             states.append([name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino])

@@ -80,7 +80,7 @@ def run_lock(artifact: Path, stage: str, progress: Progress) -> Iterator[None]:
         HandoffError: the run ended meanwhile.
     """
     artifact.parent.mkdir(parents=True, exist_ok=True)
-    with _open_lock(artifact.parent / f".{artifact.name}.lock") as descriptor:
+    with _opened(_create(artifact.parent / f".{artifact.name}.lock")) as descriptor:
         _wait(descriptor, stage, "another run, which computes the same artifact", progress)
         yield
 
@@ -97,7 +97,14 @@ def exclusive_lock(stage: str, progress: Progress) -> Iterator[None]:
     Raises:
         HandoffError: the run ended meanwhile.
     """
-    with _open_lock(EXCLUSIVE) as descriptor:
+    try:
+        # Linux refuses to create a file of another user in a folder like /tmp, even if it exists.
+        descriptor = os.open(EXCLUSIVE, os.O_RDONLY)
+    except FileNotFoundError:
+        descriptor = _create(EXCLUSIVE)
+        # Other users must be able to open it, whatever the umask.
+        os.fchmod(descriptor, 0o644)
+    with _opened(descriptor):
         _wait(descriptor, stage, "a stage of another run that must be alone", progress)
         yield
 
@@ -123,7 +130,7 @@ def write_lock(artifact: Path, progress: Progress) -> Iterator[WriteLock]:
     Raises:
         HandoffError: such a process is still running after `PATIENCE_SECONDS`.
     """
-    with _open_lock(artifact.parent / f".{artifact.name}.writing") as descriptor:
+    with _opened(_create(artifact.parent / f".{artifact.name}.writing")) as descriptor:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not _try_lock(descriptor):
             writers = _writers(descriptor)
@@ -146,15 +153,12 @@ def _from_descriptor(duplicate: Any) -> WriteLock:
     return WriteLock(descriptor)
 
 
+def _create(file: Path) -> int:
+    return os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+
+
 @contextmanager
-def _open_lock(file: Path) -> Iterator[int]:
-    try:
-        # Linux refuses O_CREAT for the file of another user in a folder like /tmp.
-        descriptor = os.open(file, os.O_RDWR | os.O_APPEND)
-    except FileNotFoundError:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        if file == EXCLUSIVE:
-            os.fchmod(descriptor, 0o666)
+def _opened(descriptor: int) -> Iterator[int]:
     try:
         yield descriptor
     finally:

@@ -1,8 +1,9 @@
 """Runs stages and caches their artifacts by content.
 
 A stage is a plain function with its configuration and inputs; it runs once, in a separate process.
-Its cache key is sha256(resolved configuration + input digests + version of the stage's code),
-nothing else.
+Its cache key is sha256(resolved configuration + input digests + versions of the stage's code and of
+the libraries that decide numbers), nothing else; `flows.runner.stage_code` finds artifacts of other
+code that are still valid.
 """
 
 from __future__ import annotations
