@@ -282,7 +282,7 @@ def test_an_environment_at_a_recorded_state_shows_the_recorded_picture():
 
 
 def _demonstrations() -> Path:
-    data = Path(os.environ.get("HANDOFF_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    data = Path(os.environ.get("HANDOFF_DATA", Path(__file__).parents[4] / "shared" / "data"))
     path = data / "pusht" / "pusht_cchi_v7_replay.zarr.zip"
     if not path.is_file():
         pytest.skip("the published push-T demonstrations are not here; set HANDOFF_DATA")
