@@ -1,7 +1,6 @@
-"""Provides the flow under the import path that `prefect.yaml` names as its entrypoint,
+"""Provides the flow under the import path that deployments name as their entrypoint,
 `flows.deployments.handoff`."""
 
-from flows.run import make_flow, prepare_prefect
+from flows.orchestration.flow import make_flow
 
-prepare_prefect()
 handoff = make_flow()

@@ -44,6 +44,19 @@ Until = Annotated[
         completer=completers.stage_names,
     ),
 ]
+Redo = Annotated[
+    tuple[str, ...],
+    Parameter(
+        help="Compute this stage again although it is cached; may be repeated.",
+        show_default=False,
+        completer=completers.stage_names,
+    ),
+]
+Parallel = Annotated[
+    int | None,
+    Parameter(help="Number of stages that run at once; default: one per core, at most 8."),
+]
+FailFast = Annotated[Flag, Parameter(help="Stop all stages after the first failure.")]
 Host = Annotated[
     str,
     Parameter(help="Address to listen at; other addresses than loopback need $HANDOFF_TOKEN."),

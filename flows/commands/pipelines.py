@@ -7,25 +7,52 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from flows.commands.parameters import Debug, Flag, RecipeName, RecipeOverride, RunPath, Until
+from flows.commands.parameters import (
+    Debug,
+    FailFast,
+    Flag,
+    Parallel,
+    RecipeName,
+    RecipeOverride,
+    Redo,
+    RunPath,
+    Until,
+)
 from robots.errors import HandoffError
 
 
 def run(
-    recipe: RecipeName, /, *overrides: RecipeOverride, until: Until = None, debug: Debug = False
+    recipe: RecipeName,
+    /,
+    *overrides: RecipeOverride,
+    until: Until = None,
+    redo: Redo = (),
+    parallel: Parallel = None,
+    fail_fast: FailFast = False,
+    debug: Debug = False,
 ) -> None:
     """Run a recipe; stages that are cached are skipped.
 
-    Ends with a summary, and with a report in runs/NAME. An interrupted run resumes.
+    Ends with a summary, and with a report in runs/NAME. An interrupted run resumes. After a failure
+    the stages that do not need the failed one go on.
 
     Examples:
         handoff run demo
         handoff run demo teacher.training.steps=2000 seed=1
         handoff run my_recipe.yaml --until teacher
+        handoff run demo --redo gate
     """
     from flows.run import run as run_recipe
 
-    path = run_recipe(recipe, overrides, until=until, debug=debug)
+    path = run_recipe(
+        recipe,
+        overrides,
+        until=until,
+        redo=redo,
+        parallel=parallel,
+        fail_fast=fail_fast,
+        debug=debug,
+    )
     print_summary(path)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -34,7 +35,7 @@ LOCK = ".lock"
 _NEEDED = {"kind": str, "stage": str, "digest": str, "inputs": dict, "metrics": dict, "files": dict}
 NAMED = 8
 """Files that an error about damage names."""
-_SPOILT = "Was it edited? Delete the directory to rebuild it."
+_SPOILT = "Was it edited? Delete the directory, or run with --redo STAGE, to compute it again."
 
 
 @dataclass(frozen=True)
@@ -131,11 +132,10 @@ def verify_files(path: Path) -> dict[str, Any]:
         if (digest := file_digest(path / name)) != entry["sha256"]
     ]
     if differing:
-        more = f"; and {len(differing) - NAMED} more" if len(differing) > NAMED else ""
         raise HandoffError(
             f"artifact {path}: {len(differing)} of {len(manifest['files'])} files are not those of its manifest: "
-            f"{'; '.join(differing[:NAMED])}{more}. Was it edited after it was built, or is the disk damaged? Delete "
-            "the directory to compute it again."
+            f"{_named(differing)}. Was it edited after it was built, or is the disk damaged? Delete "
+            "the directory, or run with --redo STAGE, to compute it again."
         )
     return manifest
 
@@ -148,11 +148,11 @@ def seal(
     telemetry: Sequence[str] = (),
 ) -> Artifact:
     """Turns the directory of a finished stage into an artifact: hashes, manifest, fsync, one atomic
-    rename.
+    rename. Its files are read-only from then on, so that an accident does not change them.
 
     Args:
         partial: directory that the stage wrote.
-        final: path of the artifact; must not exist.
+        final: path of the artifact; an older artifact there is replaced.
         kind: e.g. "episodes", "policy", "bundle".
         record: entries of the manifest other than `kind`, `digest`, `files`, `telemetry`,
             `written_bytes` and `manifest_digest`; at least `stage`, `inputs` and `metrics`.
@@ -172,9 +172,17 @@ def seal(
     entries = {**record, "written_bytes": sum(sizes.values()), "files": files, TELEMETRY: beside}
     manifest = json.loads(json.dumps({"kind": kind, "digest": digest, **entries}))
     write_json(partial / MANIFEST, {**manifest, MANIFEST_DIGEST: json_digest(manifest)})
+    for name in (*files, MANIFEST):
+        file = partial / name
+        file.chmod(file.stat().st_mode & ~0o222)
     sync_tree(partial)
+    older = final.with_name(f".{final.name}.replaced")
+    if final.exists():
+        shutil.rmtree(older, ignore_errors=True)
+        os.rename(final, older)
     os.rename(partial, final)
     sync_path(final.parent)
+    shutil.rmtree(older, ignore_errors=True)
     return Artifact(kind, final, digest)
 
 
@@ -213,19 +221,26 @@ def _check_listing(path: Path, manifest: Mapping[str, Any]) -> None:
         _check_digest(path, MANIFEST_DIGEST, json_digest(rest), manifest[MANIFEST_DIGEST])
     # The directory has every listed file, and no others.
     sizes = _sizes(path)
-    for name, entry in listed.items():
-        size = sizes.get(name)
-        if size != entry["size"]:
-            state = "missing" if size is None else f"{size} bytes"
-            raise HandoffError(
-                f"artifact {path}: {name} is {state}, the manifest says {entry['size']} bytes. {_SPOILT}"
-            )
+    differing = [
+        f"{name} is {'missing' if name not in sizes else f'{sizes[name]} bytes'}, the manifest says "
+        f"{entry['size']} bytes"
+        for name, entry in listed.items()
+        if sizes.get(name) != entry["size"]
+    ]
+    if differing:
+        raise HandoffError(f"artifact {path}: {_named(differing)}. {_SPOILT}")
     added = sorted(sizes.keys() - listed.keys())
     if added:
         raise HandoffError(
             f"artifact {path}: {len(added)} files are not in its manifest, e.g. {added[0]}. Were they added after it "
             "was built? Remove them, or delete the directory to rebuild it."
         )
+
+
+def _named(differing: Sequence[str]) -> str:
+    """Joins what is wrong with the files of an artifact; of many, the first ones."""
+    more = f"; and {len(differing) - NAMED} more" if len(differing) > NAMED else ""
+    return "; ".join(differing[:NAMED]) + more
 
 
 def _check_digest(path: Path, key: str, computed: str, stated: Any) -> None:

@@ -26,6 +26,11 @@ MEMORY_SECONDS = 1.0
 """Interval at which the memory of a stage and its worker processes is sampled [s]."""
 
 
+class StageProcessError(HandoffError):
+    """The process of a stage died, such as by a signal or for want of memory; the stage resumes
+    when it is started again."""
+
+
 def run_isolated(
     name: str,
     function: Callable[..., dict[str, Any]],
@@ -43,8 +48,8 @@ def run_isolated(
         The function's metrics, and the peak memory of the process with its descendants [bytes].
 
     Raises:
-        HandoffError: the function's error, with the child's traceback as a note; or the process
-            died.
+        HandoffError: the function's error, with the child's traceback as a note.
+        StageProcessError: the process died.
     """
     child = Child(f"handoff-{name}", _work, (lock, code, function, arguments), daemon=False)
     try:
@@ -66,7 +71,7 @@ def _listen(name: str, child: Child, progress: Progress) -> tuple[dict[str, Any]
         try:
             message = child.receive()
         except ChildEndedError as error:
-            raise HandoffError(f"stage {name}: its process {error}") from None
+            raise StageProcessError(f"stage {name}: its process {error}") from None
         match message:
             case ("progress", done, total, note):
                 progress(done, total, note)

@@ -127,6 +127,7 @@ def run_stage(
     progress: Progress,
     *,
     isolate: bool = True,
+    redo: bool = False,
 ) -> StageOutcome:
     """Returns the stage's artifact and computes it only if it is not cached.
 
@@ -137,6 +138,7 @@ def run_stage(
         progress: called with the progress of the stage.
         isolate: runs the stage in a spawned process, with its own threads and memory, instead of in
             this one.
+        redo: computes the artifact although it is cached, and replaces it.
 
     Raises:
         HandoffError: the stage failed; its partial directory is kept and the next attempt resumes
@@ -147,12 +149,12 @@ def run_stage(
     digests = {name: artifact.digest for name, artifact in inputs.items()}
     record = identity(stage, digests)
     final = artifact_path(root, stage, json_digest(record))
-    cached = _cached(root, stage, digests, started)
+    cached = None if redo else _cached(root, stage, digests, started)
     if cached is not None:
         return cached
     with run_lock(final, stage.name, progress):
         # Another run may have finished it meanwhile.
-        cached = _cached(root, stage, digests, started)
+        cached = None if redo else _cached(root, stage, digests, started)
         if cached is not None:
             return cached
         with write_lock(final, progress) as lock, _alone(stage, progress):

@@ -33,6 +33,8 @@ def run(config: CountingConfig, out: Path, progress: Progress, **inputs: Path) -
             raise ZeroDivisionError("a bug")
         case "exit":
             os._exit(7)
+        case "exit once" if not resumed:
+            os._exit(7)
         case "full":
             raise OSError(28, "No space left on device", "somewhere/result.txt")
     total = config.value + sum(int((path / "result.txt").read_text()) for path in inputs.values())

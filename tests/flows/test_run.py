@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from flows import run as runner
-from flows.recipes.recipe import Recipe
 from flows.runner.stage import Stage
 from robots import code_version
 from robots.errors import HandoffError
 from robots.storage import parsed_sources
+from tests.flows.conftest import use_stages
 from tests.flows.counting_stage import CountingConfig
 
 MODULE = "tests.flows.counting_stage"
@@ -40,10 +40,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_server: st
     """Replaces the demo by a diamond of four small stages."""
 
     def use(**options: str) -> Path:
-        monkeypatch.setattr(
-            runner, "read_recipe", lambda name, overrides: Recipe(name, {}, runs=str(tmp_path))
-        )
-        monkeypatch.setattr(runner, "stages", lambda recipe: diamond(**options))
+        use_stages(monkeypatch, tmp_path, diamond(**options))
         return tmp_path
 
     return use
@@ -91,6 +88,67 @@ def test_failing_stage_stops_the_flow_with_its_message_and_keeps_the_finished(pi
     summary = json.loads((root / "diamond" / "summary.json").read_text())
     assert set(summary["stages"]) == {"top", "left"}
     assert (root / "diamond" / "left" / "result.txt").exists()
+
+
+def test_stages_run_without_prefect_where_it_cannot_keep_its_database(
+    pipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = pipeline()
+    monkeypatch.setattr(runner, "check_prefect", lambda: "its folder /nowhere cannot be written")
+
+    def forbidden() -> None:
+        raise AssertionError("a flow was started")
+
+    monkeypatch.setattr(runner, "make_flow", forbidden)
+    summary = json.loads(runner.run("diamond").read_text())
+    assert summary["stages"]["bottom"]["metrics"]["total"] == 112
+    assert "prefect_share" not in summary["metrics"]
+    assert "without Prefect: its folder /nowhere" in capsys.readouterr().err
+    assert (root / "diamond" / "report.html").exists()
+
+
+def test_a_configured_server_that_does_not_answer_is_named(
+    pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    root = pipeline()
+    with (
+        temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}),
+        pytest.raises(HandoffError, match="server at http://127.0.0.1:9/api does not answer"),
+    ):
+        runner.run("diamond")
+    assert not (root / "artifacts").exists()
+
+
+def test_an_unknown_stage_to_compute_again_is_refused(pipeline) -> None:
+    pipeline()
+    with pytest.raises(HandoffError, match="no stage 'botom', did you mean 'bottom'"):
+        runner.run("diamond", redo=["botom"])
+
+
+def test_a_stage_is_computed_again_on_request_and_equal_results_stay_cached(pipeline) -> None:
+    root = pipeline()
+    runner.run("diamond")
+    before = (root / "diamond" / "left").resolve()
+    old = (before / "result.txt").stat().st_ino
+    summary = json.loads(runner.run("diamond", redo=["left"]).read_text())
+    assert {name: row["cached"] for name, row in summary["stages"].items()} == {
+        "top": True,
+        "left": False,
+        "right": True,
+        "bottom": True,
+    }
+    assert (root / "diamond" / "left").resolve() == before
+    assert (before / "result.txt").stat().st_ino != old
+
+
+def test_a_dead_stage_is_started_again_and_resumes(pipeline, tmp_path: Path) -> None:
+    """Its process ends at the first attempt only."""
+    root = pipeline(fail="exit once")
+    summary = json.loads(runner.run("diamond").read_text())
+    assert summary["stages"]["right"]["metrics"] == {"total": 101, "resumed": True}
+    assert (root / "diamond" / "bottom" / "result.txt").read_text() == "112"
 
 
 def test_no_two_threads_read_code_at_the_same_time(

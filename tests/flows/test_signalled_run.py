@@ -11,13 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows import run as runner
 from flows.__main__ import main
-from flows.recipes.recipe import Recipe
 from flows.runner import run_end
 from flows.runner.stage import Stage, run_stage
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
+from tests.flows.conftest import use_stages
 from tests.flows.waiting_stage import BEGUN, CLEANED, WaitingConfig
 
 LONG = 60.0
@@ -76,10 +75,7 @@ def test_a_run_that_a_signal_ends_ends_its_stages(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     first, second, third = (waiting(tmp_path / name, name) for name in ("first", "second", "third"))
-    monkeypatch.setattr(
-        runner, "read_recipe", lambda name, overrides: Recipe(name, {}, runs=str(tmp_path))
-    )
-    monkeypatch.setattr(runner, "stages", lambda recipe: [first, second, third])
+    use_stages(monkeypatch, tmp_path, [first, second, third])
 
     def send() -> None:
         await_file(tmp_path / "first" / BEGUN)

@@ -1,0 +1,8 @@
+"""Runs recipes with Prefect.
+
+- `flow`: the flow of a recipe, whose tasks are its stages.
+- `stage_report`: log, progress and results of a stage on Prefect's web page.
+- `served_results`: addresses at which the files of a run are served.
+- `registration`: work pools, deployments and automations on a Prefect server.
+- `server`: a Prefect server with a worker and a server of results, in one command.
+"""

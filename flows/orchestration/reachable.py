@@ -1,0 +1,59 @@
+"""Finds out whether Prefect can run a flow here, before one is started."""
+
+from __future__ import annotations
+
+import os
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from robots.errors import HandoffError
+
+TIMEOUT_SECONDS = 10.0
+"""Time limit of the server's answer [s]."""
+
+
+def check_prefect() -> str | None:
+    """Checks that a flow can be started.
+
+    Returns:
+        None if it can; a reason if no server is configured, and Prefect cannot start one of its
+        own.
+
+    Raises:
+        HandoffError: the configured server does not answer.
+    """
+    try:
+        from prefect.settings import PREFECT_API_URL, PREFECT_HOME
+    except ImportError as error:
+        return f"it cannot be imported ({error})"
+    address = PREFECT_API_URL.value()
+    if address:
+        _check_server(address)
+        return None
+    return _unwritable(Path(PREFECT_HOME.value()))
+
+
+def _check_server(address: str) -> None:
+    try:
+        with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=TIMEOUT_SECONDS):
+            return
+    except urllib.error.HTTPError as error:
+        if error.code in (401, 403):
+            # Prefect's own client sends the credentials.
+            return
+        reason: object = error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+    raise HandoffError(
+        f"Prefect's server at {address} does not answer ({reason}). Start it by 'handoff server', or "
+        "unset PREFECT_API_URL to run without it."
+    )
+
+
+def _unwritable(folder: Path) -> str | None:
+    """Returns a reason if Prefect cannot keep its database in its folder."""
+    existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    if os.access(existing, os.W_OK):
+        return None
+    return f"its folder {folder} cannot be written; PREFECT_HOME names another one"

@@ -1,0 +1,144 @@
+"""Runs the stages of a recipe and writes the results while they go on, whoever starts the
+stages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from flows.recipes.recipe import Recipe
+from flows.reports.results import Summary
+from flows.reports.summary import summarise, write_results
+from flows.runner.artifact import Artifact
+from flows.runner.display import Display
+from flows.runner.memory import MemoryMeter
+from flows.runner.run_end import stop_if_ended
+from flows.runner.schedule import Results, Submit, check_parallel, run_graph
+from flows.runner.stage import Stage, StageOutcome, run_stage
+from robots.code_version import code_version
+from robots.errors import HandoffError, error_text
+from robots.interfaces import Progress, no_progress
+
+
+def run_stages(
+    recipe: Recipe,
+    declared: Sequence[Stage],
+    submit: Submit,
+    *,
+    parallel: int | None = None,
+    fail_fast: bool = False,
+    prefect: bool = True,
+) -> tuple[Summary, Exception | None]:
+    """Runs stages and writes the results of the recipe after each of them.
+
+    Args:
+        recipe: the recipe, which names the folder of the results.
+        declared: its stages, inputs before the stages that need them.
+        submit: starts a stage.
+        parallel: largest number of stages that run at once; None for one per core.
+        fail_fast: stops all stages after the first failure.
+        prefect: whether Prefect runs the stages.
+
+    Returns:
+        The results of the finished stages, and the error of the stage that failed first.
+
+    Raises:
+        HandoffError: `parallel` is smaller than 1.
+    """
+    started = time.time()
+    limit = check_parallel(parallel)
+    _read_code(declared)
+    results = Results()
+    with MemoryMeter() as memory:
+
+        def summary() -> Summary:
+            return summarise(results.outcomes, started, memory.peak_bytes, prefect=prefect)
+
+        def write() -> None:
+            write_results(Path(recipe.runs), recipe.name, summary(), recipe.request)
+
+        run_graph(
+            declared, submit, results, parallel=limit, fail_fast=fail_fast, stage_finished=write
+        )
+        return summary(), next(iter(results.failed.values()), None)
+
+
+def run_in_threads(
+    recipe: Recipe,
+    declared: Sequence[Stage],
+    *,
+    redo: Sequence[str] = (),
+    parallel: int | None = None,
+    fail_fast: bool = False,
+) -> tuple[Summary, Exception | None]:
+    """Runs stages without Prefect; arguments and result as those of `run_stages`, and `redo` as of
+    `redone`."""
+    root = Path(recipe.runs)
+    with Display() as display, ThreadPoolExecutor(check_parallel(parallel)) as threads:
+
+        def submit(stage: Stage, inputs: Mapping[str, Any]) -> Any:
+            artifacts = {label: future.result().artifact for label, future in inputs.items()}
+            return threads.submit(
+                run_shown, stage, artifacts, root, display, redo=redone(stage, redo)
+            )
+
+        return run_stages(
+            recipe, declared, submit, parallel=parallel, fail_fast=fail_fast, prefect=False
+        )
+
+
+def run_shown(
+    stage: Stage,
+    inputs: Mapping[str, Artifact],
+    root: Path,
+    display: Display,
+    *,
+    redo: bool = False,
+    report: Progress = no_progress,
+) -> StageOutcome:
+    """Runs a stage and shows its progress and its end on the terminal.
+
+    Args:
+        stage: the stage.
+        inputs: finished artifacts, by the names of the stage's inputs.
+        root: the runs folder.
+        display: the display of the run.
+        redo: computes the artifact again although it is cached.
+        report: called with the progress as well.
+
+    Raises:
+        HandoffError: the stage failed, or the run has ended.
+    """
+    stop_if_ended(stage.name)
+    shown = display.started(stage.name)
+
+    def progress(done: int, total: int, note: str = "") -> None:
+        shown(done, total, note)
+        report(done, total, note)
+
+    try:
+        outcome = run_stage(stage, inputs, root, progress, redo=redo)
+    except HandoffError as error:
+        display.finished(stage.name, error_text(error), "✗")
+        raise
+    display.finished(stage.name, "cached" if outcome.cached else f"{outcome.seconds:.1f} s")
+    return outcome
+
+
+def redone(stage: Stage, names: Sequence[str]) -> bool:
+    """Returns whether a stage is among those to be computed again; the name of a matrix means all
+    its copies."""
+    return stage.name in names or stage.name.partition("@")[0] in names
+
+
+def _read_code(declared: Sequence[Stage]) -> None:
+    """Determines the version of every stage's code before the first stage starts.
+
+    Stages start in threads. Python 3.11 can fail with "AST constructor recursion depth mismatch"
+    when two threads parse source files at the same time (CPython issue 106905).
+    """
+    for stage in declared:
+        code_version(stage.module)
