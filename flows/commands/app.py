@@ -22,6 +22,7 @@ from flows.commands import (
     lineage,
     listing,
     new,
+    orchestration,
     pipelines,
     serving,
     sessions,
@@ -33,7 +34,7 @@ from robots.signals import exit_code, raising_signals
 USAGE = 2
 """Exit code of arguments that are not understood."""
 ABOUT_GROUPS = {"new": "Write a commented recipe, task or stage that runs as it is."}
-ENDLESS = (sessions.console,)
+ENDLESS = (sessions.console, orchestration.server)
 """Commands without stages, which a person ends by Ctrl-C."""
 
 
@@ -63,6 +64,10 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "run": pipelines.run,
         "show": pipelines.show,
         "profile": pipelines.profile,
+    },
+    "Prefect": {
+        "server": orchestration.server,
+        "register": orchestration.register,
     },
     "New files": {
         "new recipe": new.new_recipe,

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from flows.config.files import first_comment, first_sentence
 from robots.errors import HandoffError, error_text
 
 Rows = Iterable[tuple[str, ...]]
@@ -134,22 +135,6 @@ def kind_rows(union: Any) -> Rows:
     for cls in classes_of(union):
         about = first_sentence(inspect.getdoc(cls) or "").removeprefix("Options of ")
         yield str(getattr(cls, "kind", cls.__name__)), about
-
-
-def first_comment(file: Path) -> str:
-    """Returns the first sentence of the comment at the top of a file."""
-    lines: list[str] = []
-    for line in file.read_text().splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.lstrip("# "))
-    return first_sentence(" ".join(lines))
-
-
-def first_sentence(text: str) -> str:
-    """Returns the first sentence of a text, without its full stop."""
-    plain = " ".join(text.split("\n\n")[0].split()).replace("`", "")
-    return re.split(r"(?<=[^.][^.])\.(?= [A-Z]|$)", plain, maxsplit=1)[0]
 
 
 def module_docstring(module: str) -> str:

@@ -15,12 +15,12 @@ from cyclopts.completion import CompletionContext
 
 from flows.commands.catalog import (
     Rows,
-    first_comment,
     protocol_rows,
     recipe_rows,
     session_rows,
     task_rows,
 )
+from flows.config.files import first_comment
 from robots.errors import HandoffError
 
 Candidates = Iterator[tuple[str, str]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -106,3 +107,19 @@ def read_yaml(path: Path, about: str = "") -> dict[str, Any]:
     values = OmegaConf.to_container(content, resolve=False)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
+
+
+def first_comment(file: Path) -> str:
+    """Returns the first sentence of the comment at the top of a file."""
+    lines: list[str] = []
+    for line in file.read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.lstrip("# "))
+    return first_sentence(" ".join(lines))
+
+
+def first_sentence(text: str) -> str:
+    """Returns the first sentence of a text, without its full stop."""
+    plain = " ".join(text.split("\n\n")[0].split()).replace("`", "")
+    return re.split(r"(?<=[^.][^.])\.(?= [A-Z]|$)", plain, maxsplit=1)[0]

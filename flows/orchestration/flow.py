@@ -65,9 +65,7 @@ def make_flow() -> Callable[..., Summary]:
         report = StageReport(stage.name)
         artifacts = {label: outcome.artifact for label, outcome in inputs.items()}
         try:
-            outcome = run_shown(
-                stage, artifacts, root, display, redo=redo, report=report.progress
-            )
+            outcome = run_shown(stage, artifacts, root, display, redo=redo, report=report.progress)
         except HandoffError as error:
             report.failed(error_text(error))
             raise

@@ -34,6 +34,23 @@ def check_prefect() -> str | None:
     return _unwritable(Path(PREFECT_HOME.value()))
 
 
+def check_configured() -> None:
+    """Checks that a server is configured and answers.
+
+    Raises:
+        HandoffError: it is not, or does not.
+    """
+    from prefect.settings import PREFECT_API_URL
+
+    address = PREFECT_API_URL.value()
+    if not address:
+        raise HandoffError(
+            "no Prefect server is configured. Start one by 'handoff server', and set PREFECT_API_URL "
+            "as it says."
+        )
+    _check_server(address)
+
+
 def _check_server(address: str) -> None:
     try:
         with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=TIMEOUT_SECONDS):

@@ -1,0 +1,284 @@
+"""Runs a Prefect server for a laptop or a lab: all recipes are deployed, a worker runs what is
+asked for, and the results are served, until the command is ended.
+
+The server and the workers are Prefect's own programs in processes that end with this one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from flows.orchestration import registration, served_results
+from robots.errors import HandoffError
+from robots.processes import END_SECONDS, end, spawn
+
+START_SECONDS = 120.0
+"""Time limit for the server's first answer [s]; it needs 10 to 20 on a laptop."""
+POLL_SECONDS = 0.5
+"""Interval at which the processes are watched [s]."""
+HEARTBEAT_SECONDS = 30
+"""Interval at which a run says that it is alive [s]; the automation of crashed runs expects it."""
+AUTH = "PREFECT_SERVER_API_AUTH_STRING"
+"""Environment variable with `user:password`, which Prefect's server and the results then ask for."""
+LOG_LINES = 12
+"""Lines of a log that an error repeats."""
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Addresses and extent of a server."""
+
+    host: str = "127.0.0.1"
+    port: int = 4200
+    """Port of Prefect's server and web page."""
+    results_port: int = 4201
+    """Port at which the folder of the runs is served."""
+    folder: Path = Path()
+    """Folder in which the recipes run, and which has `runs`."""
+    recipes: Sequence[str] = ()
+    """Paths of recipes of one's own, in addition to those of Handoff."""
+    robots: Sequence[str] = ()
+    """Names of robots whose computer is this one."""
+    limit: int = 1
+    """Number of recipes that a worker runs at once; each runs several stages at once."""
+    workers: bool = True
+    """Whether this computer runs what is asked for; otherwise other computers do."""
+
+
+def serve_prefect(options: ServerOptions, say: Callable[[str], None]) -> None:
+    """Runs the server until it is interrupted.
+
+    Args:
+        options: addresses and extent.
+        say: receives what a person must know, line by line.
+
+    Raises:
+        HandoffError: a port is taken, an address that others reach has no password, a recipe
+            cannot be read, or one of the processes ended.
+    """
+    _check_access(options)
+    address = f"http://{options.host}:{options.port}"
+    environment = _environment(options, address)
+    # Prefect reads these when it is imported, here as well as in the processes.
+    os.environ.update(environment)
+    logs = log_folder()
+    logs.mkdir(parents=True, exist_ok=True)
+    processes: dict[str, BaseProcess] = {}
+
+    def start(name: str, *words: str) -> None:
+        arguments = ([sys.executable, "-m", "prefect", *words], dict(os.environ), logs / name)
+        processes[name] = spawn(f"handoff-{name}", _run_program, arguments, daemon=False)
+
+    try:
+        start("server", "server", "start", "--host", options.host, "--port", str(options.port))
+        _await_server(address, processes["server"], logs / "server")
+        names = registration.named_recipes(options.recipes)
+        pools, deployments = registration.register(options.folder.resolve(), names, options.robots)
+        working = _local_pools(pools) if options.workers else []
+        for pool in working:
+            limit = str(1 if pool.startswith("robot-") else options.limit)
+            start(f"worker-{pool}", "worker", "start", "--pool", pool, "--limit", limit)
+        start_results(options)
+        say(f"server   {address}  (in other terminals: export PREFECT_API_URL={address}/api)")
+        say(f"results  http://{options.host}:{options.results_port}  serves {_runs(options)}")
+        told = [
+            f"{pool} ({'a worker is here' if pool in working else 'no worker here'})"
+            for pool in pools
+        ]
+        say(f"pools    {', '.join(told)}")
+        say(
+            f"recipes  {len(deployments)} deployments: prefect deployment run handoff/smoke --watch"
+        )
+        say(f"logs     {logs}; Ctrl-C ends the server, its workers and their runs")
+        _watch(processes, logs)
+    finally:
+        end(list(processes.values()), 2 * END_SECONDS)
+
+
+def log_folder() -> Path:
+    """Returns the folder of the logs of server and workers."""
+    from prefect.settings import PREFECT_HOME
+
+    return Path(PREFECT_HOME.value()) / "handoff-logs"
+
+
+def start_results(options: ServerOptions) -> None:
+    """Serves the folder of the runs, read-only, in a thread.
+
+    Videos can be played from any position; with a password set, it is asked for here as well.
+    """
+    import threading
+
+    import uvicorn
+
+    settings = uvicorn.Config(
+        results_app(_runs(options)),
+        host=options.host,
+        port=options.results_port,
+        log_level="error",
+    )
+    server = uvicorn.Server(settings)
+    # Signals belong to the main thread, which ends the whole program.
+    threading.Thread(target=server.run, name="results", daemon=True).start()
+
+
+def results_app(folder: Path) -> Callable[..., object]:
+    """Returns an ASGI application that serves the files of a folder, with lists of its folders."""
+    import base64
+    import hmac
+    import html
+
+    from starlette.applications import Starlette
+    from starlette.middleware.base import BaseHTTPMiddleware
+    from starlette.requests import Request
+    from starlette.responses import FileResponse, HTMLResponse, Response
+    from starlette.routing import Route
+
+    root = folder.resolve()
+    password = os.environ.get(AUTH, "")
+    expected = f"Basic {base64.b64encode(password.encode()).decode()}"
+
+    def served(request: Request) -> Response:
+        path = root / request.path_params["path"]
+        # Links of a run lead to artifacts below the same folder, and nowhere else.
+        if not path.resolve().is_relative_to(root) or not path.exists():
+            return Response("not found", status_code=404)
+        if path.is_file():
+            return FileResponse(path)
+        if not request.url.path.endswith("/"):
+            return Response(status_code=307, headers={"location": f"{request.url.path}/"})
+        names = sorted(
+            f"{entry.name}/" if entry.is_dir() else entry.name
+            for entry in path.iterdir()
+            if not entry.name.startswith(".")
+        )
+        rows = "".join(
+            f"<li><a href='{html.escape(name, quote=True)}'>{html.escape(name)}</a>"
+            for name in names
+        )
+        return HTMLResponse(
+            f"<!doctype html><title>{html.escape(path.name)}</title><ul>{rows}</ul>"
+        )
+
+    async def authorised(request: Request, call_next: Callable[..., object]) -> object:
+        given = request.headers.get("authorization", "")
+        if password and not hmac.compare_digest(given.encode(), expected.encode()):
+            return Response(status_code=401, headers={"www-authenticate": "Basic"})
+        return await call_next(request)  # type: ignore[misc]
+
+    app = Starlette(routes=[Route("/{path:path}", served)])
+    app.add_middleware(BaseHTTPMiddleware, dispatch=authorised)  # type: ignore[arg-type]
+    return app
+
+
+def _runs(options: ServerOptions) -> Path:
+    return options.folder / "runs"
+
+
+def _check_access(options: ServerOptions) -> None:
+    """Checks the addresses before anything is started."""
+    from policies.serve import is_loopback
+
+    if not is_loopback(options.host) and not os.environ.get(AUTH):
+        raise HandoffError(
+            f"host {options.host}: other computers reach it, and a worker runs whatever Prefect's server is told. "
+            f"Set {AUTH}=USER:PASSWORD, here and as PREFECT_API_AUTH_STRING on the other computers."
+        )
+    for port in (options.port, options.results_port):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((options.host, port))
+            except OSError as error:
+                raise HandoffError(
+                    f"{options.host}:{port} cannot be listened at ({error.strerror}). Is another server running? "
+                    "--port and --results-port name other ports."
+                ) from None
+
+
+def _environment(options: ServerOptions, address: str) -> dict[str, str]:
+    """Environment variables of the server, of the workers and of their runs."""
+    found = {
+        "PREFECT_API_URL": f"{address}/api",
+        # Without it, the page asks port 4200 whatever the port of the server is.
+        "PREFECT_UI_API_URL": f"{address}/api",
+        # By default any page in a browser may give orders to the server.
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": address,
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
+        served_results.URL: f"http://{options.host}:{options.results_port}",
+        served_results.FOLDER: str(_runs(options).resolve()),
+    }
+    if AUTH in os.environ:
+        found["PREFECT_API_AUTH_STRING"] = os.environ[AUTH]
+    return found
+
+
+def _local_pools(pools: Sequence[str]) -> list[str]:
+    """The work pools for which this computer has a worker."""
+    has_gpu = shutil.which("nvidia-smi") is not None
+    return [pool for pool in pools if pool != registration.GPU or has_gpu]
+
+
+def _run_program(words: list[str], environment: Mapping[str, str], log: Path) -> None:
+    """Main function of a process: runs a program until it ends, or ends it with all that it
+    started."""
+    import psutil
+
+    with log.open("w") as file:
+        program = psutil.Popen(
+            words, env=dict(environment), stdin=subprocess.DEVNULL, stdout=file, stderr=file
+        )
+        try:
+            code = program.wait()
+        finally:
+            started = [program, *program.children(recursive=True)] if program.is_running() else []
+            for process in started:
+                process.terminate()
+            _, left = psutil.wait_procs(started, timeout=END_SECONDS / 2)
+            for process in left:
+                process.kill()
+    raise HandoffError(f"{words[2]} {words[3]} ended with exit code {code}.")
+
+
+def _await_server(address: str, process: BaseProcess, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        _check_alive("server", process, log)
+        try:
+            with urllib.request.urlopen(f"{address}/api/health", timeout=5):
+                return
+        except urllib.error.HTTPError:
+            return  # it asks for a password
+        except OSError:
+            time.sleep(POLL_SECONDS)
+        if time.monotonic() > deadline:
+            raise HandoffError(
+                f"Prefect's server at {address}: no answer within {START_SECONDS:g} s. Its log: {log}"
+            )
+
+
+def _watch(processes: Mapping[str, BaseProcess], logs: Path) -> None:
+    while True:
+        for name, process in processes.items():
+            _check_alive(name, process, logs / name)
+        time.sleep(POLL_SECONDS)
+
+
+def _check_alive(name: str, process: BaseProcess, log: Path) -> None:
+    if process.is_alive():
+        return
+    last = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else []
+    raise HandoffError(f"the {name} ended; the end of its log {log}:\n" + "\n".join(last))
