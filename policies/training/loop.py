@@ -31,6 +31,7 @@ from policies.training.resumable_run import ResumableRun
 from robots.config import to_plain
 from robots.errors import HandoffError
 from robots.interfaces import Progress
+from robots.signals import delayed_signals
 
 STATE = "training.pt"
 
@@ -89,7 +90,8 @@ def train(
     """Trains `model` in place, resuming from the checkpoint in `out` if its identity matches.
 
     With several processes, all call this with the same arguments; only the main process writes,
-    reports progress and calls `keep`.
+    reports progress and calls `keep`. A training that Ctrl-C, SIGTERM or SIGHUP ends saves its last
+    update.
 
     Args:
         config: training options.
@@ -112,7 +114,8 @@ def train(
         with run.resumable.timed():
             run.start(objective)
             while run.step < config.steps:
-                run.update(objective)
+                with delayed_signals():
+                    run.update(objective)
                 if keep is not None and keep_every and run.step % keep_every == 0:
                     run.check_health()
                     if run.writes:
@@ -120,6 +123,10 @@ def train(
                 if run.writes:
                     progress(run.step, config.steps, run.note)
             run.accelerator.wait_for_everyone()
+    except KeyboardInterrupt:
+        # Signals arrive between two updates only, so the state is that of a whole update.
+        run.save_interrupted()
+        raise
     finally:
         run.close()
     return TrainingResult(run.average_state(), run.last_loss, run.resumable.cpu_seconds())
@@ -347,12 +354,19 @@ class _Training:
         ):
             self._save()
 
+    def save_interrupted(self) -> None:
+        """Saves a training that is ended between two entries of the curve."""
+        if self.step > self.first_step and self.accelerator.num_processes == 1:
+            self.check_health()
+            self._save()
+
     def _save(self) -> None:
         self.saved = time.monotonic()
         if not self.writes:
             return
         state = {
             "step": self.step,
+            "loss_sum": self.sum,
             "parameters": [parameter.detach() for parameter in self.parameters],
             "average": self.average,
             "optimizer": self.optimizer.state_dict(),
@@ -371,6 +385,8 @@ class _Training:
                 parameter.copy_(saved)
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
+        # Older states were saved at entries of the curve only.
+        self.sum = state.get("loss_sum", self.sum).to(self.sum)
         self.first_step = self.step
         self.health = TrainingHealth(self.named, self.optimizer, self.step)
 

@@ -1,4 +1,7 @@
 import json
+import os
+import signal
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from policies.training.loop import resolve_device, resolve_precision, rng, train
 from policies.training.optimizer import decayed_parameters, ema_decay, learning_rate, new_optimizer
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
+from robots.signals import raising_signals
 
 CONFIG = TrainingConfig(
     steps=90, learning_rate=0.6, warmup_steps=3, log_every=10, checkpoint_seconds=0.0
@@ -131,6 +135,36 @@ def test_a_training_with_groups_and_a_cosine_resumes_bit_for_bit(tmp_path: Path)
     with pytest.raises(KeyboardInterrupt):
         learn(tmp_path / "resumed", 37)
     assert torch.equal(learn(tmp_path / "resumed", -1), learn(tmp_path / "whole", -1))
+
+
+def test_a_training_that_a_signal_ends_saves_its_last_update_and_goes_on_behind_it(
+    tmp_path: Path,
+) -> None:
+    def learn(out: Path, stop_at: int) -> tuple[list[int], Tensor, list[float]]:
+        torch.manual_seed(0)
+        model = Scalar()
+        out.mkdir(exist_ok=True)
+        steps: list[int] = []
+
+        def loss(step: int) -> Tensor:
+            steps.append(step)
+            if step == stop_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return (model.weight - rng(0, step).standard_normal()).square().sum()
+
+        with suppress(KeyboardInterrupt), raising_signals():
+            train(CONFIG, model, without_data(loss), "job", out, no_progress)
+        curve = [json.loads(line) for line in (out / "loss.jsonl").read_text().splitlines()]
+        return steps, model.weight.detach().clone(), [entry["loss"] for entry in curve]
+
+    steps, _, curve = learn(tmp_path / "resumed", 36)
+    assert steps[-1] == 36, "the signal arrives behind the update"
+    assert len(curve) == 3
+    rest, weight, curve = learn(tmp_path / "resumed", -1)
+    _, whole_weight, whole_curve = learn(tmp_path / "whole", -1)
+    assert rest == list(range(37, 90))
+    assert torch.equal(weight, whole_weight)
+    assert curve == whole_curve
 
 
 def test_bf16_covers_the_whole_loss_when_asked_for(tmp_path: Path):

@@ -202,4 +202,4 @@ def test_a_resumed_training_has_none(tmp_path: Path):
     assert looked == [*range(6), *range(60)]
     looked.clear()
     train(CONFIG, model, objective, "job", tmp_path, no_progress)
-    assert looked == list(range(50, 200))
+    assert looked == list(range(60, 200))
