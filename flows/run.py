@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flows.orchestration.flow import make_flow, prepare_prefect
-from flows.orchestration.recipe_run import redone, run_in_threads
 from flows.orchestration.reachable import check_prefect
+from flows.orchestration.recipe_run import redone, run_in_threads
 from flows.recipes.graph import stages
 from flows.recipes.recipe import Recipe, read_recipe
 from flows.reports.results import Summary

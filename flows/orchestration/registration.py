@@ -29,6 +29,8 @@ FLOW = "handoff"
 ATTENDED = "hil/"
 """Beginning of the names of recipes that need a person at the terminal; they have no deployment."""
 AUTOMATIONS = Path(__file__).with_name("automations.yaml")
+MOST_DEPLOYMENTS = 200
+"""Number of deployments that are read from the server, the largest that it gives at once."""
 NIGHTLY = ("smoke", "0 2 * * *")
 """Recipe with an example of a schedule, which is not active, and its time."""
 
@@ -123,7 +125,7 @@ def _create_pools(client: Any, pools: Sequence[str]) -> None:
 
 
 def _create_deployments(client: Any, found: Sequence[Deployable], folder: Path) -> None:
-    from prefect.client.schemas.actions import DeploymentScheduleCreate
+    from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
     from prefect.client.schemas.schedules import CronSchedule
     from prefect.utilities.callables import parameter_schema
 
@@ -131,27 +133,39 @@ def _create_deployments(client: Any, found: Sequence[Deployable], folder: Path) 
 
     schema = parameter_schema(handoff).model_dump_for_openapi()
     # The form offers the recipes as a choice.
-    schema["properties"]["recipe"]["enum"] = [deployment.recipe for deployment in found]
+    schema["properties"]["recipe"]["enum"] = [
+        *named_recipes(),
+        *(deployment.recipe for deployment in found if deployment.recipe not in named_recipes()),
+    ]
     flow = client.create_flow_from_name(FLOW)
-    existing = {entry.name for entry in client.read_deployments() if entry.flow_id == flow}
+    existing = {
+        entry.name: entry.id
+        for entry in client.read_deployments(limit=MOST_DEPLOYMENTS)
+        if entry.flow_id == flow
+    }
     step = {"prefect.deployments.steps.set_working_directory": {"directory": str(folder)}}
     for deployment in found:
-        schedules = None
-        if deployment.name == NIGHTLY[0] and deployment.name not in existing:
-            cron = CronSchedule(cron=NIGHTLY[1], timezone="UTC")
-            schedules = [DeploymentScheduleCreate(schedule=cron, active=False)]
+        options = {
+            "description": deployment.about,
+            "parameters": {"recipe": deployment.recipe},
+            "parameter_openapi_schema": schema,
+            "enforce_parameter_schema": True,
+            "entrypoint": ENTRYPOINT,
+            "pull_steps": [step],
+            "work_pool_name": deployment.pool,
+            "tags": list(deployment.tags),
+        }
+        if deployment.name in existing:
+            # Creating it again would remove its schedules.
+            client.update_deployment(existing[deployment.name], DeploymentUpdate(**options))
+            continue
+        cron = CronSchedule(cron=NIGHTLY[1], timezone="UTC")
+        example = [DeploymentScheduleCreate(schedule=cron, active=False)]
         client.create_deployment(
             flow_id=flow,
             name=deployment.name,
-            description=deployment.about,
-            parameters={"recipe": deployment.recipe},
-            parameter_openapi_schema=schema,
-            enforce_parameter_schema=True,
-            entrypoint=ENTRYPOINT,
-            pull_steps=[step],
-            work_pool_name=deployment.pool,
-            tags=list(deployment.tags),
-            schedules=schedules,
+            schedules=example if deployment.name == NIGHTLY[0] else None,
+            **options,
         )
 
 

@@ -115,7 +115,7 @@ def test_a_configured_server_that_does_not_answer_is_named(
     root = pipeline()
     with (
         temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}),
-        pytest.raises(HandoffError, match="server at http://127.0.0.1:9/api does not answer"),
+        pytest.raises(HandoffError, match=r"server at http://127\.0\.0\.1:9/api does not answer"),
     ):
         runner.run("diamond")
     assert not (root / "artifacts").exists()

@@ -1,4 +1,5 @@
-"""The whole pipeline, small: every stage, through Prefect, the command line and the FCI twin."""
+"""The whole pipeline, small: every stage, as a deployment on a Prefect server, by the commands of
+the documents, with the FCI twin; then by `handoff run`, from the cache."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,8 @@ import pytest
 
 from flows.reports.reproduce import reproduce
 from robots.episodes.store import EpisodeStore
+from tests.flows.served import PrefectServer, prefect_server_at_work
+from tests.real.console.tabs import open_browser
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = [
@@ -63,11 +67,20 @@ def handoff(*arguments: str, home: Path, check: bool = True) -> subprocess.Compl
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The runs folder after `handoff run smoke`."""
-    folder = tmp_path_factory.mktemp("runs")
-    handoff("run", "smoke", f"runs={folder}", HOST, home=folder)
-    return folder
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    """A server as `handoff server` starts it, in a folder of its own."""
+    with prefect_server_at_work(tmp_path_factory.mktemp("lab")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def runs(served: PrefectServer) -> Path:
+    """The runs folder after the documented command for a deployment of `smoke`."""
+    overrides = json.dumps([HOST])
+    served.prefect(
+        "deployment", "run", "handoff/smoke", "--watch", "--param", f"overrides={overrides}"
+    )
+    return served.folder / "runs"
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +124,42 @@ def test_report_links_only_files_that_exist(runs: Path) -> None:
     sources = re.findall(r"src='([^']+)'", (folder / "report.html").read_text())
     assert len(sources) >= 6
     assert [source for source in sources if not (folder / source).is_file()] == []
+
+
+def test_the_run_is_to_be_seen_in_a_browser_with_names_results_and_report(
+    served: PrefectServer, runs: Path
+) -> None:
+    (run,) = served.flow_runs()
+    assert (run.name, run.state_name) == (f"smoke {HOST}", "Completed")
+    assert set(run.tags) == {"smoke", "gym_pusht/PushT-v0"}
+    with open_browser() as browser:
+        page = browser.new_page()
+        page.goto(f"{served.address}/runs/flow-run/{run.id}")
+        page.get_by_text("Completed").first.wait_for()
+        page.get_by_text(f"smoke {HOST}").first.wait_for()
+        # What the stages logged.
+        page.get_by_text("12 episodes, 1,684 frames").first.wait_for()
+        page.locator("#task-runs").click()
+        for name in STAGES:
+            page.get_by_text(name, exact=True).first.wait_for()
+        page.locator("#artifacts").click()
+        page.get_by_text("stages", exact=True).first.wait_for()
+        # The served report, with its pictures.
+        page.goto(f"{served.results}/smoke/report.html")
+        page.wait_for_load_state("networkidle")
+        assert page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
+        assert page.evaluate("document.images.length") >= 3
+
+
+def test_a_stage_reports_its_result_its_progress_and_its_pictures(
+    served: PrefectServer, runs: Path
+) -> None:
+    pages = served.artifacts()
+    assert set(pages) >= {"stages", "report", "twin-progress", "gate", "scores-student"}
+    assert "| parity |" in pages["gate"]
+    assert f"]({served.results}/artifacts/gate-" in pages["gate"]
+    assert pages["report"] == f"[report]({served.results}/smoke/report.html)"
+    assert [row["stage"] for row in json.loads(pages["stages"])] == STAGES
 
 
 def test_second_run_is_all_cached(runs: Path, summary: dict) -> None:

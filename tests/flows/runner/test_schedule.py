@@ -47,7 +47,7 @@ class Recorder:
             self._running.remove(stage.name)
         if stage.name in self.failing:
             raise HandoffError(f"{stage.name} failed")
-        return sorted(future.result() for future in inputs.values()) + [stage.name]
+        return [*sorted(future.result() for future in inputs.values()), stage.name]
 
 
 def ran(declared: list[Stage], *failing: str, parallel: int = 2, fail_fast: bool = False) -> Any:

@@ -1,0 +1,115 @@
+"""A Prefect server with a worker, as `handoff server` starts it, for tests."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 240.0
+"""Time limit for the server to be ready [s]."""
+RUN_SECONDS = 500.0
+"""Time limit of a command of Prefect [s]."""
+
+
+@dataclass(frozen=True)
+class PrefectServer:
+    """A running server."""
+
+    folder: Path
+    """Folder in which its worker runs recipes."""
+    address: str
+    results: str
+    environment: dict[str, str]
+    """Environment of a person at another terminal."""
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    def prefect(self, *words: str) -> str:
+        """What a command of Prefect prints, as a person gives it who has only set the address."""
+        result = subprocess.run(
+            [sys.executable, "-m", "prefect", *words],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=RUN_SECONDS,
+            check=False,
+        )
+        assert result.returncode == 0, f"{result.stdout[-3000:]}\n{self.logs()}"
+        return result.stdout
+
+    def flow_runs(self) -> Sequence[Any]:
+        with self._client() as client:
+            return client.read_flow_runs()
+
+    def artifacts(self) -> dict[str, str]:
+        """The newest artifact of every key."""
+        with self._client() as client:
+            response = client.request("POST", "/artifacts/latest/filter", json={"limit": 200})
+        return {entry["key"]: str(entry["data"]) for entry in response.json()}
+
+    def logs(self) -> str:
+        """The ends of all logs."""
+        files = [self.log, *sorted((self.folder / "prefect" / "handoff-logs").glob("*"))]
+        return "\n".join(f"{file.name}: {file.read_text()[-3000:]}" for file in files)
+
+    def _client(self) -> Any:
+        from prefect.client.orchestration import SyncPrefectClient
+
+        return SyncPrefectClient(f"{self.address}/api")
+
+
+@contextmanager
+def prefect_server_at_work(folder: Path, *options: str) -> Iterator[PrefectServer]:
+    """Runs `handoff server` until the end of the block."""
+    port, results_port = _free_port(), _free_port()
+    address = f"http://127.0.0.1:{port}"
+    own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    environment = {
+        **own,
+        "PREFECT_HOME": str(folder / "prefect"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+    }
+    words = ["server", "--port", str(port), "--results-port", str(results_port), *options]
+    log = folder / "server.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flows", *words],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    person = {**environment, "PREFECT_API_URL": f"{address}/api"}
+    results = f"http://127.0.0.1:{results_port}"
+    server = PrefectServer(folder, address, results, person, log, process)
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while "Ctrl-C ends" not in log.read_text():
+            assert process.poll() is None, server.logs()
+            assert time.monotonic() < deadline, server.logs()
+            time.sleep(0.2)
+        yield server
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
