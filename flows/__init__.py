@@ -2,6 +2,7 @@
 
 Packages, each above those that follow it where it needs them:
 - `commands`: the commands of the program `handoff`.
+- `doctor`: checks of this machine, with what to do.
 - `recipes`: pipelines as YAML files, and the graph of their stages.
 - `stages`: kinds of stages, which pass artifacts to functions of the other packages.
 - `correction`: the actor and the learner of RL with corrections.

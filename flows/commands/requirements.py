@@ -3,15 +3,14 @@ data."""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from flows.doctor.graphics import lacking_cuda, lacking_opengl, lacking_vulkan
 from flows.runner.stage import Stage
 from robots.episodes.ingest import IngestConfig
 from robots.extras import install_hint
@@ -36,8 +35,6 @@ MODULES = {
 """Modules that a value of an option needs, by the name of the option."""
 LEARNING = ("flows.stages.learn.", "flows.stages.release.evaluate", "flows.stages.release.export")
 """Beginnings of the modules of stages that need torch."""
-OPENGL = ("libEGL.so.1", "libOSMesa.so.8", "libOSMesa.so.6")
-"""Libraries of which one renders without a screen."""
 
 
 def missing(stages: Sequence[Stage]) -> dict[str, list[str]]:
@@ -59,13 +56,13 @@ def _needs(stage: Stage) -> Iterator[str]:
     for name, value in _values("", stage.config):
         match name, value:
             case "device", "cuda":
-                yield from _lacking_cuda()
+                yield from _sentences(lacking_cuda())
             case "engine", "maniskill":
-                yield from _lacking_vulkan()
+                yield from _sentences(lacking_vulkan())
             case _, CamerasConfig():
-                yield from _lacking_opengl()
+                yield from _sentences(lacking_opengl())
             case _, EvaluateConfig() if value.videos > 0:
-                yield from _lacking_opengl()
+                yield from _sentences(lacking_opengl())
             case "cluster", object() if value is not None:
                 yield from _lacking_modules(("ray",))
             case (("data" | "folder"), str()) if value and not Path(value).expanduser().exists():
@@ -106,46 +103,9 @@ def _uninstalled(distribution: str) -> str | None:
     return None
 
 
-@cache
-def _loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
-
-
-def _lacking_opengl() -> Iterator[str]:
-    if not any(map(_loads, OPENGL)):
-        yield "no OpenGL without a screen: apt install libegl1 libgl1-mesa-dri."
-
-
-def _lacking_vulkan() -> Iterator[str]:
-    if not _loads("libvulkan.so.1"):
-        yield "no Vulkan: apt install libvulkan1 mesa-vulkan-drivers."
-
-
-def _lacking_cuda() -> Iterator[str]:
-    """Asks the driver, because importing torch takes seconds."""
-    try:
-        build = version("torch")
-    except PackageNotFoundError:
-        return
-    if build.endswith("+cpu"):
-        yield f"device cuda: torch {build} is built without CUDA."
-    elif _gpus() == 0:
-        yield "device cuda: no NVIDIA GPU was found."
-
-
-@cache
-def _gpus() -> int:
-    """Number of GPUs that the driver of CUDA finds."""
-    if not _loads("libcuda.so.1"):
-        return 0
-    driver, number = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(number)) != 0:
-        return 0
-    return number.value
+def _sentences(sentence: str | None) -> Iterator[str]:
+    if sentence is not None:
+        yield sentence
 
 
 def _lacking_data(config: IngestConfig) -> Iterator[str]:

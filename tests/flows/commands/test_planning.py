@@ -11,6 +11,7 @@ import pytest
 from flows.__main__ import main
 from flows.commands import requirements
 from flows.commands.planning import duration, size, total_line
+from flows.doctor import graphics
 from flows.recipes.graph import stages
 from flows.recipes.recipe import read_recipe
 from flows.runner.artifact import seal
@@ -167,15 +168,15 @@ def lacking(text: str) -> dict[str, list[str]]:
 
 
 def test_a_gpu_that_is_not_here_is_missing(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirements, "version", lambda name: "2.13.0+cpu")
+    monkeypatch.setattr(graphics, "version", lambda name: "2.13.0+cpu")
     text = RECIPE.replace(
         "teacher: {uses: pretrain,", "teacher: {uses: pretrain, with: {training: {device: cuda}},"
     )
     assert lacking(text) == {"device cuda: torch 2.13.0+cpu is built without CUDA.": ["teacher"]}
-    monkeypatch.setattr(requirements, "version", lambda name: "2.13.0")
-    monkeypatch.setattr(requirements, "_gpus", lambda: 0)
+    monkeypatch.setattr(graphics, "version", lambda name: "2.13.0")
+    monkeypatch.setattr(graphics, "gpus", lambda: 0)
     assert lacking(text) == {"device cuda: no NVIDIA GPU was found.": ["teacher"]}
-    monkeypatch.setattr(requirements, "_gpus", lambda: 1)
+    monkeypatch.setattr(graphics, "gpus", lambda: 1)
     assert lacking(text) == {}
 
 
@@ -204,7 +205,7 @@ stages:
 def test_opengl_is_missing_for_videos_and_cameras_only(
     recipe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requirements, "_loads", lambda library: False)
+    monkeypatch.setattr(graphics, "loads", lambda library: False)
     text = RECIPE.replace("{policy: teacher}}", "{policy: teacher}, with: {evaluate: {videos: 1}}}")
     assert [names for hint, names in lacking(text).items() if "OpenGL" in hint] == [["scores"]]
     without = text.replace("videos: 1", "videos: 0")
