@@ -129,6 +129,7 @@ def loaded_after(*command: str) -> set[str]:
         ("hil", "--help"),
         ("hil", "no_such_task"),
         ("evaluate", "--help"),
+        ("doctor", "--help"),
         ("plan", "demo"),
         ("run", "demo", "teacher.stepz=3"),
     ],

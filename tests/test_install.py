@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import subprocess
@@ -111,6 +112,16 @@ def test_its_requirements_are_met(environment: Path) -> None:
 def test_light_commands_work(environment: Path, tmp_path: Path, words: str) -> None:
     done = handoff(environment, tmp_path, *words.split())
     assert done.returncode == 0, done.stderr
+
+
+def test_doctor_checks_a_machine_without_the_laptops_packages(
+    environment: Path, tmp_path: Path
+) -> None:
+    done = handoff(environment, tmp_path, "doctor", "--seconds", "0", "--json")
+    statuses = {check["name"]: check["status"] for check in json.loads(done.stdout)["checks"]}
+    absent = {"torch", "OpenGL", "Vulkan", "Prefect", "packages"}
+    assert {name for name, status in statuses.items() if status == "not checked"} >= absent
+    assert statuses["requirements"] == "ok"
 
 
 @pytest.mark.parametrize(

@@ -14,4 +14,5 @@
 - `serving`: `serve`.
 - `sessions`: `hil`, `console`, `deploy`.
 - `identification`: `tune`.
+- `doctor`: `doctor`.
 """

@@ -17,6 +17,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.argument import ArgumentCollection
 
 from flows.commands import (
+    doctor,
     evaluation,
     identification,
     lineage,
@@ -90,7 +91,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "deploy": sessions.deploy,
         "tune": identification.tune,
     },
-    "Shell": {"completion": completion},
+    "This machine": {"doctor": doctor.doctor, "completion": completion},
 }
 """Functions of the commands, by heading and name."""
 
