@@ -116,3 +116,5 @@ class ArmFaultError(SafetyError):
         self.errors = errors
         self.mode = mode
         self.time = time
+        self.causes = causes
+        """The flags, or what stopped a robot without one, as a phrase."""

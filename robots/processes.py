@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -17,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, NamedTuple, Never
 
 from setproctitle import setproctitle
@@ -30,6 +32,8 @@ END_SECONDS = 10.0
 """Time limit for the `finally` blocks of a process, after which it is killed [s]."""
 CLOSED_PIPE_ERRORS = (EOFError, BrokenPipeError, ConnectionResetError)
 """Errors raised by a pipe whose other end is closed."""
+LONGEST_COMMAND = 100
+"""Number of characters after which `command_line` cuts."""
 
 
 class ChildEndedError(HandoffError):
@@ -137,6 +141,25 @@ def cause_of_death(code: int) -> str:
         return f"died with exit code {code} and no result."
     hint = " Was the machine out of memory?" if killer is signal.SIGKILL else ""
     return f"was killed by {killer.name} and died with exit code {code}.{hint}"
+
+
+def command_line() -> str:
+    """The command that a person gave, on one line; a spawned process returns that of the process
+    which spawned it."""
+    program = Path(sys.argv[0]).name if sys.argv else ""
+    words = ["handoff" if program == "__main__.py" else program, *sys.argv[1:]]
+    line = " ".join(" ".join(words).split())
+    return line if len(line) <= LONGEST_COMMAND else f"{line[: LONGEST_COMMAND - 2]}.."
+
+
+def login() -> str:
+    """The login, or the number of a user who has no name on this computer."""
+    from getpass import getuser
+
+    try:
+        return getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def end_with_parent() -> None:

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
@@ -136,6 +138,28 @@ def _own_priority() -> Iterator[None]:
     yield
     if _OWN is not None and os.sched_getscheduler(0) != _OWN[0]:
         os.sched_setscheduler(0, *_OWN)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _arms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keeps locks and faults of arms apart from those of this computer."""
+    from real.franka import kept_faults, slot
+
+    folder = tmp_path_factory.mktemp("arms")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slot, "FOLDER", folder)
+        patch.setattr(kept_faults, "SHARED", folder / "nowhere")
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        yield folder
+
+
+_NUMBERS = count()
+
+
+@pytest.fixture(autouse=True)
+def _own_faults(_arms: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps the faults of each test from the others."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(_arms / str(next(_NUMBERS))))
 
 
 @pytest.fixture(scope="module")

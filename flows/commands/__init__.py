@@ -12,7 +12,7 @@
 - `lineage`: `explain`, `reproduce`.
 - `evaluation`: `evaluate`, `compare`, `record`.
 - `serving`: `serve`.
-- `sessions`: `hil`, `console`, `deploy`.
+- `sessions`: `hil`, `console`, `deploy`, `clear-fault`.
 - `identification`: `tune`.
 - `doctor`: `doctor`.
 """

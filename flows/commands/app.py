@@ -89,6 +89,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "hil": sessions.hil,
         "console": sessions.console,
         "deploy": sessions.deploy,
+        "clear-fault": sessions.clear_fault,
         "tune": identification.tune,
     },
     "This machine": {"doctor": doctor.doctor, "completion": completion},

@@ -1,4 +1,4 @@
-"""Defines the commands with a person in the loop: `hil`, `console`, `deploy`."""
+"""Defines the commands with a person in the loop: `hil`, `console`, `deploy`, and `clear-fault`."""
 
 from __future__ import annotations
 
@@ -175,3 +175,28 @@ def deploy(
         person=person or "",
         episodes=episodes,
     )
+
+
+def clear_fault(
+    host: Annotated[str, Parameter(help="Address of the arm's control unit.")],
+    /,
+    *,
+    person: Annotated[
+        str | None, Parameter(help="Name of the person who found the cause; default: asks.")
+    ] = None,
+    cause: Annotated[
+        str | None, Parameter(help="What stopped the arm, in words; default: asks.")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Clear the kept fault of an arm, once a person has found its cause.
+
+    Until then Handoff does not move the arm. Name and cause are recorded.
+
+    Examples:
+        handoff clear-fault 172.16.0.2
+        handoff clear-fault 172.16.0.2 --person ada --cause "the cable caught on the table"
+    """
+    from flows.deployment.fault_clearing import clear_fault_command
+
+    clear_fault_command(host, person, cause)

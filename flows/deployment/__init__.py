@@ -5,6 +5,8 @@
 - `push_t_table`: the push-T table.
 - `task_table`: the table of a simulated task, with the gripper.
 - `release`: finds the bundle that passed a gate.
+- `robot_limit`: one holder per arm, on this computer and among several.
+- `fault_clearing`: implements `handoff clear-fault`.
 - `arms`: simulated and real arm set-ups of a session.
 - `session`: implements `handoff deploy`: episodes supervised at the console.
 """

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from flows.deployment.config import DeploySession
+from flows.deployment.robot_limit import held_arm, spoken
 from flows.deployment.twin import processor_for_twin
 from robots.errors import HandoffError
 from robots.franka.kinematics import inverse_kinematics
@@ -27,6 +28,35 @@ WAIT_SECONDS = 0.05
 """Polling interval while waiting for the person to resume [s]."""
 CLEARANCE = 0.10
 """Height above the board at which the arm moves to its start [m]; the T is 0.03 m high."""
+
+
+@contextmanager
+def held_for_session(session: DeploySession, say: Callable[[str], None]) -> Iterator[None]:
+    """Holds the session's arm from its first to its last episode, so that nobody else moves it in
+    between.
+
+    Args:
+        session: options of the session.
+        say: called with what it waits for.
+
+    Raises:
+        HandoffError: the arm is in use. SafetyError: a fault of it has not been cleared.
+    """
+    from real.franka.kept_faults import kept_fault
+
+    host = session.host or session.twin.host
+    with held_arm(
+        host,
+        session.arm.robot,
+        name=session.arm_name,
+        patience=session.wait_seconds,
+        progress=spoken(say),
+    ):
+        # Before a person has laid the table: the arm itself refuses only when it is to move.
+        fault = kept_fault(host) if session.host and session.arm.latch == "kept" else None
+        if fault is not None:
+            raise fault
+        yield
 
 
 class ArmSetup(Protocol):
@@ -80,7 +110,13 @@ class SimulatedSetup:
         """See `ArmSetup`."""
         from real.franka.arm import FrankaArm
 
-        settings = replace(self._session.arm, host=self._session.twin.host, realtime="ignore")
+        # A twin starts anew with every session, without the faults of the last one.
+        settings = replace(
+            self._session.arm,
+            host=self._session.twin.host,
+            realtime="ignore",
+            latch="connection",
+        )
         return FrankaArm(settings, self._twin, self._twin.wait_for_motion)
 
     def ready(self, arm: FrankaArm, supervision: Supervision) -> bool:

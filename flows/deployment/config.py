@@ -4,7 +4,9 @@ sessions at an arm."""
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from real.deploy.governor import GovernorConfig
 from real.deploy.loop import LoopConfig
@@ -51,9 +53,12 @@ class DeployConfig:
     """Number of episodes rendered as videos, at twice the speed."""
     twin: TwinConfig = field(default_factory=TwinConfig)
     """The simulated robot and its network."""
-    arm: FrankaConfig = field(default_factory=lambda: FrankaConfig(realtime="ignore"))
+    arm: FrankaConfig = field(
+        default_factory=lambda: FrankaConfig(realtime="ignore", latch="connection")
+    )
     """Impedance, limits and recording of the arm. `realtime` is `ignore`, because the twin needs no
-    real-time kernel; the address is the twin's."""
+    real-time kernel; `latch` is `connection`, because a fault ends one start of several; the
+    address is the twin's."""
     plane: PlaneConfig = field(default_factory=PlaneConfig)
     """Height and posture of the pusher over the table."""
     loop: LoopConfig = field(default_factory=LoopConfig)
@@ -79,13 +84,14 @@ class DeployTaskConfig:
     arm: FrankaConfig = field(
         default_factory=lambda: FrankaConfig(
             realtime="ignore",
+            latch="connection",
             tool_length=None,
             impedance=IMPEDANCE,
             collision_force=COLLISION_FORCE,
         )
     )
-    """Impedance, limits and recording of the arm. `realtime` is `ignore`, because the twin needs no
-    real-time kernel; the address is the twin's."""
+    """Impedance, limits and recording of the arm; `realtime`, `latch` and address as at the push-T
+    table."""
     gripper: GripperDriverConfig = field(default_factory=GripperDriverConfig)
     """Speed and force of the gripper."""
     loop: LoopConfig = field(
@@ -103,6 +109,11 @@ class DeploySession:
 
     host: str = ""
     """Address of the arm's control unit; empty starts a simulated arm."""
+    arm_name: str = ""
+    """Name of the arm among all computers of a Prefect server, whose limit `robot-NAME` a session
+    takes; empty takes the address."""
+    wait_seconds: Annotated[float, Field(ge=0.0)] = 0.0
+    """Time for which a session waits for an arm that is in use [s]."""
     first_seed: int = DEMONSTRATIONS.start
     """Seed of the first start and of the policy's noise in that episode; also places the simulated
     objects."""

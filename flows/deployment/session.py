@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from flows.config.overrides import parse_overrides, set_value
 from flows.deployment.arms import (
     WAIT_SECONDS,
     ArmSetup,
+    held_for_session,
     real_setup,
     require_simulator,
     simulated_setup,
@@ -85,11 +87,7 @@ def deploy_command(
 
     from flows.deployment.release import released_bundle
 
-    screen = Console()
-
-    def say(text: str) -> None:
-        screen.print(text, highlight=False, soft_wrap=True)
-
+    say = partial(Console().print, highlight=False, soft_wrap=True)
     bundle = released_bundle(gate)
     chosen = list(overrides)
     chosen += [] if arm is None else [f"host='{arm}'"]
@@ -201,8 +199,9 @@ def deploy(
     )
     session = replace(session, arm=replace(session.arm, record_seconds=seconds))
     out.mkdir(parents=True, exist_ok=True)
-    # Open store, console, viewer, cameras and arm; then run episodes.
+    # Hold the arm; open store, console, viewer, cameras and arm; then run episodes.
     with ExitStack() as stack:
+        stack.enter_context(held_for_session(session, say))
         store = stack.enter_context(open_corrections(out / "store.zarr", schema))
         opened_console = stack.enter_context(open_console(console, out / "console"))
         stack.enter_context(

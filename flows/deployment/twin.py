@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flows.deployment.config import INFERENCES
+from flows.deployment.robot_limit import held_arm
 from robots.contract import ONNX_FILE
 from robots.errors import SafetyError
 from robots.franka.robot import Robot
@@ -170,6 +171,7 @@ def deploy_at_twin(
     path = out / "store.zarr"
     began = time.perf_counter()
     with (
+        held_arm(config.twin.host, table.robot.name, progress=progress),
         processor_for_twin() as cpu,
         start_twin(replace(config.twin, cpu=cpu), table.make_world) as twin,
     ):

@@ -13,6 +13,7 @@ from typing import Any
 
 from flows.runner.artifact import json_digest
 from robots.code_version import ROOT
+from robots.processes import login
 
 NUMERIC_PACKAGES = (
     "torch",
@@ -65,16 +66,6 @@ def person_of(options: Any) -> str:
     operator = options.get("operator") if isinstance(options, Mapping) else None
     named = operator.get("person") if isinstance(operator, Mapping) else None
     return str(named) if named else login()
-
-
-def login() -> str:
-    """Returns the login, or the number of a user who has no name on this computer."""
-    from getpass import getuser
-
-    try:
-        return getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
 
 
 def environment() -> dict[str, Any]:

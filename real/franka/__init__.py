@@ -2,6 +2,9 @@
 
 - `arm`: the arm under impedance control, with its faults and its recovery.
 - `connection`: connecting, converting states, and checking which robot is connected.
+- `slot`: one process of the computer per arm.
+- `kept_faults`: faults on disk until a person clears them.
+- `preflight`: the checks before an arm moves.
 - `impedance`: configuration of the impedance laws.
 - `joint_limits`: bounds on the joints' positions and velocities.
 - `gripper`: the gripper, and its target during an episode.

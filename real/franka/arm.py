@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import field
 from types import TracebackType
 from typing import Any, Literal
@@ -17,7 +17,10 @@ from real.clock import WallClock
 from real.franka.connection import NO_REALTIME, arm_state, check_robot, connect, error_names
 from real.franka.impedance import ImpedanceConfig, Vector6, impedance_motion
 from real.franka.joint_limits import joint_velocity
+from real.franka.kept_faults import clear_fault, kept_fault, try_to_keep
+from real.franka.preflight import check_ready
 from real.franka.realtime import Scheduling, scheduled
+from real.franka.slot import robot_slot
 from real.franka.state_recorder import StateRecorder
 from robots.config import config
 from robots.errors import HandoffError, SafetyError, error_text
@@ -25,6 +28,7 @@ from robots.franka import RobotName, find_robot
 from robots.franka.kinematics import inverse_kinematics
 from robots.franka.robot import Robot
 from robots.interfaces import Clock
+from robots.processes import login
 
 Vector3 = tuple[float, float, float]
 
@@ -44,6 +48,9 @@ class FrankaConfig:
     realtime: Literal["enforce", "ignore"] = "enforce"
     """Real-time check: `enforce` refuses to run without a PREEMPT_RT kernel; `ignore` is for the
     twin."""
+    latch: Literal["kept", "connection"] = "kept"
+    """Lifetime of a fault: `kept` refuses motions until a person clears it, also after a restart;
+    `connection` forgets it on disconnecting, for a twin whose faults belong to an experiment."""
     impedance: ImpedanceConfig = field(default_factory=ImpedanceConfig)
     """Impedance law that follows the targets."""
     collision_torque: tuple[float, ...] = (40.0, 40.0, 36.0, 36.0, 12.0, 12.0, 12.0)
@@ -71,10 +78,10 @@ class FrankaConfig:
 
 class FrankaArm:
     """Implements `real.arm.Arm`; a context manager, which always brings the arm to rest before it
-    disconnects.
+    disconnects. While it is connected, no other process of this computer can use the arm.
 
     The arm never recovers by itself: a fault is latched, and every later command raises it again
-    until `recover` is called.
+    until `recover` is called. `FrankaConfig.latch` says whether it outlives the connection.
     """
 
     def __init__(
@@ -106,15 +113,24 @@ class FrankaArm:
         self._robot: Any = None
         self._control_scheduling: Scheduling | None = None
         self._motion: Any = None
-        self._fault: ArmFaultError | None = None
+        self._fault: HandoffError | None = None
+        self._moving = False
+        """Whether a motion was sent that has not been found to have ended."""
+        self._connection = ExitStack()
         self._q_target = self.robot.q_home.copy()
 
     def __enter__(self) -> FrankaArm:
-        with scheduled():
-            self._robot = connect(self.config.host, self.config.realtime)
-            self._control_scheduling = Scheduling.current()
-        self._guarded(lambda: check_robot(self.robot, self._robot, self.config.host))
-        self._configure()
+        with ExitStack() as stack:
+            stack.enter_context(robot_slot(self.config.host, self.config.robot))
+            stack.callback(setattr, self, "_robot", None)
+            with scheduled():
+                self._robot = connect(self.config.host, self.config.realtime)
+                self._control_scheduling = Scheduling.current()
+            self._guarded(lambda: check_robot(self.robot, self._robot, self.config.host))
+            self._configure()
+            if self.config.latch == "kept":
+                self._fault = kept_fault(self.config.host)
+            self._connection = stack.pop_all()
         return self
 
     def __exit__(
@@ -131,7 +147,7 @@ class FrankaArm:
                 raise
             error.add_note(f"Stopping the arm failed: {error_text(second)}")
         finally:
-            self._robot = None
+            self._connection.close()
 
     def state(self) -> ArmState:
         """The newest state.
@@ -151,38 +167,12 @@ class FrankaArm:
         """Checks that the arm is ready: mode, errors, fresh states, joint limits, payload.
 
         Raises:
-            SafetyError: the arm is not ready; the message names the figure, its limit and the
-                likely cause.
+            SafetyError: a fault is latched, or the arm is not ready; the message names the figure,
+                its limit and the likely cause.
         """
-        before = arm_state(self._robot.state)
-        self.clock.advance(0.01)
-        # Read twice: after an idle gap the first datagram in the socket's buffer may be seconds
-        # old.
-        state = arm_state(self._robot.state)
-        state = arm_state(self._robot.state)
-        if state.mode != "Idle" or state.errors:
-            raise SafetyError(
-                f"arm: mode is {state.mode}, errors {list(state.errors)}, expected Idle without errors. "
-                "Is the user stop released, FCI active, the last fault recovered?"
-            )
-        if not state.time > before.time:
-            raise SafetyError(
-                f"arm: its time stopped at {state.time:.3f} s. Does it still send states?"
-            )
-        limits = self.robot.limits
-        margin = np.minimum(state.q - limits.q_min, limits.q_max - state.q)
-        if margin.min() < 0.05:
-            i = int(np.argmin(margin))
-            raise SafetyError(
-                f"arm: joint{i + 1} is {margin[i]:.3f} rad from its limit, at least 0.05 required. Guide it away."
-            )
-        if np.abs(state.tau_ext).max() > self.config.rest_torque:
-            i = int(np.argmax(np.abs(state.tau_ext)))
-            raise SafetyError(
-                f"arm: joint{i + 1} feels {state.tau_ext[i]:.2f} Nm at rest, limit {self.config.rest_torque} Nm. "
-                "Is the tool's mass configured in Desk, does something touch the arm?"
-            )
-        return state
+        self._raise_latched()
+        limits, torque = self.robot.limits, self.config.rest_torque
+        return check_ready(lambda: arm_state(self._robot.state), self.clock, limits, torque)
 
     def move_to_joints(self, q: np.ndarray, halted: Callable[[], bool] = lambda: False) -> bool:
         """Moves to joint positions at reduced dynamics, and waits in robot time until they are
@@ -289,6 +279,8 @@ class FrankaArm:
             ) from None
         if not recovered:
             raise SafetyError("arm: recovery failed. Does the cause of the fault persist?")
+        if self.config.latch == "kept" and kept_fault(self.config.host) is not None:
+            clear_fault(self.config.host, login(), "recovered by the program")
         self._fault = None
         self._motion = None
 
@@ -312,6 +304,7 @@ class FrankaArm:
 
     def _move(self, motion: Any) -> None:
         """Starts `motion` in franky, whose 1 kHz thread inherits the priority set here."""
+        self._moving = True
         with scheduled(self._control_scheduling):
             self._guarded(lambda: self._robot.move(motion, asynchronous=True))
 
@@ -347,7 +340,9 @@ class FrankaArm:
     def _has_ended(self) -> bool:
         """Whether the motion has ended; raises the fault that ended it."""
         # Not `poll_motion`: in franky 2.0.0 it answers the opposite of what its documentation says.
-        return self._guarded(lambda: self._robot.join_motion(timeout=0.0))
+        ended = self._guarded(lambda: self._robot.join_motion(timeout=0.0))
+        self._moving = not ended
+        return ended
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
         """Runs a call into franky, and converts its exceptions to a fault or one clear error."""
@@ -360,9 +355,12 @@ class FrankaArm:
             flags = error_names(self._robot.state.last_motion_errors)
             self._latch(state, flags)
         except franky.NetworkException as error:
-            raise HandoffError(
+            lost = HandoffError(
                 f"arm at {self.config.host}: connection lost ({error}). Is it still powered and linked?"
-            ) from None
+            )
+            if self._moving:
+                self._hold_fault(lost, f"a lost connection ({error})")
+            raise lost from None
         except franky.RealtimeException as error:
             raise HandoffError(NO_REALTIME.format(error)) from None
         except (franky.CommandException, franky.InvalidOperationException) as error:
@@ -371,12 +369,20 @@ class FrankaArm:
             ) from None
 
     def _latch(self, state: ArmState, flags: tuple[str, ...] = ()) -> None:
-        self._fault = ArmFaultError(flags or state.errors, state.mode, state.time)
+        fault = ArmFaultError(flags or state.errors, state.mode, state.time)
+        self._hold_fault(fault, f"{fault.causes} in mode {fault.mode}")
         # Joining takes what the control thread left behind, so that the next motion does not meet
         # it.
         with suppress(Exception):
             self._robot.join_motion(timeout=0.5)
-        raise self._fault
+        raise fault
+
+    def _hold_fault(self, fault: HandoffError, what: str) -> None:
+        """Latches a fault; `what` describes it on disk."""
+        self._fault = fault
+        self._moving = False
+        if self.config.latch == "kept":
+            try_to_keep(fault, self.config.host, self.config.robot, what)
 
     def _require_idle(self, what: str) -> None:
         self._raise_latched()

@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
 
+from real.franka.slot import robot_slot
 from robots.config import config
 from robots.control.actions import gripper_target
 from robots.errors import HandoffError, SafetyError
@@ -99,7 +100,8 @@ class GripperTarget:
 
 class FrankaGripper:
     """Implements `GripperDevice`; a context manager. Leaving it stops a running command; a gripper
-    that has grasped keeps its grasp.
+    that has grasped keeps its grasp. While it is connected, no other process of this computer can
+    use the robot.
 
     Args:
         host: name or address of the robot's control.
@@ -135,10 +137,14 @@ class FrankaGripper:
         self._newest = (0.0, 0.0)
         """The newest opening [m] and the time at which it was read [s]."""
         self._threads: list[threading.Thread] = []
+        self._slot = ExitStack()
 
     def __enter__(self) -> FrankaGripper:
-        self._gripper = _connect(self._host)
-        self._read()
+        with ExitStack() as stack:
+            stack.enter_context(robot_slot(self._host, "gripper"))
+            self._gripper = _connect(self._host)
+            self._read()
+            self._slot = stack.pop_all()
         # The present opening counts as sent, so that a target that equals it sends no command.
         self._sent_target = self._newest[0]
         work = [self._command] if self._await_actions is not None else [self._command, self._listen]
@@ -162,6 +168,7 @@ class FrankaGripper:
         for thread in self._threads:
             thread.join(JOIN_SECONDS)
         self._gripper = None
+        self._slot.close()
 
     def width(self) -> float:
         """See `GripperDevice`."""

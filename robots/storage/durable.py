@@ -1,4 +1,4 @@
-"""Writes files atomically, and locks a folder for a single writer."""
+"""Writes files atomically, locks a folder for a single writer, and opens files of several users."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from robots.errors import HandoffError
@@ -86,6 +86,26 @@ class WriterLock:
     def __del__(self) -> None:
         if getattr(self, "_descriptor", None) is not None:
             self.release()
+
+
+def open_shared(path: Path, mode: int) -> int:
+    """Opens a file for reading and appending; returns its descriptor, which new programs do not
+    inherit.
+
+    Args:
+        path: the file; a link is refused.
+        mode: permissions of a file that does not exist yet, whatever the umask.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
+    with suppress(FileNotFoundError):
+        # Linux refuses to create a file of another user in a folder like /tmp, even if it exists.
+        return os.open(path, flags)
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        return os.open(path, flags)
+    os.fchmod(descriptor, mode)
+    return descriptor
 
 
 def sync_path(path: Path) -> None:

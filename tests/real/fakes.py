@@ -1,11 +1,14 @@
 """An arm and a clock without a robot: the arm reaches its target one tick later."""
 
+import threading
 from dataclasses import replace
 
 import numpy as np
 
 from real.arm import ArmFaultError, ArmState, PoseTarget
+from real.franka.slot import robot_slot
 from robots.contract import Contract
+from robots.errors import HandoffError
 from robots.franka import find_robot
 from robots.spec import FieldSpec
 
@@ -77,3 +80,20 @@ def contract(**changes):
         policy="p" * 8,
     )
     return replace(base, **changes)
+
+
+def others_can_take(host: str) -> bool:
+    """Whether another thread, as another process, can take the arm at `host`."""
+    refused: list[HandoffError] = []
+
+    def attempt() -> None:
+        try:
+            with robot_slot(host, "fr3"):
+                pass
+        except HandoffError as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    thread.join()
+    return not refused

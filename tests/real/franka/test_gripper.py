@@ -14,6 +14,7 @@ from robots.control.actions import gripper_target
 from robots.errors import HandoffError, SafetyError
 from robots.franka import find_robot
 from sim.twin.twin import Twin, TwinConfig, start_twin
+from tests.real.fakes import others_can_take
 from tests.sim.twin.loopback import address
 from tests.sim.twin.still_world import GripperWorld
 
@@ -153,6 +154,12 @@ def test_a_silent_gripper_is_an_error(fingers: FrankaGripper) -> None:
     fingers._newest = (0.05, time.monotonic() - 1.5)
     with pytest.raises(SafetyError, match=r"newest state is 1\.5. s old, limit 1.0 s"):
         fingers.width()
+
+
+def test_a_connected_gripper_keeps_others_from_the_robot_until_it_is_left(twin: Twin) -> None:
+    with driver(twin):
+        assert not others_can_take(twin.host)
+    assert others_can_take(twin.host)
 
 
 def test_nobody_there_is_one_clear_error() -> None:

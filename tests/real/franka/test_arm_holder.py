@@ -1,0 +1,214 @@
+"""An arm has one holder, and its faults outlive the connection."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from real.arm import ArmFaultError
+from real.franka.arm import FrankaArm, FrankaConfig
+from real.franka.kept_faults import clear_fault, faults_file, kept_fault
+from real.franka.slot import robot_slot
+from robots.errors import HandoffError, SafetyError, error_text
+from robots.franka import find_robot
+from tests.real.fakes import FakeClock, others_can_take
+
+franky = pytest.importorskip("franky")
+
+from tests.real.franka.test_arm import FakeRobot, hold  # noqa: E402  imports franky
+
+FR3 = find_robot("fr3")
+HOST = "192.0.2.7"
+KEPT = FrankaConfig(host=HOST)
+TWIN = FrankaConfig(host=HOST, realtime="ignore", latch="connection")
+
+
+@contextmanager
+def connected(
+    monkeypatch: pytest.MonkeyPatch, config: FrankaConfig
+) -> Iterator[tuple[FrankaArm, FakeRobot]]:
+    """A new connection, as of a new process."""
+    clock = FakeClock()
+    robot = FakeRobot(clock)
+    monkeypatch.setattr("real.franka.arm.connect", lambda host, realtime: robot)
+    with FrankaArm(config, clock) as arm:
+        yield arm, robot
+
+
+def collide(monkeypatch: pytest.MonkeyPatch, config: FrankaConfig) -> None:
+    """A session that a reflex ends."""
+    with (  # noqa: PT012
+        pytest.raises(ArmFaultError),
+        connected(monkeypatch, config) as (arm, robot),
+    ):
+        arm.start()
+        robot.reflex("joint_reflex")
+        arm.state()
+
+
+def commands(arm: FrankaArm, robot: FakeRobot) -> list[Callable[[], object]]:
+    return [
+        arm.preflight,
+        arm.state,
+        arm.start,
+        lambda: arm.move_to_joints(FR3.q_home),
+        lambda: arm.set_target(hold(robot)),
+    ]
+
+
+def test_a_fault_refuses_every_motion_of_the_next_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    collide(monkeypatch, KEPT)
+    with connected(monkeypatch, KEPT) as (arm, robot):
+        for command in commands(arm, robot):
+            with pytest.raises(
+                SafetyError,
+                match=rf"fr3 at {HOST}: stopped \(joint_reflex in mode Reflex\) at .*clear-fault {HOST}",
+            ):
+                command()
+    assert robot.moves == []
+
+
+def test_a_fault_that_a_person_cleared_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    collide(monkeypatch, KEPT)
+    clear_fault(HOST, "ada", "the cable caught on the table")
+    with connected(monkeypatch, KEPT) as (arm, _):
+        arm.preflight()
+        arm.start()
+        assert arm.state().mode == "Move"
+
+
+def test_a_twin_forgets_its_fault_with_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    collide(monkeypatch, TWIN)
+    assert not faults_file(HOST).exists()
+    with connected(monkeypatch, TWIN) as (arm, _):
+        arm.preflight()
+        arm.start()
+
+
+def test_recovery_by_the_program_clears_the_fault_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    collide(monkeypatch, KEPT)
+    with connected(monkeypatch, KEPT) as (arm, _):
+        arm.recover()
+        arm.start()
+    assert kept_fault(HOST) is None
+    assert '"cause": "recovered by the program"' in faults_file(HOST).read_text()
+
+
+def test_a_recovery_that_fails_clears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    collide(monkeypatch, KEPT)
+    with connected(monkeypatch, KEPT) as (arm, robot):
+        monkeypatch.setattr(robot, "recover_from_errors", lambda: False)
+        with pytest.raises(SafetyError, match="recovery failed"):
+            arm.recover()
+        with pytest.raises(SafetyError, match=r"stopped \(joint_reflex"):
+            arm.start()
+
+
+def lose(robot: FakeRobot) -> None:
+    def lost(timeout: float) -> bool:
+        raise franky.NetworkException("libfranka: UDP receive: Timeout")
+
+    robot.join_motion = lost
+    robot.is_in_control = False
+
+
+def test_a_connection_that_is_lost_in_a_motion_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (  # noqa: PT012
+        pytest.raises(HandoffError, match="connection lost"),
+        connected(monkeypatch, KEPT) as (arm, robot),
+    ):
+        arm.start()
+        lose(robot)
+        arm.state()
+    assert "stopped (a lost connection (libfranka: UDP receive" in str(kept_fault(HOST))
+
+
+def test_a_connection_that_is_lost_at_rest_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with connected(monkeypatch, KEPT) as (arm, robot):
+        arm.move_to_joints(FR3.q_home)
+
+        def lost(*thresholds: object) -> None:
+            raise franky.NetworkException("libfranka: connection reset")
+
+        robot.set_collision_behavior = lost
+        with pytest.raises(HandoffError, match="connection lost"):
+            arm._configure()
+    assert kept_fault(HOST) is None
+
+
+def test_a_pressed_user_stop_is_kept_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (  # noqa: PT012
+        pytest.raises(ArmFaultError),
+        connected(monkeypatch, KEPT) as (arm, robot),
+    ):
+        arm.start()
+        robot.mode, robot.is_in_control = franky.RobotMode.UserStopped, False
+        arm.state()
+    assert "stopped (the user stop was pressed in mode UserStopped)" in str(kept_fault(HOST))
+
+
+def test_a_fault_that_cannot_be_kept_stays_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (  # noqa: PT012
+        pytest.raises(ArmFaultError) as raised,
+        connected(monkeypatch, KEPT) as (arm, robot),
+    ):
+        faults_file(HOST).mkdir(parents=True)
+        arm.start()
+        robot.reflex("joint_reflex")
+        arm.state()
+    assert "The fault is not kept for later connections: " in error_text(raised.value)
+
+
+@pytest.mark.parametrize("config", [KEPT, TWIN], ids=["arm", "twin"])
+def test_a_connected_arm_keeps_others_out_until_it_is_left(
+    config: FrankaConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connected(monkeypatch, config):
+        assert not others_can_take(HOST)
+    assert others_can_take(HOST)
+
+
+def test_an_arm_that_is_in_use_is_not_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("real.franka.arm.connect", lambda host, realtime: asked.append(host))
+    failed: list[HandoffError] = []
+
+    def attempt() -> None:
+        try:
+            FrankaArm(KEPT, FakeClock()).__enter__()
+        except HandoffError as error:
+            failed.append(error)
+
+    with robot_slot(HOST, "fr3"):
+        thread = threading.Thread(target=attempt)
+        thread.start()
+        thread.join()
+    assert str(failed[0]).startswith(f"fr3 at {HOST}: in use by process ")
+    assert asked == []
+
+
+def test_a_failed_connection_frees_the_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    def another_robot(*arguments: object) -> None:
+        raise SafetyError("fr3: the connected arm is 'fr3v2'")
+
+    monkeypatch.setattr("real.franka.arm.check_robot", another_robot)
+    with pytest.raises(SafetyError, match="fr3v2"), connected(monkeypatch, KEPT):
+        pass
+    assert others_can_take(HOST)
+
+
+def test_an_arm_whose_stop_fails_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (  # noqa: PT012
+        pytest.raises(SafetyError, match="did not end within"),
+        connected(monkeypatch, KEPT) as (arm, robot),
+    ):
+        arm.start()
+        robot.join_motion = lambda timeout: False
+    assert others_can_take(HOST)
