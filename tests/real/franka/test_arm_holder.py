@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import pytest
 
@@ -14,7 +15,10 @@ from real.franka.kept_faults import clear_fault, faults_file, kept_fault
 from real.franka.slot import robot_slot
 from robots.errors import HandoffError, SafetyError, error_text
 from robots.franka import find_robot
+from sim.twin.push_t_world import PushTWorld
+from sim.twin.twin import TwinConfig, start_twin
 from tests.real.fakes import FakeClock, others_can_take
+from tests.sim.twin.loopback import address
 
 franky = pytest.importorskip("franky")
 
@@ -212,3 +216,34 @@ def test_an_arm_whose_stop_fails_is_freed(monkeypatch: pytest.MonkeyPatch) -> No
         arm.start()
         robot.join_motion = lambda timeout: False
     assert others_can_take(HOST)
+
+
+@pytest.mark.parametrize("latch", ["kept", "connection"])
+def test_a_twins_fault_ends_with_the_connection_unless_it_is_to_be_kept(
+    latch: Literal["kept", "connection"],
+) -> None:
+    """Through the unmodified client: the second connection is that of the next episode."""
+    with start_twin(TwinConfig(host=address(42)), PushTWorld) as twin:
+        config = FrankaConfig(host=twin.host, realtime="ignore", latch=latch)
+        with (  # noqa: PT012
+            pytest.raises(ArmFaultError),
+            FrankaArm(config, twin, twin.wait_for_motion) as arm,
+        ):
+            arm.preflight()
+            arm.start()
+            twin.advance(0.05)
+            twin.press_user_stop()
+            twin.advance(0.05)
+            arm.state()
+        twin.press_user_stop(False)
+        with FrankaArm(config, twin, twin.wait_for_motion) as arm:
+            if latch == "kept":
+                with pytest.raises(SafetyError, match="handoff clear-fault"):
+                    arm.preflight()
+                assert kept_fault(twin.host) is not None
+                arm.recover()
+            arm.preflight()
+            arm.start()
+            twin.advance(0.05)
+            assert arm.state().mode == "Move"
+        assert kept_fault(twin.host) is None
