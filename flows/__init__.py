@@ -10,6 +10,7 @@ Packages, each above those that follow it where it needs them:
 - `evaluation`: agents evaluated and compared under a protocol.
 - `session`: environments, operators, episodes and views of sessions with a person.
 - `reports`: summaries, HTML pages, plots, lineage.
+- `storage`: runs on S3-compatible storage, with a local working copy.
 - `runner`: stages as cached, locked processes, and their progress on a terminal.
 - `config`: YAML files, named options and overrides over the defaults of configuration classes.
 - `artifacts`: kinds of artifacts, which the stages' signatures name.

@@ -21,7 +21,10 @@ from flows.runner.memory import MemoryMeter
 from flows.runner.plan import up_to
 from flows.runner.stage import Stage, StageOutcome, run_stage
 from flows.session.config import HilEnvConfig, HilOperator
+from flows.storage.address import runs_folder
+from flows.storage.shared_runs import Runs, open_runs
 from robots.errors import HandoffError
+from robots.storage.durable import explain_write_errors
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def run_attended(
     from real.console.process import open_console
     from real.console.server import ConsoleConfig
 
-    folder = Path(recipe.runs) / recipe.name / "console"
+    folder = runs_folder(recipe.runs) / recipe.name / "console"
     settings = ConsoleConfig(host=address.host, port=address.port)
     with open_console(settings, folder) as opened, scene_viewer(_env(declared), opened):
         screen.print(f"console  {opened.url}", highlight=False, soft_wrap=True)
@@ -87,30 +90,33 @@ def run_in_order(recipe: Recipe, declared: Sequence[Stage], *, isolate: bool = T
     Raises:
         HandoffError: a stage failed.
     """
-    runs, started = Path(recipe.runs), time.time()
-    (runs / recipe.name).mkdir(parents=True, exist_ok=True)
+    runs, started = open_runs(recipe.runs, recipe.stages), time.time()
+    folder = runs.folder / recipe.name
+    with explain_write_errors(folder, "the results of the run cannot be written"):
+        folder.mkdir(parents=True, exist_ok=True)
     outcomes: dict[str, StageOutcome] = {}
-    path = runs / recipe.name / "summary.json"
+    path = folder / "summary.json"
     with Display() as display, MemoryMeter() as memory:
         for stage in declared:
             outcomes[stage.name] = _run_shown(stage, outcomes, runs, display, isolate)
             # Write the results after every stage, so that an interrupted run has a report.
             summary = summarise(outcomes, started, memory.peak_bytes, prefect=False)
-            path = write_results(runs, recipe.name, summary, recipe.request)
+            path = write_results(runs.folder, recipe.name, summary, recipe.request)
+    runs.publish(recipe.name)
     return path
 
 
 def _run_shown(
     stage: Stage,
     outcomes: Mapping[str, StageOutcome],
-    runs: Path,
+    runs: Runs,
     display: Display,
     isolate: bool,
 ) -> StageOutcome:
     inputs = {name: outcomes[upstream.name].artifact for name, upstream in stage.inputs.items()}
     progress = display.started(stage.name)
     try:
-        outcome = run_stage(stage, inputs, runs, progress, isolate=isolate)
+        outcome = run_stage(stage, inputs, runs.folder, progress, isolate=isolate, store=runs.store)
     except HandoffError:
         display.finished(stage.name, "not finished", "✗")
         raise

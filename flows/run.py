@@ -18,12 +18,13 @@ from flows.orchestration.recipe_run import redone, run_in_threads
 from flows.recipes.graph import stages
 from flows.recipes.recipe import Recipe, read_recipe
 from flows.reports.results import Summary
-from flows.reports.summary import summarise, write_results
+from flows.reports.summary import summarise, write_cached_results, write_results
 from flows.runner.content import check_content
 from flows.runner.plan import cached_artifacts, up_to
 from flows.runner.run_end import RUN_ENDED
 from flows.runner.schedule import check_parallel
 from flows.runner.stage import Stage, StageOutcome
+from flows.storage.shared_runs import Runs, open_runs
 from robots.errors import HandoffError, suggest
 
 
@@ -55,12 +56,15 @@ def run(
     started = time.time()
     check_parallel(parallel)
     recipe = read_recipe(name, overrides)
+    runs = open_runs(recipe.runs, recipe.stages, redo)
     declared = up_to(stages(recipe), until)
     check_redo(declared, redo)
-    outcomes = None if redo else _all_cached(recipe, declared)
+    outcomes = None if redo else _all_cached(declared, runs)
     if outcomes is not None:
         summary = summarise(outcomes, started, peak_bytes=0, prefect=False)
-        return write_results(Path(recipe.runs), recipe.name, summary, recipe.request)
+        path = write_cached_results(runs.folder, recipe.name, summary, recipe.request)
+        runs.publish(recipe.name)
+        return path
     prepare_prefect(debug)
     obstacle = check_prefect()
     try:
@@ -70,10 +74,12 @@ def run(
             ).with_times(started, time.time())
         else:
             print(f"without Prefect: {obstacle}", file=sys.stderr)  # noqa: T201  a notice
-            summary = _without_prefect(recipe, declared, redo, parallel, fail_fast)
+            summary = _without_prefect(recipe, declared, runs, redo, parallel, fail_fast)
     finally:
         RUN_ENDED.clear()
-    return write_results(Path(recipe.runs), recipe.name, summary, recipe.request)
+    path = write_results(runs.folder, recipe.name, summary, recipe.request)
+    runs.publish(recipe.name)
+    return path
 
 
 def check_redo(declared: Sequence[Stage], redo: Sequence[str]) -> None:
@@ -91,26 +97,27 @@ def check_redo(declared: Sequence[Stage], redo: Sequence[str]) -> None:
 def _without_prefect(
     recipe: Recipe,
     declared: Sequence[Stage],
+    runs: Runs,
     redo: Sequence[str],
     parallel: int | None,
     fail_fast: bool,
 ) -> Summary:
     summary, failure = run_in_threads(
-        recipe, declared, redo=redo, parallel=parallel, fail_fast=fail_fast
+        recipe, declared, runs, redo=redo, parallel=parallel, fail_fast=fail_fast
     )
     if failure is not None:
         raise failure
     return summary
 
 
-def _all_cached(recipe: Recipe, declared: Sequence[Stage]) -> dict[str, StageOutcome] | None:
+def _all_cached(declared: Sequence[Stage], runs: Runs) -> dict[str, StageOutcome] | None:
     started = time.time()
-    artifacts = cached_artifacts(declared, Path(recipe.runs))
+    artifacts = cached_artifacts(declared, runs.folder)
     if any(artifact is None for artifact in artifacts.values()):
         return None
     for artifact in artifacts.values():
         assert artifact is not None
-        check_content(artifact.path)
+        check_content(artifact.path, runs.store)
     return {
         name: StageOutcome(artifact, True, time.time() - started, started)
         for name, artifact in artifacts.items()

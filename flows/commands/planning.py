@@ -11,6 +11,7 @@ from flows.recipes.recipe import read_recipe
 from flows.runner.estimates import Cost, earlier_records, estimate
 from flows.runner.plan import Planned, plan, up_to
 from flows.runner.stage import Stage
+from flows.storage.shared_runs import open_runs
 
 STYLES = {"cached": "dim", "run": "green", "resume": "yellow", "wait": ""}
 """Styles of the actions."""
@@ -35,7 +36,7 @@ def print_plan(recipe_name: str, overrides: Sequence[str], until: str | None) ->
 
     recipe = read_recipe(recipe_name, overrides)
     declared = up_to(stages(recipe, fetch=False), until)
-    runs = Path(recipe.runs)
+    runs = open_runs(recipe.runs, recipe.stages).folder
     planned = plan(declared, runs)
     expected = expected_costs(declared, planned, runs)
     console = Console()

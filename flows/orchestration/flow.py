@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from flows.orchestration.recipe_run import redone, run_shown, run_stages
@@ -16,6 +15,7 @@ from flows.runner.isolate import StageProcessError
 from flows.runner.plan import up_to
 from flows.runner.run_end import RUN_ENDED
 from flows.runner.stage import Stage, StageOutcome
+from flows.storage.shared_runs import Runs, open_runs
 from robots.errors import HandoffError, error_text
 
 RETRIES = 1
@@ -58,14 +58,14 @@ def make_flow() -> Callable[..., Summary]:
         retry_condition_fn=_process_died,
     )
     def run_task(
-        stage: Stage, inputs: dict[str, Any], root: Path, display: Display, redo: bool
+        stage: Stage, inputs: dict[str, Any], runs: Runs, display: Display, redo: bool
     ) -> StageOutcome:
         from flows.orchestration.stage_report import StageReport
 
         report = StageReport(stage.name)
         artifacts = {label: outcome.artifact for label, outcome in inputs.items()}
         try:
-            outcome = run_shown(stage, artifacts, root, display, redo=redo, report=report.progress)
+            outcome = run_shown(stage, artifacts, runs, display, redo=redo, report=report.progress)
         except HandoffError as error:
             report.failed(error_text(error))
             raise
@@ -105,20 +105,21 @@ def make_flow() -> Callable[..., Summary]:
                 name=stage.name, task_run_name=stage.name, tags=[stage.uses]
             )
             again = redone(stage, redo or ())
-            return named.submit(stage, dict(inputs), root, display, again)
+            return named.submit(stage, dict(inputs), runs, display, again)
 
         from flows.orchestration.stage_report import write_summary
 
         chosen = read_recipe(recipe, overrides or ())
-        root = Path(chosen.runs)
+        runs = open_runs(chosen.runs, chosen.stages, redo or ())
         declared = up_to(stages(chosen), until)
         with Display() as display:
             summary, failure = run_stages(
-                chosen, declared, submit, parallel=parallel, fail_fast=fail_fast
+                chosen, declared, runs, submit, parallel=parallel, fail_fast=fail_fast
             )
-        write_summary(summary, root / chosen.name)
+        write_summary(summary, runs.folder / chosen.name)
         if failure is not None:
             raise failure
+        runs.publish(chosen.name)
         return summary
 
     return handoff

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from flows.recipes.recipe import Recipe
@@ -18,6 +17,7 @@ from flows.runner.memory import MemoryMeter
 from flows.runner.run_end import stop_if_ended
 from flows.runner.schedule import Results, Submit, check_parallel, run_graph
 from flows.runner.stage import Stage, StageOutcome, run_stage
+from flows.storage.shared_runs import Runs
 from robots.code_version import code_version
 from robots.errors import HandoffError, error_text
 from robots.interfaces import Progress, no_progress
@@ -26,6 +26,7 @@ from robots.interfaces import Progress, no_progress
 def run_stages(
     recipe: Recipe,
     declared: Sequence[Stage],
+    runs: Runs,
     submit: Submit,
     *,
     parallel: int | None = None,
@@ -35,8 +36,9 @@ def run_stages(
     """Runs stages and writes the results of the recipe after each of them.
 
     Args:
-        recipe: the recipe, which names the folder of the results.
+        recipe: the recipe, which names the results.
         declared: its stages, inputs before the stages that need them.
+        runs: folder of artifacts and results.
         submit: starts a stage.
         parallel: largest number of stages that run at once; None for one per core.
         fail_fast: stops all stages after the first failure.
@@ -58,7 +60,7 @@ def run_stages(
             return summarise(results.outcomes, started, memory.peak_bytes, prefect=prefect)
 
         def write() -> None:
-            write_results(Path(recipe.runs), recipe.name, summary(), recipe.request)
+            write_results(runs.folder, recipe.name, summary(), recipe.request)
 
         run_graph(
             declared, submit, results, parallel=limit, fail_fast=fail_fast, stage_finished=write
@@ -69,6 +71,7 @@ def run_stages(
 def run_in_threads(
     recipe: Recipe,
     declared: Sequence[Stage],
+    runs: Runs,
     *,
     redo: Sequence[str] = (),
     parallel: int | None = None,
@@ -76,24 +79,23 @@ def run_in_threads(
 ) -> tuple[Summary, Exception | None]:
     """Runs stages without Prefect; arguments and result as those of `run_stages`, and `redo` as of
     `redone`."""
-    root = Path(recipe.runs)
     with Display() as display, ThreadPoolExecutor(check_parallel(parallel)) as threads:
 
         def submit(stage: Stage, inputs: Mapping[str, Any]) -> Any:
             artifacts = {label: future.result().artifact for label, future in inputs.items()}
             return threads.submit(
-                run_shown, stage, artifacts, root, display, redo=redone(stage, redo)
+                run_shown, stage, artifacts, runs, display, redo=redone(stage, redo)
             )
 
         return run_stages(
-            recipe, declared, submit, parallel=parallel, fail_fast=fail_fast, prefect=False
+            recipe, declared, runs, submit, parallel=parallel, fail_fast=fail_fast, prefect=False
         )
 
 
 def run_shown(
     stage: Stage,
     inputs: Mapping[str, Artifact],
-    root: Path,
+    runs: Runs,
     display: Display,
     *,
     redo: bool = False,
@@ -104,7 +106,7 @@ def run_shown(
     Args:
         stage: the stage.
         inputs: finished artifacts, by the names of the stage's inputs.
-        root: the runs folder.
+        runs: folder of artifacts, and the storage whose working copy it is.
         display: the display of the run.
         redo: computes the artifact again although it is cached.
         report: called with the progress as well.
@@ -120,7 +122,7 @@ def run_shown(
         report(done, total, note)
 
     try:
-        outcome = run_stage(stage, inputs, root, progress, redo=redo)
+        outcome = run_stage(stage, inputs, runs.folder, progress, redo=redo, store=runs.store)
     except HandoffError as error:
         display.finished(stage.name, error_text(error), "✗")
         raise

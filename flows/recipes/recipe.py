@@ -24,6 +24,7 @@ from typing import Any
 from flows.config.files import CONFIGS, find_file, read_yaml
 from flows.config.options import merge
 from flows.config.overrides import Override, parse_overrides, set_value
+from flows.storage.address import storage_address
 from robots.errors import HandoffError, suggest
 from robots.outside import add_place
 
@@ -56,7 +57,7 @@ class Recipe:
     """Folder of the results under `runs`."""
     stages: Mapping[str, StageEntry]
     runs: str = "runs"
-    """Folder of artifacts and results."""
+    """Folder of artifacts and results, or storage of them as `s3://BUCKET/PREFIX`."""
     seed: int = 0
     """Seed of the whole recipe, added to the seeds of its stages; starts of evaluations and
     deployments do not depend on it."""
@@ -97,7 +98,7 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         stages={
             key: _entry(key, value, path) for key, value in stages.items() if value is not None
         },
-        runs=str(values.get("runs", "runs")),
+        runs=_runs(values.get("runs", "runs")),
         seed=_seed(values.get("seed", 0)),
         about=str(values.get("about", "")),
         shared=_mapping(values.get("shared") or {}, f"recipe {path}: shared"),
@@ -268,6 +269,11 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise HandoffError(f"{where} is {value!r:.60}, expected keys and values.")
     return {str(key): entry for key, entry in value.items()}
+
+
+def _runs(value: Any) -> str:
+    storage_address(str(value))
+    return str(value)
 
 
 def _seed(value: Any) -> int:

@@ -19,7 +19,13 @@ from flows.reports.reproduction import (
     write_comparison,
 )
 from flows.reports.resolved_recipe import RECIPE, read_resolved_recipe
-from flows.runner.artifact import Artifact, json_digest, load_artifact, read_manifest
+from flows.runner.artifact import (
+    Artifact,
+    check_fetched,
+    json_digest,
+    load_artifact,
+    read_manifest,
+)
 from flows.runner.display import Display
 from flows.runner.provenance import environment, package_lock
 from flows.runner.signature import find_kind
@@ -27,6 +33,7 @@ from flows.runner.stage import Stage, artifact_path, identity, run_stage
 from flows.runner.stage_code import changed_modules
 from robots.errors import HandoffError
 from robots.outside import add_place
+from robots.storage.durable import explain_write_errors
 
 TOLERANCE = 0.05
 """Largest relative difference of a metric, if the digests differ."""
@@ -84,7 +91,8 @@ def reproduce(
             f"{'; '.join(differences)}. Install what it had, or repeat it anyway."
         )
     root = out or folder / "reproduced" / time.strftime("%Y%m%d-%H%M%S")
-    root.mkdir(parents=True, exist_ok=True)
+    with explain_write_errors(root, "the repetition cannot be written; --out FOLDER names another"):
+        root.mkdir(parents=True, exist_ok=True)
     compared = _repeat(repeated, root, tolerance, isolate)
     result = Reproduction(str(folder), str(root), tolerance, differences, compared)
     write_comparison(result, root)
@@ -136,6 +144,7 @@ def _stages(folder: Path) -> list[_Repeated]:
             uses=kind.name,
         )
         path = (folder / name).resolve()
+        check_fetched(path)
         load_artifact(path)
         repeated.append(_Repeated(stages[name], path, _needs_person(entry["with"])))
     return repeated

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,9 +12,17 @@ from flows.reports.resolved_recipe import RECIPE, write_resolved_recipe
 from flows.reports.results import StageResult, Summary, describe, headline_metrics
 from flows.runner.artifact import write_json
 from flows.runner.stage import StageOutcome
+from robots.errors import HandoffError
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+"""Errors of a folder that this person may not write."""
+
+
+class ReadOnlyError(HandoffError):
+    """A folder of runs that cannot be written."""
 
 
 def summarise(
@@ -46,10 +55,27 @@ def write_results(
 
     Returns:
         The path of `summary.json`.
+
+    Raises:
+        ReadOnlyError: the folder cannot be written.
     """
+    folder = runs / name
+    try:
+        return _write(folder, runs, name, summary, request or {})
+    except OSError as error:
+        if error.errno not in READ_ONLY:
+            raise
+        raise ReadOnlyError(
+            f"{folder}: the results of the run cannot be written: {error.strerror}. Is it a "
+            "read-only share? The artifacts themselves are finished."
+        ) from error
+
+
+def _write(
+    folder: Path, runs: Path, name: str, summary: Summary, request: Mapping[str, Any]
+) -> Path:
     from flows.reports.page import write_report
 
-    folder = runs / name
     folder.mkdir(parents=True, exist_ok=True)
     for result in summary.stages:
         place_link(folder / result.name, runs / result.artifact)
@@ -59,8 +85,39 @@ def write_results(
     path = folder / "summary.json"
     rows = {result.name: asdict(result) for result in summary.stages}
     entries = {"source": summary.source, "stages": rows, "metrics": dict(summary.metrics)}
-    write_json(path, {**entries, "request": dict(request or {})})
+    write_json(path, {**entries, "request": dict(request)})
     return path
+
+
+def write_cached_results(
+    runs: Path, name: str, summary: Summary, request: Mapping[str, Any] | None = None
+) -> Path:
+    """Writes the results of a run that computed nothing; on a read-only share, the results of the
+    same artifacts that are there already serve.
+
+    Args and result are those of `write_results`.
+
+    Raises:
+        HandoffError: the folder cannot be written and has not these results.
+    """
+    try:
+        return write_results(runs, name, summary, request)
+    except ReadOnlyError:
+        path = runs / name / "summary.json"
+        if _artifacts_in(path) != {each.name: each.artifact for each in summary.stages}:
+            raise
+        return path
+
+
+def _artifacts_in(path: Path) -> dict[str, str]:
+    """Artifacts of the stages of a `summary.json`; empty if it cannot be read."""
+    import json
+
+    try:
+        rows = json.loads(path.read_bytes())["stages"]
+        return {name: row["artifact"] for name, row in rows.items()}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def _stage_result(name: str, outcome: StageOutcome) -> StageResult:

@@ -8,6 +8,9 @@ An artifact is a directory with a manifest; it is complete or absent, never half
         ...              files written by the stage
     runs/artifacts/teacher-3f9c0a1b2c4d.partial/    the same while the stage runs;
                                                     a killed stage resumes from it
+
+In the working copy of a storage (`flows.storage`), an artifact whose files have not been fetched is
+a link to a hidden folder with its manifest alone.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Protocol
 
 from robots.errors import HandoffError
+from robots.interfaces import Progress
 from robots.storage.durable import sync_path, sync_tree, write_atomically
 
 MANIFEST = "manifest.json"
@@ -33,6 +37,8 @@ TELEMETRY = "telemetry"
 LOCK = ".lock"
 """Name of the lock files of stores."""
 _NEEDED = {"kind": str, "stage": str, "digest": str, "inputs": dict, "metrics": dict, "files": dict}
+MANIFEST_ALONE = ".manifest"
+"""Ending of the folder of an artifact whose files have not been fetched."""
 NAMED = 8
 """Files that an error about damage names."""
 _SPOILT = "Was it edited? Delete the directory, or run with --redo STAGE, to compute it again."
@@ -51,6 +57,49 @@ class Artifact:
     def manifest(self) -> dict[str, Any]:
         """The manifest, as written when the artifact was sealed."""
         return read_manifest(self.path)
+
+
+class ArtifactStore(Protocol):
+    """Storage that shares artifacts with other computers; the runs folder is its working copy."""
+
+    def check(self, path: Path) -> None:
+        """Checks that the storage has all files of an artifact whose manifest alone is here.
+
+        Raises:
+            HandoffError: files are missing or have another size, or the storage cannot be reached.
+        """
+        ...
+
+    def fetch(self, path: Path, progress: Progress) -> None:
+        """Completes an artifact whose manifest alone is here; any other is left as it is.
+
+        Raises:
+            HandoffError: files are not those of the manifest, or the storage cannot be reached.
+        """
+        ...
+
+    def publish(self, artifact: Artifact, progress: Progress) -> Artifact:
+        """Copies a finished artifact to the storage; returns the one that is there, another
+        computer's if that was first. A storage that cannot be reached leaves the artifact here."""
+        ...
+
+
+def is_fetched(path: Path) -> bool:
+    """Whether the files of an artifact are here, not its manifest alone."""
+    return not path.resolve().name.endswith(MANIFEST_ALONE)
+
+
+def check_fetched(path: Path) -> None:
+    """Refuses an artifact whose manifest alone is here.
+
+    Raises:
+        HandoffError: its files are in a storage.
+    """
+    if not is_fetched(path):
+        raise HandoffError(
+            f"artifact {path}: only its manifest is here, its files are in the storage. Fetch them: "
+            f"handoff fetch {path}"
+        )
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -82,13 +131,16 @@ def load_artifact(path: Path) -> Artifact:
     """Opens a finished artifact after the checks that need no file but the manifest (milliseconds).
 
     The directory must contain exactly the files of the manifest, with their sizes, and the manifest
-    must match its own digests. File contents are not read; `verify_artifact` does that.
+    must match its own digests. File contents are not read; `verify_artifact` does that. Of an
+    artifact whose files have not been fetched, the manifest alone is checked.
 
     Raises:
         HandoffError: a check failed.
     """
     manifest = read_manifest(path)
-    _check_listing(path, manifest)
+    _check_digests(path, manifest)
+    if is_fetched(path):
+        _check_listing(path, manifest)
     return Artifact(manifest["kind"], path, manifest["digest"])
 
 
@@ -124,7 +176,9 @@ def verify_files(path: Path) -> dict[str, Any]:
     Raises:
         HandoffError: the artifact was changed after it was sealed; names all files that were.
     """
+    check_fetched(path)
     manifest = read_manifest(path)
+    _check_digests(path, manifest)
     _check_listing(path, manifest)
     differing = [
         f"{name} has sha256 {digest[:12]}, the manifest says {entry['sha256'][:12]}"
@@ -172,9 +226,7 @@ def seal(
     entries = {**record, "written_bytes": sum(sizes.values()), "files": files, TELEMETRY: beside}
     manifest = json.loads(json.dumps({"kind": kind, "digest": digest, **entries}))
     write_json(partial / MANIFEST, {**manifest, MANIFEST_DIGEST: json_digest(manifest)})
-    for name in (*files, MANIFEST):
-        file = partial / name
-        file.chmod(file.stat().st_mode & ~0o222)
+    make_read_only(partial, [*files, MANIFEST])
     sync_tree(partial)
     older = final.with_name(f".{final.name}.replaced")
     if final.exists():
@@ -184,6 +236,13 @@ def seal(
     sync_path(final.parent)
     shutil.rmtree(older, ignore_errors=True)
     return Artifact(kind, final, digest)
+
+
+def make_read_only(root: Path, names: Sequence[str]) -> None:
+    """Makes files of a folder read-only, so that an accident does not change them."""
+    for name in names:
+        file = root / name
+        file.chmod(file.stat().st_mode & ~0o222)
 
 
 def _check_manifest(path: Path, manifest: Any) -> None:
@@ -209,17 +268,18 @@ def _check_manifest(path: Path, manifest: Any) -> None:
             )
 
 
-def _check_listing(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Compares the manifest with its digests, and its file list with the directory."""
-    # The manifest matches its own digests.
-    listed = manifest["files"]
-    _check_digest(
-        path, "digest", _content_digest(listed, manifest.get(TELEMETRY, ())), manifest["digest"]
-    )
+def _check_digests(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Compares the manifest with its own digests."""
+    computed = _content_digest(manifest["files"], manifest.get(TELEMETRY, ()))
+    _check_digest(path, "digest", computed, manifest["digest"])
     if MANIFEST_DIGEST in manifest:
         rest = {key: value for key, value in manifest.items() if key != MANIFEST_DIGEST}
         _check_digest(path, MANIFEST_DIGEST, json_digest(rest), manifest[MANIFEST_DIGEST])
-    # The directory has every listed file, and no others.
+
+
+def _check_listing(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Compares the manifest's files with those of the directory: every listed one, no others."""
+    listed = manifest["files"]
     sizes = _sizes(path)
     differing = [
         f"{name} is {'missing' if name not in sizes else f'{sizes[name]} bytes'}, the manifest says "

@@ -13,7 +13,13 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from flows.runner.artifact import json_digest, read_manifest, verify_files
+from flows.runner.artifact import (
+    ArtifactStore,
+    is_fetched,
+    json_digest,
+    read_manifest,
+    verify_files,
+)
 from robots.storage.parsed_sources import cache_folder
 
 MEMO = "contents.json"
@@ -22,12 +28,20 @@ MEMO = "contents.json"
 _lock = threading.Lock()
 
 
-def check_content(path: Path) -> None:
+def check_content(path: Path, store: ArtifactStore | None = None) -> None:
     """Checks that every file of an artifact has the content of its manifest.
+
+    Args:
+        path: folder of the artifact.
+        store: storage whose working copy the runs folder is. It is asked for the names and sizes of
+            files that have not been fetched; their content is checked when they are.
 
     Raises:
         HandoffError: files were changed after the artifact was sealed; names them.
     """
+    if store is not None and not is_fetched(path):
+        store.check(path)
+        return
     path = path.resolve()
     state = _state(path)
     if _read().get(str(path)) == state:

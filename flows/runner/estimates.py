@@ -46,7 +46,7 @@ def earlier_records(root: Path) -> list[Record]:
     """Returns the costs of the newest artifacts in `root` that this machine made; artifacts that
     cannot be read are left out."""
     manifests = sorted(
-        (root / "artifacts").glob(f"*/{MANIFEST}"),
+        (root / "artifacts").glob(f"[!.]*/{MANIFEST}"),
         key=lambda file: file.stat().st_mtime,
         reverse=True,
     )

@@ -13,7 +13,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from multiprocessing import reduction
 from multiprocessing.context import assert_spawning
@@ -23,6 +23,7 @@ from typing import Any
 from flows.runner.run_end import stop_if_ended
 from robots.errors import HandoffError
 from robots.interfaces import Progress
+from robots.storage.durable import explain_write_errors
 
 PATIENCE_SECONDS = 30.0
 """Time that a run waits for the processes of an earlier, aborted run to end [s]."""
@@ -77,10 +78,12 @@ def run_lock(artifact: Path, stage: str, progress: Progress) -> Iterator[None]:
         progress: called with a note while it waits.
 
     Raises:
-        HandoffError: the run ended meanwhile.
+        HandoffError: the run ended meanwhile, or the folder cannot be written.
     """
-    artifact.parent.mkdir(parents=True, exist_ok=True)
-    with _opened(_create(artifact.parent / f".{artifact.name}.lock")) as descriptor:
+    with explain_write_errors(artifact.parent, f"stage {stage} cannot be computed"):
+        artifact.parent.mkdir(parents=True, exist_ok=True)
+        created = _create(artifact.parent / f".{artifact.name}.lock")
+    with _opened(created) as descriptor:
         _wait(descriptor, stage, "another run, which computes the same artifact", progress)
         yield
 
@@ -144,6 +147,27 @@ def write_lock(artifact: Path, progress: Progress) -> Iterator[WriteLock]:
             time.sleep(POLL_SECONDS)
         os.ftruncate(descriptor, 0)
         yield WriteLock(descriptor)
+
+
+@contextmanager
+def free_locks(artifact: Path) -> Iterator[bool]:
+    """Takes both locks of an artifact while the context lasts, and yields whether they were free;
+    does not wait."""
+    files = [artifact.parent / f".{artifact.name}.{ending}" for ending in ("lock", "writing")]
+    with _opened(_create(files[0])) as run, _opened(_create(files[1])) as writing:
+        yield _try_lock(run) and _try_lock(writing)
+
+
+def is_locked(artifact: Path) -> bool:
+    """Whether a run computes the artifact, or a process of an aborted run still writes it; writes
+    nothing."""
+    for ending in ("lock", "writing"):
+        with suppress(FileNotFoundError):
+            descriptor = os.open(artifact.parent / f".{artifact.name}.{ending}", os.O_RDONLY)
+            with _opened(descriptor):
+                if not _try_lock(descriptor):
+                    return True
+    return False
 
 
 def _from_descriptor(duplicate: Any) -> WriteLock:

@@ -12,12 +12,19 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from flows.runner.artifact import Artifact, json_digest, load_artifact, read_manifest, seal
+from flows.runner.artifact import (
+    Artifact,
+    ArtifactStore,
+    json_digest,
+    load_artifact,
+    read_manifest,
+    seal,
+)
 from flows.runner.content import check_content, remember_content
 from flows.runner.lock import WriteLock, exclusive_lock, run_lock, write_lock
 from flows.runner.memory import peak_memory
@@ -128,6 +135,7 @@ def run_stage(
     *,
     isolate: bool = True,
     redo: bool = False,
+    store: ArtifactStore | None = None,
 ) -> StageOutcome:
     """Returns the stage's artifact and computes it only if it is not cached.
 
@@ -139,6 +147,8 @@ def run_stage(
         isolate: runs the stage in a spawned process, with its own threads and memory, instead of in
             this one.
         redo: computes the artifact although it is cached, and replaces it.
+        store: storage whose working copy the runs folder is: inputs are fetched from it, and the
+            artifact is published there.
 
     Raises:
         HandoffError: the stage failed; its partial directory is kept and the next attempt resumes
@@ -149,27 +159,37 @@ def run_stage(
     digests = {name: artifact.digest for name, artifact in inputs.items()}
     record = identity(stage, digests)
     final = artifact_path(root, stage, json_digest(record))
-    cached = None if redo else _cached(root, stage, digests, started)
+    cached = None if redo else _cached(root, stage, digests, started, store)
     if cached is not None:
         return cached
     with run_lock(final, stage.name, progress):
         # Another run may have finished it meanwhile.
-        cached = None if redo else _cached(root, stage, digests, started)
+        cached = None if redo else _cached(root, stage, digests, started, store)
         if cached is not None:
             return cached
+        if store is not None:
+            for artifact in inputs.values():
+                store.fetch(artifact.path, progress)
         with write_lock(final, progress) as lock, _alone(stage, progress):
             for artifact in inputs.values():
                 check_content(artifact.path)
-            return _compute(stage, record, inputs, final, progress, lock, isolate)
+            outcome = _compute(stage, record, inputs, final, progress, lock, isolate)
+        if store is None:
+            return outcome
+        return replace(outcome, artifact=store.publish(outcome.artifact, progress))
 
 
 def _cached(
-    root: Path, stage: Stage, digests: Mapping[str, str], started: float
+    root: Path,
+    stage: Stage,
+    digests: Mapping[str, str],
+    started: float,
+    store: ArtifactStore | None,
 ) -> StageOutcome | None:
     cached = find_cached(root, stage, digests)
     if cached is None:
         return None
-    check_content(cached.path)
+    check_content(cached.path, store)
     return StageOutcome(cached, True, time.time() - started, started)
 
 

@@ -34,6 +34,13 @@ def sync_tree(root: Path) -> None:
     sync_path(root.parent)
 
 
+def remove_tree(root: Path) -> None:
+    """Deletes a folder with all files and folders below it, also those that are read-only."""
+    for folder, _, _ in os.walk(root):
+        os.chmod(folder, 0o700)
+    shutil.rmtree(root)
+
+
 @contextmanager
 def explain_write_errors(path: Path, lost: str) -> Iterator[None]:
     """Converts an error of a write to one line; `lost` says what was not stored.

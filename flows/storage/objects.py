@@ -1,0 +1,204 @@
+"""Reads and writes the objects of S3-compatible storage.
+
+Credentials, endpoint and region come from the environment (`AWS_ACCESS_KEY_ID`,
+`AWS_SECRET_ACCESS_KEY`, `AWS_ENDPOINT_URL`, `AWS_REGION`), and appear in no message.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flows.storage.address import StorageAddress
+from robots.errors import HandoffError
+
+PARALLEL = 16
+"""Transfers at the same time: a store of episodes has thousands of small files."""
+CHUNK_BYTES = 8_000_000
+"""Size of the parts in which a large object is read [bytes]."""
+PATIENCE = timedelta(seconds=20)
+"""Time in which a failed request is repeated."""
+METADATA_SERVICE = "169.254.169.254"
+"""Address that is asked for credentials where the environment has none."""
+CAUSES = {
+    "NoSuchBucket": "the bucket does not exist",
+    METADATA_SERVICE: "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "InvalidAccessKeyId": "the key of AWS_ACCESS_KEY_ID is unknown there",
+    "SignatureDoesNotMatch": "AWS_SECRET_ACCESS_KEY is not the secret of AWS_ACCESS_KEY_ID",
+    "AccessDenied": "these credentials may not do this",
+    "dns error": "the name of its host is unknown",
+    "tcp connect error": "nothing answers there",
+    "timed out": "it does not answer in time",
+}
+"""Phrases for causes, by a part of the client's message."""
+
+T = TypeVar("T")
+
+
+class StorageError(HandoffError):
+    """A storage that cannot be reached, or refuses a request."""
+
+
+class Objects:
+    """The objects below one address, by their keys relative to it."""
+
+    def __init__(self, address: StorageAddress) -> None:
+        """Opens the storage, without a request.
+
+        Raises:
+            StorageError: the environment is not valid.
+            ModuleNotFoundError: obstore, the client, is not installed.
+        """
+        from obstore.store import S3Store
+
+        self.address = address
+        self.endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        with self._explained():
+            self._store: Any = S3Store(
+                address.bucket,
+                prefix=address.prefix or None,
+                client_options={
+                    "allow_http": (self.endpoint or "").startswith("http://"),
+                    "connect_timeout": timedelta(seconds=5),
+                },
+                retry_config={"max_retries": 3, "retry_timeout": PATIENCE},
+            )
+
+    def folders(self, prefix: str) -> list[str]:
+        """Returns the names directly below a prefix that have objects below them."""
+        import obstore
+
+        with self._explained():
+            found = obstore.list_with_delimiter(self._store, prefix)
+        return [str(path).rpartition("/")[2] for path in found["common_prefixes"]]
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Returns the sizes of all objects below a prefix [bytes], by their names relative to
+        it."""
+        import obstore
+
+        with self._explained():
+            return {
+                str(entry["path"])[len(prefix) + 1 :]: int(entry["size"])
+                for chunk in obstore.list(self._store, prefix)
+                for entry in chunk
+            }
+
+    def read(self, key: str) -> bytes | None:
+        """Returns a small object; None if there is none."""
+        import obstore
+
+        with self._explained():
+            try:
+                return bytes(obstore.get(self._store, key).bytes())
+            except FileNotFoundError:
+                return None
+
+    def write(self, key: str, data: bytes) -> None:
+        """Writes a small object, or replaces it."""
+        import obstore
+
+        with self._explained():
+            obstore.put(self._store, key, data)
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Writes a small object; returns False if there is one already, which is kept."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        with self._explained():
+            try:
+                obstore.put(self._store, key, data, mode="create")
+            except AlreadyExistsError:
+                return False
+        return True
+
+    def upload(self, files: Mapping[str, Path], done: Callable[[int], None]) -> None:
+        """Writes files as objects; each one is complete or absent.
+
+        Args:
+            files: files by key.
+            done: called with the size of every file that has been written [bytes].
+        """
+        import obstore
+
+        def one(entry: tuple[str, Path]) -> int:
+            key, file = entry
+            with self._explained():
+                obstore.put(self._store, key, file)
+            return file.stat().st_size
+
+        for size in _in_parallel(one, files.items()):
+            done(size)
+
+    def download(self, files: Mapping[str, Path], done: Callable[[int], None]) -> None:
+        """Reads objects into files, whose folders are made.
+
+        Args:
+            files: files by key.
+            done: called with the size of every file that has been read [bytes].
+
+        Raises:
+            StorageError: an object is missing, or the storage cannot be reached.
+        """
+        import obstore
+
+        def one(entry: tuple[str, Path]) -> int:
+            key, file = entry
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with self._explained(key), file.open("wb") as stream:
+                for chunk in obstore.get(self._store, key).stream(min_chunk_size=CHUNK_BYTES):
+                    stream.write(chunk)
+            return file.stat().st_size
+
+        for size in _in_parallel(one, files.items()):
+            done(size)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Deletes objects."""
+        import obstore
+
+        with self._explained():
+            if keys:
+                obstore.delete(self._store, list(keys))
+
+    @contextmanager
+    def _explained(self, key: str = "") -> Iterator[None]:
+        """Converts the errors of the client, which are several lines, to one line."""
+        from obstore.exceptions import BaseError
+
+        try:
+            yield
+        except FileNotFoundError as error:
+            if error.errno is not None:
+                raise
+            raise StorageError(
+                f"storage {self.address}: {key} is missing. Was it deleted?"
+            ) from None
+        except BaseError as error:
+            raise StorageError(self._message(str(error))) from None
+
+    def _message(self, text: str) -> str:
+        place = f" at {_without_password(self.endpoint)}" if self.endpoint else ""
+        cause = next((phrase for part, phrase in CAUSES.items() if part in text), None)
+        cause = cause or text.splitlines()[0].partition(": <?xml")[0]
+        return f"storage {self.address}{place}: {cause.rstrip('.')}."
+
+
+def _without_password(endpoint: str) -> str:
+    scheme, separator, rest = endpoint.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
+def _in_parallel(function: Callable[[Any], T], entries: Iterable[Any]) -> Iterator[T]:
+    """Yields the results in order; after an error, calls that have not begun are dropped."""
+    pool = ThreadPoolExecutor(PARALLEL)
+    try:
+        yield from pool.map(function, entries)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
