@@ -22,6 +22,7 @@ Commands:
 - `deployments`: the same flow, importable by the name that `prefect.yaml` states.
 - `console`: a simulated arm controlled from a browser.
 - `serve`: a policy server on a websocket.
+- `garbage`: deletes artifacts that no run refers to.
 - `record`: records the small set of demonstrations that ships with Handoff.
 - `tune`: tunes the simulated arm to recorded motions.
 - `profile_placement`: predicts the speed of each placement of a recipe's environments.

@@ -9,7 +9,7 @@
 - `listing`: `list`.
 - `completers`: the words that the Tab key completes.
 - `new`: `new recipe`, `new task`, `new stage`.
-- `lineage`: `explain`, `reproduce`.
+- `lineage`: `explain`, `reproduce`, `fetch`, `gc`.
 - `evaluation`: `evaluate`, `compare`, `record`.
 - `serving`: `serve`.
 - `sessions`: `hil`, `console`, `deploy`, `clear-fault`.

@@ -79,6 +79,8 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "explain": lineage.explain,
         "reproduce": lineage.reproduce,
         "record": evaluation.record,
+        "fetch": lineage.fetch,
+        "gc": lineage.gc,
     },
     "Policies": {
         "evaluate": evaluation.evaluate,

@@ -1,4 +1,4 @@
-"""Defines the commands about artifacts: `explain`, `reproduce`."""
+"""Defines the commands about artifacts: `explain`, `reproduce`, `fetch`, `gc`."""
 
 from __future__ import annotations
 
@@ -71,6 +71,55 @@ def reproduce(
     if not result.ok:
         differing = [stage.name for stage in result.stages if stage.status == "differs"]
         raise HandoffError(f"reproduce: {', '.join(differing)} differ; see {result.folder}.")
+
+
+def fetch(place: str, /, *, debug: Debug = False) -> None:
+    """Fetch an artifact of a storage, with all that it was computed from, and print its folder.
+
+    Args:
+        place: s3://BUCKET/PREFIX/RUN/STAGE, or a path in the working copy, such as a run's stage.
+
+    Examples:
+        handoff fetch s3://lab/push_t/demo/gate
+    """
+    from rich.console import Console
+
+    from flows.storage.shared_runs import fetch_lineage
+
+    with Console(stderr=True).status("fetching") as status:
+        path = fetch_lineage(
+            place, lambda done, total, note="": status.update(f"{note} {done} of {total}")
+        )
+    _print(f"fetched  {path}")
+
+
+def gc(
+    *,
+    runs: str = "runs",
+    older_than: Annotated[float, Parameter(validator=Number(gte=0.0))] = 7.0,
+    keep_last: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    dry_run: Flag = False,
+    debug: Debug = False,
+) -> None:
+    """Delete the artifacts that no run refers to, and what interrupted stages have left.
+
+    Every folder is named before it is deleted. What a run's folder links to is kept, with all that
+    it was computed from; so is what a run is writing. A storage keeps all that it has.
+
+    Args:
+        runs: Folder of runs, or the address of a storage, whose working copy is meant.
+        older_than: Smallest age of what is deleted [days].
+        keep_last: Number of the newest artifacts of every stage that are kept in any case.
+        dry_run: Name what would be deleted, and delete nothing.
+
+    Examples:
+        handoff gc --dry-run
+        handoff gc --runs /data/runs --older-than 30 --keep-last 2
+    """
+    from flows.garbage import collect
+    from flows.storage.address import runs_folder
+
+    collect(runs_folder(runs), _print, older_than=older_than, keep_last=keep_last, dry_run=dry_run)
 
 
 def _print(text: str) -> None:
