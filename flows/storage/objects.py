@@ -19,8 +19,10 @@ from robots.errors import HandoffError
 
 PARALLEL = 16
 """Transfers at the same time: a store of episodes has thousands of small files."""
-CHUNK_BYTES = 8_000_000
-"""Size of the parts in which a large object is read [bytes]."""
+PART_BYTES = 32_000_000
+"""Size of the parts in which a large object is read, each in a request of its own [bytes]."""
+PART_PATIENCE = timedelta(seconds=120)
+"""Longest duration of one request, such as the transfer of a part."""
 PATIENCE = timedelta(seconds=20)
 """Time in which a failed request is repeated."""
 METADATA_SERVICE = "169.254.169.254"
@@ -65,6 +67,7 @@ class Objects:
                 client_options={
                     "allow_http": (self.endpoint or "").startswith("http://"),
                     "connect_timeout": timedelta(seconds=5),
+                    "timeout": PART_PATIENCE,
                 },
                 retry_config={"max_retries": 3, "retry_timeout": PATIENCE},
             )
@@ -152,9 +155,15 @@ class Objects:
             key, file = entry
             file.parent.mkdir(parents=True, exist_ok=True)
             with self._explained(key), file.open("wb") as stream:
-                for chunk in obstore.get(self._store, key).stream(min_chunk_size=CHUNK_BYTES):
-                    stream.write(chunk)
-            return file.stat().st_size
+                found = obstore.get(self._store, key)
+                size = int(found.meta["size"])
+                if size <= PART_BYTES:
+                    stream.write(found.bytes())
+                    return size
+                for start in range(0, size, PART_BYTES):
+                    end = min(start + PART_BYTES, size)
+                    stream.write(obstore.get_range(self._store, key, start=start, end=end))
+            return size
 
         for size in _in_parallel(one, files.items()):
             done(size)

@@ -32,6 +32,7 @@ def numbers(config: NumbersConfig, out: Path, progress: Progress) -> Output[Epis
     for i in range(config.count):
         (out / "store" / f"{i}.txt").write_text(str(i))
     (out / "extra.txt").write_text(os.environ.get("HANDOFF_TEST_NUMBER", "0"))
+    (out / "empty.txt").touch()
     (out / "plot.png").write_bytes(b"a picture")
     return Output({"episodes": config.count})
 

@@ -43,7 +43,7 @@ def test_a_second_computer_finds_all_cached_and_fetches_nothing(
     one, two = computers
     first = one.run()
     assert storage.artifact_keys() == [
-        *("demos/extra.txt", "demos/manifest.json", "demos/plot.png"),
+        *("demos/empty.txt", "demos/extra.txt", "demos/manifest.json", "demos/plot.png"),
         *("demos/store/0.txt", "demos/store/1.txt", "demos/store/2.txt"),
         *("total/manifest.json", "total/total.txt"),
     ]
@@ -180,7 +180,7 @@ run_in_order(recipe, stages(recipe), isolate=False)
 """
 
 
-@pytest.mark.parametrize(("moment", "uploaded"), [("files", 2), ("manifest", 5)])
+@pytest.mark.parametrize(("moment", "uploaded"), [("files", 2), ("manifest", 6)])
 def test_a_publication_that_is_killed_leaves_no_artifact(
     computers: Computers, storage: Storage, moment: str, uploaded: int
 ) -> None:
@@ -198,6 +198,28 @@ def test_a_publication_that_is_killed_leaves_no_artifact(
     assert list((two.folder / "artifacts").iterdir()) == []
     assert cached(one.run()) == {"demos": True, "total": False}
     assert cached(two.run()) == {"demos": True, "total": True}
+
+
+def test_a_fetch_that_is_interrupted_leaves_the_manifest_and_is_begun_again(
+    computers: Computers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = computers
+    one.run()
+    download = Objects.download
+
+    def interrupted(self, files, done) -> None:
+        download(self, dict(list(files.items())[:2]), done)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Objects, "download", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            two.run("total.offset=1")
+    assert two.fetched() == []
+    rows = two.run("total.offset=1")
+    assert rows["total"]["metrics"] == {"total": 4.0}
+    assert two.fetched() == ["demos", "total"]
+    assert not list((two.folder / "artifacts").glob(".*.fetching"))
 
 
 def test_of_two_computers_that_compute_one_artifact_the_first_decides(
@@ -277,7 +299,7 @@ def test_an_artifact_that_was_deleted_in_the_storage_is_computed_again(
     two.run()
     storage.objects.delete([f"artifacts/{key}" for key in storage.objects.sizes("artifacts")])
     assert cached(two.run()) == {"demos": False, "total": False}
-    assert len(storage.artifact_keys()) == 8
+    assert len(storage.artifact_keys()) == 9
 
 
 def test_a_lineage_is_fetched_by_the_address_of_a_stage(
