@@ -80,6 +80,7 @@ OPTIONAL = (
     "matplotlib",
     "mujoco",
     "mujoco_warp",
+    "obstore",
     "onnx",
     "onnxscript",
     "peft",

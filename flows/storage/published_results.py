@@ -20,25 +20,27 @@ def publish_results(objects: Objects, run: Path, folder: Path) -> None:
 
     Args:
         objects: the storage.
-        run: folder of the run's results; its name is theirs in the storage.
-        folder: folder of the artifacts' folder.
+        run: folder of the run's results.
+        folder: folder of the runs; the place of `run` in it is that of the results in the storage.
 
     Raises:
         StorageError: the storage cannot be reached.
     """
     data = (run / SUMMARY).read_bytes()
     summary = json.loads(data)
-    theirs = objects.read(f"{run.name}/{SUMMARY}")
+    name = run.relative_to(folder)
+    theirs = objects.read(f"{name}/{SUMMARY}")
     if theirs is not None and _digests(json.loads(theirs)) == _digests(summary):
         return
+    up = "../" * len(name.parts)
     places = {
-        name: f"../{row['artifact']}/{files_folder(read_manifest(folder / row['artifact']))}"
-        for name, row in summary["stages"].items()
+        stage: f"{up}{row['artifact']}/{files_folder(read_manifest(folder / row['artifact']))}"
+        for stage, row in summary["stages"].items()
     }
     page = published_page((run / "report.html").read_text(), places)
-    objects.write(f"{run.name}/report.html", page.encode())
-    objects.write(f"{run.name}/recipe.yaml", (run / "recipe.yaml").read_bytes())
-    objects.write(f"{run.name}/{SUMMARY}", data)
+    objects.write(f"{name}/report.html", page.encode())
+    objects.write(f"{name}/recipe.yaml", (run / "recipe.yaml").read_bytes())
+    objects.write(f"{name}/{SUMMARY}", data)
 
 
 def published_page(page: str, places: Mapping[str, str]) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.runner.artifact import MANIFEST_ALONE, read_manifest, write_json
-from flows.storage.address import runs_folder, storage_address
+from flows.runner.artifact import MANIFEST, MANIFEST_ALONE, read_manifest, write_json
+from flows.storage.address import StorageAddress, runs_folder, storage_address
 from flows.storage.objects import Objects
 from flows.storage.working_copy import WorkingCopy
 from robots.errors import HandoffError
@@ -105,17 +105,9 @@ def fetch_lineage(place: str, progress: Progress) -> Path:
 def _located(place: str) -> tuple[str, str]:
     """Address of the storage, and name of the artifact, from the address of a run's stage or a path
     in a working copy."""
-    if storage_address(place) is not None:
-        runs, run, stage = place.rstrip("/").rsplit("/", 2)
-        address = storage_address(runs)
-        found = None if address is None else Objects(address).read(f"{run}/summary.json")
-        rows = {} if found is None else json.loads(found)["stages"]
-        if stage not in rows:
-            raise HandoffError(
-                f"{place}: no published run '{run}' with a stage '{stage}', expected "
-                "s3://BUCKET/PREFIX/RUN/STAGE."
-            )
-        return runs, Path(rows[stage]["artifact"]).name
+    address = storage_address(place)
+    if address is not None:
+        return _located_there(place, address)
     resolved = Path(place).resolve()
     root = resolved.parent.parent
     try:
@@ -130,6 +122,27 @@ def _located(place: str) -> tuple[str, str]:
             "that of its run?"
         )
     return runs, resolved.name.removeprefix(".").removesuffix(MANIFEST_ALONE)
+
+
+def _located_there(place: str, address: StorageAddress) -> tuple[str, str]:
+    bucket = Objects(StorageAddress(address.bucket, ""))
+    *above, stage = address.prefix.split("/")
+    found = bucket.read("/".join([*above, "summary.json"]))
+    rows = {} if found is None else json.loads(found)["stages"]
+    if stage not in rows:
+        raise HandoffError(
+            f"{place}: no published run with a stage '{stage}', expected "
+            "s3://BUCKET/PREFIX/RUN/STAGE."
+        )
+    # The name of a run may have several parts, as that of hil/reach has.
+    for length in reversed(range(len(above))):
+        key = "/".join([*above[:length], rows[stage]["artifact"], MANIFEST])
+        if bucket.read(key) is not None:
+            runs = StorageAddress(address.bucket, "/".join(above[:length]))
+            return str(runs), Path(rows[stage]["artifact"]).name
+    raise HandoffError(
+        f"{place}: its artifact {rows[stage]['artifact']} is missing. Was it deleted?"
+    )
 
 
 def _stage_of(name: str) -> str:

@@ -312,8 +312,20 @@ def test_a_lineage_is_fetched_by_the_address_of_a_stage(
     assert (path / "total.txt").read_text() == "3.0"
     assert two.fetched() == ["demos", "total"]
     assert explain(path, verify=True).count("verified") == 2
-    with pytest.raises(HandoffError, match="no published run 'sums' with a stage 'scores'"):
+    with pytest.raises(HandoffError, match="sums/scores: no published run with a stage 'scores'"):
         fetch_lineage(f"{storage.address}/sums/scores", no_progress)
+
+
+def test_results_of_a_run_with_a_name_of_two_parts_link_and_are_found(
+    computers: Computers, storage: Storage
+) -> None:
+    one, two = computers
+    one.run("name=hil/sums")
+    page = (storage.objects.read("hil/sums/report.html") or b"").decode()
+    assert f"<img src='../../{storage.key('/plot.png')}'" in page
+    two.use()
+    fetch_lineage(f"{storage.address}/hil/sums/total", no_progress)
+    assert two.fetched() == ["demos", "total"]
 
 
 def test_files_that_were_not_fetched_are_missed_with_the_command_that_fetches_them(
