@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.runner.artifact import MANIFEST, read_manifest
+from flows.runner.artifact import MANIFEST, REPLACED, read_manifest
 from flows.runner.lock import free_locks, is_locked
 from flows.storage.shared_runs import STORAGE
 from flows.storage.working_copy import ARTIFACTS, FETCHING, PUBLISHED, SUPERSEDED
@@ -26,13 +26,21 @@ from robots.storage.durable import explain_write_errors, remove_tree
 DAY = 86400.0
 """Length of a day [s]."""
 LOCK = ".lock"
+"""Ending of the file that a run locks while it computes an artifact."""
 PARTIAL = ".partial"
+"""Ending of the folder that a stage writes."""
 DELETING = ".deleting"
 """Ending of a folder whose deletion was interrupted."""
+REASONS = {
+    PARTIAL: "a stage was interrupted",
+    SUPERSEDED: "another computer published it before",
+    REPLACED: "it was computed again",
+    FETCHING: "a fetch was interrupted",
+    DELETING: "a deletion was interrupted",
+}
+"""Phrases for folders that are no artifacts, by their ending."""
 _FINISHED = re.compile(r"(?P<stage>[^.].*)-[0-9a-f]{12}")
-_LEFT = re.compile(
-    rf"\.?(?P<name>.+?-[0-9a-f]{{12}})({PARTIAL}|{SUPERSEDED}|{FETCHING}|{DELETING})"
-)
+_LEFT = re.compile(rf"\.?(?P<name>.+?-[0-9a-f]{{12}})({'|'.join(REASONS)})")
 
 
 @dataclass(frozen=True)
@@ -189,17 +197,11 @@ def _finished(root: Path) -> Iterator[Path]:
 
 def _left(root: Path, now: float) -> Iterator[Unused]:
     """Yields the folders that interrupted stages, fetches and deletions have left."""
-    reasons = {
-        PARTIAL: "a stage was interrupted",
-        SUPERSEDED: "another computer published it before",
-        FETCHING: "a fetch was interrupted",
-        DELETING: "a deletion was interrupted",
-    }
     for path in sorted((root / ARTIFACTS).iterdir()):
         left = _LEFT.fullmatch(path.name)
         if left is not None and path.is_dir() and not path.is_symlink():
             newest = max(_times(path))
-            yield Unused(path, reasons[left[2]], _size(path), (now - newest) / DAY)
+            yield Unused(path, REASONS[left[2]], _size(path), (now - newest) / DAY)
 
 
 def _delete(entry: Unused, report: Callable[[str], None]) -> bool:

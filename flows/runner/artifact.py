@@ -39,6 +39,8 @@ LOCK = ".lock"
 _NEEDED = {"kind": str, "stage": str, "digest": str, "inputs": dict, "metrics": dict, "files": dict}
 MANIFEST_ALONE = ".manifest"
 """Ending of the folder of an artifact whose files have not been fetched."""
+REPLACED = ".replaced"
+"""Ending of the folder of an artifact that was computed again, until it is deleted."""
 NAMED = 8
 """Files that an error about damage names."""
 _SPOILT = "Was it edited? Delete the directory, or run with --redo STAGE, to compute it again."
@@ -228,7 +230,7 @@ def seal(
     write_json(partial / MANIFEST, {**manifest, MANIFEST_DIGEST: json_digest(manifest)})
     make_read_only(partial, [*files, MANIFEST])
     sync_tree(partial)
-    older = final.with_name(f".{final.name}.replaced")
+    older = final.with_name(f".{final.name}{REPLACED}")
     if final.exists():
         shutil.rmtree(older, ignore_errors=True)
         os.rename(final, older)

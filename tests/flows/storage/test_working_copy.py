@@ -64,6 +64,9 @@ def test_only_the_inputs_of_stages_that_are_computed_are_fetched(computers: Comp
     assert rows["total"]["metrics"] == {"total": 13.0}
     assert two.fetched() == ["demos", "total"]
     verify_artifact(two.folder / rows["demos"]["artifact"])
+    # A file that was fetched is as read-only as one that was made here.
+    file = two.folder / rows["demos"]["artifact"] / "store" / "0.txt"
+    assert file.stat().st_mode & 0o222 == 0
     # The first computer finds what the second one made.
     assert cached(one.run("total.offset=10")) == {"demos": True, "total": True}
 
@@ -300,6 +303,13 @@ def test_an_artifact_that_was_deleted_in_the_storage_is_computed_again(
     storage.objects.delete([f"artifacts/{key}" for key in storage.objects.sizes("artifacts")])
     assert cached(two.run()) == {"demos": False, "total": False}
     assert len(storage.artifact_keys()) == 9
+
+
+def test_artifacts_of_a_storage_are_not_computed_again(computers: Computers) -> None:
+    one, _ = computers
+    one.run()
+    with pytest.raises(HandoffError, match="redo: total cannot be computed again in s3://"):
+        runner.run(str(one.recipe), [f"runs={one.storage.address}"], redo=["total"])
 
 
 def test_a_lineage_is_fetched_by_the_address_of_a_stage(
