@@ -15,6 +15,7 @@ from typing import Any
 
 from flows.recipes.graph import stages
 from flows.recipes.recipe import Recipe, read_recipe
+from flows.reports.run_records.record import RunRecord
 from flows.reports.summary import summarise, write_results
 from flows.runner.display import Display
 from flows.runner.memory import MemoryMeter
@@ -96,9 +97,11 @@ def run_in_order(recipe: Recipe, declared: Sequence[Stage], *, isolate: bool = T
         folder.mkdir(parents=True, exist_ok=True)
     outcomes: dict[str, StageOutcome] = {}
     path = folder / "summary.json"
-    with Display() as display, MemoryMeter() as memory:
+    record = RunRecord(runs.folder, recipe.name, recipe.request, declared)
+    with record, Display() as display, MemoryMeter() as memory:
         for stage in declared:
             outcomes[stage.name] = _run_shown(stage, outcomes, runs, display, isolate)
+            record.add(outcomes)
             # Write the results after every stage, so that an interrupted run has a report.
             summary = summarise(outcomes, started, memory.peak_bytes, prefect=False)
             path = write_results(runs.folder, recipe.name, summary, recipe.request)

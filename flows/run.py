@@ -7,9 +7,10 @@ process never imports torch. If every stage is cached, no flow is started.
 
 from __future__ import annotations
 
+import errno
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flows.orchestration.flow import make_flow, prepare_prefect
@@ -18,6 +19,7 @@ from flows.orchestration.recipe_run import redone, run_in_threads
 from flows.recipes.graph import stages
 from flows.recipes.recipe import Recipe, read_recipe
 from flows.reports.results import Summary
+from flows.reports.run_records.record import RunRecord
 from flows.reports.summary import summarise, write_cached_results, write_results
 from flows.runner.content import check_content
 from flows.runner.plan import cached_artifacts, up_to
@@ -26,6 +28,9 @@ from flows.runner.schedule import check_parallel
 from flows.runner.stage import Stage, StageOutcome
 from flows.storage.shared_runs import Runs, open_runs
 from robots.errors import HandoffError, suggest
+
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+"""Errors of writing to a read-only share."""
 
 
 def run(
@@ -61,8 +66,7 @@ def run(
     check_redo(declared, redo)
     outcomes = None if redo else _all_cached(declared, runs)
     if outcomes is not None:
-        summary = summarise(outcomes, started, peak_bytes=0, prefect=False)
-        path = write_cached_results(runs.folder, recipe.name, summary, recipe.request)
+        path = _write_cached(recipe, runs, outcomes, started)
         runs.publish(recipe.name)
         return path
     prepare_prefect(debug)
@@ -74,7 +78,9 @@ def run(
             ).with_times(started, time.time())
         else:
             print(f"without Prefect: {obstacle}", file=sys.stderr)  # noqa: T201  a notice
-            summary = _without_prefect(recipe, declared, runs, redo, parallel, fail_fast)
+            summary = run_in_threads(
+                recipe, declared, runs, redo=redo, parallel=parallel, fail_fast=fail_fast
+            )
     finally:
         RUN_ENDED.clear()
     path = write_results(runs.folder, recipe.name, summary, recipe.request)
@@ -94,20 +100,20 @@ def check_redo(declared: Sequence[Stage], redo: Sequence[str]) -> None:
             raise HandoffError(f"redo: the run has no stage '{name}', {suggest(name, known)}")
 
 
-def _without_prefect(
-    recipe: Recipe,
-    declared: Sequence[Stage],
-    runs: Runs,
-    redo: Sequence[str],
-    parallel: int | None,
-    fail_fast: bool,
-) -> Summary:
-    summary, failure = run_in_threads(
-        recipe, declared, runs, redo=redo, parallel=parallel, fail_fast=fail_fast
-    )
-    if failure is not None:
-        raise failure
-    return summary
+def _write_cached(
+    recipe: Recipe, runs: Runs, outcomes: Mapping[str, StageOutcome], started: float
+) -> Path:
+    """Writes results and record of a run that computed nothing; on a read-only share those of the
+    run that computed its artifacts stay."""
+    summary = summarise(outcomes, started, peak_bytes=0, prefect=False)
+    path = write_cached_results(runs.folder, recipe.name, summary, recipe.request)
+    try:
+        with RunRecord(runs.folder, recipe.name, recipe.request) as record:
+            record.add(outcomes)
+    except OSError as error:
+        if error.errno not in READ_ONLY:
+            raise
+    return path
 
 
 def _all_cached(declared: Sequence[Stage], runs: Runs) -> dict[str, StageOutcome] | None:

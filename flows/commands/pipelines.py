@@ -63,9 +63,9 @@ def show(run: RunPath, /, *, debug: Debug = False) -> None:
         handoff show demo
         handoff show runs/hil/reach
     """
-    from flows.reports.reproduce import find_run
+    from flows.reports.run_records.reading import SUMMARY, find_run
 
-    print_summary(find_run(run) / "summary.json")
+    print_summary(find_run(run, files=(SUMMARY,)) / SUMMARY)
 
 
 def plan(

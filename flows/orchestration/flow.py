@@ -113,12 +113,15 @@ def make_flow() -> Callable[..., Summary]:
         runs = open_runs(chosen.runs, chosen.stages, redo or ())
         declared = up_to(stages(chosen), until)
         with Display() as display:
-            summary, failure = run_stages(
-                chosen, declared, runs, submit, parallel=parallel, fail_fast=fail_fast
+            summary = run_stages(
+                chosen,
+                declared,
+                runs,
+                submit,
+                parallel=parallel,
+                fail_fast=fail_fast,
+                ended=lambda summary: write_summary(summary, runs.folder / chosen.name),
             )
-        write_summary(summary, runs.folder / chosen.name)
-        if failure is not None:
-            raise failure
         runs.publish(chosen.name)
         return summary
 

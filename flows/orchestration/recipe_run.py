@@ -4,12 +4,13 @@ stages."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from flows.recipes.recipe import Recipe
 from flows.reports.results import Summary
+from flows.reports.run_records.record import RunRecord
 from flows.reports.summary import summarise, write_results
 from flows.runner.artifact import Artifact
 from flows.runner.display import Display
@@ -32,8 +33,9 @@ def run_stages(
     parallel: int | None = None,
     fail_fast: bool = False,
     prefect: bool = True,
-) -> tuple[Summary, Exception | None]:
-    """Runs stages and writes the results of the recipe after each of them.
+    ended: Callable[[Summary], None] = lambda summary: None,
+) -> Summary:
+    """Runs stages and writes the results and the record of the run after each of them.
 
     Args:
         recipe: the recipe, which names the results.
@@ -43,29 +45,36 @@ def run_stages(
         parallel: largest number of stages that run at once; None for one per core.
         fail_fast: stops all stages after the first failure.
         prefect: whether Prefect runs the stages.
+        ended: called with the results when no stage runs any more, also after a failure.
 
     Returns:
-        The results of the finished stages, and the error of the stage that failed first.
+        The results of the stages.
 
     Raises:
-        HandoffError: `parallel` is smaller than 1.
+        HandoffError: `parallel` is smaller than 1, or the error of the stage that failed first.
     """
     started = time.time()
     limit = check_parallel(parallel)
     _read_code(declared)
     results = Results()
-    with MemoryMeter() as memory:
+    record = RunRecord(runs.folder, recipe.name, recipe.request, declared)
+    with record, MemoryMeter() as memory:
 
         def summary() -> Summary:
             return summarise(results.outcomes, started, memory.peak_bytes, prefect=prefect)
 
         def write() -> None:
             write_results(runs.folder, recipe.name, summary(), recipe.request)
+            record.add(results.outcomes)
 
         run_graph(
             declared, submit, results, parallel=limit, fail_fast=fail_fast, stage_finished=write
         )
-        return summary(), next(iter(results.failed.values()), None)
+        found = summary()
+        ended(found)
+        for failure in results.failed.values():
+            raise failure
+    return found
 
 
 def run_in_threads(
@@ -76,8 +85,8 @@ def run_in_threads(
     redo: Sequence[str] = (),
     parallel: int | None = None,
     fail_fast: bool = False,
-) -> tuple[Summary, Exception | None]:
-    """Runs stages without Prefect; arguments and result as those of `run_stages`, and `redo` as of
+) -> Summary:
+    """Runs stages without Prefect; arguments, result and errors as those of `run_stages`, and `redo` as of
     `redone`."""
     with Display() as display, ThreadPoolExecutor(check_parallel(parallel)) as threads:
 

@@ -15,6 +15,7 @@ the file, `${matrix:task}` to the value of a copy of the stage in a matrix.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -68,7 +69,8 @@ class Recipe:
     folders: Sequence[Path] = ()
     """Folders in which named options are looked for, besides those of Handoff."""
     request: Mapping[str, Any] = field(default_factory=dict)
-    """Recipe and overrides as they were given."""
+    """Recipe and overrides as they were given; sha256 of the text of the recipe's file, and of
+    those that it extends, by path."""
 
 
 def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -86,7 +88,8 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     if CONFIGS not in path.resolve().parents:
         # Stages and tasks of one's own may lie beside the recipe.
         add_place(path.parent)
-    values = _load(path, ())
+    files: dict[str, str] = {}
+    values = _load(path, (), files)
     values.setdefault("name", path.stem)
     for override in parse_overrides(overrides):
         _apply(values, override)
@@ -107,15 +110,17 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
             "recipe": name,
             "overrides": list(overrides),
             "folder": str(path.parent.resolve()),
+            "files": files,
         },
     )
 
 
-def _load(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
-    """Reads a file and merges it over those that it extends."""
+def _load(path: Path, extended_by: tuple[Path, ...], files: dict[str, str]) -> dict[str, Any]:
+    """Reads a file and merges it over those that it extends; `files` receives their sha256."""
     if path in extended_by:
         raise HandoffError(f"recipe {path}: it extends itself.")
     values = read_yaml(path, "recipe")
+    files[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
     for key in values:
         if key not in KEYS:
             raise HandoffError(f"recipe {path}: unknown key '{key}', {suggest(key, KEYS)}")
@@ -125,7 +130,7 @@ def _load(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for base in bases:
         found = find_file(str(base), [path.parent])
-        inherited = _load(found, (*extended_by, path))
+        inherited = _load(found, (*extended_by, path), files)
         # A name and a description are a recipe's own.
         for key in ("name", "about"):
             inherited.pop(key, None)

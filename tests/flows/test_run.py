@@ -59,12 +59,17 @@ def test_flow_runs_every_stage_and_writes_the_results(pipeline) -> None:
     assert summary["metrics"]["peak_memory_gb"] > 0.05
     assert (root / "diamond" / "bottom" / "result.txt").read_text() == "112"
     assert "bottom" in (root / "diamond" / "report.html").read_text()
+    record = json.loads((root / "diamond" / "run.json").read_text())
+    assert record["state"] == "finished"
+    assert record["prefect"]["parameters"]["config_name"] == "diamond"
+    digests = {name: entry["digest"] for name, entry in record["stages"].items()}
+    assert digests == {name: row["digest"] for name, row in summary["stages"].items()}
 
 
 def test_run_with_everything_cached_starts_no_flow(
     pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline()
+    root = pipeline()
     runner.run("diamond")
 
     def forbidden() -> None:
@@ -73,6 +78,10 @@ def test_run_with_everything_cached_starts_no_flow(
     monkeypatch.setattr(runner, "make_flow", forbidden)
     summary = json.loads(runner.run("diamond").read_text())
     assert all(row["cached"] for row in summary["stages"].values())
+    record = json.loads((root / "diamond" / "run.json").read_text())
+    assert (record["state"], record["prefect"]) == ("finished", None)
+    assert [entry["cached"] for entry in record["stages"].values()] == [True] * 4
+    assert len(list((root / "diamond" / "history").glob("*.json"))) == 1
 
 
 def test_failing_stage_stops_the_flow_with_its_message_and_keeps_the_finished(pipeline) -> None:
@@ -88,6 +97,12 @@ def test_failing_stage_stops_the_flow_with_its_message_and_keeps_the_finished(pi
     summary = json.loads((root / "diamond" / "summary.json").read_text())
     assert set(summary["stages"]) == {"top", "left"}
     assert (root / "diamond" / "left" / "result.txt").exists()
+    record = json.loads((root / "diamond" / "run.json").read_text())
+    assert record["state"] == "failed"
+    assert "value 3, limit 2" in record["reason"]
+    assert record["stages"]["right"]["artifact"] is None
+    assert record["stages"]["right"]["options"]["fail"] == "error"
+    assert record["stages"]["left"]["artifact"].startswith("../artifacts/left-")
 
 
 def test_stages_run_without_prefect_where_it_cannot_keep_its_database(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -95,3 +96,7 @@ def test_a_run_that_a_signal_ends_ends_its_stages(
     begun, cleaned = ((tmp_path / "third" / name).exists() for name in (BEGUN, CLEANED))
     assert begun == cleaned
     assert not run_end.RUN_ENDED.is_set()
+    record = json.loads((tmp_path / "waiting" / "run.json").read_text())
+    assert record["state"] == "stopped"
+    assert reason in record["reason"]
+    assert record["stages"]["first"]["artifact"] is None
