@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from flows.runner.artifact import read_manifest
-from robots.errors import HandoffError
 from robots.storage.durable import write_atomically
 
 RECIPE = "recipe.yaml"
@@ -26,13 +25,16 @@ def resolved_recipe(name: str, artifacts: Mapping[str, Path]) -> dict[str, Any]:
             need them.
     """
     names = {path.resolve(): stage for stage, path in artifacts.items()}
+    # A cached artifact may have been made from another artifact with the same content.
+    contents = {read_manifest(path)["digest"]: stage for stage, path in artifacts.items()}
     stages: dict[str, Any] = {}
     for stage, path in artifacts.items():
         manifest = read_manifest(path)
         entry: dict[str, Any] = {"uses": manifest.get("uses", "")}
         inputs: dict[str, Any] = {}
         for label, link in manifest["input_paths"].items():
-            source = names[(path.resolve() / link).resolve()]
+            made_from = (path.resolve() / link).resolve()
+            source = names.get(made_from) or contents[manifest["inputs"][label]]
             base, numbered, _ = label.partition(".")
             inputs[base] = [*inputs.get(base, []), source] if numbered else source
         if inputs:
@@ -51,30 +53,3 @@ def write_resolved_recipe(file: Path, name: str, artifacts: Mapping[str, Path]) 
         "# Every stage of the run with all of its options; the run's folder has their results.\n"
     )
     write_atomically(file, (header + text).encode())
-
-
-def read_resolved_recipe(file: Path) -> dict[str, dict[str, Any]]:
-    """Returns the stages of a resolved recipe by name: `uses`, `inputs`, `with`.
-
-    Raises:
-        HandoffError: no such file, or another content.
-    """
-    import yaml
-
-    try:
-        values = yaml.safe_load(file.read_text())
-        stages = values["stages"]
-        return {
-            str(name): {
-                "uses": entry["uses"],
-                "inputs": entry.get("inputs", {}),
-                "with": entry["with"],
-            }
-            for name, entry in stages.items()
-        }
-    except FileNotFoundError:
-        raise HandoffError(
-            f"{file} does not exist. Was the run made by an older version? Run its recipe again."
-        ) from None
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
-        raise HandoffError(f"{file}: not a resolved recipe ({error!r}). Was it edited?") from None

@@ -219,9 +219,9 @@ def test_failing_gate_stops_the_flow(runs: Path) -> None:
 def test_a_repetition_gives_the_same_digests(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In another folder of artifacts, and in this process instead of one per stage."""
-    # Where the run was started: the demonstrations are looked for from there.
-    monkeypatch.chdir(ROOT)
+    """In another folder, and in this process instead of one per stage."""
+    # The demonstrations are looked for from the folder in which the run was started.
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
     result = reproduce("smoke", tmp_path / "again", runs=runs, isolate=False)
     differing = {stage.name: stage.files for stage in result.stages if stage.status != "same"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,14 @@ import yaml
 from flows.attended import run_in_order
 from flows.recipes.graph import stages
 from flows.recipes.recipe import read_recipe
-from flows.reports.reproduce import find_run, reproduce
+from flows.reports.reproduce import reproduce, sources_text
 from flows.reports.reproduction import metric_differences, relative_difference
+from flows.reports.run_records.reading import RecordedRun, find_run, read_run
+from flows.reports.run_records.record import RunRecord
 from flows.runner.provenance import package_lock
 from robots.code_version import module_version
 from robots.errors import HandoffError
+from tests.flows.reports.run_records.small_runs import run_sums
 
 RECIPE = """
 stages:
@@ -131,6 +136,104 @@ def test_a_run_that_does_not_exist_is_named_with_those_that_do(tmp_path: Path) -
     finished(tmp_path)
     with pytest.raises(HandoffError, match=r"run 'sum' does not exist; .*: sums\."):
         find_run("sum", tmp_path / "runs")
+
+
+READING = """
+stages:
+  number: {uses: "tests.flows.reports.reading_stage", with: {file: data/number.txt}}
+"""
+
+
+def read_in(lab: Path, *overrides: str) -> Path:
+    """Runs a stage that reads `data/number.txt`, in the present folder; returns the run's folder."""
+    (lab / "data").mkdir(parents=True)
+    (lab / "data" / "number.txt").write_text("7")
+    file = lab / "reading.yaml"
+    file.write_text(READING)
+    recipe = read_recipe(str(file), ["runs=runs", *overrides])
+    return (lab / run_in_order(recipe, stages(recipe), isolate=False)).parent
+
+
+def test_data_is_found_from_the_folder_in_which_the_run_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = tmp_path / "lab"
+    lab.mkdir()
+    monkeypatch.chdir(lab)
+    folder = read_in(lab)
+    monkeypatch.chdir(tmp_path)
+    assert reproduce(folder, Path("again"), isolate=False).same
+    assert (tmp_path / "again" / "reproduction.json").exists()
+    assert Path.cwd() == tmp_path
+
+
+def test_data_is_found_by_the_variable_of_the_run_unless_it_is_set_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HANDOFF_DATA", "data/number.txt")
+    folder = read_in(tmp_path, "number.file=''")
+    monkeypatch.delenv("HANDOFF_DATA")
+    assert reproduce(folder, tmp_path / "again", isolate=False).same
+    assert "HANDOFF_DATA" not in os.environ
+    (tmp_path / "other.txt").write_text("8")
+    monkeypatch.setenv("HANDOFF_DATA", "other.txt")
+    with pytest.raises(HandoffError, match=r"data 'number' .* with HANDOFF_DATA=data/number\.txt"):
+        reproduce(folder, tmp_path / "third", isolate=False)
+    assert not (tmp_path / "third").exists()
+
+
+def test_missing_data_is_said_with_where_the_run_found_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = read_in(tmp_path)
+    (tmp_path / "data" / "number.txt").unlink()
+    place = re.escape(f"from the folder {tmp_path}")
+    named = r"options of number name it: file = data/number\.txt\.$"
+    with pytest.raises(HandoffError, match=f"does not exist.*{place}.*{named}"):
+        reproduce(folder, isolate=False)
+
+
+def test_the_place_of_demonstrations_is_named_with_its_setting(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path / "runs" / "demo", {"working_directory": "../.."}, {}, {})
+    metrics = {"source_line": "pusht from ../shared/data"}
+    manifest = {"data": {"source": "d"}, "uses": "ingest", "config": {"data": None}}
+    assert sources_text(run, "demos", {**manifest, "metrics": metrics}) == (
+        f"The run found it by 'pusht from ../shared/data' from the folder {tmp_path}; "
+        "demos.data = None, else $HANDOFF_DATA, names it."
+    )
+    assert sources_text(run, "demos", {"metrics": {}}) == ""
+
+
+def test_an_earlier_run_is_repeated_from_its_record(tmp_path: Path) -> None:
+    folder = run_sums(tmp_path, ["numbers.count=4"])
+    run_sums(tmp_path, ["numbers.count=5"])
+    (file,) = read_run(folder).earlier
+    result = reproduce(file, tmp_path / "again", isolate=False)
+    assert result.same
+    (repeated,) = (tmp_path / "again" / "artifacts").glob("numbers-*")
+    assert json.loads((repeated / "manifest.json").read_text())["metrics"] == {"count": 4}
+
+
+def test_a_run_without_a_finished_stage_is_not_repeated(tmp_path: Path) -> None:
+    with RunRecord(tmp_path, "none", {}):
+        pass
+    with pytest.raises(HandoffError, match="no stage has finished"):
+        reproduce("none", runs=tmp_path, isolate=False)
+
+
+def test_an_artifact_made_from_another_one_with_the_same_content_is_repeated(
+    tmp_path: Path,
+) -> None:
+    run_sums(tmp_path)
+    # Other options of the first stage, the same numbers: the sums are cached, and were made from
+    # the first run's numbers.
+    folder = run_sums(tmp_path, ["numbers.operator.person=ada"])
+    recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
+    assert recipe["stages"]["left"]["inputs"] == {"demos": "numbers"}
+    assert recipe["stages"]["numbers"]["with"]["operator"]["person"] == "ada"
+    assert reproduce(folder, tmp_path / "again", isolate=False).same
 
 
 def test_relative_differences_refer_to_the_larger_magnitude() -> None:
