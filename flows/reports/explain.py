@@ -1,4 +1,4 @@
-"""Prints the lineage of an artifact, back to the demonstrations."""
+"""Prints the lineage of an artifact or of a whole run, back to the demonstrations."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 from flows.reports.provenance_text import (
     NOT_RECORDED,
     computer_text,
+    protocol_text,
     resources_text,
     seeds_text,
 )
 from flows.reports.results import describe
+from flows.reports.run_records.reading import RecordedRun, is_run, read_run
+from flows.reports.run_records.run_text import run_rows, stage_rows
 from flows.runner.artifact import MANIFEST_DIGEST, read_manifest, verify_files
 from robots.errors import HandoffError
 
@@ -25,7 +28,8 @@ def find_artifact(path: Path) -> Path:
     """
     if not path.exists():
         raise HandoffError(
-            f"{path} does not exist. Artifacts are in runs/artifacts, links to them in e.g. runs/demo."
+            f"{path} does not exist. Artifacts are in runs/artifacts, links to them in e.g. runs/demo; a run is a "
+            "folder such as runs/demo."
         )
     resolved = path.resolve()
     for candidate in (resolved, *resolved.parents):
@@ -34,19 +38,66 @@ def find_artifact(path: Path) -> Path:
     raise HandoffError(f"{path} is not part of an artifact: no manifest.json in it or above it.")
 
 
-def explain(path: Path, *, verify: bool = False) -> str:
-    """Returns the lineage of an artifact as indented text, newest first, the demonstrations last.
+def find_subject(path: Path, runs: Path = Path("runs")) -> RecordedRun | Path:
+    """Returns the run or the artifact directory that a path means.
 
     Args:
-        path: an artifact directory, or any file inside one.
-        verify: also re-hashes every file in the lineage and compares all digests. An artifact of an
-            older version has no digest of its manifest; its line states that.
+        path: name of a run, its folder, its `run.json` or `summary.json`, a record in its history;
+            or an artifact directory, or any file inside one.
+        runs: folder in which a run is looked for by name.
 
     Raises:
-        HandoffError: no such artifact, or with `verify`, an artifact in the lineage was changed
-            after it was sealed.
+        HandoffError: neither a run nor part of an artifact.
     """
-    return "\n".join(_lines(find_artifact(path), "", verify, set()))
+    if is_run(path):
+        return read_run(path)
+    if is_run(runs / path):
+        return read_run(runs / path)
+    return find_artifact(path)
+
+
+def explain(path: Path, *, verify: bool = False, runs: Path = Path("runs")) -> str:
+    """Returns the lineage of an artifact as indented text, newest first, the demonstrations last;
+    of a run, its record, its stages and the lineage of all of its artifacts.
+
+    Args:
+        path: see `find_subject`.
+        verify: also re-hashes every file in the lineage and compares all digests. An artifact of an
+            older version has no digest of its manifest; its line states that.
+        runs: folder in which a run is looked for by name.
+
+    Raises:
+        HandoffError: no such artifact or run, or with `verify`, an artifact in the lineage was
+            changed after it was sealed.
+    """
+    subject = find_subject(path, runs)
+    if isinstance(subject, RecordedRun):
+        return "\n".join(_run_lines(subject, verify))
+    return "\n".join(_lines(subject, "", verify, set()))
+
+
+def last_artifacts(run: RecordedRun) -> list[Path]:
+    """Returns the artifacts of a run from which no other one of it was made, such as evaluations
+    and the twin's episodes, in the order of the stages."""
+    paths = [path.resolve() for path in run.present.values()]
+    used = {
+        (path / link).resolve()
+        for path in paths
+        for link in read_manifest(path)["input_paths"].values()
+    }
+    return [path for path in dict.fromkeys(paths) if path not in used]
+
+
+def _run_lines(run: RecordedRun, verify: bool) -> Iterator[str]:
+    for name, text in run_rows(run):
+        yield f"{name:<8} {text}"
+    yield "stages"
+    for name, uses, time, digest, result in stage_rows(run):
+        yield f"    {name} ({uses}) {digest:<12} {time:<8} {result}".rstrip()
+    visited: set[Path] = set()
+    for path in reversed(last_artifacts(run)):
+        yield ""
+        yield from _lines(path, "", verify, visited)
 
 
 def _lines(path: Path, indent: str, verify: bool, visited: set[Path]) -> Iterator[str]:
@@ -88,6 +139,8 @@ def _check_input(path: Path, label: str, digest: str, source: Path) -> None:
 def _facts(path: Path, manifest: dict[str, Any]) -> Iterator[str]:
     yield f"path    {path}"
     yield f"result  {describe(manifest.get('uses', ''), manifest['metrics'])}"
+    if protocol := protocol_text(manifest):
+        yield f"under   protocol {protocol}"
     environment = manifest["environment"]
     yield f"made    {manifest['finished']} in {manifest['seconds']:.1f} s, commit {environment['commit']}"
     yield f"code    {manifest['code'][:12]}, seeds {seeds_text(manifest)}"

@@ -1,18 +1,22 @@
-"""Reads the lineage of an artifact, back to the demonstrations, and writes it as an offline page:
-the graph, the provenance of every artifact, and what differs between their computations."""
+"""Reads the lineage of artifacts, back to the demonstrations, and writes it as an offline page: the
+graph, the provenance of every artifact, and what differs between their computations."""
 
 from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.reports.explain import find_artifact
+from flows.reports.explain import find_artifact, find_subject, last_artifacts
 from flows.reports.provenance_text import NOT_RECORDED, provenance_rows
+from flows.reports.run_records.reading import RecordedRun
+from flows.reports.run_records.run_text import run_rows, stage_rows
 from flows.runner.artifact import read_manifest
+from robots.errors import HandoffError
 from robots.html_page import head, table
 
 BOX_WIDTH, BOX_HEIGHT = 176, 58
@@ -34,7 +38,7 @@ class LineageNode:
     inputs: Mapping[str, Path]
     """Folders of the artifacts that it was computed from, by the name of the input."""
     depth: int
-    """Longest distance to the artifact in question, in stages."""
+    """Longest distance to an artifact in question, in stages."""
 
     @property
     def name(self) -> str:
@@ -51,8 +55,21 @@ def read_lineage(path: Path) -> list[LineageNode]:
     Raises:
         HandoffError: no such artifact, or an artifact of the lineage is missing.
     """
+    return lineage_of([find_artifact(path)])
+
+
+def lineage_of(paths: Sequence[Path]) -> list[LineageNode]:
+    """Returns artifacts and all that they were computed from, the demonstrations first.
+
+    Args:
+        paths: artifact directories, without links.
+
+    Raises:
+        HandoffError: an artifact of the lineage is missing.
+    """
     nodes: dict[Path, LineageNode] = {}
-    _visit(find_artifact(path), 0, nodes)
+    for path in paths:
+        _visit(path, 0, nodes)
     return sorted(nodes.values(), key=lambda node: (-node.depth, node.name))
 
 
@@ -105,23 +122,32 @@ def _packages(manifest: Mapping[str, Any]) -> dict[str, str]:
     return {name: number for name, _, number in pairs}
 
 
-def write_page(artifact: Path, out: Path) -> Path:
-    """Writes the lineage of an artifact as one HTML file that loads nothing.
+def write_page(subject: Path, out: Path, *, runs: Path = Path("runs")) -> Path:
+    """Writes the lineage of an artifact, or of all artifacts of a run, as one HTML file that loads
+    nothing.
 
     Args:
-        artifact: an artifact directory, or any file inside one.
+        subject: see `flows.reports.explain.find_subject`.
         out: path of the page.
+        runs: folder in which a run is looked for by name.
 
     Returns:
         `out`.
 
     Raises:
-        HandoffError: see `read_lineage`.
+        HandoffError: see `read_lineage`, or a run has no artifacts.
     """
-    nodes = read_lineage(artifact)
+    found = find_subject(subject, runs)
+    if isinstance(found, RecordedRun):
+        last = last_artifacts(found)
+        if not last:
+            raise HandoffError(f"run {found.folder}: it has no artifacts. Did no stage finish?")
+        lines = list(_run_page(found, lineage_of(last)))
+    else:
+        lines = list(_page(lineage_of([found])))
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(out.name + ".tmp")
-    temporary.write_text("\n".join(_page(nodes)))
+    temporary.write_text("\n".join(lines))
     temporary.replace(out)
     return out
 
@@ -131,9 +157,26 @@ def _page(nodes: Sequence[LineageNode]) -> Iterator[str]:
     yield head(f"Lineage of {last.name}")
     yield f"<h1>Lineage of {html.escape(last.name)}</h1>"
     yield f"<p class='soft'>{html.escape(str(last.path))}, {len(nodes)} artifacts</p>"
+    yield from _content(nodes, last)
+
+
+def _run_page(run: RecordedRun, nodes: Sequence[LineageNode]) -> Iterator[str]:
+    yield head(f"Lineage of the run {run.name}")
+    yield f"<h1>Lineage of the run {html.escape(run.name)}</h1>"
+    yield table(("entry", "value"), list(run_rows(run)))
+    yield "<h2>Stages</h2>"
+    yield table(("stage", "kind", "time", "digest", "result"), list(stage_rows(run)))
+    # The artifact that was made last shows the present state of code and packages.
+    newest = max(nodes, key=lambda node: str(node.manifest.get("finished", "")))
+    yield "<h2>Artifacts</h2>"
+    yield from _content(nodes, newest)
+
+
+def _content(nodes: Sequence[LineageNode], reference: LineageNode) -> Iterator[str]:
+    """Yields the graph, the differences from one artifact, and a section for each artifact."""
     yield _graph(nodes)
     yield "<h2>Differences between the computations</h2>"
-    yield from _differences(nodes)
+    yield from _differences(nodes, reference)
     for node in reversed(nodes):
         yield from _section(node)
     yield "</html>"
@@ -178,7 +221,9 @@ def _edge(start: tuple[int, int], end: tuple[int, int]) -> str:
 
 def _box(node: LineageNode, x: int, y: int) -> str:
     name = node.name if len(node.name) <= 22 else node.name[:21] + "…"
-    about = f"{node.manifest.get('uses') or node.manifest['kind']} {node.manifest['digest'][:8]}"
+    # A kind of stage outside Handoff is a dotted path.
+    kind = re.split(r"[.:]", node.manifest.get("uses") or node.manifest["kind"])[-1]
+    about = f"{kind} {node.manifest['digest'][:8]}"
     return (
         f"<a href='#{_anchor(node)}'><rect x='{x}' y='{y}' width='{BOX_WIDTH}' "
         f"height='{BOX_HEIGHT}' rx='8' fill='var(--card)' stroke='var(--accent)'/>"
@@ -192,16 +237,15 @@ def _anchor(node: LineageNode) -> str:
     return html.escape(f"artifact-{node.path.name}")
 
 
-def _differences(nodes: Sequence[LineageNode]) -> Iterator[str]:
-    """Yields what differs between each artifact and the last one."""
-    last = nodes[-1]
+def _differences(nodes: Sequence[LineageNode], reference: LineageNode) -> Iterator[str]:
+    """Yields what differs between each artifact and one of them."""
     rows = [
         (node.name, ", ".join(phrases))
-        for node in nodes[:-1]
-        if (phrases := computation_differences(node.manifest, last.manifest))
+        for node in nodes
+        if (phrases := computation_differences(node.manifest, reference.manifest))
     ]
     if rows:
-        yield table(("artifact", f"differs from {last.name}"), rows)
+        yield table(("artifact", f"differs from {reference.name}"), rows)
     else:
         yield "<p>All recorded commits, computers and packages agree.</p>"
 

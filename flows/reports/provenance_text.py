@@ -18,6 +18,8 @@ def provenance_rows(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "kind", str(manifest["kind"])
     yield "digest", str(manifest["digest"])
     yield "result", describe(manifest.get("uses", ""), manifest["metrics"])
+    if protocol := protocol_text(manifest):
+        yield "protocol", protocol
     yield "person", str(manifest.get("person", NOT_RECORDED))
     yield "seeds", seeds_text(manifest)
     for label, digest in manifest["inputs"].items():
@@ -35,6 +37,16 @@ def seeds_text(manifest: Mapping[str, Any]) -> str:
     """The seeds of a stage, `path value`, or `none`."""
     seeds = manifest.get("seeds") or {}
     return ", ".join(f"{path} {value}" for path, value in seeds.items()) or "none"
+
+
+def protocol_text(manifest: Mapping[str, Any]) -> str:
+    """Name and digest of the protocol of an evaluation; empty for other artifacts."""
+    metrics = manifest["metrics"]
+    if "protocol_digest" not in metrics:
+        return ""
+    protocol = metrics.get("protocol")
+    name = protocol.get("name", "") if isinstance(protocol, Mapping) else ""
+    return f"{name} sha256 {metrics['protocol_digest']}".strip()
 
 
 def resources_text(manifest: Mapping[str, Any]) -> str:

@@ -13,10 +13,14 @@ import pytest
 
 from flows.reports.explain import explain
 from flows.reports.lineage import computation_differences, read_lineage, write_page
+from flows.reports.run_records.reading import read_run
+from flows.reports.run_records.record import RunRecord
 from flows.runner.artifact import MANIFEST_DIGEST, Artifact, json_digest
 from flows.runner.stage import Stage, run_stage
+from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from tests.flows.counting_stage import CountingConfig
+from tests.flows.reports.run_records.small_runs import run_sums
 
 MODULE = "tests.flows.counting_stage"
 
@@ -116,3 +120,80 @@ def test_manifests_of_older_versions_are_explained(
     assert explain(artifacts["total"].path).count("person  not recorded") == 4
     page = write_page(artifacts["total"].path, tmp_path / "lineage.html").read_text()
     assert page.count("not recorded") > 4
+
+
+def test_a_run_is_explained_with_all_of_its_artifacts(tmp_path: Path) -> None:
+    folder = run_sums(tmp_path, ["numbers.operator.person=ada"])
+    text = explain(Path("sums"), runs=tmp_path / "runs")
+    for given in (folder, folder / "run.json", folder / "summary.json"):
+        assert explain(given) == text
+    # Neither sum is on the chain of the other; both stand there, and the numbers once.
+    for name, digest in ((n, p.name) for n, p in read_run(folder).artifacts.items()):
+        assert text.count(f"path    {folder.parent / 'artifacts' / digest}") == 1, name
+    assert re.search(r"^run      sums, finished 2\d{3}-", text, re.MULTILINE)
+    assert re.search(r"^command  .+", text, re.MULTILINE)
+    assert re.search(r"^people   ada", text, re.MULTILINE)
+    assert "left (tests.flows.reports.drawing_stages:add)" in text
+    assert explain(folder, verify=True).count("  verified") == 3
+
+
+def test_an_earlier_run_is_explained_from_its_record(tmp_path: Path) -> None:
+    folder = run_sums(tmp_path, ["numbers.count=4"])
+    run_sums(tmp_path, ["numbers.count=5"])
+    (file,) = read_run(folder).earlier
+    assert "numbers.count=4" in explain(file)
+    assert "numbers.count=5" in explain(folder)
+    assert f"earlier  1 run in {folder / 'history'}" in explain(folder)
+
+
+def test_a_run_that_failed_before_any_artifact_is_explained_and_has_no_page(tmp_path: Path) -> None:
+    stage = Stage("left", "number", MODULE, CountingConfig(), uses="count")
+    with (
+        pytest.raises(HandoffError, match="limit 2"),
+        RunRecord(tmp_path, "sums", {}, [stage]),
+    ):
+        raise HandoffError("left: value 3, limit 2.")
+    text = explain(tmp_path / "sums")
+    assert re.search(r"sums, failed \S+: left: value 3, limit 2\.", text)
+    assert "left (count)" in text
+    assert "not finished" in text
+    with pytest.raises(HandoffError, match="it has no artifacts"):
+        write_page(tmp_path / "sums", tmp_path / "page.html")
+
+
+def test_a_deleted_artifact_is_named_in_the_stages_of_its_run(tmp_path: Path) -> None:
+    import shutil
+
+    folder = run_sums(tmp_path)
+    shutil.rmtree(read_run(folder).artifacts["left"])
+    text = explain(folder)
+    assert text.count("its artifact was deleted") == 1
+    assert "right (evaluation)" in text
+
+
+def test_the_page_of_a_run_has_the_whole_graph(tmp_path: Path) -> None:
+    folder = run_sums(tmp_path)
+    page = write_page(folder, tmp_path / "lineage.html").read_text()
+    # Three boxes; an edge from the numbers to each sum.
+    assert (page.count("<rect"), page.count("<path")) == (3, 2)
+    assert "Lineage of the run sums" in page
+    assert not re.search(r"https?:|src=|@import|<script|<link", page)
+    for path in read_run(folder).artifacts.values():
+        assert f"id='artifact-{path.name}'" in page
+
+
+def test_an_evaluation_shows_the_digest_of_its_protocol(
+    artifacts: dict[str, Artifact], tmp_path: Path
+) -> None:
+    scores = {"protocol": {"name": "push_t"}, "protocol_digest": "f" * 64}
+    edit(artifacts["total"], lambda manifest: manifest["metrics"].update(scores))
+    line = f"under   protocol push_t sha256 {'f' * 64}"
+    assert line in explain(artifacts["total"].path)
+    assert explain(artifacts["total"].path).count("protocol") == 1
+    page = write_page(artifacts["total"].path, tmp_path / "lineage.html").read_text()
+    assert f"push_t sha256 {'f' * 64}" in page
+
+
+def test_neither_a_run_nor_an_artifact_is_named(tmp_path: Path) -> None:
+    with pytest.raises(HandoffError, match=r"no_such does not exist\. .*a run is a folder"):
+        explain(tmp_path / "no_such")
