@@ -69,6 +69,12 @@ def artifacts(context: CompletionContext, folder: Path = Path("runs")) -> Candid
                 yield str(path.parent), json.loads(path.read_text()).get("uses", "")
 
 
+def runs_and_artifacts(context: CompletionContext, folder: Path = Path("runs")) -> Candidates:
+    """Yields the finished runs by name, and the artifacts by their paths."""
+    yield from finished_runs(context, folder)
+    yield from artifacts(context, folder)
+
+
 def stage_names(context: CompletionContext) -> Candidates:
     """Yields the stages of the recipe on the command line."""
     for name, entry in _recipe_stages(context).items():

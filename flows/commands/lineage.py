@@ -14,32 +14,42 @@ from robots.errors import HandoffError
 
 
 def explain(
-    artifact: Annotated[Path, Parameter(completer=completers.artifacts)],
+    subject: Annotated[Path, Parameter(completer=completers.runs_and_artifacts)],
     /,
     *,
     verify: Flag = False,
     page: Path | None = None,
+    openlineage: Path | None = None,
     debug: Debug = False,
 ) -> None:
-    """Print the lineage of an artifact back to the demonstrations.
+    """Print the lineage of an artifact, or of a whole run, back to the demonstrations.
 
     Args:
-        artifact: Artifact folder, or a file inside one, e.g. runs/demo/gate.
+        subject: Name of a run, its folder, or a record in its history, e.g. demo; or an artifact
+            folder or a file inside one, e.g. runs/demo/gate.
         verify: Re-hash every file of every artifact in the lineage.
         page: HTML page to write; it loads nothing.
+        openlineage: File to write with the events of a run, one JSON object a line, as OpenLineage
+            defines them.
 
     Examples:
+        handoff explain demo
+        handoff explain demo --openlineage events.jsonl
         handoff explain runs/demo/gate
         handoff explain runs/demo/bundle/policy.onnx --verify
         handoff explain runs/demo/gate --page lineage.html
     """
     from flows.reports.explain import explain as lineage
 
-    _print(lineage(artifact, verify=verify))
+    _print(lineage(subject, verify=verify))
     if page is not None:
         from flows.reports.lineage import write_page
 
-        _print(f"page    {write_page(artifact, page)}")
+        _print(f"page    {write_page(subject, page)}")
+    if openlineage is not None:
+        from flows.reports.run_records.openlineage import write_events
+
+        _print(f"events  {write_events(subject, openlineage)}")
 
 
 def reproduce(
