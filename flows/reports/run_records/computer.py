@@ -82,4 +82,6 @@ def _gpus() -> list[str]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ["unknown (nvidia-smi does not answer)"]
-    return [line.strip() for line in result.stdout.splitlines() if line.strip()]
+    # Without a GPU the program prints a sentence and fails.
+    lines = result.stdout.splitlines() if result.returncode == 0 else []
+    return [line.strip() for line in lines if line.strip()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -282,3 +283,13 @@ def test_an_override_below_a_value_of_the_matrix_keeps_the_named_option() -> Non
     assert {stage.training.steps for stage in copies.values()} == {7}
     unet = copies["teacher@denoiser=unet_laptop,seed=0"]
     assert (unet.training.batch_size, unet.training.learning_rate) == (64, 3e-4)
+
+
+def test_the_request_has_the_digest_of_every_file_that_was_read(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("stages: {demos: {uses: ingest}}\n")
+    (tmp_path / "own.yaml").write_text("defaults: [base]\nstages: {}\n")
+    files = read_recipe(str(tmp_path / "own.yaml")).request["files"]
+    assert files == {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (tmp_path / "own.yaml", tmp_path / "base.yaml")
+    }

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flows.commands.app import main
 from flows.reports.run_records.openlineage import events, write_events
 from flows.reports.run_records.reading import read_run
 from flows.reports.run_records.record import RunRecord
@@ -105,6 +106,16 @@ def test_an_artifact_and_a_run_without_stages_are_refused(tmp_path: Path) -> Non
     with pytest.raises(HandoffError, match="no stage has finished"):
         write_events(tmp_path / "runs" / "none", tmp_path / "events.jsonl")
     assert not (tmp_path / "events.jsonl").exists()
+
+
+def test_the_command_writes_the_page_and_the_events_of_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, page, file = run_sums(tmp_path), tmp_path / "run.html", tmp_path / "events.jsonl"
+    assert main(["explain", str(folder), "--page", str(page), "--openlineage", str(file)]) == 0
+    assert "Lineage of the run sums" in page.read_text()
+    assert len(file.read_text().splitlines()) == 8
+    assert f"events  {file}" in capsys.readouterr().out
 
 
 @pytest.mark.needs("openlineage")
