@@ -200,8 +200,13 @@ def _described(folder: Path, name: str, request: Mapping[str, Any]) -> dict[str,
 def _command() -> list[str]:
     """The command line; the program without its folder."""
     program = Path(sys.argv[0])
-    name = "handoff" if program.name == "__main__.py" else program.name
-    return [name, *sys.argv[1:]]
+    if program.parts[-2:] == ("flows", "__main__.py"):
+        return ["handoff", *sys.argv[1:]]
+    if program.suffix == ".py" and "-m" in sys.orig_argv:
+        # A Prefect worker runs a module, whose file says less than its name.
+        module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
+        return ["python", "-m", module, *sys.argv[1:]]
+    return [program.name, *sys.argv[1:]]
 
 
 def _recipe(request: Mapping[str, Any], here: Path) -> dict[str, Any]:

@@ -54,6 +54,32 @@ def test_a_run_is_recorded_as_running_before_its_first_stage(
     assert found["stages"]["second"]["options"]["value"] == 4
 
 
+@pytest.mark.parametrize(
+    ("argv", "original", "command"),
+    [
+        (["/bin/handoff", "run", "demo"], ["python", "/bin/handoff"], ["handoff", "run", "demo"]),
+        (
+            ["/lib/prefect/engine.py"],
+            ["/bin/python", "-m", "prefect.engine"],
+            ["python", "-m", "prefect.engine"],
+        ),
+        (["lab/run.py", "3"], ["python", "lab/run.py", "3"], ["run.py", "3"]),
+    ],
+    ids=["program", "module", "script"],
+)
+def test_the_command_has_no_folder_of_the_program(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    argv: list[str],
+    original: list[str],
+    command: list[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(sys, "orig_argv", original)
+    with RunRecord(tmp_path, "sums", REQUEST):
+        assert record_of(tmp_path / "sums")["command"] == command
+
+
 def test_a_finished_run_has_the_artifact_of_every_stage(
     tmp_path: Path, declared: list[Stage]
 ) -> None:
