@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: help demo test learn bench gpu-pusht-image lint format docs clean
+.PHONY: help demo server test learn bench gpu-pusht-image lint format docs clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ $(CHECKS): $(READY)
 ## make demo          from demonstrations to a moving FR3 twin; ends with a summary and an HTML report
 demo: $(READY)
 	@$(BIN)/handoff run demo $(ARGS)
+
+## make server        a Prefect server with every recipe deployed and a worker: http://127.0.0.1:4200
+server: $(READY)
+	@$(BIN)/handoff server $(ARGS)
 
 ## make test          ruff, pyright, import-linter, unit and real-component tests, a short end-to-end run
 test: $(CHECKS) lint

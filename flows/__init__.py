@@ -19,7 +19,7 @@ Commands:
 - `__main__`: the entry of the command line.
 - `run`: a recipe as a Prefect flow.
 - `attended`: a recipe in this terminal, with a person.
-- `deployments`: the same flow, importable by the name that `prefect.yaml` states.
+- `deployments`: the Prefect flow, importable by the name that deployments state.
 - `console`: a simulated arm controlled from a browser.
 - `serve`: a policy server on a websocket.
 - `garbage`: deletes artifacts that no run refers to.

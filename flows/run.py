@@ -18,7 +18,6 @@ from flows.orchestration.reachable import check_prefect
 from flows.orchestration.recipe_run import redone, run_in_threads
 from flows.recipes.graph import stages
 from flows.recipes.recipe import Recipe, read_recipe
-from flows.reports.results import Summary
 from flows.reports.run_records.record import RunRecord
 from flows.reports.summary import summarise, write_cached_results, write_results
 from flows.runner.content import check_content

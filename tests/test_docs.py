@@ -119,7 +119,7 @@ def test_every_path_in_backticks_exists(page: Path) -> None:
     ours = [
         span
         for span in named
-        if span.split("/")[0] in PACKAGES or span in ("CONTRIBUTING.md", "prefect.yaml")
+        if span.split("/")[0] in PACKAGES or span == "CONTRIBUTING.md"
     ]
     assert [span for span in ours if not (ROOT / span).exists()] == []
 

@@ -2,7 +2,7 @@
 
 - `app`: the program: parsing, errors, exit codes, `completion`.
 - `parameters`: parameters that several commands share.
-- `pipelines`: `plan`, `run`, `show`, `profile`.
+- `pipelines`: `plan`, `run`, `show`, `profile`, `server`, `register`.
 - `planning`: prints a plan, with expected cost.
 - `requirements`: what a recipe needs and this machine lacks.
 - `catalog`: what there is, each with a phrase.

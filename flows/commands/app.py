@@ -23,7 +23,6 @@ from flows.commands import (
     lineage,
     listing,
     new,
-    orchestration,
     pipelines,
     serving,
     sessions,
@@ -35,7 +34,7 @@ from robots.signals import exit_code, raising_signals
 USAGE = 2
 """Exit code of arguments that are not understood."""
 ABOUT_GROUPS = {"new": "Write a commented recipe, task or stage that runs as it is."}
-ENDLESS = (sessions.console, orchestration.server)
+ENDLESS = (sessions.console, pipelines.server)
 """Commands without stages, which a person ends by Ctrl-C."""
 
 
@@ -67,8 +66,8 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "profile": pipelines.profile,
     },
     "Prefect": {
-        "server": orchestration.server,
-        "register": orchestration.register,
+        "server": pipelines.server,
+        "register": pipelines.register,
     },
     "New files": {
         "new recipe": new.new_recipe,

@@ -13,6 +13,7 @@ from typing import Any
 
 from flows.config.files import find_file, first_comment
 from flows.config.files import recipes as shipped_recipes
+from flows.orchestration.flow import make_flow
 from flows.recipes.graph import stages
 from flows.recipes.recipe import read_recipe
 from flows.runner.stage import Stage
@@ -129,9 +130,7 @@ def _create_deployments(client: Any, found: Sequence[Deployable], folder: Path) 
     from prefect.client.schemas.schedules import CronSchedule
     from prefect.utilities.callables import parameter_schema
 
-    from flows.deployments import handoff
-
-    schema = parameter_schema(handoff).model_dump_for_openapi()
+    schema = parameter_schema(make_flow()).model_dump_for_openapi()
     # The form offers the recipes as a choice.
     schema["properties"]["recipe"]["enum"] = [
         *named_recipes(),

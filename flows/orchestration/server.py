@@ -92,11 +92,11 @@ def serve_prefect(options: ServerOptions, say: Callable[[str], None]) -> None:
         start_results(options)
         say(f"server   {address}  (in other terminals: export PREFECT_API_URL={address}/api)")
         say(f"results  http://{options.host}:{options.results_port}  serves {_runs(options)}")
-        told = [
+        stated = [
             f"{pool} ({'a worker is here' if pool in working else 'no worker here'})"
             for pool in pools
         ]
-        say(f"pools    {', '.join(told)}")
+        say(f"pools    {', '.join(stated)}")
         say(
             f"recipes  {len(deployments)} deployments: prefect deployment run handoff/smoke --watch"
         )
@@ -192,7 +192,7 @@ def _check_access(options: ServerOptions) -> None:
 
     if not is_loopback(options.host) and not os.environ.get(AUTH):
         raise HandoffError(
-            f"host {options.host}: other computers reach it, and a worker runs whatever Prefect's server is told. "
+            f"host {options.host}: other computers reach it, and a worker runs whatever Prefect's server is asked to. "
             f"Set {AUTH}=USER:PASSWORD, here and as PREFECT_API_AUTH_STRING on the other computers."
         )
     for port in (options.port, options.results_port):

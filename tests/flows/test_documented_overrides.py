@@ -25,7 +25,7 @@ from robots.errors import HandoffError
 from tests.documents import name_of, pages
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [*pages(), ROOT / "prefect.yaml"]
+DOCUMENTS = pages()
 
 
 def plan_recipe(name: str, overrides: Sequence[str]) -> Any:
