@@ -3,6 +3,7 @@
 Packages, each above those that follow it where it needs them:
 - `commands`: the commands of the program `handoff`.
 - `doctor`: checks of this machine, with what to do.
+- `orchestration`: recipes as Prefect flows, and a server with workers.
 - `recipes`: pipelines as YAML files, and the graph of their stages.
 - `stages`: kinds of stages, which pass artifacts to functions of the other packages.
 - `correction`: the actor and the learner of RL with corrections.
@@ -17,7 +18,7 @@ Packages, each above those that follow it where it needs them:
 
 Commands:
 - `__main__`: the entry of the command line.
-- `run`: a recipe as a Prefect flow.
+- `run`: a recipe from a terminal, as a Prefect flow.
 - `attended`: a recipe in this terminal, with a person.
 - `deployments`: the Prefect flow, importable by the name that deployments state.
 - `console`: a simulated arm controlled from a browser.

@@ -116,11 +116,7 @@ def test_every_target_of_make_exists(page: Path) -> None:
 @every_page
 def test_every_path_in_backticks_exists(page: Path) -> None:
     named = [span for span in spans(page.read_text()) if PATH.fullmatch(span)]
-    ours = [
-        span
-        for span in named
-        if span.split("/")[0] in PACKAGES or span == "CONTRIBUTING.md"
-    ]
+    ours = [span for span in named if span.split("/")[0] in PACKAGES or span == "CONTRIBUTING.md"]
     assert [span for span in ours if not (ROOT / span).exists()] == []
 
 

@@ -1,6 +1,8 @@
 """Runs recipes with Prefect.
 
 - `flow`: the flow of a recipe, whose tasks are its stages.
+- `recipe_run`: the stages of a recipe and their results, with and without Prefect.
+- `reachable`: whether Prefect can run a flow here.
 - `stage_report`: log, progress and results of a stage on Prefect's web page.
 - `served_results`: addresses at which the files of a run are served.
 - `registration`: work pools, deployments and automations on a Prefect server.

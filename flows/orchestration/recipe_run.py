@@ -86,8 +86,8 @@ def run_in_threads(
     parallel: int | None = None,
     fail_fast: bool = False,
 ) -> Summary:
-    """Runs stages without Prefect; arguments, result and errors as those of `run_stages`, and `redo` as of
-    `redone`."""
+    """Runs stages without Prefect; arguments, result and errors as those of `run_stages`, and
+    `redo` as of `redone`."""
     with Display() as display, ThreadPoolExecutor(check_parallel(parallel)) as threads:
 
         def submit(stage: Stage, inputs: Mapping[str, Any]) -> Any:

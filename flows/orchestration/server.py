@@ -30,7 +30,8 @@ POLL_SECONDS = 0.5
 HEARTBEAT_SECONDS = 30
 """Interval at which a run says that it is alive [s]; the automation of crashed runs expects it."""
 AUTH = "PREFECT_SERVER_API_AUTH_STRING"
-"""Environment variable with `user:password`, which Prefect's server and the results then ask for."""
+"""Environment variable with `user:password`, for which Prefect's server and the results then
+ask."""
 LOG_LINES = 12
 """Lines of a log that an error repeats."""
 

@@ -11,6 +11,7 @@
 - `plan`: which stages a run would execute, without executing them.
 - `isolate`: the child process of a stage.
 - `lock`: file locks: one run alone writes an artifact, one stage alone measures latencies.
+- `schedule`: the order of the stages of a run, and how many run at once.
 - `run_end`: the end of a run, as the threads that wait for its stages see it.
 - `memory`: peak memory of a run and of its stages.
 - `display`: progress on a terminal.

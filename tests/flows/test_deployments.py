@@ -57,7 +57,7 @@ def test_every_recipe_but_correction_sessions_has_one_deployment(registered: Pat
         assert step == {
             "prefect.deployments.steps.set_working_directory": {"directory": str(registered)}
         }
-        schema = deployment.parameter_openapi_schema["properties"]
+        schema = (deployment.parameter_openapi_schema or {})["properties"]
         assert set(schema) == {"recipe", "overrides", "until", "redo", "parallel", "fail_fast"}
         assert "demo" in schema["recipe"]["enum"]
         assert all(entry["description"] for entry in schema.values())
@@ -72,11 +72,14 @@ def test_every_recipe_but_correction_sessions_has_one_deployment(registered: Pat
 
 def test_registering_again_keeps_what_people_changed(registered: Path) -> None:
     from prefect.client.orchestration import get_client
+    from prefect.client.schemas.schedules import CronSchedule
 
     with get_client(sync_client=True) as client:
-        (schedule,) = client.read_deployment_by_name("handoff/smoke").schedules
+        smoke = client.read_deployment_by_name("handoff/smoke")
+        (schedule,) = smoke.schedules
+        assert isinstance(schedule.schedule, CronSchedule)
         assert (schedule.schedule.cron, schedule.active) == ("0 2 * * *", False)
-        client.update_deployment_schedule(schedule.deployment_id, schedule.id, active=True)
+        client.update_deployment_schedule(smoke.id, schedule.id, active=True)
     register(registered, ["smoke"])
     with get_client(sync_client=True) as client:
         (schedule,) = client.read_deployment_by_name("handoff/smoke").schedules

@@ -169,7 +169,7 @@ def configuration_examples() -> Iterator[tuple[str, str]]:
 
 def test_examples_are_found_where_they_stand() -> None:
     assert len(shipped_commands()) > 20
-    assert {Path(where).suffix for where, _, _ in documented_runs()} == {".md", ".yaml"}
+    assert {Path(where).suffix for where, _, _ in documented_runs()} == {".md"}
     assert {command.split()[0] for command in help_examples()} == set(COMPOSERS)
     assert {"overrides.py", "files.py", "parameters.py"} & {where for where, _ in examples()}
     assert list(documented_targets())
