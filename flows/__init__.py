@@ -20,6 +20,7 @@ Commands:
 - `__main__`: the entry of the command line.
 - `run`: a recipe from a terminal, as a Prefect flow.
 - `attended`: a recipe in this terminal, with a person.
+- `approve`: a person's answer to the question that a run waits for.
 - `deployments`: the Prefect flow, importable by the name that deployments state.
 - `console`: a simulated arm controlled from a browser.
 - `serve`: a policy server on a websocket.

@@ -29,6 +29,8 @@ Bundle = NewType("Bundle", Path)
 """Folder with an exported policy, its contract and golden examples."""
 Gate = NewType("Gate", Path)
 """Folder with the report of a release gate that passed."""
+Approval = NewType("Approval", Path)
+"""Folder with a person's answer to the question whether a policy may move an arm."""
 
 K = TypeVar("K")
 

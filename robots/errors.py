@@ -23,6 +23,10 @@ class GateError(HandoffError):
     """A release gate failed: the artifact must not run on the arm."""
 
 
+class ApprovalNeededError(HandoffError):
+    """A person must approve what the stage waits for; the run goes on when it is started again."""
+
+
 class SafetyError(HandoffError):
     """A motion was refused or stopped for safety: limits, non-finite targets or stale data."""
 

@@ -12,7 +12,7 @@
 - `lineage`: `explain`, `reproduce`, `fetch`, `gc`.
 - `evaluation`: `evaluate`, `compare`, `record`.
 - `serving`: `serve`.
-- `sessions`: `hil`, `console`, `deploy`, `clear-fault`.
+- `sessions`: `hil`, `console`, `approve`, `deploy`, `clear-fault`.
 - `identification`: `tune`.
 - `doctor`: `doctor`.
 """

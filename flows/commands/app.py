@@ -89,6 +89,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "People and robots": {
         "hil": sessions.hil,
         "console": sessions.console,
+        "approve": sessions.approve,
         "deploy": sessions.deploy,
         "clear-fault": sessions.clear_fault,
         "tune": identification.tune,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from flows.commands.parameters import (
     LOOPBACK,
@@ -144,7 +145,13 @@ def server(
     folder: Folder = Path(),
     recipe: OwnRecipe = (),
     robot: RobotName = (),
-    limit: Annotated[int, Parameter(help="Number of recipes that run at once.")] = 1,
+    limit: Annotated[
+        int | None,
+        Parameter(
+            help="Number of recipes that run at once in each work pool; default: 1 in a new one.",
+            validator=Number(gte=1),
+        ),
+    ] = None,
     no_workers: Annotated[Flag, Parameter(help="Run nothing here; workers elsewhere do.")] = False,
     debug: Debug = False,
 ) -> None:

@@ -18,6 +18,7 @@ from flows.commands.parameters import (
     Person,
     Port,
     RecipeOverride,
+    RunPath,
     Until,
 )
 
@@ -147,7 +148,8 @@ def deploy(
     """Run a released push-T policy on an arm, supervised by a person at the console.
 
     Args:
-        gate: Gate artifact of the released policy, e.g. runs/demo/gate.
+        gate: Gate artifact of the released policy, e.g. runs/demo/gate; with --arm the artifact of
+            its approval, e.g. runs/demo_approved/approval.
         arm: Address of the arm's control unit; default: starts a simulated arm.
         tracker: Address of the tracker of the T, ws://..; required with --arm.
         camera: Camera shown at the console, NAME=SOURCE; may be repeated.
@@ -156,7 +158,7 @@ def deploy(
     Examples:
         handoff deploy runs/demo/gate
         handoff deploy runs/demo/gate supervision.speed=0.1 --episodes 5
-        handoff deploy runs/demo/gate --arm 172.16.0.2 --tracker ws://10.0.0.5:9000
+        handoff deploy runs/demo_approved/approval --arm 172.16.0.2 --tracker ws://10.0.0.5:9000
         handoff deploy runs/demo/gate --camera front=0 --camera wrist=/dev/video2
     """
     from flows.deployment import session
@@ -174,6 +176,39 @@ def deploy(
         cameras=camera,
         person=person or "",
         episodes=episodes,
+    )
+
+
+def approve(
+    run: RunPath,
+    /,
+    *,
+    by: Annotated[
+        str | None, Parameter(help="Name of the person who decides; default: asks.")
+    ] = None,
+    reject: Annotated[str | None, Parameter(help="Reject the policy, for this reason.")] = None,
+    confirm: Annotated[Flag, Parameter(help="Confirm all items of the checklist.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Approve or reject the policy for which a run waits; run the recipe again afterwards.
+
+    Examples:
+        handoff approve demo_approved
+        handoff approve runs/demo_approved --by "Ada Lovelace" --confirm
+        handoff approve demo_approved --by Ada --reject "it hits the bin"
+    """
+    from rich.console import Console
+
+    from flows.approve import approve_command
+    from flows.deployment.approval import run_folder
+
+    screen = Console()
+    approve_command(
+        run_folder(run),
+        by=by,
+        reject=reject,
+        confirm=confirm,
+        say=lambda line: screen.print(line, highlight=False, markup=False, soft_wrap=True),
     )
 
 

@@ -4,7 +4,8 @@
 - `twin`: runs and records episodes on the twin; interface of its tables.
 - `push_t_table`: the push-T table.
 - `task_table`: the table of a simulated task, with the gripper.
-- `release`: finds the bundle that passed a gate.
+- `approval`: a person's approval of a policy, and the record of it.
+- `release`: finds the bundle that passed a gate, and was approved.
 - `robot_limit`: one holder per arm, on this computer and among several.
 - `fault_clearing`: implements `handoff clear-fault`.
 - `arms`: simulated and real arm set-ups of a session.

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from flows.deployment.approval import KIND, approved_gate
 from flows.reports.explain import find_artifact
-from flows.runner.artifact import verify_artifact
+from flows.runner.artifact import read_manifest, verify_artifact
 from robots.errors import HandoffError
+
+
+def approved_bundle(approval: Path) -> Path:
+    """Returns the bundle of a valid approval, whose gate it passed; the artifact of a gate is
+    refused.
+
+    Raises:
+        HandoffError: see `released_bundle`; or no approval, or an expired one.
+    """
+    artifact = find_artifact(approval)
+    manifest = read_manifest(artifact)
+    gate = approved_gate(artifact)
+    bundle = released_bundle(gate)
+    if read_manifest(gate)["digest"] != manifest["inputs"]["gate"]:
+        raise HandoffError(f"{gate}: is not the gate that {approval} names. Run the recipe again.")
+    return bundle
 
 
 def released_bundle(gate: Path) -> Path:
     """Returns the bundle that passed the gate with the artifact `gate`, after re-hashing all files
-    of both.
+    of both; an approval may be given in place of its gate.
 
     `flows.runner.artifact.verify_artifact` states what this detects.
 
@@ -20,6 +37,8 @@ def released_bundle(gate: Path) -> Path:
             changed after it was sealed.
     """
     artifact = find_artifact(gate)
+    if read_manifest(artifact)["kind"] == KIND:
+        return approved_bundle(artifact)
     manifest = verify_artifact(artifact)
     if manifest["kind"] != "gate" or manifest["metrics"].get("passed") is not True:
         raise HandoffError(

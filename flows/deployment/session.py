@@ -85,15 +85,17 @@ def deploy_command(
     """Runs `handoff deploy`, whose parameters `flows.commands.sessions.deploy` describes."""
     from rich.console import Console
 
-    from flows.deployment.release import released_bundle
+    from flows.deployment.release import approved_bundle, released_bundle
 
     say = partial(Console().print, highlight=False, soft_wrap=True)
-    bundle = released_bundle(gate)
     chosen = list(overrides)
     chosen += [] if arm is None else [f"host='{arm}'"]
     chosen += [] if tracker is None else [f"tracker.uri='{tracker}'"]
+    session = compose_deploy("push_t", chosen)
+    # A person must have approved what moves an arm; the simulated arm takes what passed its gate.
+    bundle = approved_bundle(gate) if session.host else released_bundle(gate)
     recorded = deploy(
-        compose_deploy("push_t", chosen),
+        session,
         bundle,
         out,
         console,

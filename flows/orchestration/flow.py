@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from flows.config.files import ENDINGS
 from flows.orchestration.recipe_run import redone, run_shown, run_stages
 from flows.recipes.graph import stages
 from flows.recipes.recipe import read_recipe
@@ -16,7 +19,7 @@ from flows.runner.plan import up_to
 from flows.runner.run_end import RUN_ENDED
 from flows.runner.stage import Stage, StageOutcome
 from flows.storage.shared_runs import Runs, open_runs
-from robots.errors import HandoffError, error_text
+from robots.errors import ApprovalNeededError, HandoffError, error_text
 
 RETRIES = 1
 """Number of times that a stage is started again whose process died; it resumes from its partial
@@ -100,28 +103,39 @@ def make_flow() -> Callable[..., Summary]:
             fail_fast: Stop all stages after the first failure, also those that do not need it.
         """
 
-        def submit(stage: Stage, inputs: Mapping[str, Any]) -> Any:
+        def submit(display: Display, stage: Stage, inputs: Mapping[str, Any]) -> Any:
             named: Any = run_task.with_options(
                 name=stage.name, task_run_name=stage.name, tags=[stage.uses]
             )
             again = redone(stage, redo or ())
             return named.submit(stage, dict(inputs), runs, display, again)
 
+        from flows.orchestration.approvals import answer_on_page
         from flows.orchestration.stage_report import write_summary
 
         chosen = read_recipe(recipe, overrides or ())
         runs = open_runs(chosen.runs, chosen.stages, redo or ())
         declared = up_to(stages(chosen), until)
-        with Display() as display:
-            summary = run_stages(
+        folder = runs.folder / chosen.name
+
+        def once(display: Display) -> Summary:
+            return run_stages(
                 chosen,
                 declared,
                 runs,
-                submit,
+                partial(submit, display),
                 parallel=parallel,
                 fail_fast=fail_fast,
-                ended=lambda summary: write_summary(summary, runs.folder / chosen.name),
+                ended=lambda summary: write_summary(summary, folder),
             )
+
+        while True:
+            try:
+                with Display() as display:
+                    summary = once(display)
+                break
+            except ApprovalNeededError as needed:
+                answer_on_page(folder, needed)
         runs.publish(chosen.name)
         return summary
 
@@ -133,7 +147,9 @@ def _run_name() -> str:
     from prefect.runtime import flow_run
 
     given = flow_run.parameters
-    words = [str(given.get("recipe")), *(given.get("overrides") or ())]
+    recipe = str(given.get("recipe"))
+    name = Path(recipe).stem if recipe.endswith(ENDINGS) else recipe
+    words = [name, *(given.get("overrides") or ())]
     if given.get("until"):
         words.append(f"until {given['until']}")
     return " ".join(words)[:LONGEST_NAME]

@@ -6,8 +6,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+from flows.deployment.approval import clear_pending, write_pending
 from flows.recipes.recipe import Recipe
 from flows.reports.results import Summary
 from flows.reports.run_records.record import RunRecord
@@ -17,10 +19,10 @@ from flows.runner.display import Display
 from flows.runner.memory import MemoryMeter
 from flows.runner.run_end import stop_if_ended
 from flows.runner.schedule import Results, Submit, check_parallel, run_graph
-from flows.runner.stage import Stage, StageOutcome, run_stage
+from flows.runner.stage import Stage, StageOutcome, partial_path, run_stage
 from flows.storage.shared_runs import Runs
 from robots.code_version import code_version
-from robots.errors import HandoffError, error_text
+from robots.errors import ApprovalNeededError, HandoffError, error_text
 from robots.interfaces import Progress, no_progress
 
 
@@ -72,9 +74,27 @@ def run_stages(
         )
         found = summary()
         ended(found)
-        for failure in results.failed.values():
-            raise failure
+        _raise_failure(runs.folder / recipe.name, declared, results, runs)
     return found
+
+
+def _raise_failure(folder: Path, declared: Sequence[Stage], results: Results, runs: Runs) -> None:
+    """Raises the error of the stage that failed first; a missing approval only if nothing else
+    failed, and the run's folder then says where its question is."""
+    clear_pending(folder)
+    for failure in results.failed.values():
+        if not isinstance(failure, ApprovalNeededError):
+            raise failure
+    stages = {stage.name: stage for stage in declared}
+    for name, failure in results.failed.items():
+        digests = {
+            label: results.outcomes[source.name].artifact.digest
+            for label, source in stages[name].inputs.items()
+        }
+        write_pending(folder, name, partial_path(runs.folder, stages[name], digests))
+        raise ApprovalNeededError(
+            f"{error_text(failure)}. Then: handoff approve {folder}, and the same command again."
+        )
 
 
 def run_in_threads(
@@ -132,6 +152,9 @@ def run_shown(
 
     try:
         outcome = run_stage(stage, inputs, runs.folder, progress, redo=redo, store=runs.store)
+    except ApprovalNeededError:
+        display.finished(stage.name, "waits for a person's approval", "…")
+        raise
     except HandoffError as error:
         display.finished(stage.name, error_text(error), "✗")
         raise

@@ -6,7 +6,7 @@ again updates them; schedules that people have made stay.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ ROBOT = "robot-{}"
 """Work pool of a robot's computer, by the name of the robot."""
 POOL_TYPE = "process"
 """Type of the work pools: a worker starts a process for each run."""
+NEW_LIMIT = 1
+"""Number of runs at once in a new work pool; each runs several stages at once."""
 ENTRYPOINT = "flows.deployments.handoff"
 FLOW = "handoff"
 ATTENDED = "hil/"
@@ -73,14 +75,16 @@ def named_recipes(own: Sequence[str] = ()) -> list[str]:
 
 
 def register(
-    folder: Path, recipes: Sequence[str], robots: Sequence[str] = ()
+    folder: Path, recipes: Sequence[str], robots: Sequence[str] = (), limit: int | None = None
 ) -> tuple[list[str], list[Deployable]]:
     """Registers work pools, deployments and automations on the server of `PREFECT_API_URL`.
 
     Args:
         folder: folder in which a worker runs recipes; relative paths such as `runs` refer to it.
         recipes: names of recipes and paths of YAML files.
-        robots: names of robots, each of which gets a work pool.
+        robots: names of robots, each of which gets a work pool for one run at a time.
+        limit: largest number of runs at once in each of the other work pools; None gives new ones
+            `NEW_LIMIT` and leaves others as they are.
 
     Returns:
         The names of the work pools, and the deployments.
@@ -99,7 +103,7 @@ def register(
                 f"deployment '{deployment.name}': {len(others)} recipes have this name "
                 f"({', '.join(others)}). Give one of them another 'name:'."
             )
-    pools = [CPU, GPU, *(ROBOT.format(name) for name in robots)]
+    pools = {CPU: limit, GPU: limit} | {ROBOT.format(name): 1 for name in robots}
     try:
         with get_client(sync_client=True) as client:
             _create_pools(client, pools)
@@ -107,22 +111,28 @@ def register(
             _create_automations(client)
     except PrefectHTTPStatusError as error:
         raise HandoffError(f"Prefect's server refused a request: {error}") from None
-    return pools, found
+    return list(pools), found
 
 
-def _create_pools(client: Any, pools: Sequence[str]) -> None:
-    from prefect.client.schemas.actions import WorkPoolCreate
+def _create_pools(client: Any, pools: Mapping[str, int | None]) -> None:
+    from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
     from prefect.exceptions import ObjectAlreadyExists
     from prefect.workers.process import ProcessWorker
 
     template = ProcessWorker.get_default_base_job_template()
-    for name in pools:
-        pool = WorkPoolCreate(name=name, type=POOL_TYPE, base_job_template=template)
+    for name, limit in pools.items():
+        pool = WorkPoolCreate(
+            name=name,
+            type=POOL_TYPE,
+            base_job_template=template,
+            concurrency_limit=limit or NEW_LIMIT,
+        )
         try:
             client.create_work_pool(pool)
         except ObjectAlreadyExists:
             # People may have changed its options.
-            continue
+            if limit is not None:
+                client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=limit))
 
 
 def _create_deployments(client: Any, found: Sequence[Deployable], folder: Path) -> None:

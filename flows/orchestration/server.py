@@ -32,6 +32,10 @@ HEARTBEAT_SECONDS = 30
 AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 """Environment variable with `user:password`, for which Prefect's server and the results then
 ask."""
+SERVER = "server"
+"""Name of the server among the programs."""
+MOST_RESTARTS = 5
+"""Number of times that a worker that ended is started again."""
 LOG_LINES = 12
 """Lines of a log that an error repeats."""
 
@@ -51,8 +55,8 @@ class ServerOptions:
     """Paths of recipes of one's own, in addition to those of Handoff."""
     robots: Sequence[str] = ()
     """Names of robots whose computer is this one."""
-    limit: int = 1
-    """Number of recipes that a worker runs at once; each runs several stages at once."""
+    limit: int | None = None
+    """Number of recipes that a work pool runs at once; see `flows.orchestration.registration`."""
     workers: bool = True
     """Whether this computer runs what is asked for; otherwise other computers do."""
 
@@ -75,21 +79,19 @@ def serve_prefect(options: ServerOptions, say: Callable[[str], None]) -> None:
     os.environ.update(environment)
     logs = log_folder()
     logs.mkdir(parents=True, exist_ok=True)
-    processes: dict[str, BaseProcess] = {}
-
-    def start(name: str, *words: str) -> None:
-        arguments = ([sys.executable, "-m", "prefect", *words], dict(os.environ), logs / name)
-        processes[name] = spawn(f"handoff-{name}", _run_program, arguments, daemon=False)
-
+    programs = _Programs(logs)
     try:
-        start("server", "server", "start", "--host", options.host, "--port", str(options.port))
-        _await_server(address, processes["server"], logs / "server")
+        words = ("server", "start", "--host", options.host, "--port", str(options.port))
+        programs.start(SERVER, words)
+        _await_server(address, programs)
         names = registration.named_recipes(options.recipes)
-        pools, deployments = registration.register(options.folder.resolve(), names, options.robots)
+        pools, deployments = registration.register(
+            options.folder.resolve(), names, options.robots, options.limit
+        )
         working = _local_pools(pools) if options.workers else []
         for pool in working:
-            limit = str(1 if pool.startswith("robot-") else options.limit)
-            start(f"worker-{pool}", "worker", "start", "--pool", pool, "--limit", limit)
+            # A limit of the worker itself ends it when a suspended run goes on (Prefect 3.8).
+            programs.start(f"worker-{pool}", ("worker", "start", "--pool", pool))
         start_results(options)
         say(f"server   {address}  (in other terminals: export PREFECT_API_URL={address}/api)")
         say(f"results  http://{options.host}:{options.results_port}  serves {_runs(options)}")
@@ -102,9 +104,54 @@ def serve_prefect(options: ServerOptions, say: Callable[[str], None]) -> None:
             f"recipes  {len(deployments)} deployments: prefect deployment run handoff/smoke --watch"
         )
         say(f"logs     {logs}; Ctrl-C ends the server, its workers and their runs")
-        _watch(processes, logs)
+        while True:
+            programs.watch(say)
+            time.sleep(POLL_SECONDS)
     finally:
-        end(list(processes.values()), 2 * END_SECONDS)
+        programs.end()
+
+
+class _Programs:
+    """Prefect's programs, each in a process that ends with this one."""
+
+    def __init__(self, logs: Path) -> None:
+        """`logs` is the folder of their logs."""
+        self._logs = logs
+        self._processes: dict[str, BaseProcess] = {}
+        self._words: dict[str, tuple[str, ...]] = {}
+        self._restarts: dict[str, int] = {}
+
+    def start(self, name: str, words: tuple[str, ...]) -> None:
+        """Starts `prefect WORDS`, whose log is added to that of an earlier start."""
+        command = [sys.executable, "-m", "prefect", *words]
+        arguments = (command, dict(os.environ), self._logs / name)
+        self._words[name] = words
+        self._processes[name] = spawn(f"handoff-{name}", _run_program, arguments, daemon=False)
+
+    def watch(self, say: Callable[[str], None]) -> None:
+        """Starts a worker again that has ended, a few times.
+
+        Raises:
+            HandoffError: the server has ended, or a worker too often.
+        """
+        for name, process in list(self._processes.items()):
+            if process.is_alive():
+                continue
+            self._restarts[name] = self._restarts.get(name, 0) + 1
+            if name == SERVER or self._restarts[name] > MOST_RESTARTS:
+                raise HandoffError(f"the {name} ended; the end of its log {self.log_end(name)}")
+            say(f"the {name} ended and is started again; its log: {self._logs / name}")
+            self.start(name, self._words[name])
+
+    def log_end(self, name: str) -> str:
+        """Returns the path of a log and its last lines."""
+        log = self._logs / name
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        return f"{log}:\n" + "\n".join(lines[-LOG_LINES:])
+
+    def end(self) -> None:
+        """Ends all of them, and what they started."""
+        end(list(self._processes.values()), 2 * END_SECONDS)
 
 
 def log_folder() -> Path:
@@ -238,7 +285,7 @@ def _run_program(words: list[str], environment: Mapping[str, str], log: Path) ->
     started."""
     import psutil
 
-    with log.open("w") as file:
+    with log.open("a") as file:
         program = psutil.Popen(
             words, env=dict(environment), stdin=subprocess.DEVNULL, stdout=file, stderr=file
         )
@@ -254,10 +301,10 @@ def _run_program(words: list[str], environment: Mapping[str, str], log: Path) ->
     raise HandoffError(f"{words[2]} {words[3]} ended with exit code {code}.")
 
 
-def _await_server(address: str, process: BaseProcess, log: Path) -> None:
+def _await_server(address: str, programs: _Programs) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
-        _check_alive("server", process, log)
+        programs.watch(lambda line: None)
         try:
             with urllib.request.urlopen(f"{address}/api/health", timeout=5):
                 return
@@ -267,19 +314,6 @@ def _await_server(address: str, process: BaseProcess, log: Path) -> None:
             time.sleep(POLL_SECONDS)
         if time.monotonic() > deadline:
             raise HandoffError(
-                f"Prefect's server at {address}: no answer within {START_SECONDS:g} s. Its log: {log}"
+                f"Prefect's server at {address}: no answer within {START_SECONDS:g} s. The end of its "
+                f"log {programs.log_end(SERVER)}"
             )
-
-
-def _watch(processes: Mapping[str, BaseProcess], logs: Path) -> None:
-    while True:
-        for name, process in processes.items():
-            _check_alive(name, process, logs / name)
-        time.sleep(POLL_SECONDS)
-
-
-def _check_alive(name: str, process: BaseProcess, log: Path) -> None:
-    if process.is_alive():
-        return
-    last = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else []
-    raise HandoffError(f"the {name} ended; the end of its log {log}:\n" + "\n".join(last))

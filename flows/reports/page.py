@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.runner.artifact import read_manifest
 from robots.html_page import head, picture, video
+from robots.storage.durable import write_atomically
 
 if TYPE_CHECKING:
     from flows.reports.results import StageResult, Summary
@@ -19,9 +20,7 @@ PICTURES = (".png", ".jpg", ".svg")
 
 def write_report(path: Path, summary: Summary) -> None:
     """Writes the report; links are relative, so the runs folder can be moved as a whole."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text("\n".join(_page(path, summary)))
-    temporary.replace(path)
+    write_atomically(path, "\n".join(_page(path, summary)).encode(), shared=True)
 
 
 def stage_files(folder: Path, stage: str) -> Iterator[str]:

@@ -163,6 +163,8 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
                 f"p99 {metrics['latency_p99_ms']:.3f} ms"
                 + (f", {metrics['speedup']:.1f}x the teacher" if "speedup" in metrics else "")
             )
+        case "approve":
+            return f"{metrics['decision']} by {metrics['by']}, {metrics['time']}"
         case "deploy":
             speed, lost = metrics["realtime_factor"], metrics["lost_packets"]
             return f"{_deployment(metrics)}, {speed:.1f}x real time, {lost} packets lost"

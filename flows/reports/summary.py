@@ -85,7 +85,7 @@ def _write(
     path = folder / "summary.json"
     rows = {result.name: asdict(result) for result in summary.stages}
     entries = {"source": summary.source, "stages": rows, "metrics": dict(summary.metrics)}
-    write_json(path, {**entries, "request": dict(request)})
+    write_json(path, {**entries, "request": dict(request)}, shared=True)
     return path
 
 
@@ -149,7 +149,8 @@ def place_link(link: Path, target: Path) -> None:
     """Makes `link` a relative link to `target`, replacing an existing link atomically."""
     import os
 
-    temporary = link.with_name(f".{link.name}.link")
+    # Two runs of the same name may place it at once.
+    temporary = link.with_name(f".{link.name}.{os.getpid()}.link")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(os.path.relpath(target, link.parent))
     os.replace(temporary, link)

@@ -371,6 +371,6 @@ def json_digest(value: Any) -> str:
     ).hexdigest()
 
 
-def write_json(file: Path, value: Any) -> None:
-    """Writes JSON atomically: the file is always complete."""
-    write_atomically(file, (json.dumps(value, indent=1) + "\n").encode())
+def write_json(file: Path, value: Any, *, shared: bool = False) -> None:
+    """Writes JSON atomically: the file is always complete; `shared` as of `write_atomically`."""
+    write_atomically(file, (json.dumps(value, indent=1) + "\n").encode(), shared=shared)

@@ -38,6 +38,9 @@ from robots.interfaces import Progress
 IDENTITY_WITHOUT_CODE = ("stage", "config", "inputs")
 """Entries of the cache key other than code and libraries."""
 
+PARTIAL = ".partial"
+"""Ending of the folder of a stage that has not finished."""
+
 
 @dataclass(frozen=True, eq=False)
 class Stage:
@@ -209,7 +212,7 @@ def _compute(
     """Computes the artifact in a partial directory, which an atomic rename turns into the
     artifact."""
     started = time.time()
-    partial = final.with_name(final.name + ".partial")
+    partial = final.with_name(final.name + PARTIAL)
     partial.mkdir(parents=True, exist_ok=True)
     paths = {name: artifact.path.resolve() for name, artifact in inputs.items()}
     job = (f"{stage.module}:{stage.function}", stage.config, paths, partial.resolve())
@@ -298,8 +301,13 @@ def explain_miss(root: Path, stage: Stage, digests: Mapping[str, str]) -> str:
 
 def is_partial(root: Path, stage: Stage, digests: Mapping[str, str]) -> bool:
     """Whether there is an interrupted attempt to resume."""
+    return partial_path(root, stage, digests).exists()
+
+
+def partial_path(root: Path, stage: Stage, digests: Mapping[str, str]) -> Path:
+    """Returns the folder that the stage writes while it runs."""
     path = artifact_path(root, stage, json_digest(identity(stage, digests)))
-    return path.with_name(path.name + ".partial").exists()
+    return path.with_name(path.name + PARTIAL)
 
 
 def _finished(root: Path, stage: Stage) -> Iterator[Path]:

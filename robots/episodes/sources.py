@@ -166,7 +166,8 @@ def source_digest(source: Source, cache: Path | None = None) -> str:
     with suppress(OSError):
         cache_file.parent.mkdir(parents=True, exist_ok=True)
         entry = {"seen": state, "digest": digest}
-        write_atomically(cache_file, json.dumps({**cached, str(path): entry}).encode())
+        text = json.dumps({**cached, str(path): entry})
+        write_atomically(cache_file, text.encode(), shared=True)
     return digest
 
 

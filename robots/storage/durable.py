@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,15 +14,28 @@ from pathlib import Path
 from robots.errors import HandoffError
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, *, shared: bool = False) -> None:
     """Replaces the file at `path`; after a crash at any moment it holds either the complete old or
-    the complete new bytes."""
-    aside = path.with_name(f".{path.name}.partial")
-    with aside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
+    the complete new bytes.
+
+    Args:
+        path: the file.
+        data: its new content.
+        shared: several processes or threads may write it at once, and the last one is kept; a crash
+            then leaves a hidden file beside it, which nothing replaces.
+    """
+    writer = f".{os.getpid()}-{threading.get_ident()}" if shared else ""
+    aside = path.with_name(f".{path.name}{writer}.partial")
+    try:
+        with aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        if shared:
+            aside.unlink(missing_ok=True)
+        raise
     sync_path(path.parent)
 
 

@@ -53,6 +53,11 @@ class PrefectServer:
         with self._client() as client:
             return client.read_flow_runs()
 
+    def answer(self, run: Any, values: dict[str, Any]) -> None:
+        """Fills in the form that a run waits for, as its page does."""
+        with self._client() as client:
+            client.resume_flow_run(run.id, run_input=values)
+
     def artifacts(self) -> dict[str, str]:
         """The newest artifact of every key."""
         with self._client() as client:
@@ -73,7 +78,7 @@ class PrefectServer:
 @contextmanager
 def prefect_server_at_work(folder: Path, *options: str) -> Iterator[PrefectServer]:
     """Runs `handoff server` until the end of the block."""
-    port, results_port = _free_port(), _free_port()
+    port, results_port = _free_ports()
     address = f"http://127.0.0.1:{port}"
     own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
     environment = {
@@ -109,7 +114,8 @@ def prefect_server_at_work(folder: Path, *options: str) -> Iterator[PrefectServe
         process.wait(60)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as first, socket.socket() as second:
+        for probe in (first, second):
+            probe.bind(("127.0.0.1", 0))
+        return int(first.getsockname()[1]), int(second.getsockname()[1])

@@ -43,7 +43,7 @@ VERSIONS = {
     "SourceCodeLocationJobFacet": "1-1-0",
 }
 """Versions of the facets' schemas."""
-ENDS = {"finished": "COMPLETE", "failed": "FAIL", "stopped": "ABORT"}
+ENDS = {"finished": "COMPLETE", "failed": "FAIL", "stopped": "ABORT", "waiting": "ABORT"}
 """Type of the event that ends a run, by its state; a run that still goes on has none."""
 
 

@@ -1,6 +1,6 @@
 """Writes `run.json`, the record of a run, beside `summary.json`.
 
-    runs/demo/run.json                  the latest run: running, finished, failed or stopped
+    runs/demo/run.json                  the latest run: running, finished, failed, stopped or waiting
     runs/demo/diff.patch                uncommitted changes of the code that it ran
     runs/demo/history/TIME.json         the records of earlier runs, by the time of their start
     runs/demo/history/TIME.patch        the changes that belong to them
@@ -31,7 +31,7 @@ from flows.runner.artifact import write_json
 from flows.runner.provenance import login, package_lock, person_of
 from flows.runner.stage import Stage, StageOutcome
 from robots.config import to_plain
-from robots.errors import error_text
+from robots.errors import ApprovalNeededError, error_text
 
 RUN = "run.json"
 HISTORY = "history"
@@ -44,8 +44,8 @@ class RunRecord:
     """Record of one run; a context that lasts as long as the run.
 
     The state is `running` inside the context. Behind it, it is `finished`, `failed` after an
-    error, or `stopped` after Ctrl-C or a signal, with the reason. A run whose process is killed
-    stays `running`, which `reading.run_state` notices.
+    error, `stopped` after Ctrl-C or a signal, or `waiting` for a person's approval, with the
+    reason. A run whose process is killed stays `running`, which `reading.run_state` notices.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class RunRecord:
             state, reason = "finished", ""
         else:
             state = "failed" if isinstance(error, Exception) else "stopped"
+            state = "waiting" if isinstance(error, ApprovalNeededError) else state
             reason = _reason(error)
         ended = time.time()
         self._entries |= {"state": state, "reason": reason, "ended": time_text(ended)}
@@ -106,7 +107,7 @@ class RunRecord:
             # A later run of this name has begun, and has moved this record to the history.
             _write_archived(self._folder, self._entries)
         else:
-            write_json(file, self._entries)
+            write_json(file, self._entries, shared=True)
 
     def _people(self) -> Iterator[str]:
         for stage in self._declared:

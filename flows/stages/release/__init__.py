@@ -5,5 +5,6 @@
 - `compare`: compares evaluations, grouped over seeds.
 - `export`: exports a policy to an ONNX file with its contract.
 - `gate`: checks an exported policy's outputs and latency.
+- `approve`: waits for a person who releases a policy for an arm.
 - `deploy`: runs a policy on the twin.
 """

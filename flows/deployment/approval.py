@@ -1,0 +1,242 @@
+"""Keeps the approval of a policy by a person: what was asked, what was answered, and the record of
+both.
+
+    runs/artifacts/approval-3f9c0a1b2c4d.partial/
+        request.json     digests of bundle and gate, figures, checklist
+        release.html     the page that the person looks at
+        answer.json      decision, name, time, reason
+    runs/approvals.jsonl     every question and every answer, never changed
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from flows.reports.results import describe
+from flows.runner.artifact import json_digest, read_manifest, verify_artifact, write_json
+from robots.config import config
+from robots.errors import HandoffError
+from robots.html_page import head, picture, table, video
+from robots.storage.durable import sync_path, write_atomically
+
+REQUEST, ANSWER, PAGE = "request.json", "answer.json", "release.html"
+AUDIT = "approvals.jsonl"
+"""File in the runs folder with every question and every answer."""
+PENDING = "approval.json"
+"""File in the folder of a run that waits for an answer: where the question is."""
+KIND = "approval"
+"""Kind of the artifact of an approval."""
+LONGEST_TEXT = 1000
+"""Longest name or reason [characters]."""
+PICTURES, VIDEOS = (".png", ".jpg"), (".mp4",)
+MOST_FILES = 6
+"""Number of pictures and of videos of one artifact on the page."""
+
+Decision = Literal["approved", "rejected"]
+
+
+@config
+class ApprovalConfig:
+    """Approval of a policy by a person before it moves an arm."""
+
+    checklist: tuple[str, ...] = (
+        "I have looked at the figures and the videos.",
+        "The workspace is clear, and its limits are those of this table.",
+        "The emergency stop is within reach, and somebody will stand there.",
+    )
+    """Sentences that the person confirms one by one."""
+    valid_hours: float = 168.0
+    """Time for which an approval is valid [h]; an arm refuses it afterwards."""
+    answer_hours: float = 72.0
+    """Time that a run on a Prefect server waits for the answer [h]; it fails afterwards."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer of a person."""
+
+    decision: Decision
+    by: str
+    """Name of the person."""
+    reason: str = ""
+    confirmed: tuple[bool, ...] = ()
+    """Confirmations, in the order of the checklist."""
+    means: str = "terminal"
+    """Where the answer was given: `terminal` or `web page`."""
+
+
+def write_request(
+    settings: ApprovalConfig, out: Path, shown: Mapping[str, Path], about: Mapping[str, Any]
+) -> None:
+    """Writes the question and its page, and adds the question to the audit.
+
+    Args:
+        settings: options of the approval.
+        out: folder of the stage.
+        shown: artifacts that the page shows, by title.
+        about: digests of what is approved, by name.
+    """
+    figures = {
+        title: describe(manifest.get("uses", ""), manifest["metrics"])
+        for title, path in shown.items()
+        if (manifest := read_manifest(path))
+    }
+    request = {
+        "about": dict(about),
+        "figures": figures,
+        "checklist": list(settings.checklist),
+        "valid_hours": settings.valid_hours,
+        "answer_hours": settings.answer_hours,
+    }
+    write_json(out / REQUEST, request)
+    write_atomically(out / PAGE, "\n".join(_page(out, request, shown)).encode())
+    _audit(out, {"event": "asked", **request})
+
+
+def read_request(folder: Path) -> dict[str, Any]:
+    """Reads the question in the folder of an approval.
+
+    Raises:
+        HandoffError: there is none.
+    """
+    try:
+        return json.loads((folder / REQUEST).read_bytes())
+    except (OSError, ValueError) as error:
+        raise HandoffError(f"{folder}: no question to answer ({error}).") from None
+
+
+def read_answer(folder: Path) -> dict[str, Any] | None:
+    """Reads the answer in the folder of an approval; None if there is none, or if it answers
+    another question."""
+    try:
+        answer = json.loads((folder / ANSWER).read_bytes())
+        request = read_request(folder)
+    except (OSError, ValueError, HandoffError):
+        return None
+    return answer if answer.get("request") == json_digest(request) else None
+
+
+def write_answer(folder: Path, answer: Answer) -> None:
+    """Checks an answer, and writes it and its line in the audit. A later answer replaces it.
+
+    Raises:
+        HandoffError: no name, an approval with an open item of the checklist, a rejection without
+            a reason, or no question.
+    """
+    request = read_request(folder)
+    checklist: Sequence[str] = request["checklist"]
+    by, reason = answer.by.strip(), answer.reason.strip()
+    if not by or max(len(by), len(reason)) > LONGEST_TEXT:
+        raise HandoffError(
+            f"approval: the name is '{by[:40]}', expected the name of the person who decides."
+        )
+    if answer.decision == "rejected" and not reason:
+        raise HandoffError("approval: a rejection needs a reason.")
+    given = (*answer.confirmed, *[False] * len(checklist))
+    open_items = [item for item, yes in zip(checklist, given, strict=False) if not yes]
+    if answer.decision == "approved" and open_items:
+        raise HandoffError(f"approval: not confirmed: {' '.join(open_items)}")
+    entry = {
+        **asdict(answer),
+        "by": by,
+        "reason": reason,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "request": json_digest(request),
+    }
+    _audit(folder, {"event": "answered", "about": request["about"], **entry})
+    write_json(folder / ANSWER, entry)
+
+
+def write_pending(run: Path, stage: str, folder: Path) -> None:
+    """Notes in the folder of a run where the question of its stage is."""
+    write_json(run / PENDING, {"stage": stage, "folder": os.path.relpath(folder, run)})
+
+
+def clear_pending(run: Path) -> None:
+    """Removes that note."""
+    (run / PENDING).unlink(missing_ok=True)
+
+
+def run_folder(run: Path | str, runs: Path = Path("runs")) -> Path:
+    """Returns the folder of a run that may not have finished.
+
+    Args:
+        run: name of the run, or the path of its folder.
+        runs: folder in which it is looked for by name.
+    """
+    given = Path(run)
+    return given if given.is_dir() else runs / given
+
+
+def pending_question(run: Path) -> Path:
+    """Returns the folder of the question that a run waits for.
+
+    Raises:
+        HandoffError: the run waits for nobody.
+    """
+    try:
+        folder = json.loads((run / PENDING).read_bytes())["folder"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise HandoffError(f"{run}: the run waits for no approval.") from None
+    return Path(os.path.normpath(run / folder))
+
+
+def approved_gate(approval: Path) -> Path:
+    """Returns the gate that a valid approval names, after re-hashing the approval's files.
+
+    Raises:
+        HandoffError: not an approval, a rejected or expired one, or one that was changed.
+    """
+    manifest = verify_artifact(approval)
+    metrics = manifest["metrics"]
+    if manifest["kind"] != KIND or metrics.get("decision") != "approved":
+        raise HandoffError(
+            f"{approval}: is the artifact of stage '{manifest['stage']}', expected that of an approval, such as "
+            "runs/demo_approved/approval."
+        )
+    if time.time() > metrics["valid_until"]:
+        ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(metrics["valid_until"]))
+        raise HandoffError(
+            f"{approval}: the approval by {metrics['by']} was valid until {ended}. Run the recipe again with "
+            f"--redo {manifest['stage']}, and approve it again."
+        )
+    return (approval / manifest["input_paths"]["gate"]).resolve()
+
+
+def _audit(folder: Path, entry: Mapping[str, Any]) -> None:
+    """Adds a line to the audit of the runs folder."""
+    file = folder.resolve().parents[1] / AUDIT
+    line = json.dumps({"time": time.time(), "folder": folder.name, **entry}) + "\n"
+    with file.open("a") as stream:
+        stream.write(line)
+        stream.flush()
+        os.fsync(stream.fileno())
+    sync_path(file.parent)
+
+
+def _page(out: Path, request: Mapping[str, Any], shown: Mapping[str, Path]) -> Iterator[str]:
+    yield head("Release of a policy")
+    yield "<h1>Release of a policy</h1>"
+    yield table(("", "result"), list(request["figures"].items()))
+    yield "<h2>To confirm</h2><ul>"
+    yield from (f"<li>{html.escape(item)}" for item in request["checklist"])
+    yield "</ul>"
+    for title, artifact in shown.items():
+        yield f"<h2>{html.escape(title)}</h2>"
+        # Links are relative, so that the runs folder can be moved as a whole.
+        folder = os.path.relpath(artifact.resolve(), out.resolve())
+        names = sorted(read_manifest(artifact)["files"])
+        for name in [name for name in names if name.endswith(PICTURES)][:MOST_FILES]:
+            yield picture(f"{folder}/{name}", name)
+        for name in [name for name in names if name.endswith(VIDEOS)][:MOST_FILES]:
+            yield video(f"{folder}/{name}", name)
+    yield "<h2>Digests</h2>"
+    yield table(("", "sha256"), [(key, str(value)) for key, value in request["about"].items()])
+    yield "</html>"

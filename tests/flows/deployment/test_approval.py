@@ -1,0 +1,171 @@
+"""A person's approval: what a run asks, which answers count, and what an arm then takes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flows.approve import approve_command
+from flows.deployment.approval import (
+    AUDIT,
+    PAGE,
+    Answer,
+    ApprovalConfig,
+    pending_question,
+    read_request,
+    write_answer,
+)
+from flows.deployment.release import approved_bundle, released_bundle
+from flows.orchestration.recipe_run import run_in_threads
+from flows.recipes.recipe import Recipe
+from flows.reports.results import Summary
+from flows.runner.stage import Stage
+from flows.storage.shared_runs import open_runs
+from robots.errors import ApprovalNeededError, HandoffError
+from tests.flows.approval_stages import NothingConfig
+from tests.flows.counting_stage import CountingConfig
+
+STAGES = "tests.flows.approval_stages"
+SETTINGS = ApprovalConfig(checklist=("I have looked.", "The stop is near."))
+
+
+def declared(settings: ApprovalConfig = SETTINGS) -> list[Stage]:
+    bundle = Stage("bundle", "bundle", STAGES, NothingConfig(), function="bundle", uses="export_")
+    gate = Stage("gate", "gate", STAGES, NothingConfig(), {"bundle": bundle}, function="gate")
+    inputs = {"bundle": bundle, "gate": gate}
+    module = "flows.stages.release.approve"
+    approval = Stage("approval", "approval", module, settings, inputs, uses="approve")
+    beside = Stage("beside", "number", "tests.flows.counting_stage", CountingConfig(value=5))
+    return [bundle, gate, approval, beside]
+
+
+def ran(root: Path, stages: list[Stage] | None = None) -> Summary:
+    recipe = Recipe("lab", {}, runs=str(root))
+    return run_in_threads(recipe, stages or declared(), open_runs(str(root), ()))
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Path:
+    """The runs folder of a run that waits for an answer."""
+    with pytest.raises(ApprovalNeededError, match="handoff approve"):
+        ran(tmp_path)
+    return tmp_path
+
+
+YES = Answer("approved", "Ada", "", (True, True))
+
+
+def test_a_run_asks_finishes_what_does_not_need_the_answer_and_says_how_to_answer(
+    asked: Path,
+) -> None:
+    summary = json.loads((asked / "lab" / "summary.json").read_text())
+    assert set(summary["stages"]) == {"bundle", "gate", "beside"}
+    assert json.loads((asked / "lab" / "run.json").read_text())["state"] == "waiting"
+    question = pending_question(asked / "lab")
+    assert read_request(question)["checklist"] == ["I have looked.", "The stop is near."]
+    page = (question / PAGE).read_text()
+    assert "The stop is near." in page
+    assert summary["stages"]["bundle"]["digest"] in page
+
+
+def test_an_approval_lets_the_run_finish_and_is_in_the_lineage(asked: Path) -> None:
+    write_answer(pending_question(asked / "lab"), YES)
+    summary = ran(asked)
+    approval = asked / "lab" / "approval"
+    manifest = json.loads((approval / "manifest.json").read_text())
+    assert manifest["kind"] == "approval"
+    assert (manifest["metrics"]["decision"], manifest["metrics"]["by"]) == ("approved", "Ada")
+    assert [row.name for row in summary.stages] == ["bundle", "gate", "approval", "beside"]
+    with pytest.raises(HandoffError, match="waits for no approval"):
+        pending_question(asked / "lab")
+    lines = [json.loads(line) for line in (asked / AUDIT).read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["asked", "answered"]
+    assert lines[1]["about"] == lines[0]["about"]
+
+
+def test_a_rejection_fails_the_run_with_its_reason_until_somebody_approves(asked: Path) -> None:
+    question = pending_question(asked / "lab")
+    write_answer(question, Answer("rejected", "Ada", "it hits the bin"))
+    with pytest.raises(HandoffError, match="rejected by Ada: it hits the bin"):
+        ran(asked)
+    write_answer(question, YES)
+    assert len(ran(asked).stages) == 4
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (replace(YES, by=" "), "expected the name"),
+        (replace(YES, confirmed=(True, False)), "not confirmed: The stop is near."),
+        (replace(YES, confirmed=()), "not confirmed: I have looked. The stop is near."),
+        (Answer("rejected", "Ada"), "needs a reason"),
+    ],
+)
+def test_an_incomplete_answer_is_refused_and_asked_for_again(
+    asked: Path, answer: Answer, message: str
+) -> None:
+    with pytest.raises(HandoffError, match=message):
+        write_answer(pending_question(asked / "lab"), answer)
+    with pytest.raises(ApprovalNeededError):
+        ran(asked)
+
+
+def test_another_policy_is_asked_about_again(asked: Path) -> None:
+    write_answer(pending_question(asked / "lab"), YES)
+    ran(asked)
+    stages = declared()
+    other = replace(stages[0], config=NothingConfig(text="other"))
+    gate = replace(stages[1], inputs={"bundle": other})
+    approval = replace(stages[2], inputs={"bundle": other, "gate": gate})
+    with pytest.raises(ApprovalNeededError):
+        ran(asked, [other, gate, approval])
+
+
+def test_an_arm_takes_what_was_approved_and_refuses_a_gate_and_an_expired_approval(
+    asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_answer(pending_question(asked / "lab"), YES)
+    ran(asked)
+    run = asked / "lab"
+    bundle = (run / "bundle").resolve()
+    assert approved_bundle(run / "approval") == bundle
+    assert released_bundle(run / "approval") == released_bundle(run / "gate") == bundle
+    with pytest.raises(HandoffError, match="stage 'gate', expected that of an approval"):
+        approved_bundle(run / "gate")
+    from flows.deployment import approval
+
+    later = approval.time.time() + 3600 * (SETTINGS.valid_hours + 1)
+    monkeypatch.setattr(approval.time, "time", lambda: later)
+    with pytest.raises(HandoffError, match="the approval by Ada was valid until"):
+        approved_bundle(run / "approval")
+
+
+def test_the_terminal_asks_each_item_and_the_name(asked: Path) -> None:
+    said: list[str] = []
+    replies = iter(["Ada", "y", "yes"])
+    run = asked / "lab"
+    approve_command(
+        run, by=None, reject=None, confirm=False, say=said.append, ask=lambda _: next(replies)
+    )
+    assert any(line.startswith("gate  ") for line in said)
+    assert len(ran(asked).stages) == 4
+
+
+def test_a_terminal_where_nobody_answers_is_refused(asked: Path) -> None:
+    def closed(question: str) -> str:
+        raise EOFError
+
+    with pytest.raises(HandoffError, match="nobody answers 'Your name"):
+        approve_command(
+            asked / "lab", by=None, reject=None, confirm=False, say=lambda _: None, ask=closed
+        )
+
+
+def test_a_failure_of_another_stage_is_reported_before_a_missing_approval(tmp_path: Path) -> None:
+    stages = declared()
+    bad = replace(stages[3], config=CountingConfig(fail="error"))
+    with pytest.raises(HandoffError, match="value 3, limit 2"):
+        ran(tmp_path, [*stages[:3], bad])

@@ -1,0 +1,156 @@
+"""Runs on a Prefect server: an approval on their page, cancelling, and the death of their
+process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.flows.served import PrefectServer, prefect_server_at_work
+from tests.flows.waiting_stage import BEGUN, CLEANED
+
+LONG = 180.0
+"""Time limit of a wait [s], reached only by a defect."""
+APPROVED = """# A policy that a person must approve.
+name: approved
+stages:
+  bundle: {uses: "tests.flows.approval_stages:bundle"}
+  gate: {uses: "tests.flows.approval_stages:gate", inputs: {bundle: bundle}}
+  approval:
+    uses: approve
+    inputs: {bundle: bundle, gate: gate}
+    with: {checklist: [The stop is near.]}
+"""
+WAITING = """# A stage that waits until it is ended.
+name: waiting
+stages:
+  wait: {uses: tests.flows.waiting_stage, with: {folder: FOLDER}}
+"""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    folder = tmp_path_factory.mktemp("lab")
+    (folder / "approved.yaml").write_text(APPROVED)
+    (folder / "waiting.yaml").write_text(WAITING.replace("FOLDER", str(folder / "files")))
+    (folder / "files").mkdir()
+    own = ["--recipe", "approved.yaml", "--recipe", "waiting.yaml"]
+    with prefect_server_at_work(folder, *own) as server:
+        yield server
+
+
+def until(condition: Callable[[], Any], what: str, server: PrefectServer) -> Any:
+    deadline = time.monotonic() + LONG
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{what} never came\n{server.logs()}"
+        time.sleep(0.2)
+    return found
+
+
+def newest(server: PrefectServer, name: str) -> Any:
+    runs = [run for run in server.flow_runs() if name in run.tags]
+    return max(runs, key=lambda run: run.created)
+
+
+def reached(server: PrefectServer, name: str, state: str) -> Any:
+    """The newest run of a recipe when it has that state."""
+    return until(
+        lambda: run if (run := newest(server, name)).state_name == state else None, state, server
+    )
+
+
+def keyset(server: PrefectServer, name: str) -> str:
+    """The form that a run waits for."""
+    return str(newest(server, name).state.state_details.run_input_keyset)
+
+
+def test_an_incomplete_answer_on_the_page_is_asked_for_again_and_a_complete_one_ends_the_wait(
+    served: PrefectServer,
+) -> None:
+    served.prefect("deployment", "run", "handoff/approved")
+    until(lambda: _processes(newest(served, "approved")), "the process", served)
+    run = reached(served, "approved", "Suspended")
+    first = keyset(served, "approved")
+    # Nothing waits in memory: the process of the run has ended.
+    until(lambda: not _processes(run), "the end of the process", served)
+    served.answer(run, {"decision": "approved", "by": "Ada", "item_0": False})
+    until(
+        lambda: (
+            newest(served, "approved").state_name == "Suspended"
+            and keyset(served, "approved") != first
+        ),
+        "the second question",
+        served,
+    )
+    served.answer(run, {"decision": "approved", "by": "Ada", "item_0": True})
+    reached(served, "approved", "Completed")
+    answered = (served.folder / "runs" / "approved" / "approval" / "answer.json").read_text()
+    assert '"by": "Ada"' in answered
+    assert '"means": "web page"' in answered
+    audit = (served.folder / "runs" / "approvals.jsonl").read_text()
+    assert audit.count('"event": "answered"') == 1
+
+
+def test_a_cancelled_run_ends_its_stage_cleanly(served: PrefectServer) -> None:
+    files = served.folder / "files"
+    served.prefect("deployment", "run", "handoff/waiting")
+    until((files / BEGUN).exists, "the stage", served)
+    served.prefect("flow-run", "cancel", str(newest(served, "waiting").id))
+    until((files / CLEANED).exists, "the end of the stage", served)
+    reached(served, "waiting", "Cancelled")
+
+
+def test_a_run_whose_process_is_killed_is_crashed_and_leaves_no_stage(
+    served: PrefectServer,
+) -> None:
+    files = served.folder / "files"
+    for name in (BEGUN, CLEANED):
+        (files / name).unlink(missing_ok=True)
+    served.prefect("deployment", "run", "handoff/waiting")
+    until((files / BEGUN).exists, "the stage", served)
+    family = psutil.Process(served.process.pid).children(recursive=True)
+    (stage,) = [process for process in family if title(process).strip() == "handoff: wait"]
+    os.kill(stage.ppid(), signal.SIGKILL)
+    until(lambda: not stage.is_running(), "the end of the stage", served)
+    reached(served, "waiting", "Crashed")
+
+
+def test_a_worker_that_dies_is_started_again_and_runs_what_is_asked_for(
+    served: PrefectServer,
+) -> None:
+    family = psutil.Process(served.process.pid).children(recursive=True)
+    (worker,) = [process for process in family if "prefect worker start" in title(process)]
+    worker.kill()
+    until(lambda: "is started again" in served.log.read_text(), "the new worker", served)
+    served.prefect("deployment", "run", "handoff/approved", "--watch")
+    assert newest(served, "approved").state_name == "Completed"
+
+
+def _processes(run: Any) -> list[psutil.Process]:
+    """The processes of a flow run, but not those of its stages, whose titles hide their
+    environment."""
+    return [
+        process
+        for process in psutil.process_iter()
+        if _variable(process, "PREFECT__FLOW_RUN_ID") == str(run.id)
+    ]
+
+
+def title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def _variable(process: psutil.Process, name: str) -> str:
+    try:
+        return process.environ().get(name, "")
+    except psutil.Error:
+        return ""
