@@ -26,7 +26,9 @@ from robots.errors import HandoffError
 from robots.html_page import head, picture, table, video
 from robots.storage.durable import sync_path, write_atomically
 
-REQUEST, ANSWER, PAGE = "request.json", "answer.json", "release.html"
+REQUEST = "request.json"
+ANSWER = "answer.json"
+PAGE = "release.html"
 AUDIT = "approvals.jsonl"
 """File in the runs folder with every question and every answer."""
 PENDING = "approval.json"

@@ -52,7 +52,7 @@ def held_arm(
         HandoffError: the arm is in use, or the Prefect server does not answer.
     """
     with robot_slot(host, robot, patience=patience, progress=progress):
-        server = None if _is_loopback(host) else prefect_server()
+        server = None if is_loopback(host) else prefect_server()
         limit = f"robot-{name or robot_address(host)}"
         held: AbstractContextManager[None] = nullcontext()
         if server is not None:
@@ -180,7 +180,8 @@ def _take(limit: str, server: str, arm: str, deadline: float, progress: Progress
         time.sleep(POLL_SECONDS)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether the address of an arm is one of this computer, as that of a twin is."""
     try:
         return ipaddress.ip_address(robot_address(host)).is_loopback
     except ValueError:

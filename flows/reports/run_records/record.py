@@ -1,6 +1,7 @@
 """Writes `run.json`, the record of a run, beside `summary.json`.
 
-    runs/demo/run.json                  the latest run: running, finished, failed, stopped or waiting
+    runs/demo/run.json                  the latest run, and whether it is running, has finished,
+                                        failed or stopped, or waits for a person
     runs/demo/diff.patch                uncommitted changes of the code that it ran
     runs/demo/history/TIME.json         the records of earlier runs, by the time of their start
     runs/demo/history/TIME.patch        the changes that belong to them

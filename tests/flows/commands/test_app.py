@@ -173,6 +173,7 @@ def test_host_and_port_are_the_same_options_everywhere() -> None:
         "hil": 8700,
         "console": 8700,
         "deploy": 8700,
+        "server": 4200,
     }
     assert {entry["host"].default for entry in with_port.values()} == {"127.0.0.1"}
 

@@ -143,6 +143,30 @@ def test_an_arm_takes_what_was_approved_and_refuses_a_gate_and_an_expired_approv
         approved_bundle(run / "approval")
 
 
+def test_a_session_at_an_arm_refuses_a_gate_before_it_connects(asked: Path) -> None:
+    from flows.deployment.session import deploy_command
+    from real.console.server import ConsoleConfig
+
+    write_answer(pending_question(asked / "lab"), YES)
+    ran(asked)
+    for address, message in (
+        ("172.16.0.2", "expected that of an approval"),
+        ("127.0.0.9", "policy.onnx"),
+    ):
+        with pytest.raises(HandoffError, match=message):
+            deploy_command(
+                asked / "lab" / "gate",
+                (),
+                asked / "out",
+                ConsoleConfig(port=0),
+                arm=address,
+                tracker="ws://127.0.0.1:1",
+                cameras=(),
+                person="",
+                episodes=1,
+            )
+
+
 def test_the_terminal_asks_each_item_and_the_name(asked: Path) -> None:
     said: list[str] = []
     replies = iter(["Ada", "y", "yes"])
