@@ -80,7 +80,8 @@ def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -
                 for streams, metadata in _episodes(
                     demonstrations, originals, store.num_episodes, total
                 ):
-                    about = {**metadata, "source": source.kind, "source_digest": digest}
+                    # Where the source was found is no property of the episodes.
+                    about = {**metadata, "source_digest": digest}
                     try:
                         number = writer.append(streams, about)
                     except HandoffError as error:

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -40,7 +41,6 @@ def test_ingest_stores_every_episode_with_its_origin(data, out):
     store = EpisodeStore.open(out / "store.zarr")
     assert store.ends("policy").tolist() == [4, 10, 13]
     assert store.metadata(2) == {
-        "source": "argument",
         "source_digest": metrics["source_digest"],
         "source_episode": 2,
     }
@@ -96,6 +96,31 @@ def test_what_another_source_left_is_replaced(data, out, tmp_path):
         EpisodeStore.open(out / "store.zarr").column("policy", "action"),
         expected.astype(np.float32),
     )
+
+
+def test_the_place_in_which_the_data_were_found_does_not_change_the_store(
+    data, tmp_path, monkeypatch
+):
+    """Two computers keep the same file in different places."""
+    stores = []
+    for place, name in (("lab", None), ("home", "HANDOFF_DATA")):
+        folder = tmp_path / place
+        (folder / "out").mkdir(parents=True)
+        shutil.copy(data, folder / f"{place}.zip")
+        if name:
+            monkeypatch.setenv(name, str(folder / f"{place}.zip"))
+        given = None if name else str(folder / f"{place}.zip")
+        ingest(IngestConfig(data=given), folder / "out", no_progress, folder / "absent.zarr.zip")
+        files = sorted(path for path in (folder / "out").rglob("*") if path.is_file())
+        stores.append(
+            {
+                str(path.relative_to(folder)): path.read_bytes()
+                for path in files
+                if path.name != ".lock"
+            }
+        )
+    assert len(stores[0]) > 3
+    assert stores[0] == stores[1]
 
 
 def test_a_damaged_left_over_is_replaced(data, out):
