@@ -97,12 +97,13 @@ class EpisodeStore:
 
     @classmethod
     def open(cls, path: Path, mode: Literal["r", "a"] = "r") -> EpisodeStore:
-        """Opens the store at `path`; mode "a" locks it for writing and deletes uncommitted
-        segments.
+        """Opens the store at `path`; mode "a" locks it for writing and deletes the segment that an
+        interrupted commit left.
 
         Raises:
             HandoffError: there is no store, it has another format or version, its index is damaged,
-                files of an array are missing or truncated, or (mode "a") there is another writer.
+                files of an array are missing or truncated, or (mode "a") there is another writer or
+                several segments are not in the index, which an interrupted commit cannot leave.
         """
         path = Path(path)
         schema = read_schema(path)
@@ -112,6 +113,7 @@ class EpisodeStore:
             lock = WriterLock(path / ".lock")
             try:
                 store = cls._opened(path, schema, lock)
+                store._check_index_is_newest()
                 store._remove_uncommitted()
             except BaseException:
                 lock.release()
@@ -297,11 +299,26 @@ class EpisodeStore:
         self._index = index
         self._add_locations(segment)
 
-    def _remove_uncommitted(self, ignore_errors: bool = False) -> None:
+    def _check_index_is_newest(self) -> None:
+        """Refuses to write beside segments that an older index, such as one of a backup, does not
+        name: the next commit would replace them."""
+        unnamed = sorted(folder.name for folder in self._uncommitted())
+        if len(unnamed) > 1:
+            raise HandoffError(
+                f"{self.path}: index.json names {len(self._index.segments)} segments, but {len(unnamed)} more are "
+                f"there ({unnamed[0]} to {unnamed[-1]}). Was index.json put back from a backup? Put back the newest "
+                "one, or delete these folders below segments/ to give up their episodes."
+            )
+
+    def _uncommitted(self) -> Iterator[Path]:
         committed = {segment.name for segment in self._index.segments}
         for folder in (self.path / "segments").iterdir():
             if folder.is_dir() and folder.name not in committed:
-                shutil.rmtree(folder, ignore_errors)
+                yield folder
+
+    def _remove_uncommitted(self, ignore_errors: bool = False) -> None:
+        for folder in list(self._uncommitted()):
+            shutil.rmtree(folder, ignore_errors)
 
 
 class EpisodeWriter:
