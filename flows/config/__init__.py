@@ -3,5 +3,6 @@
 - `files`: finds and reads YAML files.
 - `overrides`: parses `key=value` and applies it.
 - `options`: builds objects of configuration classes from plain values.
+- `resources`: cores, memory and GPUs that a stage needs.
 - `protocols`: reads evaluation protocols.
 """

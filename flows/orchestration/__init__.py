@@ -4,6 +4,7 @@
 - `recipe_run`: the stages of a recipe and their results, with and without Prefect.
 - `reachable`: whether Prefect can run a flow here.
 - `stage_report`: log, progress and results of a stage on Prefect's web page.
+- `pools`: a stage in another work pool.
 - `approvals`: approvals on the page of a run.
 - `served_results`: addresses at which the files of a run are served.
 - `registration`: work pools, deployments and automations on a Prefect server.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from flows.orchestration.recipe_run import redone, run_shown, run_stages
 from flows.recipes.graph import stages
 from flows.recipes.recipe import read_recipe
 from flows.reports.results import Summary
+from flows.runner.artifact import Artifact
 from flows.runner.display import Display
 from flows.runner.isolate import StageProcessError
 from flows.runner.plan import up_to
 from flows.runner.run_end import RUN_ENDED
-from flows.runner.stage import Stage, StageOutcome
+from flows.runner.stage import Stage, StageOutcome, find_cached
 from flows.storage.shared_runs import Runs, open_runs
 from robots.errors import ApprovalNeededError, HandoffError, error_text
 
@@ -61,13 +63,21 @@ def make_flow() -> Callable[..., Summary]:
         retry_condition_fn=_process_died,
     )
     def run_task(
-        stage: Stage, inputs: dict[str, Any], runs: Runs, display: Display, redo: bool
+        stage: Stage,
+        inputs: dict[str, Any],
+        runs: Runs,
+        display: Display,
+        redo: bool,
+        elsewhere: Callable[[Stage, Runs], Runs] | None,
     ) -> StageOutcome:
         from flows.orchestration.stage_report import StageReport
 
         report = StageReport(stage.name)
         artifacts = {label: outcome.artifact for label, outcome in inputs.items()}
         try:
+            if elsewhere is not None and cached_artifact(stage, artifacts, runs.folder) is None:
+                runs = elsewhere(stage, runs)
+                check_arrived(stage, artifacts, runs.folder)
             outcome = run_shown(stage, artifacts, runs, display, redo=redo, report=report.progress)
         except HandoffError as error:
             report.failed(error_text(error))
@@ -108,14 +118,24 @@ def make_flow() -> Callable[..., Summary]:
                 name=stage.name, task_run_name=stage.name, tags=[stage.uses]
             )
             again = redone(stage, redo or ())
-            return named.submit(stage, dict(inputs), runs, display, again)
+            sent = elsewhere if stage.pool else None
+            return named.submit(stage, dict(inputs), runs, display, again, sent)
+
+        def elsewhere(stage: Stage, runs: Runs) -> Runs:
+            run_in_pool(stage, recipe, overrides or ())
+            # What the other computer has published.
+            return open_runs(chosen.runs, chosen.stages)
 
         from flows.orchestration.approvals import answer_on_page
+        from flows.orchestration.pools import is_elsewhere, run_in_pool
         from flows.orchestration.stage_report import write_summary
 
         chosen = read_recipe(recipe, overrides or ())
         runs = open_runs(chosen.runs, chosen.stages, redo or ())
-        declared = up_to(stages(chosen), until)
+        declared = [
+            stage if is_elsewhere(stage) else replace(stage, pool="")
+            for stage in up_to(stages(chosen), until)
+        ]
         folder = runs.folder / chosen.name
 
         def once(display: Display) -> Summary:
@@ -140,6 +160,31 @@ def make_flow() -> Callable[..., Summary]:
         return summary
 
     return handoff
+
+
+def cached_artifact(stage: Stage, inputs: Mapping[str, Artifact], root: Path) -> Artifact | None:
+    """Returns the finished artifact of a stage, if there is one.
+
+    Args:
+        stage: the stage.
+        inputs: artifacts of its inputs.
+        root: the runs folder.
+    """
+    return find_cached(root, stage, {label: source.digest for label, source in inputs.items()})
+
+
+def check_arrived(stage: Stage, inputs: Mapping[str, Artifact], root: Path) -> None:
+    """Checks that the artifact of a stage that ran in another work pool is here; arguments as those
+    of `cached_artifact`.
+
+    Raises:
+        HandoffError: it is not.
+    """
+    if cached_artifact(stage, inputs, root) is None:
+        raise HandoffError(
+            f"stage {stage.name}: it ran in the work pool '{stage.pool}', but its artifact is not in {root}. Do both "
+            "computers have the same runs=, the same code and the same packages?"
+        )
 
 
 def _run_name() -> str:

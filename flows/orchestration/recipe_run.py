@@ -6,12 +6,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flows.config.resources import check_resources
 from flows.deployment.approval import clear_pending, write_pending
 from flows.recipes.recipe import Recipe
 from flows.reports.results import Summary
+from flows.reports.run_records.computer import resources
 from flows.reports.run_records.record import RunRecord
 from flows.reports.summary import summarise, write_results
 from flows.runner.artifact import Artifact
@@ -41,7 +44,8 @@ def run_stages(
 
     Args:
         recipe: the recipe, which names the results.
-        declared: its stages, inputs before the stages that need them.
+        declared: its stages, inputs before the stages that need them; those with a `pool` run on
+            another computer.
         runs: folder of artifacts and results.
         submit: starts a stage.
         parallel: largest number of stages that run at once; None for one per core.
@@ -53,10 +57,15 @@ def run_stages(
         The results of the stages.
 
     Raises:
-        HandoffError: `parallel` is smaller than 1, or the error of the stage that failed first.
+        HandoffError: `parallel` is smaller than 1, a stage needs what this computer has not, or the
+            error of the stage that failed first.
     """
     started = time.time()
     limit = check_parallel(parallel)
+    available = resources()
+    for stage in declared:
+        if not stage.pool:
+            check_resources(stage.name, available, stage.resources)
     _read_code(declared)
     results = Results()
     record = RunRecord(runs.folder, recipe.name, recipe.request, declared)
@@ -70,7 +79,13 @@ def run_stages(
             record.add(results.outcomes)
 
         run_graph(
-            declared, submit, results, parallel=limit, fail_fast=fail_fast, stage_finished=write
+            declared,
+            submit,
+            results,
+            parallel=limit,
+            computer=available,
+            fail_fast=fail_fast,
+            stage_finished=write,
         )
         found = summary()
         ended(found)
@@ -106,8 +121,9 @@ def run_in_threads(
     parallel: int | None = None,
     fail_fast: bool = False,
 ) -> Summary:
-    """Runs stages without Prefect; arguments, result and errors as those of `run_stages`, and
-    `redo` as of `redone`."""
+    """Runs stages without Prefect, those of other work pools here as well; arguments, result and
+    errors as those of `run_stages`, and `redo` as of `redone`."""
+    declared = [replace(stage, pool="") for stage in declared]
     with Display() as display, ThreadPoolExecutor(check_parallel(parallel)) as threads:
 
         def submit(stage: Stage, inputs: Mapping[str, Any]) -> Any:

@@ -6,7 +6,7 @@ again updates them; schedules that people have made stay.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from flows.config.files import find_file, first_comment
 from flows.config.files import recipes as shipped_recipes
 from flows.orchestration.flow import make_flow
+from flows.orchestration.pools import DEPLOYMENT
 from flows.recipes.graph import stages
 from flows.recipes.recipe import read_recipe
 from flows.runner.stage import Stage
@@ -107,7 +108,7 @@ def register(
     try:
         with get_client(sync_client=True) as client:
             _create_pools(client, pools)
-            _create_deployments(client, found, folder)
+            _create_deployments(client, found, folder, pools)
             _create_automations(client)
     except PrefectHTTPStatusError as error:
         raise HandoffError(f"Prefect's server refused a request: {error}") from None
@@ -135,7 +136,9 @@ def _create_pools(client: Any, pools: Mapping[str, int | None]) -> None:
                 client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=limit))
 
 
-def _create_deployments(client: Any, found: Sequence[Deployable], folder: Path) -> None:
+def _create_deployments(
+    client: Any, found: Sequence[Deployable], folder: Path, pools: Collection[str]
+) -> None:
     from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
     from prefect.client.schemas.schedules import CronSchedule
     from prefect.utilities.callables import parameter_schema
@@ -153,12 +156,19 @@ def _create_deployments(client: Any, found: Sequence[Deployable], folder: Path) 
         if entry.flow_id == flow
     }
     step = {"prefect.deployments.steps.set_working_directory": {"directory": str(folder)}}
-    for deployment in found:
+    of_pools = [
+        Deployable(
+            DEPLOYMENT.format(pool), "", f"Stages that recipes send to {pool}", pool, (pool,)
+        )
+        for pool in pools
+    ]
+    for deployment in (*found, *of_pools):
         options = {
             "description": deployment.about,
-            "parameters": {"recipe": deployment.recipe},
+            "parameters": {"recipe": deployment.recipe} if deployment.recipe else {},
             "parameter_openapi_schema": schema,
-            "enforce_parameter_schema": True,
+            # A stage of a recipe that only another computer has registered may be sent here.
+            "enforce_parameter_schema": bool(deployment.recipe),
             "entrypoint": ENTRYPOINT,
             "pull_steps": [step],
             "work_pool_name": deployment.pool,

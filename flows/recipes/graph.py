@@ -204,6 +204,8 @@ def _copies(
             telemetry=kind.telemetry,
             function=kind.function,
             uses=kind.name,
+            pool=entry.pool,
+            resources=entry.resources,
         )
         check_observed(stage)
         yield _Copy(stage, binding)

@@ -10,7 +10,8 @@
 `defaults` lists recipes that a file extends: their stages are merged with its own, a stage that
 `uses` another kind is replaced, and a stage that is `null` is removed. `shared` gives options to
 every stage whose options have the key. `${stages.teacher.with.policy}` refers to another value of
-the file, `${matrix:task}` to the value of a copy of the stage in a matrix.
+the file, `${matrix:task}` to the value of a copy of the stage in a matrix. A stage's `pool` names
+the work pool of a Prefect server in which it runs, its `resources` what it needs of the computer.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from flows.config.files import CONFIGS, find_file, read_yaml
-from flows.config.options import merge
+from flows.config.options import build, merge
 from flows.config.overrides import Override, parse_overrides, set_value
+from flows.config.resources import Resources
 from flows.storage.address import storage_address
 from robots.errors import HandoffError, suggest
 from robots.outside import add_place
 
 KEYS = ("defaults", "name", "about", "runs", "seed", "shared", "stages")
-STAGE_KEYS = ("uses", "inputs", "with", "matrix")
+STAGE_KEYS = ("uses", "inputs", "with", "matrix", "pool", "resources")
 MATRIX_MARK = "\x00"
 """Encloses the key of `${matrix:KEY}` until the copies of a stage are known."""
 
@@ -48,6 +50,10 @@ class StageEntry:
     matrix: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Values by label, by the option (dotted) that they set; `seed` shifts all seeds of the
     stage."""
+    pool: str = ""
+    """Work pool of the Prefect server to which the stage is sent; empty runs it with the others."""
+    resources: Resources = field(default_factory=Resources)
+    """What the stage needs of the computer."""
 
 
 @dataclass(frozen=True)
@@ -240,7 +246,21 @@ def _entry(name: str, value: Any, path: Path) -> StageEntry:
         },
         options=_mapping(options, f"{where}: with"),
         matrix={key: _labelled(f"{where}: matrix {key}", given) for key, given in matrix.items()},
+        pool=_pool(where, entry.get("pool")),
+        resources=build(
+            Resources,
+            _mapping(entry.get("resources") or {}, f"{where}: resources"),
+            f"{name}.resources",
+        ),
     )
+
+
+def _pool(where: str, given: Any) -> str:
+    if given is None:
+        return ""
+    if not isinstance(given, str):
+        raise HandoffError(f"{where}: pool is {given!r}, expected the name of a work pool.")
+    return given
 
 
 def _names(where: str, given: Any) -> tuple[str, ...]:

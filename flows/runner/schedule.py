@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from flows.config.resources import Resources, suffices
 from flows.runner.run_end import RUN_ENDED
 from flows.runner.stage import Stage, StageOutcome
 from robots.errors import HandoffError
@@ -78,6 +79,7 @@ def run_graph(
     results: Results,
     *,
     parallel: int,
+    computer: Resources | None = None,
     fail_fast: bool = False,
     stage_finished: Callable[[], None],
 ) -> None:
@@ -91,6 +93,7 @@ def run_graph(
         submit: starts a stage.
         results: filled while the run goes on.
         parallel: largest number of stages that run at once.
+        computer: what this computer has for them; None for as much as they need.
         fail_fast: starts no stage after the first failure, and stops those that are running.
         stage_finished: called when a stage has finished.
     """
@@ -101,7 +104,7 @@ def run_graph(
     try:
         while waiting or running:
             _skip(waiting, results, all_of_them=fail_fast and bool(results.failed))
-            for stage in startable(waiting, running, results.outcomes, parallel):
+            for stage in startable(waiting, running, results.outcomes, parallel, computer):
                 waiting.remove(stage)
                 running[stage.name] = stage
                 inputs = {label: futures[source.name] for label, source in stage.inputs.items()}
@@ -131,6 +134,7 @@ def startable(
     running: Mapping[str, Stage],
     finished: Mapping[str, Any],
     parallel: int,
+    computer: Resources | None = None,
 ) -> list[Stage]:
     """Returns the stages that may start now, in the order of the recipe.
 
@@ -139,6 +143,8 @@ def startable(
         running: stages that are running, by name.
         finished: names of the stages that have finished.
         parallel: largest number of stages that run at once.
+        computer: what this computer has for them; None for as much as they need. A stage that asks
+            for more than all of it runs alone; one of another work pool needs none of it.
     """
     if any(stage.exclusive for stage in running.values()):
         return []
@@ -149,9 +155,16 @@ def startable(
         if stage.exclusive:
             # It starts when nothing else runs; later stages must not delay it further.
             return chosen if running or chosen else [stage]
-        if len(running) + len(chosen) < parallel:
+        beside = [other for other in (*running.values(), *chosen) if not other.pool]
+        if stage.pool or (len(beside) < parallel and _fits(stage, beside, computer)):
             chosen.append(stage)
     return chosen
+
+
+def _fits(stage: Stage, beside: Sequence[Stage], computer: Resources | None) -> bool:
+    if computer is None or not beside:
+        return True
+    return suffices(computer, [stage.resources, *(other.resources for other in beside)])
 
 
 def _skip(waiting: list[Stage], results: Results, *, all_of_them: bool) -> None:

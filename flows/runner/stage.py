@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from flows.config.resources import Resources
 from flows.runner.artifact import (
     Artifact,
     ArtifactStore,
@@ -64,6 +65,10 @@ class Stage:
     function: str = "run"
     uses: str = ""
     """Kind of stage under which the recipe uses it."""
+    pool: str = ""
+    """Work pool of a Prefect server in which it runs; empty for that of the run."""
+    resources: Resources = field(default_factory=Resources)
+    """What it needs of the computer that runs it."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +53,26 @@ class PrefectServer:
         with self._client() as client:
             return client.read_flow_runs()
 
+    @contextmanager
+    def worker(self, pool: str, variables: Mapping[str, str]) -> Iterator[Path]:
+        """Another computer's worker until the end of the block, with variables of its own; gives
+        its log."""
+        log = self.folder / f"{pool}.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool],
+                cwd=self.folder,
+                env={**self.environment, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            yield log
+        finally:
+            process.terminate()
+            process.wait(60)
+
     def answer(self, run: Any, values: dict[str, Any]) -> None:
         """Fills in the form that a run waits for, as its page does."""
         with self._client() as client:
@@ -76,8 +96,11 @@ class PrefectServer:
 
 
 @contextmanager
-def prefect_server_at_work(folder: Path, *options: str) -> Iterator[PrefectServer]:
-    """Runs `handoff server` until the end of the block."""
+def prefect_server_at_work(
+    folder: Path, *options: str, variables: Mapping[str, str] | None = None
+) -> Iterator[PrefectServer]:
+    """Runs `handoff server` until the end of the block, with further variables of the
+    environment."""
     port, results_port = _free_ports()
     address = f"http://127.0.0.1:{port}"
     own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
@@ -87,6 +110,7 @@ def prefect_server_at_work(folder: Path, *options: str) -> Iterator[PrefectServe
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
+        **(variables or {}),
     }
     words = ["server", "--port", str(port), "--results-port", str(results_port), *options]
     log = folder / "server.log"

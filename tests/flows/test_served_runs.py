@@ -3,6 +3,7 @@ process."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from tests.flows.served import PrefectServer, prefect_server_at_work
+from tests.flows.storage.conftest import Storage, new_bucket
 from tests.flows.waiting_stage import BEGUN, CLEANED
 
 LONG = 180.0
@@ -32,17 +34,52 @@ name: waiting
 stages:
   wait: {uses: tests.flows.waiting_stage, with: {folder: FOLDER}}
 """
+SPREAD = """# Its second stage runs on another computer, which shares nothing but the storage.
+name: spread
+runs: RUNS
+stages:
+  demos: {uses: "tests.flows.storage.storage_stages:numbers"}
+  total:
+    uses: "tests.flows.storage.storage_stages:add"
+    inputs: {demos: demos}
+    pool: gpu
+    resources: {cores: 2, memory_gb: 0.5}
+"""
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+def storage() -> Iterator[Storage]:
+    started = new_bucket()
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, storage: Storage) -> Iterator[PrefectServer]:
     folder = tmp_path_factory.mktemp("lab")
+    (folder / "spread.yaml").write_text(SPREAD.replace("RUNS", str(storage.address)))
     (folder / "approved.yaml").write_text(APPROVED)
     (folder / "waiting.yaml").write_text(WAITING.replace("FOLDER", str(folder / "files")))
     (folder / "files").mkdir()
-    own = ["--recipe", "approved.yaml", "--recipe", "waiting.yaml"]
-    with prefect_server_at_work(folder, *own) as server:
+    own = [word for name in (APPROVED, WAITING, SPREAD) for word in ("--recipe", _file(name))]
+    variables = {**keys(storage), "XDG_CACHE_HOME": str(folder / "here")}
+    with prefect_server_at_work(folder, *own, variables=variables) as server:
         yield server
+
+
+def keys(storage: Storage) -> dict[str, str]:
+    """The variables with which a computer finds the storage."""
+    return {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "a-secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": storage.endpoint,
+    }
+
+
+def _file(text: str) -> str:
+    """File of a recipe, which is called by its name."""
+    return f"{text.partition('name: ')[2].splitlines()[0]}.yaml"
 
 
 def until(condition: Callable[[], Any], what: str, server: PrefectServer) -> Any:
@@ -119,6 +156,32 @@ def test_a_run_whose_process_is_killed_is_crashed_and_leaves_no_stage(
     os.kill(stage.ppid(), signal.SIGKILL)
     until(lambda: not stage.is_running(), "the end of the stage", served)
     reached(served, "waiting", "Crashed")
+
+
+def test_a_stage_runs_in_the_pool_of_another_computer_that_shares_only_the_storage(
+    served: PrefectServer, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in keys(storage).items():
+        monkeypatch.setenv(name, value)
+    there = served.folder / "there"
+    with served.worker("gpu", {"XDG_CACHE_HOME": str(there)}):
+        served.prefect("deployment", "run", "handoff/spread", "--watch")
+    pools = {run.name: run.work_pool_name for run in served.flow_runs() if "spread" in run.name}
+    assert pools == {"spread": "cpu", "spread until total": "gpu"}
+    working = "handoff/storage/*/artifacts/[a-z]*/manifest.json"
+    made = {
+        place: {
+            path.parent.name.partition("-")[0] for path in (served.folder / place).glob(working)
+        }
+        for place in ("here", "there")
+    }
+    assert made == {"here": {"demos", "total"}, "there": {"demos", "total"}}
+    total = next((served.folder / "there").glob("handoff/storage/*/artifacts/total-*"))
+    assert (total / "total.txt").exists(), "the stage ran there"
+    total = next((served.folder / "here").glob("handoff/storage/*/artifacts/total-*"))
+    assert not (total / "total.txt").exists(), "and was not fetched, since nothing here takes it"
+    summary = storage.objects.read("spread/summary.json") or b"{}"
+    assert set(json.loads(summary)["stages"]) == {"demos", "total"}
 
 
 def test_a_worker_that_dies_is_started_again_and_runs_what_is_asked_for(

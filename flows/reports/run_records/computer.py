@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from flows.config.resources import Resources
 from flows.reports.run_records.places import written_path
 
 SETTINGS = (
@@ -38,6 +39,18 @@ def computer() -> dict[str, Any]:
         "gpus": _gpus(),
         "python": platform.python_version(),
     }
+
+
+def resources() -> Resources:
+    """Returns what this computer has for stages: the cores that this process may use, the memory,
+    and the GPUs."""
+    import psutil
+
+    return Resources(
+        cores=len(os.sched_getaffinity(0)),
+        memory_gb=psutil.virtual_memory().total / 1e9,
+        gpus=len(_gpus()),
+    )
 
 
 def threads() -> dict[str, Any]:

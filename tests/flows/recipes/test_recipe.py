@@ -12,6 +12,7 @@ from flows.config.files import CONFIGS, available, recipes
 from flows.config.protocols import read_protocol
 from flows.recipes.recipe import read_recipe
 from flows.runner.plan import plan
+from flows.runner.stage import Stage, identity
 from policies.networks.config import TransformerConfig, UnetConfig
 from policies.policy_config import ActConfig, TokenVlaConfig
 from policies.rl.on_policy.config import GroupConfig
@@ -92,6 +93,15 @@ def test_a_stage_is_removed() -> None:
     assert "twin" not in declared("demo", ["twin=null"])
 
 
+def test_a_pool_and_resources_reach_the_stage_and_leave_its_key_alone() -> None:
+    def demos(*overrides: str) -> Stage:
+        return declared("demo", overrides)["demos"]
+
+    there = demos("demos.pool=gpu", "demos.resources.gpus=1")
+    assert (there.pool, there.resources.gpus, there.resources.cores) == ("gpu", 1, 1)
+    assert identity(there, {}) == identity(demos(), {})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -104,6 +114,9 @@ def test_a_stage_is_removed() -> None:
         ("stages: {a: {uses: ingest, matrix: {seed: [1, 1]}}}", "are not distinct"),
         ("stages: {a: {uses: pretrain, inputs: {demos: [1]}}}", "expected the name of a stage"),
         ("stages: {a: {uses: '${nowhere}'}}", "nowhere"),
+        ("stages: {a: {uses: ingest, pool: [gpu]}}", "expected the name of a work pool"),
+        ("stages: {a: {uses: ingest, resources: {gpu: 1}}}", "unknown key 'a.resources.gpu'"),
+        ("stages: {a: {uses: ingest, resources: {cores: 0}}}", "a.resources.cores"),
     ],
 )
 def test_a_file_that_is_no_recipe_is_refused_by_the_place(

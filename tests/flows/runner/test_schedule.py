@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from flows.config.resources import Resources, check_resources
 from flows.runner import run_end
 from flows.runner.schedule import Results, check_parallel, default_parallel, run_graph, startable
 from flows.runner.stage import Stage
@@ -121,6 +123,41 @@ def test_an_interrupted_run_tells_the_threads_that_wait_for_its_stages() -> None
         run_graph([stage("a")], interrupted, Results(), parallel=1, stage_finished=lambda: None)
     assert run_end.RUN_ENDED.is_set()
     run_end.RUN_ENDED.clear()
+
+
+def test_stages_run_at_once_as_far_as_the_computer_suffices() -> None:
+    def needing(name: str, **share: float) -> Stage:
+        return replace(stage(name), resources=Resources(**share))  # type: ignore[arg-type]
+
+    computer = Resources(cores=4, memory_gb=8.0, gpus=1)
+    two, three = needing("two", cores=2), needing("three", cores=3)
+    assert startable([two, three, needing("one")], {}, {}, 4, computer)[0] is two
+    names = [found.name for found in startable([two, three, needing("one")], {}, {}, 4, computer)]
+    assert names == ["two", "one"]
+    first, second = needing("first", gpus=1), needing("second", gpus=1)
+    assert startable([first, second], {}, {}, 4, computer) == [first]
+    assert startable([second], {"first": first}, {}, 4, computer) == []
+    hungry = needing("hungry", memory_gb=7.0)
+    assert startable([needing("eater", memory_gb=2.0)], {"hungry": hungry}, {}, 4, computer) == []
+    large = needing("large", cores=16)
+    assert startable([large, needing("one")], {}, {}, 4, computer) == [large], "it runs alone"
+
+
+def test_a_stage_of_another_computer_takes_nothing_of_this_one() -> None:
+    there = replace(stage("there"), pool="gpu", resources=Resources(cores=64, gpus=8))
+    here = [stage("a"), stage("b")]
+    computer = Resources(cores=2, memory_gb=8.0)
+    found = startable([there, *here], {}, {}, 2, computer)
+    assert [each.name for each in found] == ["there", "a", "b"]
+
+
+def test_memory_and_gpus_that_are_not_there_are_refused_before_anything_runs() -> None:
+    computer = Resources(cores=2, memory_gb=8.0)
+    check_resources("teacher", computer, Resources(cores=64, memory_gb=8.0))
+    with pytest.raises(HandoffError, match=r"teacher: resources\.gpus is 1, this computer has 0"):
+        check_resources("teacher", computer, Resources(gpus=1))
+    with pytest.raises(HandoffError, match=r"resources\.memory_gb is 9, this computer has 8"):
+        check_resources("teacher", computer, Resources(memory_gb=9.0))
 
 
 def test_fewer_than_one_stage_at_once_is_refused() -> None:

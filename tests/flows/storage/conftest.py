@@ -66,12 +66,18 @@ class Storage:
         return f"artifacts/{found}"
 
 
-@pytest.fixture
-def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
-    """An empty bucket, with the environment that finds it."""
+def new_bucket() -> Storage:
+    """A server with an empty bucket."""
     started = Storage(f"runs-{next(NUMBERS)}")
     place = f"{started.endpoint}/{started.address.bucket}"
     urllib.request.urlopen(urllib.request.Request(place, method="PUT")).close()
+    return started
+
+
+@pytest.fixture
+def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
+    """An empty bucket, with the environment that finds it."""
+    started = new_bucket()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
