@@ -306,7 +306,9 @@ def arguments(name: str) -> Iterator[tuple[str, str, str]]:
         value = argument.field_info.default
         hidden = value in (None, False, ()) or value is argument.field_info.empty
         default = "" if hidden else f"`{value}`"
-        yield names, default, _sentence(argument.parameter.help or "").replace("|", "\\|")
+        # A docstring breaks long descriptions; a table has one line per row.
+        text = " ".join((argument.parameter.help or "").split())
+        yield names, default, _sentence(text).replace("|", "\\|")
 
 
 def _word(argument: Any) -> str:

@@ -9,7 +9,14 @@ from flows.doctor.check import Check
 from robots.errors import suggest
 
 PREFIX = "HANDOFF_"
-KNOWN = ("HANDOFF_CONSOLE", "HANDOFF_DATA", "HANDOFF_REQUIRE_ENGINES", "HANDOFF_TOKEN")
+KNOWN = (
+    "HANDOFF_CONSOLE",
+    "HANDOFF_DATA",
+    "HANDOFF_REQUIRE_ENGINES",
+    "HANDOFF_RESULTS_FOLDER",
+    "HANDOFF_RESULTS_URL",
+    "HANDOFF_TOKEN",
+)
 """Variables that Handoff or its tests read."""
 
 

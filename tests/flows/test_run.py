@@ -61,7 +61,7 @@ def test_flow_runs_every_stage_and_writes_the_results(pipeline) -> None:
     assert "bottom" in (root / "diamond" / "report.html").read_text()
     record = json.loads((root / "diamond" / "run.json").read_text())
     assert record["state"] == "finished"
-    assert record["prefect"]["parameters"]["config_name"] == "diamond"
+    assert record["prefect"]["parameters"]["recipe"] == "diamond"
     digests = {name: entry["digest"] for name, entry in record["stages"].items()}
     assert digests == {name: row["digest"] for name, row in summary["stages"].items()}
 

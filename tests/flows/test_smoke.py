@@ -146,8 +146,9 @@ def test_the_run_is_to_be_seen_in_a_browser_with_names_results_and_report(
         page.get_by_text("stages", exact=True).first.wait_for()
         # The served report, with its pictures.
         page.goto(f"{served.results}/smoke/report.html")
-        page.wait_for_load_state("networkidle")
-        assert page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
+        # They are loaded when they come into view.
+        page.evaluate("for (const image of document.images) image.loading = 'eager'")
+        page.wait_for_function("[...document.images].every(image => image.naturalWidth > 0)")
         assert page.evaluate("document.images.length") >= 3
 
 

@@ -19,6 +19,7 @@ DEFINITIONS = ROOT / "robots" / "franka"
 JOINTS = 7
 """Joints of every robot here, which only their definitions may know."""
 OTHER_SEVENS = {
+    "flows/doctor/franka.py": "versions of the robot's server and of libfranka",
     "flows/reports/plots.py": "pictures of a strip",
     "policies/networks/image_encoder.py": "a kernel of 7 by 7 pixels, as in ResNet",
     "policies/random_streams.py": "the number of a random stream",
