@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -23,7 +24,7 @@ from robots.errors import HandoffError, suggest
 from robots.outside import FAMILIES, find_outside, outside_target
 
 if TYPE_CHECKING:
-    from pydantic import GetCoreSchemaHandler
+    from pydantic import GetCoreSchemaHandler, TypeAdapter
     from pydantic_core import CoreSchema
 
 T = TypeVar("T")
@@ -121,10 +122,10 @@ def validate(cls: type[T], values: Mapping[str, Any], path: str = "") -> T:
     Raises:
         HandoffError: misspelt, missing or ill-typed keys; the message lists all of them by path.
     """
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
-        return TypeAdapter(cls).validate_python(dict(values))
+        return _adapter(cls).validate_python(dict(values))
     except ValidationError as error:
         problems = [_explain(cls, path, item) for item in error.errors()]
         raise HandoffError("configuration: " + "; ".join(problems)) from None
@@ -132,9 +133,15 @@ def validate(cls: type[T], values: Mapping[str, Any], path: str = "") -> T:
 
 def to_plain(value: Any) -> dict[str, Any]:
     """The JSON-ready mapping of a configuration; `validate` reads it back to an equal object."""
+    return _adapter(type(value)).dump_python(value, mode="json")
+
+
+@cache
+def _adapter(cls: type[T]) -> TypeAdapter[T]:
+    """Returns the validator of a class; building one takes milliseconds, and a plan needs many."""
     from pydantic import TypeAdapter
 
-    return TypeAdapter(type(value)).dump_python(value, mode="json")
+    return TypeAdapter(cls)
 
 
 def key_paths(cls: type) -> list[str]:
