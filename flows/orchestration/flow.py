@@ -28,6 +28,9 @@ RETRIES = 1
 artifact."""
 RETRY_SECONDS = 2.0
 """Time before that [s]."""
+HEARTBEAT = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
+HEARTBEAT_SECONDS = 30
+"""Interval at which a run says that it is alive [s]; the automation of crashed runs expects it."""
 MOST_WORKERS = 64
 """Threads of Prefect's runner, more than stages run at once; `flows.runner.schedule` decides how
 many do."""
@@ -43,6 +46,7 @@ def prepare_prefect(debug: bool = False) -> None:
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "60")
+    os.environ.setdefault(HEARTBEAT, str(HEARTBEAT_SECONDS))
     if not debug:
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
         # Its own logger does not know the handler's level.

@@ -20,6 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from flows.orchestration import registration, served_results
+from flows.orchestration.flow import HEARTBEAT, HEARTBEAT_SECONDS
 from robots.errors import HandoffError
 from robots.processes import END_SECONDS, end, spawn
 
@@ -27,8 +28,6 @@ START_SECONDS = 120.0
 """Time limit for the server's first answer [s]; it needs 10 to 20 on a laptop."""
 POLL_SECONDS = 0.5
 """Interval at which the processes are watched [s]."""
-HEARTBEAT_SECONDS = 30
-"""Interval at which a run says that it is alive [s]; the automation of crashed runs expects it."""
 AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 """Environment variable with `user:password`, for which Prefect's server and the results then
 ask."""
@@ -265,7 +264,7 @@ def _environment(options: ServerOptions, address: str) -> dict[str, str]:
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": address,
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
-        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
+        HEARTBEAT: str(HEARTBEAT_SECONDS),
         served_results.URL: f"http://{options.host}:{options.results_port}",
         served_results.FOLDER: str(_runs(options).resolve()),
     }
