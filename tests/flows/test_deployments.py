@@ -50,7 +50,9 @@ def test_every_recipe_but_correction_sessions_has_one_deployment(registered: Pat
         pools = {pool.name for pool in client.read_work_pools()}
     mine = [deployment for deployment in found if deployment.flow_id == flow]
     expected = [name for name in recipes() if not name.startswith("hil/")]
-    assert sorted(deployment.name for deployment in mine) == sorted([*expected, "lab_reach"])
+    of_pools = ["in-cpu", "in-gpu", "in-robot-fr3"]
+    names = sorted(deployment.name for deployment in mine)
+    assert names == sorted([*expected, "lab_reach", *of_pools])
     assert pools >= {"cpu", "gpu", "robot-fr3"}
     for deployment in mine:
         (step,) = deployment.pull_steps or []
