@@ -162,7 +162,8 @@ def test_a_stage_reports_its_result_its_progress_and_its_pictures(
     served: PrefectServer, runs: Path
 ) -> None:
     pages = served.artifacts()
-    assert set(pages) >= {"stages", "report", "twin-progress", "gate", "scores-student"}
+    assert set(pages) >= {"stages", "report", "gate", "scores-student"}
+    assert any(name.endswith("-progress") for name in pages), "of the stages that take seconds"
     assert "| parity |" in pages["gate"]
     assert f"]({served.results}/artifacts/gate-" in pages["gate"]
     assert pages["report"] == f"[report]({served.results}/smoke/report.html)"
