@@ -7,24 +7,23 @@ without Prefect, because a person attends them; results are written after every 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flows.orchestration.recipe_run import run_shown, run_stages
 from flows.recipes.graph import stages
 from flows.recipes.recipe import Recipe, read_recipe
-from flows.reports.run_records.record import RunRecord
-from flows.reports.summary import summarise, write_results
 from flows.runner.display import Display
-from flows.runner.memory import MemoryMeter
 from flows.runner.plan import up_to
-from flows.runner.stage import Stage, StageOutcome, run_stage
+from flows.runner.run_end import RUN_ENDED
+from flows.runner.stage import Stage, StageOutcome
 from flows.session.config import HilEnvConfig, HilOperator
 from flows.storage.address import runs_folder
-from flows.storage.shared_runs import Runs, open_runs
-from robots.errors import HandoffError
+from flows.storage.shared_runs import open_runs
 from robots.storage.durable import explain_write_errors
 
 
@@ -91,40 +90,37 @@ def run_in_order(recipe: Recipe, declared: Sequence[Stage], *, isolate: bool = T
     Raises:
         HandoffError: a stage failed.
     """
-    runs, started = open_runs(recipe.runs, recipe.stages), time.time()
+    runs = open_runs(recipe.runs, recipe.stages)
     folder = runs.folder / recipe.name
     with explain_write_errors(folder, "the results of the run cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
-    outcomes: dict[str, StageOutcome] = {}
-    path = folder / "summary.json"
-    record = RunRecord(runs.folder, recipe.name, recipe.request, declared)
-    with record, Display() as display, MemoryMeter() as memory:
-        for stage in declared:
-            outcomes[stage.name] = _run_shown(stage, outcomes, runs, display, isolate)
-            record.add(outcomes)
-            # Write the results after every stage, so that an interrupted run has a report.
-            summary = summarise(outcomes, started, memory.peak_bytes, prefect=False)
-            path = write_results(runs.folder, recipe.name, summary, recipe.request)
-    runs.publish(recipe.name)
-    return path
 
+    def submit(display: Display, stage: Stage, inputs: Mapping[str, Any]) -> Future[StageOutcome]:
+        """Runs the stage in this thread, which signals reach."""
+        ended: Future[StageOutcome] = Future()
+        artifacts = {label: future.result().artifact for label, future in inputs.items()}
+        try:
+            ended.set_result(run_shown(stage, artifacts, runs, display, isolate=isolate))
+        except Exception as error:  # noqa: BLE001  raised again behind the record of the run
+            ended.set_exception(error)
+        return ended
 
-def _run_shown(
-    stage: Stage,
-    outcomes: Mapping[str, StageOutcome],
-    runs: Runs,
-    display: Display,
-    isolate: bool,
-) -> StageOutcome:
-    inputs = {name: outcomes[upstream.name].artifact for name, upstream in stage.inputs.items()}
-    progress = display.started(stage.name)
+    here = [replace(stage, pool="") for stage in declared]
     try:
-        outcome = run_stage(stage, inputs, runs.folder, progress, isolate=isolate, store=runs.store)
-    except HandoffError:
-        display.finished(stage.name, "not finished", "✗")
-        raise
-    display.finished(stage.name, "cached" if outcome.cached else f"{outcome.seconds:.1f} s")
-    return outcome
+        with Display() as display:
+            run_stages(
+                recipe,
+                here,
+                runs,
+                partial(submit, display),
+                parallel=1,
+                fail_fast=True,
+                prefect=False,
+            )
+    finally:
+        RUN_ENDED.clear()
+    runs.publish(recipe.name)
+    return folder / "summary.json"
 
 
 def _operator(declared: Sequence[Stage]) -> HilOperator | None:

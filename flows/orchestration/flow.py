@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,12 +14,11 @@ from flows.orchestration.recipe_run import redone, run_shown, run_stages
 from flows.recipes.graph import stages
 from flows.recipes.recipe import read_recipe
 from flows.reports.results import Summary
-from flows.runner.artifact import Artifact
 from flows.runner.display import Display
 from flows.runner.isolate import StageProcessError
 from flows.runner.plan import up_to
 from flows.runner.run_end import RUN_ENDED
-from flows.runner.stage import Stage, StageOutcome, find_cached
+from flows.runner.stage import Stage, StageOutcome
 from flows.storage.shared_runs import Runs, open_runs
 from robots.errors import ApprovalNeededError, HandoffError, error_text
 
@@ -59,45 +58,17 @@ def make_flow() -> Callable[..., Summary]:
     from prefect.cache_policies import NO_CACHE
     from prefect.task_runners import ThreadPoolTaskRunner
 
-    @task(
+    run_task = task(
         cache_policy=NO_CACHE,
         persist_result=False,
         retries=RETRIES,
         retry_delay_seconds=RETRY_SECONDS,
         retry_condition_fn=_process_died,
-    )
-    def run_task(
-        stage: Stage,
-        inputs: dict[str, Any],
-        runs: Runs,
-        display: Display,
-        redo: bool,
-        elsewhere: Callable[[Stage, Runs], Runs] | None,
-    ) -> StageOutcome:
-        from flows.orchestration.stage_report import StageReport
-
-        report = StageReport(stage.name)
-        artifacts = {label: outcome.artifact for label, outcome in inputs.items()}
-        try:
-            if elsewhere is not None and cached_artifact(stage, artifacts, runs.folder) is None:
-                runs = elsewhere(stage, runs)
-                check_arrived(stage, artifacts, runs.folder)
-            outcome = run_shown(stage, artifacts, runs, display, redo=redo, report=report.progress)
-        except HandoffError as error:
-            report.failed(error_text(error))
-            raise
-        report.finished(stage.uses, outcome)
-        return outcome
-
+    )(_run_reported)
     # Prefect's type annotations do not accept its thread runner.
     runner: Any = ThreadPoolTaskRunner(max_workers=MOST_WORKERS)
 
-    @flow(
-        name="handoff",
-        flow_run_name=_run_name,
-        task_runner=runner,
-        persist_result=False,
-    )
+    @flow(name="handoff", flow_run_name=_run_name, task_runner=runner, persist_result=False)
     def handoff(
         recipe: str = "demo",
         overrides: list[str] | None = None,
@@ -116,79 +87,87 @@ def make_flow() -> Callable[..., Summary]:
             parallel: Largest number of stages that run at once; empty for one per core.
             fail_fast: Stop all stages after the first failure, also those that do not need it.
         """
-
-        def submit(display: Display, stage: Stage, inputs: Mapping[str, Any]) -> Any:
-            named: Any = run_task.with_options(
-                name=stage.name, task_run_name=stage.name, tags=[stage.uses]
-            )
-            again = redone(stage, redo or ())
-            sent = elsewhere if stage.pool else None
-            return named.submit(stage, dict(inputs), runs, display, again, sent)
-
-        def elsewhere(stage: Stage, runs: Runs) -> Runs:
-            run_in_pool(stage, recipe, overrides or ())
-            # What the other computer has published.
-            return open_runs(chosen.runs, chosen.stages)
-
-        from flows.orchestration.approvals import answer_on_page
-        from flows.orchestration.pools import is_elsewhere, run_in_pool
-        from flows.orchestration.stage_report import write_summary
-
-        chosen = read_recipe(recipe, overrides or ())
-        runs = open_runs(chosen.runs, chosen.stages, redo or ())
-        declared = [
-            stage if is_elsewhere(stage) else replace(stage, pool="")
-            for stage in up_to(stages(chosen), until)
-        ]
-        folder = runs.folder / chosen.name
-
-        def once(display: Display) -> Summary:
-            return run_stages(
-                chosen,
-                declared,
-                runs,
-                partial(submit, display),
-                parallel=parallel,
-                fail_fast=fail_fast,
-                ended=lambda summary: write_summary(summary, folder),
-            )
-
-        while True:
-            try:
-                with Display() as display:
-                    summary = once(display)
-                break
-            except ApprovalNeededError as needed:
-                answer_on_page(folder, needed)
-        runs.publish(chosen.name)
-        return summary
+        return _run_recipe(
+            run_task, recipe, overrides or [], until, redo or [], parallel, fail_fast
+        )
 
     return handoff
 
 
-def cached_artifact(stage: Stage, inputs: Mapping[str, Artifact], root: Path) -> Artifact | None:
-    """Returns the finished artifact of a stage, if there is one.
+def _run_recipe(
+    run_task: Any,
+    recipe: str,
+    overrides: Sequence[str],
+    until: str | None,
+    redo: Sequence[str],
+    parallel: int | None,
+    fail_fast: bool,
+) -> Summary:
+    """The flow: runs the stages as tasks, until a missing approval is given on the run's page."""
+    from flows.orchestration.approvals import answer_on_page
+    from flows.orchestration.pools import is_elsewhere, run_in_pool
+    from flows.orchestration.stage_report import write_summary
 
-    Args:
-        stage: the stage.
-        inputs: artifacts of its inputs.
-        root: the runs folder.
-    """
-    return find_cached(root, stage, {label: source.digest for label, source in inputs.items()})
+    chosen = read_recipe(recipe, overrides)
+    runs = open_runs(chosen.runs, chosen.stages, redo)
+    folder = runs.folder / chosen.name
+    declared = [
+        stage if is_elsewhere(stage) else replace(stage, pool="")
+        for stage in up_to(stages(chosen), until)
+    ]
+
+    def elsewhere(stage: Stage) -> Runs:
+        run_in_pool(stage, recipe, overrides)
+        # What the other computer has published.
+        return open_runs(chosen.runs, chosen.stages)
+
+    def submit(display: Display, stage: Stage, inputs: Mapping[str, Any]) -> Any:
+        named = run_task.with_options(name=stage.name, task_run_name=stage.name, tags=[stage.uses])
+        sent = elsewhere if stage.pool else None
+        return named.submit(stage, dict(inputs), runs, display, redone(stage, redo), sent)
+
+    while True:
+        try:
+            with Display() as display:
+                summary = run_stages(
+                    chosen,
+                    declared,
+                    runs,
+                    partial(submit, display),
+                    parallel=parallel,
+                    fail_fast=fail_fast,
+                    ended=lambda summary: write_summary(summary, folder),
+                )
+            runs.publish(chosen.name)
+            return summary
+        except ApprovalNeededError as needed:
+            answer_on_page(folder, needed)
 
 
-def check_arrived(stage: Stage, inputs: Mapping[str, Artifact], root: Path) -> None:
-    """Checks that the artifact of a stage that ran in another work pool is here; arguments as those
-    of `cached_artifact`.
+def _run_reported(
+    stage: Stage,
+    inputs: dict[str, StageOutcome],
+    runs: Runs,
+    display: Display,
+    redo: bool,
+    elsewhere: Callable[[Stage], Runs] | None,
+) -> StageOutcome:
+    """The task: runs a stage, here or by `elsewhere`, and reports it on Prefect's page."""
+    from flows.orchestration.pools import cached_artifact, check_arrived
+    from flows.orchestration.stage_report import StageReport
 
-    Raises:
-        HandoffError: it is not.
-    """
-    if cached_artifact(stage, inputs, root) is None:
-        raise HandoffError(
-            f"stage {stage.name}: it ran in the work pool '{stage.pool}', but its artifact is not in {root}. Do both "
-            "computers have the same runs=, the same code and the same packages?"
-        )
+    report = StageReport(stage.name)
+    artifacts = {label: outcome.artifact for label, outcome in inputs.items()}
+    try:
+        if elsewhere is not None and cached_artifact(stage, artifacts, runs.folder) is None:
+            runs = elsewhere(stage)
+            check_arrived(stage, artifacts, runs.folder)
+        outcome = run_shown(stage, artifacts, runs, display, redo=redo, report=report.progress)
+    except HandoffError as error:
+        report.failed(error_text(error))
+        raise
+    report.finished(stage.uses, outcome)
+    return outcome
 
 
 def _run_name() -> str:

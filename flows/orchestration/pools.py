@@ -8,9 +8,11 @@ finished, so the other computer takes them from there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from flows.runner.stage import Stage
+from flows.runner.artifact import Artifact
+from flows.runner.stage import Stage, find_cached
 from robots.errors import HandoffError
 
 DEPLOYMENT = "in-{}"
@@ -60,4 +62,29 @@ def run_in_pool(stage: Stage, recipe: str, overrides: Sequence[str]) -> None:
         message = "" if state is None else f" {state.name}: {state.message}"
         raise HandoffError(
             f"stage {stage.name}: its run '{run.name}' in the work pool '{stage.pool}' ended:{message}"
+        )
+
+
+def cached_artifact(stage: Stage, inputs: Mapping[str, Artifact], root: Path) -> Artifact | None:
+    """Returns the finished artifact of a stage, if there is one.
+
+    Args:
+        stage: the stage.
+        inputs: artifacts of its inputs.
+        root: the runs folder.
+    """
+    return find_cached(root, stage, {label: source.digest for label, source in inputs.items()})
+
+
+def check_arrived(stage: Stage, inputs: Mapping[str, Artifact], root: Path) -> None:
+    """Checks that the artifact of a stage that ran in another work pool is here; arguments as those
+    of `cached_artifact`.
+
+    Raises:
+        HandoffError: it is not.
+    """
+    if cached_artifact(stage, inputs, root) is None:
+        raise HandoffError(
+            f"stage {stage.name}: it ran in the work pool '{stage.pool}', but its artifact is not in {root}. Do both "
+            "computers have the same runs=, the same code and the same packages?"
         )

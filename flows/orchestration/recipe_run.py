@@ -145,6 +145,7 @@ def run_shown(
     *,
     redo: bool = False,
     report: Progress = no_progress,
+    isolate: bool = True,
 ) -> StageOutcome:
     """Runs a stage and shows its progress and its end on the terminal.
 
@@ -155,6 +156,7 @@ def run_shown(
         display: the display of the run.
         redo: computes the artifact again although it is cached.
         report: called with the progress as well.
+        isolate: see `run_stage`.
 
     Raises:
         HandoffError: the stage failed, or the run has ended.
@@ -167,7 +169,9 @@ def run_shown(
         report(done, total, note)
 
     try:
-        outcome = run_stage(stage, inputs, runs.folder, progress, redo=redo, store=runs.store)
+        outcome = run_stage(
+            stage, inputs, runs.folder, progress, isolate=isolate, redo=redo, store=runs.store
+        )
     except ApprovalNeededError:
         display.finished(stage.name, "waits for a person's approval", "…")
         raise
