@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, requires
 DISTRIBUTIONS = {
     "PIL": "pillow",
     "franky": "franky-control",
+    "mlflow": "mlflow-skinny",
     "warp": "mujoco-warp",
     "yaml": "pyyaml",
 }

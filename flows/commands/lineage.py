@@ -20,6 +20,7 @@ def explain(
     verify: Flag = False,
     page: Path | None = None,
     openlineage: Path | None = None,
+    mlflow: str | None = None,
     debug: Debug = False,
 ) -> None:
     """Print the lineage of an artifact, or of a whole run, back to the demonstrations.
@@ -31,10 +32,13 @@ def explain(
         page: HTML page to write; it loads nothing.
         openlineage: File to write with the events of a run, one JSON object a line, as OpenLineage
             defines them.
+        mlflow: Address of an MLflow server or database to which the run is written, e.g.
+            http://127.0.0.1:5000 or sqlite:///mlflow.db.
 
     Examples:
         handoff explain demo
         handoff explain demo --openlineage events.jsonl
+        handoff explain demo --mlflow sqlite:///mlflow.db
         handoff explain runs/demo/gate
         handoff explain runs/demo/bundle/policy.onnx --verify
         handoff explain runs/demo/gate --page lineage.html
@@ -50,6 +54,10 @@ def explain(
         from flows.reports.run_records.openlineage import write_events
 
         _print(f"events  {write_events(subject, openlineage)}")
+    if mlflow is not None:
+        from flows.reports.run_records.mlflow_export import write_mlflow
+
+        _print(f"mlflow  {write_mlflow(subject, mlflow)}")
 
 
 def reproduce(

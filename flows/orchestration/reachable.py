@@ -22,11 +22,10 @@ def check_prefect() -> str | None:
 
     Raises:
         HandoffError: the configured server does not answer.
+        ModuleNotFoundError: Prefect is not installed.
     """
-    try:
-        from prefect.settings import PREFECT_API_URL, PREFECT_HOME
-    except ImportError as error:
-        return f"it cannot be imported ({error})"
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME
+
     address = PREFECT_API_URL.value()
     if address:
         _check_server(address)

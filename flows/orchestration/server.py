@@ -34,7 +34,9 @@ ask."""
 SERVER = "server"
 """Name of the server among the programs."""
 MOST_RESTARTS = 5
-"""Number of times that a worker that ended is started again."""
+"""Number of times within `RESTART_SECONDS` that a program that ended is started again."""
+RESTART_SECONDS = 600.0
+"""Period of `MOST_RESTARTS` [s]: a server that runs for months survives a death now and then."""
 LOG_LINES = 12
 """Lines of a log that an error repeats."""
 
@@ -69,7 +71,7 @@ def serve_prefect(options: ServerOptions, say: Callable[[str], None]) -> None:
 
     Raises:
         HandoffError: a port is taken, an address that others reach has no password, a recipe
-            cannot be read, or one of the processes ended.
+            cannot be read, or one of the processes ended again and again.
     """
     _check_access(options)
     address = f"http://{options.host}:{options.port}"
@@ -118,7 +120,7 @@ class _Programs:
         self._logs = logs
         self._processes: dict[str, BaseProcess] = {}
         self._words: dict[str, tuple[str, ...]] = {}
-        self._restarts: dict[str, int] = {}
+        self._restarts: dict[str, list[float]] = {}
 
     def start(self, name: str, words: tuple[str, ...]) -> None:
         """Starts `prefect WORDS`, whose log is added to that of an earlier start."""
@@ -127,18 +129,34 @@ class _Programs:
         self._words[name] = words
         self._processes[name] = spawn(f"handoff-{name}", _run_program, arguments, daemon=False)
 
-    def watch(self, say: Callable[[str], None]) -> None:
-        """Starts a worker again that has ended, a few times.
+    def check(self) -> None:
+        """Checks that none has ended.
 
         Raises:
-            HandoffError: the server has ended, or a worker too often.
+            HandoffError: one has.
+        """
+        for name, process in self._processes.items():
+            if not process.is_alive():
+                raise HandoffError(f"the {name} ended; the end of its log {self.log_end(name)}")
+
+    def watch(self, say: Callable[[str], None]) -> None:
+        """Starts again what has ended, a few times. Workers wait for a server that starts again;
+        its database outlives it.
+
+        Raises:
+            HandoffError: one of them ended too often.
         """
         for name, process in list(self._processes.items()):
             if process.is_alive():
                 continue
-            self._restarts[name] = self._restarts.get(name, 0) + 1
-            if name == SERVER or self._restarts[name] > MOST_RESTARTS:
-                raise HandoffError(f"the {name} ended; the end of its log {self.log_end(name)}")
+            earlier = self._restarts.get(name, [])
+            now = time.monotonic()
+            self._restarts[name] = [*(at for at in earlier if now - at < RESTART_SECONDS), now]
+            if len(self._restarts[name]) > MOST_RESTARTS:
+                raise HandoffError(
+                    f"the {name} ended {MOST_RESTARTS + 1} times within {RESTART_SECONDS:g} s; "
+                    f"the end of its log {self.log_end(name)}"
+                )
             say(f"the {name} ended and is started again; its log: {self._logs / name}")
             self.start(name, self._words[name])
 
@@ -303,7 +321,7 @@ def _run_program(words: list[str], environment: Mapping[str, str], log: Path) ->
 def _await_server(address: str, programs: _Programs) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
-        programs.watch(lambda line: None)
+        programs.check()
         try:
             with urllib.request.urlopen(f"{address}/api/health", timeout=5):
                 return

@@ -49,6 +49,26 @@ class PrefectServer:
         assert result.returncode == 0, f"{result.stdout[-3000:]}\n{self.logs()}"
         return result.stdout
 
+    def start(self, deployment: str, parameters: Mapping[str, Any]) -> Any:
+        """Asks for a run of a deployment, which a worker then starts."""
+        from prefect.states import Scheduled
+
+        with self._client() as client:
+            found = client.read_deployment_by_name(deployment)
+            return client.create_flow_run_from_deployment(
+                found.id, parameters=dict(parameters), state=Scheduled()
+            )
+
+    def state(self, run: str) -> Any:
+        """State of a run by its id; None if the server does not answer."""
+        import httpx
+
+        try:
+            with self._client() as client:
+                return client.read_flow_run(run).state
+        except httpx.HTTPError:
+            return None
+
     def flow_runs(self) -> Sequence[Any]:
         with self._client() as client:
             return client.read_flow_runs()

@@ -7,4 +7,5 @@
 - `reading`: finds runs and reads their records.
 - `run_text`: phrases for the record of a run.
 - `openlineage`: a finished run as events of OpenLineage.
+- `mlflow_export`: a run with its stages, options, metrics and curves in MLflow.
 """
