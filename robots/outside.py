@@ -47,7 +47,7 @@ class KnownName:
     """
 
     def __init__(self, names: Sequence[str], group: str, what: str) -> None:
-        self._names = names
+        self.names = names
         self._group = group
         self._what = what
 
@@ -59,10 +59,10 @@ class KnownName:
         return core_schema.no_info_after_validator_function(self._known, handler(source))
 
     def _known(self, name: str) -> str:
-        if name not in self._names and outside_target(name, self._group) is None:
+        if name not in self.names and outside_target(name, self._group) is None:
             from pydantic_core import PydanticCustomError
 
-            hint = suggest(name, self._names, "expected")
+            hint = suggest(name, self.names, "expected")
             message = f"{hint} (or the dotted path of a {self._what} of your own)"
             raise PydanticCustomError(self._what, message)  # type: ignore[arg-type]
         return name

@@ -51,10 +51,39 @@ def completion(
         handoff completion bash > ~/.local/share/bash-completion/completions/handoff
         handoff completion zsh --install
     """
+    added = BASH_WORDS if shell == "bash" else ""
     if install:
-        print(f"completion  {program().install_completion(shell=shell)}; open a new terminal")
+        path = program().install_completion(shell=shell)
+        path.write_text(path.read_text() + added)
+        print(f"completion  {path}; open a new terminal")
     else:
-        print(program().generate_completion(shell=shell))
+        print(program().generate_completion(shell=shell) + added)
+
+
+BASH_WORDS = """
+# Bash takes KEY=VALUE for three words. The program completes it as one, and its key is then left out.
+_handoff_words() {
+  local -a words=()
+  local word n=-1
+  for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
+    if [[ $n -ge 0 && -n $word && ${words[n]} != -* && ( $word == "=" || ${words[n]} == *= ) ]]; then
+      words[n]+=$word
+    else
+      words+=("$word")
+      n=$((n + 1))
+    fi
+  done
+  local -a COMP_WORDS=("${words[@]}")
+  local COMP_CWORD=$n
+  _handoff
+  if [[ ${words[n]} == *=* && ${words[n]} != -* && $COMP_WORDBREAKS == *=* ]]; then
+    COMPREPLY=("${COMPREPLY[@]#"${words[n]%=*}="}")
+  fi
+}
+
+complete -F _handoff_words handoff
+"""
+"""Is added to the completion script of Bash."""
 
 
 COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {

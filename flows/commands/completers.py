@@ -7,9 +7,9 @@ A recipe that cannot be read completes nothing; running the command says what is
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cyclopts.completion import CompletionContext
 
@@ -22,6 +22,9 @@ from flows.commands.catalog import (
 )
 from flows.config.files import first_comment
 from robots.errors import HandoffError
+
+if TYPE_CHECKING:
+    from flows.runner.stage import Stage
 
 Candidates = Iterator[tuple[str, str]]
 """Words with their descriptions."""
@@ -83,7 +86,7 @@ def stage_names(context: CompletionContext) -> Candidates:
 
 def overrides(context: CompletionContext) -> Candidates:
     """Yields the options of the recipe on the command line that begin with the word, each with its
-    value."""
+    value; behind an equals sign, the values that the option can have."""
     from flows.recipes.graph import stages
     from flows.recipes.recipe import read_recipe
     from robots.config import to_plain
@@ -98,6 +101,8 @@ def overrides(context: CompletionContext) -> Candidates:
         return
     # Copies of a stage share its options.
     copies = {stage.name.partition("@")[0]: stage for stage in reversed(declared)}
+    begun, equals, _ = context.incomplete.partition("=")
+    values = _values(begun.split("."), list(copies.values()), recipe.folders) if equals else []
     known = [
         ("seed", recipe.seed, "seed of the recipe"),
         ("name", recipe.name, "name of the run"),
@@ -109,6 +114,23 @@ def overrides(context: CompletionContext) -> Candidates:
         for key, text in _leaves(name, value):
             if f"{key}={text}".startswith(context.incomplete):
                 yield f"{key}={text}", about
+                values = [value for value in values if value != text]
+    for value in values:
+        if f"{begun}={value}".startswith(context.incomplete):
+            yield f"{begun}={value}", ""
+
+
+def _values(keys: list[str], stages: Sequence[Stage], folders: Sequence[Path]) -> list[str]:
+    """The values that the option of a stage, or one shared by several, can have."""
+    from flows.config.choices import choices
+
+    first, *rest = keys
+    for stage in stages:
+        if rest and (first == stage.name.partition("@")[0] or first == "shared"):
+            found = choices(stage.config, rest, folders)
+            if found:
+                return found
+    return []
 
 
 def _recipe_stages(context: CompletionContext) -> Mapping[str, Any]:

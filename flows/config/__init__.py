@@ -3,6 +3,7 @@
 - `files`: finds and reads YAML files.
 - `overrides`: parses `key=value` and applies it.
 - `options`: builds objects of configuration classes from plain values.
+- `choices`: the values that an option can have, where they are a few.
 - `resources`: cores, memory and GPUs that a stage needs.
 - `protocols`: reads evaluation protocols.
 """

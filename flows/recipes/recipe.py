@@ -7,8 +7,9 @@
       teacher: {uses: pretrain, inputs: {demos: demos}, matrix: {seed: [0, 1]}}
       scores:  {uses: evaluate, inputs: {policy: teacher}}
 
-`defaults` lists recipes that a file extends: their stages are merged with its own, a stage that
-`uses` another kind is replaced, and a stage that is `null` is removed. `shared` gives options to
+`defaults` lists files that a recipe extends, recipes or parts of them such as `world/pick_cube`:
+their stages are merged with its own, a stage that `uses` another kind is replaced, and a stage that
+is `null` is removed. `shared` gives options to
 every stage whose options have the key. `${stages.teacher.with.policy}` refers to another value of
 the file, `${matrix:task}` to the value of a copy of the stage in a matrix. A stage's `pool` names
 the work pool of a Prefect server in which it runs, its `resources` what it needs of the computer.
@@ -97,6 +98,8 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     files: dict[str, str] = {}
     values = _load(path, (), files)
     values.setdefault("name", path.stem)
+    if not isinstance(values.get("stages"), dict):
+        raise HandoffError(f"recipe {path}: no stages. A recipe is a graph under the key 'stages'.")
     for override in parse_overrides(overrides):
         _apply(values, override)
     values = _resolved(values, path)
@@ -141,10 +144,7 @@ def _load(path: Path, extended_by: tuple[Path, ...], files: dict[str, str]) -> d
         for key in ("name", "about"):
             inherited.pop(key, None)
         merged = merge(merged, inherited)
-    merged = merge(merged, values)
-    if not isinstance(merged.get("stages"), dict):
-        raise HandoffError(f"recipe {path}: no stages. A recipe is a graph under the key 'stages'.")
-    return merged
+    return merge(merged, values)
 
 
 def _apply(values: dict[str, Any], override: Override) -> None:

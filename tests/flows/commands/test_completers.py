@@ -81,22 +81,58 @@ def test_a_recipe_that_cannot_be_read_completes_nothing(
     assert completed(capsys, "run", "broken.yaml", "a") == {}
 
 
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("teacher.training.precision=", ["auto", "bf16", "fp32"]),
+        ("teacher.policy.kind=b", ["bc", "beso"]),
+        ("shared.protocol=pick_c", ["pick_cube", "pick_cube_10hz"]),
+        ("demos.download=", ["false", "true"]),
+        ("teacher.training.steps=", ["20000"]),
+    ],
+)
+def test_the_values_that_an_option_can_have_are_completed(
+    option: str, values: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = option.partition("=")[0]
+    recipe = "smoke" if key.startswith("shared") else "demo"
+    found = completed(capsys, "run", recipe, option)
+    assert sorted(found) == [f"{key}={value}" for value in values]
+
+
+def test_named_options_are_completed_that_the_stage_can_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = completed(capsys, "run", "hil/reach", "corrected.algorithm=")
+    assert set(found) == {"corrected.algorithm=hil_serl"}, "vla_ppo is an option of fine-tuning"
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_bash_completes_the_name_of_a_recipe(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "replies"),
+    [
+        (["run", "smoke_off"], ["smoke_offline"]),
+        # Bash gives KEY=VALUE as three words, and expects what comes behind the equals sign.
+        (["run", "demo", "teacher.training.precision", "="], ["auto", "bf16", "fp32"]),
+        (["run", "demo", "teacher.training.precision", "=", "b"], ["bf16"]),
+        (["run", "demo", "teacher.training.st"], ["teacher.training.steps=20000"]),
+    ],
+)
+def test_bash_completes(tmp_path: Path, words: list[str], replies: list[str]) -> None:
     program = tmp_path / "handoff"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m flows "$@"\n')
     program.chmod(0o755)
-    typed = """
+    typed = f"""
         source <("$0" completion bash)
-        COMP_WORDS=("$0" run smoke_off)
-        COMP_CWORD=2
-        _handoff
-        echo "${COMPREPLY[@]}"
+        COMP_WORDS=("$0" {" ".join(f"'{word}'" for word in words)})
+        COMP_CWORD={len(words)}
+        "$(complete -p handoff | sed 's/.*-F //; s/ .*//')"
+        printf '%s\\n' "${{COMPREPLY[@]}}"
     """
     shown = subprocess.run(
         ["bash", "-c", typed, str(program)], capture_output=True, text=True, timeout=120
     )
-    assert shown.stdout.split() == ["smoke_offline"], shown.stderr
+    assert sorted(shown.stdout.split()) == replies, shown.stderr
 
 
 def test_artifacts_of_runs_are_completed_with_their_kinds(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.files import CONFIGS, available, recipes
+from flows.config.files import CONFIGS, available, read_yaml, recipes
 from flows.config.protocols import read_protocol
 from flows.recipes.recipe import read_recipe
 from flows.runner.plan import plan
@@ -306,3 +306,26 @@ def test_the_request_has_the_digest_of_every_file_that_was_read(tmp_path: Path) 
         str(path): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in (tmp_path / "own.yaml", tmp_path / "base.yaml")
     }
+
+
+@pytest.mark.parametrize("task", available("world"))
+def test_a_session_has_the_world_of_its_task(task: str) -> None:
+    session, world = read_recipe(f"hil/{task}"), read_yaml(CONFIGS / "world" / f"{task}.yaml")
+    fields = world["shared"]["env"]["observation_fields"]
+    assert list(session.shared["env"]["observation_fields"]) == fields
+    assert session.shared["env"]["task"] == task
+
+
+@pytest.mark.parametrize("robot", available("robot"))
+def test_a_session_takes_another_robot_by_one_line(tmp_path: Path, robot: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"defaults: [hil/pick_cube, robot/{robot}]\n")
+    found = options(str(file))
+    assert found["demos"].env.robot == robot
+    assert found["corrected"].env.robot == robot
+    assert found["scores"].protocol.robot == robot
+
+
+def test_a_part_of_a_recipe_is_no_recipe() -> None:
+    with pytest.raises(HandoffError, match="no stages"):
+        read_recipe(str(CONFIGS / "world" / "reach.yaml"))
