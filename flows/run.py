@@ -16,6 +16,7 @@ from pathlib import Path
 from flows.orchestration.flow import make_flow, prepare_prefect
 from flows.orchestration.reachable import check_prefect
 from flows.orchestration.recipe_run import redone, run_in_threads
+from flows.orchestration.temporary_server import start_temporary_server
 from flows.recipes.graph import stages
 from flows.recipes.recipe import Recipe, read_recipe
 from flows.reports.run_records.record import RunRecord
@@ -72,6 +73,7 @@ def run(
     obstacle = check_prefect()
     try:
         if obstacle is None:
+            start_temporary_server()
             summary = make_flow()(
                 name, list(overrides), until, list(redo), parallel, fail_fast
             ).with_times(started, time.time())

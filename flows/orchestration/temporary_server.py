@@ -1,0 +1,51 @@
+"""Starts Prefect's temporary server, which serves one run where no server is configured.
+
+Prefect starts it by itself, and stops it when the program ends as it should. A program that is
+killed would leave it behind, with its port and a fifth of a gigabyte of memory, for ever.
+"""
+
+from __future__ import annotations
+
+import atexit
+import subprocess
+
+END = 'read -r line; kill "$0"; sleep 10; kill -9 "$0"'
+"""Waits for the end of its input, which comes with the end of the process that holds the other end
+of the pipe; then ends the server."""
+
+
+def start_temporary_server() -> int | None:
+    """Starts the server, unless one is configured, such that it ends with this process even if
+    that is killed.
+
+    Returns:
+        Number of the server's process; None if a server is configured.
+    """
+    from prefect.server.api.server import SubprocessASGIServer
+    from prefect.settings import PREFECT_API_URL
+
+    if PREFECT_API_URL.value():
+        return None
+    # The same object for every caller, also for Prefect's own clients.
+    server = SubprocessASGIServer()
+    if server.running and server.server_process is not None:
+        return server.server_process.pid
+    server.start()
+    assert server.server_process is not None
+    number = server.server_process.pid
+    watcher = subprocess.Popen(
+        ["/bin/sh", "-c", END, str(number)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # Ctrl-C at a terminal reaches all processes of its session.
+        start_new_session=True,
+    )
+    # Handlers run in the reverse order: the server's own, which stops it, follows this one.
+    atexit.register(_end, watcher)
+    return number
+
+
+def _end(watcher: subprocess.Popen[bytes]) -> None:
+    watcher.kill()
+    watcher.wait()
