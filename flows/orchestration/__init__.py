@@ -4,6 +4,8 @@
 - `recipe_run`: the stages of a recipe and their results, with and without Prefect.
 - `reachable`: whether Prefect can run a flow here.
 - `temporary_server`: the server of one run, where none is configured.
+- `unread_output`: a run that outlives its worker.
+- `lost_runs`: runs that nobody carries out any more.
 - `stage_report`: log, progress and results of a stage on Prefect's web page.
 - `pools`: a stage in another work pool.
 - `approvals`: approvals on the page of a run.

@@ -107,7 +107,9 @@ def _run_recipe(
     from flows.orchestration.approvals import answer_on_page
     from flows.orchestration.pools import is_elsewhere, run_in_pool
     from flows.orchestration.stage_report import write_summary
+    from flows.orchestration.unread_output import outlive_readers
 
+    outlive_readers()
     chosen = read_recipe(recipe, overrides)
     runs = open_runs(chosen.runs, chosen.stages, redo)
     folder = runs.folder / chosen.name

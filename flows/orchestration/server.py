@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from flows.orchestration import registration, served_results
+from flows.orchestration import lost_runs, registration, served_results
 from flows.orchestration.flow import HEARTBEAT, HEARTBEAT_SECONDS
 from robots.errors import HandoffError
 from robots.processes import END_SECONDS, end, spawn
@@ -37,6 +39,9 @@ MOST_RESTARTS = 5
 """Number of times within `RESTART_SECONDS` that a program that ended is started again."""
 RESTART_SECONDS = 600.0
 """Period of `MOST_RESTARTS` [s]: a server that runs for months survives a death now and then."""
+SILENCE = timedelta(seconds=100)
+"""Time after the start of the server without a heartbeat of a run that began before, after which it
+counts as crashed: three heartbeats, and the time of a computer to find the server again."""
 LOG_LINES = 12
 """Lines of a log that an error repeats."""
 
@@ -105,11 +110,39 @@ def serve_prefect(options: ServerOptions, say: Callable[[str], None]) -> None:
             f"recipes  {len(deployments)} deployments: prefect deployment run handoff/smoke --watch"
         )
         say(f"logs     {logs}; Ctrl-C ends the server, its workers and their runs")
+        began, checked = datetime.now(UTC), False
         while True:
             programs.watch(say)
+            if not checked and datetime.now(UTC) - began > SILENCE:
+                checked = True
+                _end_lost(lambda: lost_runs.silent_runs(began), "Nothing was heard of it.", say)
             time.sleep(POLL_SECONDS)
     finally:
+        _stop(programs, say)
+
+
+def _stop(programs: _Programs, say: Callable[[str], None]) -> None:
+    """Ends the workers and their runs, then the server, to which the runs report their ends."""
+    try:
+        runs = lost_runs.runs_below(os.getpid())
+        programs.end_workers()
+        if runs:
+            _end_lost(lambda: runs, "The server was stopped.", say)
+    finally:
         programs.end()
+
+
+def _end_lost(find: Callable[[], Collection[str]], reason: str, say: Callable[[str], None]) -> None:
+    """Marks runs that nobody carries out any more; an error of the server ends nothing."""
+    import httpx
+
+    try:
+        names = lost_runs.end_runs(find(), f"{reason} Run it again: finished stages are cached.")
+    except httpx.HTTPError as error:
+        say(f"runs that ended could not be marked ({error!r})")
+        return
+    for name in names:
+        say(f"crashed  {name}: run it again, its finished stages are cached")
 
 
 class _Programs:
@@ -165,6 +198,13 @@ class _Programs:
         log = self._logs / name
         lines = log.read_text(errors="replace").splitlines() if log.exists() else []
         return f"{log}:\n" + "\n".join(lines[-LOG_LINES:])
+
+    def end_workers(self) -> None:
+        """Ends the workers, and what they started."""
+        workers = {name: one for name, one in self._processes.items() if name != SERVER}
+        end(list(workers.values()), 2 * END_SECONDS)
+        for name in workers:
+            del self._processes[name]
 
     def end(self) -> None:
         """Ends all of them, and what they started."""
@@ -304,8 +344,17 @@ def _run_program(words: list[str], environment: Mapping[str, str], log: Path) ->
 
     with log.open("a") as file:
         program = psutil.Popen(
-            words, env=dict(environment), stdin=subprocess.DEVNULL, stdout=file, stderr=file
+            words,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
         )
+        # A terminal sends these to all its processes at once; the order of their ends is the
+        # parent's, which sends SIGTERM.
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
         try:
             code = program.wait()
         finally:
