@@ -91,9 +91,13 @@ def show(run: RunPath, /, *, debug: Debug = False) -> None:
         handoff show demo
         handoff show runs/hil/reach
     """
-    from flows.reports.run_records.reading import SUMMARY, find_run
+    from flows.reports.run_records.reading import SUMMARY, find_run, read_run
+    from flows.reports.run_records.run_text import unfinished
 
-    print_summary(find_run(run, files=(SUMMARY,)) / SUMMARY)
+    folder = find_run(run, files=(SUMMARY,))
+    print_summary(folder / SUMMARY)
+    for line in unfinished(read_run(folder)):
+        print(line)  # noqa: T201  a result, as the table above it
 
 
 def plan(

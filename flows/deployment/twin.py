@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from sim.twin.twin import Twin
 
 
+PATIENCE = 3600.0
+"""Time for which a run waits while a session or another run has the simulated arm [s]."""
+
+
 @dataclass(frozen=True)
 class StartResult:
     """Outcome of one episode."""
@@ -171,7 +175,7 @@ def deploy_at_twin(
     path = out / "store.zarr"
     began = time.perf_counter()
     with (
-        held_arm(config.twin.host, table.robot.name, progress=progress),
+        held_arm(config.twin.host, table.robot.name, patience=PATIENCE, progress=progress),
         processor_for_twin() as cpu,
         start_twin(replace(config.twin, cpu=cpu), table.make_world) as twin,
     ):

@@ -104,18 +104,26 @@ def _run_recipe(
     fail_fast: bool,
 ) -> Summary:
     """The flow: runs the stages as tasks, until a missing approval is given on the run's page."""
+    from prefect.logging import get_run_logger
+
     from flows.orchestration.approvals import answer_on_page
     from flows.orchestration.pools import is_elsewhere, run_in_pool
     from flows.orchestration.stage_report import write_summary
     from flows.orchestration.unread_output import outlive_readers
 
     outlive_readers()
-    chosen = read_recipe(recipe, overrides)
+    try:
+        chosen = read_recipe(recipe, overrides)
+        graph = stages(chosen)
+    except HandoffError as error:
+        # The log of a run shows it before the traceback.
+        get_run_logger().error("%s", error_text(error))
+        raise
     runs = open_runs(chosen.runs, chosen.stages, redo)
     folder = runs.folder / chosen.name
     declared = [
         stage if is_elsewhere(stage) else replace(stage, pool="")
-        for stage in up_to(stages(chosen), until)
+        for stage in up_to(graph, until)
     ]
 
     def elsewhere(stage: Stage) -> Runs:

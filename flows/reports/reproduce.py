@@ -43,6 +43,8 @@ TOLERANCE = 0.05
 INFORMATIVE = ("commit", "dirty", "system", "host")
 """Entries of the environment that decide no numbers."""
 
+BY_PERSON = ("approve",)
+"""Kinds of stages that a person always takes part in."""
 DATA = "HANDOFF_DATA"
 """Variable that names the place of demonstrations."""
 
@@ -168,7 +170,8 @@ def _stages(recorded: RecordedRun) -> list[_Repeated]:
             function=kind.function,
             uses=kind.name,
         )
-        repeated.append(_Repeated(stages[name], path, _needs_person(entry["with"]), sources))
+        person = kind.name in BY_PERSON or _needs_person(entry["with"])
+        repeated.append(_Repeated(stages[name], path, person, sources))
     return repeated
 
 

@@ -51,6 +51,17 @@ def stage_rows(run: RecordedRun) -> Iterator[tuple[str, str, str, str, str]]:
         yield name, entry["uses"], time, entry["digest"][:12], result
 
 
+def unfinished(run: RecordedRun) -> Iterator[str]:
+    """Yields what a reader must know of a run that did not finish: its state with the reason, and
+    the stages without a result."""
+    if not run.record or run_state(run.record) == "finished":
+        return
+    yield f"state    {_outcome(run.record)}"
+    missing = [name for name, entry in run.record["stages"].items() if entry["artifact"] is None]
+    if missing:
+        yield f"missing  {', '.join(missing)}"
+
+
 def _outcome(record: Mapping[str, Any]) -> str:
     if not record:
         return "recorded by an older version"

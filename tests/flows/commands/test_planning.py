@@ -19,6 +19,7 @@ from flows.runner.estimates import Cost, earlier_records, estimate
 from flows.runner.plan import up_to
 from flows.runner.stage import Stage
 from robots.errors import HandoffError
+from tests.flows.reports.run_records.small_runs import run_sums
 
 RECIPE = """
 stages:
@@ -289,3 +290,18 @@ def test_completion_is_installed_only_when_asked(
     written = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert [file.name for file in written] == ["handoff.fish"]
     assert "evaluate" in written[0].read_text()
+
+
+def test_the_summary_of_a_failed_run_says_what_is_missing_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "nowhere.txt"
+    with pytest.raises(FileNotFoundError):
+        run_sums(tmp_path, [f"right.unlisted={missing}"])
+    assert main(["show", str(tmp_path / "runs" / "sums")]) == 0
+    shown = capsys.readouterr().out
+    assert "left " in shown
+    (state,) = [line for line in shown.splitlines() if line.startswith("state ")]
+    assert "failed" in state
+    assert "nowhere.txt" in state
+    assert "missing  right" in shown
