@@ -75,10 +75,12 @@ class WorkingCopy:
             HandoffError: a manifest was changed, or the storage cannot be reached.
         """
         (self.folder / ARTIFACTS).mkdir(parents=True, exist_ok=True)
+        # Before the listing, because another thread may take a later manifest meanwhile.
+        before = list((self.folder / ARTIFACTS).iterdir())
         listed = [
             name for name in self._objects.folders(ARTIFACTS) if _NAME.fullmatch(name) is not None
         ]
-        self._forget_deleted(listed)
+        self._forget_deleted(before, listed)
         unknown = [
             name
             for name in listed
@@ -161,6 +163,20 @@ class WorkingCopy:
             self._failure = error
             return artifact
 
+    def deliver(self, artifact: Artifact, progress: Progress) -> Artifact:
+        """Publishes a finished artifact unless the storage has it; unlike `publish`, it takes the
+        lock of the artifact and fails if the storage cannot be reached.
+
+        Returns:
+            The artifact in the storage: another computer's, if that was first.
+
+        Raises:
+            HandoffError: the storage cannot be reached, or files were changed after the artifact
+                was sealed.
+        """
+        with run_lock(artifact.path, artifact.path.name, progress):
+            return self._publish(artifact, progress)
+
     def finish(self, run: Path, progress: Progress) -> None:
         """Publishes the artifacts of a run that the storage lacks, and the results of the run.
 
@@ -178,11 +194,8 @@ class WorkingCopy:
         try:
             while waiting:
                 artifact = waiting[0]
-                with run_lock(artifact.path, artifact.path.name, progress):
-                    if self._publish(artifact, progress).digest != artifact.digest:
-                        raise HandoffError(
-                            f"{self.notes[-1]} Run again: later stages depend on it."
-                        )
+                if self.deliver(artifact, progress).digest != artifact.digest:
+                    raise HandoffError(f"{self.notes[-1]} Run again: later stages depend on it.")
                 waiting.pop(0)
             publish_results(self._objects, run, self.folder)
         except StorageError as error:
@@ -297,9 +310,10 @@ class WorkingCopy:
             if ".." in parts or file.startswith("/") or parts in ((), (MANIFEST,)):
                 raise self._damaged(name, f"the manifest names the file '{file}'")
 
-    def _forget_deleted(self, listed: Collection[str]) -> None:
-        """Removes what says that artifacts are in the storage that were deleted there."""
-        for path in (self.folder / ARTIFACTS).iterdir():
+    def _forget_deleted(self, before: Collection[Path], listed: Collection[str]) -> None:
+        """Removes what says that artifacts are in the storage that were deleted there; `before` was
+        here before the storage was listed."""
+        for path in before:
             if path.name.endswith(PUBLISHED) and path.name[1 : -len(PUBLISHED)] not in listed:
                 path.unlink(missing_ok=True)
             elif path.is_symlink() and path.name not in listed:

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from robots.errors import HandoffError
@@ -34,7 +37,7 @@ class Cluster:
     """
 
     def __init__(self, config: ClusterConfig, simulators: int) -> None:
-        _connect(config)
+        connect(config.address, "placement", logs=True)
         from ray.util.placement_group import placement_group
 
         self.config = config
@@ -88,28 +91,55 @@ class Cluster:
             remove_placement_group(self._group)
 
 
-def _connect(config: ClusterConfig) -> None:
-    """Connects this process to the cluster unless it is connected."""
+def connect(address: str, about: str, *, logs: bool) -> None:
+    """Connects this process to a Ray cluster unless it is connected.
+
+    Args:
+        address: address of the cluster; see `ClusterConfig.address`.
+        about: beginning of errors: what needs the cluster.
+        logs: prints here what the processes in the cluster print.
+
+    Raises:
+        HandoffError: Ray is not installed, or no cluster at the address.
+    """
     # No usage statistics are sent.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ModuleNotFoundError:
         raise HandoffError(
-            "placement: a cluster needs Ray. Install it: pip install -e '.[ray]'."
+            f"{about}: a cluster needs Ray. Install it: pip install -e '.[ray]'."
         ) from None
     if ray.is_initialized():
         return
     try:
-        _check_answers(config.address)
+        _check_answers(address)
         # An existing cluster's dashboard is its owner's choice; a new local one has none.
-        dashboard = False if config.address == "local" else None
-        ray.init(address=config.address, logging_level=logging.ERROR, include_dashboard=dashboard)
+        dashboard = False if address == "local" else None
+        with _kept_handler():
+            ray.init(
+                address=address,
+                logging_level=logging.ERROR,
+                log_to_driver=logs,
+                include_dashboard=dashboard,
+            )
     except (OSError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
         raise HandoffError(
-            f"placement: no Ray cluster at '{config.address}' ({error}). Start one with `ray start --head` and, on "
-            "the other machines, `ray start --address=HOST:6379`; or set address: local for this machine alone."
+            f"{about}: no Ray cluster at '{address}' ({reason}). Start one with `ray start --head` and, on "
+            "the other machines, `ray start --address=HOST:6379`; or take the address 'local', for this machine alone."
         ) from None
+
+
+@contextmanager
+def _kept_handler() -> Iterator[None]:
+    """Keeps the handler of SIGTERM, which Ray replaces in the main thread."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _check_answers(address: str) -> None:
@@ -125,7 +155,7 @@ def _check_answers(address: str) -> None:
     if address in ("auto", "local"):
         return
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal():
+    if not colon or not port.isdecimal() or "/" in host:
         raise ValueError("expected auto, local or HOST:PORT")
     socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
 
