@@ -305,6 +305,44 @@ def test_an_artifact_that_was_deleted_in_the_storage_is_computed_again(
     assert len(storage.artifact_keys()) == 9
 
 
+def test_a_manifest_that_comes_while_the_storage_is_listed_stays(
+    computers: Computers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = computers
+    one.run()
+    two.use()
+    opened = open_runs(str(two.storage.address), [])
+    listed = Objects.folders
+
+    def before_the_publication(self, prefix: str) -> list[str]:
+        monkeypatch.setattr(Objects, "folders", listed)
+        # Another thread, which sees the publication.
+        open_runs(str(two.storage.address), ["demos"])
+        return []
+
+    monkeypatch.setattr(Objects, "folders", before_the_publication)
+    assert opened.store is not None
+    opened.store.mirror([])
+    assert len(list((two.folder / "artifacts").glob("demos-*"))) == 1
+
+
+def test_what_has_to_be_delivered_is_in_the_storage_or_the_delivery_fails(
+    computers: Computers, storage: Storage
+) -> None:
+    one, _ = computers
+    rows = one.run()
+    storage.objects.delete([f"artifacts/{key}" for key in storage.objects.sizes("artifacts")])
+    opened = open_runs(str(storage.address), [])
+    assert opened.store is not None
+    artifact = load_artifact(one.folder / rows["demos"]["artifact"])
+    storage.stop()
+    with pytest.raises(HandoffError, match="nothing answers there"):
+        opened.store.deliver(artifact, no_progress)
+    storage.start()
+    assert opened.store.deliver(artifact, no_progress) == artifact
+    assert "demos/manifest.json" in storage.artifact_keys()
+
+
 def test_artifacts_of_a_storage_are_not_computed_again(computers: Computers) -> None:
     one, _ = computers
     one.run()
