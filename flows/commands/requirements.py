@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.doctor.graphics import lacking_cuda, lacking_opengl, lacking_vulkan
+from flows.orchestration.ray_pool import RAY
 from flows.runner.stage import Stage
 from robots.episodes.ingest import IngestConfig
 from robots.extras import install_hint
@@ -51,6 +52,8 @@ def _needs(stage: Stage) -> Iterator[str]:
     """Yields what a stage needs and this machine lacks."""
     if stage.module.startswith(LEARNING):
         yield from _lacking_modules(("torch",))
+    if stage.pool == RAY:
+        yield from _lacking_modules(("ray",))
     if isinstance(stage.config, IngestConfig):
         yield from _lacking_data(stage.config)
     for name, value in _values("", stage.config):

@@ -1,4 +1,4 @@
-"""Runs recipes with Prefect.
+"""Runs recipes, with Prefect where it can be started.
 
 - `flow`: the flow of a recipe, whose tasks are its stages.
 - `recipe_run`: the stages of a recipe and their results, with and without Prefect.
@@ -8,6 +8,8 @@
 - `lost_runs`: runs that nobody carries out any more.
 - `stage_report`: log, progress and results of a stage on Prefect's web page.
 - `pools`: a stage in another work pool.
+- `ray_pool`: a stage on a node of a Ray cluster.
+- `ray_worker`: what the node does for it.
 - `approvals`: approvals on the page of a run.
 - `served_results`: addresses at which the files of a run are served.
 - `registration`: work pools, deployments and automations on a Prefect server.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config.files import ENDINGS
+from flows.orchestration.ray_pool import RAY
 from flows.orchestration.recipe_run import redone, run_shown, run_stages
 from flows.recipes.graph import stages
 from flows.recipes.recipe import read_recipe
@@ -122,7 +123,7 @@ def _run_recipe(
     runs = open_runs(chosen.runs, chosen.stages, redo)
     folder = runs.folder / chosen.name
     declared = [
-        stage if is_elsewhere(stage) else replace(stage, pool="")
+        stage if stage.pool == RAY or is_elsewhere(stage) else replace(stage, pool="")
         for stage in up_to(graph, until)
     ]
 
@@ -133,7 +134,7 @@ def _run_recipe(
 
     def submit(display: Display, stage: Stage, inputs: Mapping[str, Any]) -> Any:
         named = run_task.with_options(name=stage.name, task_run_name=stage.name, tags=[stage.uses])
-        sent = elsewhere if stage.pool else None
+        sent = elsewhere if stage.pool not in ("", RAY) else None
         return named.submit(stage, dict(inputs), runs, display, redone(stage, redo), sent)
 
     while True:

@@ -12,6 +12,8 @@ from typing import Any
 
 from flows.config.resources import check_resources
 from flows.deployment.approval import clear_pending, write_pending
+from flows.orchestration.pools import cached_artifact
+from flows.orchestration.ray_pool import RAY, check_cluster, run_on_ray
 from flows.recipes.recipe import Recipe
 from flows.reports.results import Summary
 from flows.reports.run_records.computer import resources
@@ -20,6 +22,7 @@ from flows.reports.summary import summarise, write_results
 from flows.runner.artifact import Artifact
 from flows.runner.display import Display
 from flows.runner.memory import MemoryMeter
+from flows.runner.plan import cached_artifacts
 from flows.runner.run_end import stop_if_ended
 from flows.runner.schedule import Results, Submit, check_parallel, run_graph
 from flows.runner.stage import Stage, StageOutcome, partial_path, run_stage
@@ -44,8 +47,8 @@ def run_stages(
 
     Args:
         recipe: the recipe, which names the results.
-        declared: its stages, inputs before the stages that need them; those with a `pool` run on
-            another computer.
+        declared: its stages, inputs before the stages that need them; those with a `pool` need
+            nothing of this computer.
         runs: folder of artifacts and results.
         submit: starts a stage.
         parallel: largest number of stages that run at once; None for one per core.
@@ -67,6 +70,7 @@ def run_stages(
         if not stage.pool:
             check_resources(stage.name, available, stage.resources)
     _read_code(declared)
+    _check_ray(declared, runs)
     results = Results()
     record = RunRecord(runs.folder, recipe.name, recipe.request, declared)
     with record, MemoryMeter() as memory:
@@ -121,10 +125,12 @@ def run_in_threads(
     parallel: int | None = None,
     fail_fast: bool = False,
 ) -> Summary:
-    """Runs stages without Prefect, those of other work pools here as well; arguments, result and
-    errors as those of `run_stages`, and `redo` as of `redone`."""
-    declared = [replace(stage, pool="") for stage in declared]
-    with Display() as display, ThreadPoolExecutor(check_parallel(parallel)) as threads:
+    """Runs stages without Prefect, those of its other work pools here as well; arguments, result
+    and errors as those of `run_stages`, and `redo` as of `redone`."""
+    declared = [stage if stage.pool == RAY else replace(stage, pool="") for stage in declared]
+    # A thread that waits for a node takes nothing from the stages of this computer.
+    number = check_parallel(parallel) + sum(stage.pool == RAY for stage in declared)
+    with Display() as display, ThreadPoolExecutor(number) as threads:
 
         def submit(stage: Stage, inputs: Mapping[str, Any]) -> Any:
             artifacts = {label: future.result().artifact for label, future in inputs.items()}
@@ -147,7 +153,7 @@ def run_shown(
     report: Progress = no_progress,
     isolate: bool = True,
 ) -> StageOutcome:
-    """Runs a stage and shows its progress and its end on the terminal.
+    """Runs a stage, here or in the pool `ray`, and shows its progress and its end on the terminal.
 
     Args:
         stage: the stage.
@@ -168,10 +174,14 @@ def run_shown(
         shown(done, total, note)
         report(done, total, note)
 
+    sent = stage.pool == RAY and (redo or cached_artifact(stage, inputs, runs.folder) is None)
     try:
-        outcome = run_stage(
-            stage, inputs, runs.folder, progress, isolate=isolate, redo=redo, store=runs.store
-        )
+        if sent:
+            outcome = run_on_ray(stage, inputs, runs, progress, redo=redo)
+        else:
+            outcome = run_stage(
+                stage, inputs, runs.folder, progress, isolate=isolate, redo=redo, store=runs.store
+            )
     except ApprovalNeededError:
         display.finished(stage.name, "waits for a person's approval", "…")
         raise
@@ -186,6 +196,13 @@ def redone(stage: Stage, names: Sequence[str]) -> bool:
     """Returns whether a stage is among those to be computed again; the name of a matrix means all
     its copies."""
     return stage.name in names or stage.name.partition("@")[0] in names
+
+
+def _check_ray(declared: Sequence[Stage], runs: Runs) -> None:
+    """Checks that the cluster is there before anything runs, if a stage is sent to it."""
+    if any(stage.pool == RAY for stage in declared):
+        cached = cached_artifacts(declared, runs.folder)
+        check_cluster([each for each in declared if each.pool == RAY and not cached[each.name]])
 
 
 def _read_code(declared: Sequence[Stage]) -> None:

@@ -12,7 +12,8 @@ their stages are merged with its own, a stage that `uses` another kind is replac
 is `null` is removed. `shared` gives options to
 every stage whose options have the key. `${stages.teacher.with.policy}` refers to another value of
 the file, `${matrix:task}` to the value of a copy of the stage in a matrix. A stage's `pool` names
-the work pool of a Prefect server in which it runs, its `resources` what it needs of the computer.
+the work pool of a Prefect server in which it runs, or is `ray` for a Ray cluster; its `resources`
+are what it needs of the computer.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class StageEntry:
     """Values by label, by the option (dotted) that they set; `seed` shifts all seeds of the
     stage."""
     pool: str = ""
-    """Work pool of the Prefect server to which the stage is sent; empty runs it with the others."""
+    """Work pool of the Prefect server to which the stage is sent, or `ray` for a Ray cluster; empty
+    runs it with the others."""
     resources: Resources = field(default_factory=Resources)
     """What the stage needs of the computer."""
 

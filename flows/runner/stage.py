@@ -66,7 +66,8 @@ class Stage:
     uses: str = ""
     """Kind of stage under which the recipe uses it."""
     pool: str = ""
-    """Work pool of a Prefect server in which it runs; empty for that of the run."""
+    """Work pool of a Prefect server in which it runs, or `ray` for a Ray cluster; empty for that of
+    the run."""
     resources: Resources = field(default_factory=Resources)
     """What it needs of the computer that runs it."""
 

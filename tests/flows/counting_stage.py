@@ -4,6 +4,7 @@ request."""
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from flows.artifacts import Episodes, Output
@@ -34,6 +35,8 @@ def run(config: CountingConfig, out: Path, progress: Progress, **inputs: Path) -
         case "exit":
             os._exit(7)
         case "exit once" if not resumed:
+            sys.stderr.write("out of luck\n")
+            sys.stderr.flush()
             os._exit(7)
         case "full":
             raise OSError(28, "No space left on device", "somewhere/result.txt")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from flows import run as runner
-from flows.runner.stage import Stage
+from flows.orchestration import recipe_run
+from flows.runner.stage import Stage, run_stage
 from robots import code_version
 from robots.errors import HandoffError
 from robots.storage import parsed_sources
@@ -103,6 +105,34 @@ def test_failing_stage_stops_the_flow_with_its_message_and_keeps_the_finished(pi
     assert record["stages"]["right"]["artifact"] is None
     assert record["stages"]["right"]["options"]["fail"] == "error"
     assert record["stages"]["left"]["artifact"].startswith("../artifacts/left-")
+
+
+@pytest.mark.parametrize("prefect", [True, False])
+def test_a_stage_of_the_pool_ray_is_sent_there_with_and_without_prefect(
+    prefect: bool, tmp_path: Path, prefect_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = number("here", 1)
+    there = replace(number("there", 10, part=here), pool="ray")
+    use_stages(monkeypatch, tmp_path, [here, there, number("last", 100, part=there)])
+    sent: list[str] = []
+
+    def cluster(stage: Stage, inputs, runs, progress, *, redo: bool):
+        sent.append(f"{stage.name} again" if redo else stage.name)
+        return run_stage(stage, inputs, runs.folder, progress, isolate=False, redo=redo)
+
+    checked: list[list[str]] = []
+    monkeypatch.setattr(
+        recipe_run, "check_cluster", lambda found: checked.append([each.name for each in found])
+    )
+    monkeypatch.setattr(recipe_run, "run_on_ray", cluster)
+    if not prefect:
+        monkeypatch.setattr(runner, "check_prefect", lambda: "it is not asked for")
+    rows = json.loads(runner.run("sent").read_text())["stages"]
+    assert rows["last"]["metrics"]["total"] == 111
+    runner.run("sent", redo=["last"])
+    runner.run("sent", redo=["there"])
+    # Where its artifact is cached, no cluster is needed, unless it is computed again.
+    assert (sent, checked) == (["there", "there again"], [["there"], [], []])
 
 
 def test_stages_run_without_prefect_where_it_cannot_keep_its_database(

@@ -184,19 +184,20 @@ def test_a_gpu_that_is_not_here_is_missing(recipe: str, monkeypatch: pytest.Monk
 def test_packages_that_are_not_installed_are_missing_with_the_extra(
     recipe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    absent = ("mujoco_warp", "wandb", "torch")
+    absent = ("mujoco_warp", "wandb", "torch", "ray")
     monkeypatch.setattr(
         requirements, "find_spec", lambda module: None if module in absent else object()
     )
     text = """
 shared: {protocol: {uses: push_t_fr3, engine: warp}}
 stages:
-  demos: {uses: scripted, with: {task: push_t}}
+  demos: {uses: scripted, with: {task: push_t}, pool: ray}
   teacher: {uses: pretrain, inputs: {demos: demos}, with: {training: {loggers: [wandb]}}}
   scores: {uses: evaluate, inputs: {policy: teacher}, with: {evaluate: {videos: 0}}}
 """
     found = lacking(text)
     assert [names for hint, names in found.items() if ".[warp]" in hint] == [["scores"]]
+    assert [names for hint, names in found.items() if ".[ray]" in hint] == [["demos"]]
     assert [names for hint, names in found.items() if hint.startswith("wandb")] == [["teacher"]]
     assert [names for hint, names in found.items() if hint.startswith("torch")] == [
         ["teacher", "scores"]
