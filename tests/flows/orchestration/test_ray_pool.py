@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -216,7 +217,9 @@ def test_two_nodes_that_share_only_the_storage_compute_what_their_resources_allo
     file.write_text(SPREAD)
     recipe = read_recipe(str(file), [f"runs={storage.address}"])
     runs = open_runs(recipe.runs, recipe.stages)
+    handler = signal.getsignal(signal.SIGTERM)
     summary = run_in_threads(recipe, stages(recipe), runs)
+    assert signal.getsignal(signal.SIGTERM) is handler, "a signal still ends the run"
     runs.publish(recipe.name)
     files = {
         name: sorted(file.name for file in cache.glob("handoff/storage/*/artifacts/[a-z]*/*.txt"))
