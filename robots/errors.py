@@ -27,6 +27,10 @@ class ApprovalNeededError(HandoffError):
     """A person must approve what the stage waits for; the run goes on when it is started again."""
 
 
+class ApprovalRejectedError(HandoffError):
+    """A person has rejected what the stage waits for; another answer replaces theirs."""
+
+
 class SafetyError(HandoffError):
     """A motion was refused or stopped for safety: limits, non-finite targets or stale data."""
 

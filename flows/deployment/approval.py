@@ -5,7 +5,7 @@ both.
         request.json     digests of bundle and gate, figures, checklist
         release.html     the page that the person looks at
         answer.json      decision, name, time, reason
-    runs/approvals.jsonl     every question and every answer, never changed
+    runs/approvals.jsonl     every question and every answer, refused ones too, never changed
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import html
 import json
 import os
+import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,6 +25,7 @@ from flows.runner.artifact import json_digest, read_manifest, verify_artifact, w
 from robots.config import config
 from robots.errors import HandoffError
 from robots.html_page import head, picture, table, video
+from robots.processes import login
 from robots.storage.durable import sync_path, write_atomically
 
 REQUEST = "request.json"
@@ -33,6 +35,8 @@ AUDIT = "approvals.jsonl"
 """File in the runs folder with every question and every answer."""
 PENDING = "approval.json"
 """File in the folder of a run that waits for an answer: where the question is."""
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+"""Format of the times of questions and answers, UTC."""
 KIND = "approval"
 """Kind of the artifact of an approval."""
 LONGEST_TEXT = 1000
@@ -42,6 +46,7 @@ MOST_FILES = 6
 """Number of pictures and of videos of one artifact on the page."""
 
 Decision = Literal["approved", "rejected"]
+Means = Literal["terminal", "page of the run", "page of approvals"]
 
 
 @config
@@ -57,7 +62,8 @@ class ApprovalConfig:
     valid_hours: float = 168.0
     """Time for which an approval is valid [h]; an arm refuses it afterwards."""
     answer_hours: float = 72.0
-    """Time that a run on a Prefect server waits for the answer [h]; it fails afterwards."""
+    """Time for which the question can be answered [h]; afterwards a run on a Prefect server fails,
+    and another run asks again."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +76,19 @@ class Answer:
     reason: str = ""
     confirmed: tuple[bool, ...] = ()
     """Confirmations, in the order of the checklist."""
-    means: str = "terminal"
-    """Where the answer was given: `terminal` or `web page`."""
+    means: Means = "terminal"
+    """Where the answer was given."""
+    address: str = ""
+    """Network address of the browser; empty if it is not known."""
+    question: str = ""
+    """Digest of the question that the person has seen; empty for the present one."""
 
 
 def write_request(
     settings: ApprovalConfig, out: Path, shown: Mapping[str, Path], about: Mapping[str, Any]
 ) -> None:
-    """Writes the question and its page, and adds the question to the audit.
+    """Writes the question and its page, and adds the question to the audit. The same question that
+    can still be answered is kept, with the time at which it was asked.
 
     Args:
         settings: options of the approval.
@@ -96,10 +107,24 @@ def write_request(
         "checklist": list(settings.checklist),
         "valid_hours": settings.valid_hours,
         "answer_hours": settings.answer_hours,
+        "asked": time.time(),
     }
-    write_json(out / REQUEST, request)
+    earlier = read_request(out) if (out / REQUEST).exists() else {}
+    same = {**request, "asked": earlier.get("asked")} == earlier and seconds_left(earlier) > 0.0
+    if not same:
+        write_json(out / REQUEST, request)
+        _audit(out, {"event": "asked", "question": question_digest(request), **request})
     write_atomically(out / PAGE, "\n".join(_page(out, request, shown)).encode())
-    _audit(out, {"event": "asked", **request})
+
+
+def question_digest(request: Mapping[str, Any]) -> str:
+    """Returns the digest of a question, which its answer names."""
+    return json_digest(request)
+
+
+def seconds_left(request: Mapping[str, Any]) -> float:
+    """Returns the time for which a question can still be answered [s]; negative behind it."""
+    return request["asked"] + 3600.0 * request["answer_hours"] - time.time()
 
 
 def read_request(folder: Path) -> dict[str, Any]:
@@ -115,50 +140,98 @@ def read_request(folder: Path) -> dict[str, Any]:
 
 
 def read_answer(folder: Path) -> dict[str, Any] | None:
-    """Reads the answer in the folder of an approval; None if there is none, or if it answers
-    another question."""
+    """Reads the answer in the folder of an approval; None if there is none, if it answers another
+    question, or if it rejects one that has expired, which is then asked again."""
     try:
         answer = json.loads((folder / ANSWER).read_bytes())
         request = read_request(folder)
     except (OSError, ValueError, HandoffError):
         return None
-    return answer if answer.get("request") == json_digest(request) else None
+    if answer.get("request") != question_digest(request):
+        return None
+    over = answer["decision"] == "rejected" and seconds_left(request) <= 0.0
+    return None if over else answer
 
 
 def write_answer(folder: Path, answer: Answer) -> None:
-    """Checks an answer, and writes it and its line in the audit. A later answer replaces it.
+    """Checks an answer, and writes it and its line in the audit. A later answer replaces it; a
+    refused one is in the audit only.
 
     Raises:
         HandoffError: no name, an approval with an open item of the checklist, a rejection without
-            a reason, or no question.
+            a reason, a question that has expired or is another than the one seen, or no question.
     """
     request = read_request(folder)
-    checklist: Sequence[str] = request["checklist"]
-    by, reason = answer.by.strip(), answer.reason.strip()
-    if not by or max(len(by), len(reason)) > LONGEST_TEXT:
-        raise HandoffError(
-            f"approval: the name is '{by[:40]}', expected the name of the person who decides."
-        )
-    if answer.decision == "rejected" and not reason:
-        raise HandoffError("approval: a rejection needs a reason.")
-    given = (*answer.confirmed, *[False] * len(checklist))
-    open_items = [item for item, yes in zip(checklist, given, strict=False) if not yes]
-    if answer.decision == "approved" and open_items:
-        raise HandoffError(f"approval: not confirmed: {' '.join(open_items)}")
     entry = {
         **asdict(answer),
-        "by": by,
-        "reason": reason,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "request": json_digest(request),
+        "by": answer.by.strip(),
+        "reason": answer.reason.strip(),
+        "time": _utc(time.time()),
+        "login": login(),
+        "computer": platform.node(),
+        "request": question_digest(request),
     }
-    _audit(folder, {"event": "answered", "about": request["about"], **entry})
+    del entry["question"]
+    problem = _problem(request, answer)
+    if problem:
+        cut = {name: str(entry[name])[:LONGEST_TEXT] for name in ("by", "reason")}
+        _audit(folder, {**entry, **cut, "event": "refused", "problem": problem})
+        raise HandoffError(f"approval: {problem}")
+    _audit(folder, {**entry, "event": "answered", "about": request["about"]})
     write_json(folder / ANSWER, entry)
+
+
+def refused_answers(folder: Path, means: Means) -> list[str]:
+    """Returns why answers to the present question were refused, oldest first.
+
+    Args:
+        folder: folder of the question.
+        means: where they were given.
+    """
+    digest = question_digest(read_request(folder))
+    lines = [json.loads(line) for line in _audit_file(folder).read_text().splitlines()]
+    return [
+        line["problem"]
+        for line in lines
+        if line["event"] == "refused" and line["request"] == digest and line["means"] == means
+    ]
+
+
+def _problem(request: Mapping[str, Any], answer: Answer) -> str:
+    """Says what an answer lacks; empty if it counts."""
+    checklist: Sequence[str] = request["checklist"]
+    by, reason = answer.by.strip(), answer.reason.strip()
+    if seconds_left(request) <= 0.0:
+        return (
+            f"the question was asked at {_utc(request['asked'])} and could be answered for "
+            f"{request['answer_hours']:g} h. Run the recipe again, which asks again."
+        )
+    if answer.question and answer.question != question_digest(request):
+        return "the question has changed since it was shown. Look at it again."
+    if not by or not by.isprintable():
+        return f"the name is {by[:40]!r}, expected the name of the person who decides."
+    if max(len(by), len(reason)) > LONGEST_TEXT:
+        return f"name or reason is longer than {LONGEST_TEXT} characters."
+    if answer.decision == "rejected":
+        return "" if reason else "a rejection needs a reason."
+    given = (*answer.confirmed, *[False] * len(checklist))
+    open_items = [item for item, yes in zip(checklist, given, strict=False) if not yes]
+    return f"not confirmed: {' '.join(open_items)}" if open_items else ""
 
 
 def write_pending(run: Path, stage: str, folder: Path) -> None:
     """Notes in the folder of a run where the question of its stage is."""
     write_json(run / PENDING, {"stage": stage, "folder": os.path.relpath(folder, run)})
+
+
+def note_flow_run(run: Path, identifier: str) -> None:
+    """Adds the identifier of the suspended Prefect run to that note."""
+    write_json(run / PENDING, {**_pending(run), "flow_run": identifier})
+
+
+def suspended_flow_run(run: Path) -> str:
+    """Returns the identifier of the suspended Prefect run; empty if there is none."""
+    return str(_pending(run).get("flow_run", ""))
 
 
 def clear_pending(run: Path) -> None:
@@ -177,17 +250,32 @@ def run_folder(run: Path | str, runs: Path = Path("runs")) -> Path:
     return given if given.is_dir() else runs / given
 
 
+def waiting_runs(runs: Path) -> dict[str, Path]:
+    """Returns the folders of the runs that wait for an answer, by name."""
+    found = [note.parent for depth in ("*", "*/*") for note in runs.glob(f"{depth}/{PENDING}")]
+    # The runs of sessions are a folder deeper; a link of a run leads to an artifact, to no run.
+    return {
+        folder.relative_to(runs).as_posix(): folder
+        for folder in sorted(found)
+        if not folder.is_symlink()
+    }
+
+
 def pending_question(run: Path) -> Path:
     """Returns the folder of the question that a run waits for.
 
     Raises:
         HandoffError: the run waits for nobody.
     """
+    return Path(os.path.normpath(run / _pending(run)["folder"]))
+
+
+def _pending(run: Path) -> dict[str, Any]:
     try:
-        folder = json.loads((run / PENDING).read_bytes())["folder"]
+        note = json.loads((run / PENDING).read_bytes())
+        return {**note, "folder": str(note["folder"])}
     except (OSError, ValueError, KeyError, TypeError):
         raise HandoffError(f"{run}: the run waits for no approval.") from None
-    return Path(os.path.normpath(run / folder))
 
 
 def approved_gate(approval: Path) -> Path:
@@ -212,10 +300,19 @@ def approved_gate(approval: Path) -> Path:
     return (approval / manifest["input_paths"]["gate"]).resolve()
 
 
+def _utc(seconds: float) -> str:
+    return time.strftime(TIME, time.gmtime(seconds))
+
+
+def _audit_file(folder: Path) -> Path:
+    """The audit of the runs folder, by the folder of a question."""
+    return folder.resolve().parents[1] / AUDIT
+
+
 def _audit(folder: Path, entry: Mapping[str, Any]) -> None:
-    """Adds a line to the audit of the runs folder."""
-    file = folder.resolve().parents[1] / AUDIT
-    line = json.dumps({"time": time.time(), "folder": folder.name, **entry}) + "\n"
+    """Adds a line to the audit."""
+    file = _audit_file(folder)
+    line = json.dumps({"time": _utc(time.time()), "folder": folder.name, **entry}) + "\n"
     with file.open("a") as stream:
         stream.write(line)
         stream.flush()

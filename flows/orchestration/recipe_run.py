@@ -28,7 +28,12 @@ from flows.runner.schedule import Results, Submit, check_parallel, run_graph
 from flows.runner.stage import Stage, StageOutcome, partial_path, run_stage
 from flows.storage.shared_runs import Runs
 from robots.code_version import code_version
-from robots.errors import ApprovalNeededError, HandoffError, error_text
+from robots.errors import (
+    ApprovalNeededError,
+    ApprovalRejectedError,
+    HandoffError,
+    error_text,
+)
 from robots.interfaces import Progress, no_progress
 
 
@@ -98,11 +103,12 @@ def run_stages(
 
 
 def _raise_failure(folder: Path, declared: Sequence[Stage], results: Results, runs: Runs) -> None:
-    """Raises the error of the stage that failed first; a missing approval only if nothing else
-    failed, and the run's folder then says where its question is."""
+    """Raises the error of the stage that failed first, a rejection and a missing approval only if
+    nothing else failed; the run's folder then says where the question is."""
     clear_pending(folder)
+    asked = (ApprovalNeededError, ApprovalRejectedError)
     for failure in results.failed.values():
-        if not isinstance(failure, ApprovalNeededError):
+        if not isinstance(failure, asked):
             raise failure
     stages = {stage.name: stage for stage in declared}
     for name, failure in results.failed.items():
@@ -111,6 +117,8 @@ def _raise_failure(folder: Path, declared: Sequence[Stage], results: Results, ru
             for label, source in stages[name].inputs.items()
         }
         write_pending(folder, name, partial_path(runs.folder, stages[name], digests))
+        if isinstance(failure, ApprovalRejectedError):
+            raise failure
         raise ApprovalNeededError(
             f"{error_text(failure)}. Then: handoff approve {folder}, and the same command again."
         )

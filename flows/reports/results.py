@@ -117,6 +117,15 @@ def _comparison(metrics: Mapping[str, Any]) -> str:
     )
 
 
+def _approval(metrics: Mapping[str, Any]) -> str:
+    """Describes who approved which bundle, when and where; an older record has no place."""
+    answered = f"{metrics['decision']} by {metrics['by']}, {metrics['time']}"
+    if "about" not in metrics:
+        return answered
+    place = f"{metrics['means']}, {metrics['login']} on {metrics['computer']}"
+    return f"bundle {metrics['about']['bundle'][:12]} {answered} ({place})"
+
+
 def describe(uses: str, metrics: Mapping[str, Any]) -> str:
     """Describes the result of a kind of stage in one phrase; of an unknown kind, its numbers."""
     match uses:
@@ -164,7 +173,7 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
                 + (f", {metrics['speedup']:.1f}x the teacher" if "speedup" in metrics else "")
             )
         case "approve":
-            return f"{metrics['decision']} by {metrics['by']}, {metrics['time']}"
+            return _approval(metrics)
         case "deploy":
             speed, lost = metrics["realtime_factor"], metrics["lost_packets"]
             return f"{_deployment(metrics)}, {speed:.1f}x real time, {lost} packets lost"

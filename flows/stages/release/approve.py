@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flows.artifacts import Approval, Bundle, Episodes, Evaluation, Gate, Output
-from flows.deployment.approval import PAGE, ApprovalConfig, read_answer, write_request
-from robots.errors import ApprovalNeededError, HandoffError
+from flows.deployment.approval import PAGE, TIME, ApprovalConfig, read_answer, write_request
+from robots.errors import ApprovalNeededError, ApprovalRejectedError
 from robots.interfaces import Progress
 
 FIXED_SEEDS = True
@@ -28,11 +28,11 @@ def run(
     """Asks a person whether `bundle`, which passed `gate`, may move an arm, and records the answer.
 
     The person sees the figures, pictures and videos of all inputs, and answers on the page of a
-    Prefect run or by `handoff approve RUN`.
+    Prefect run, on the page of approvals of `handoff server`, or by `handoff approve RUN`.
 
     Raises:
         ApprovalNeededError: nobody has answered yet.
-        HandoffError: the person rejected the policy.
+        ApprovalRejectedError: the person rejected the policy.
     """
     from flows.runner.artifact import read_manifest
 
@@ -46,12 +46,15 @@ def run(
         write_request(config, out, shown if twin is None else {**shown, "twin": twin}, about)
         raise ApprovalNeededError(f"a person must approve the policy first: {out / PAGE}")
     if answer["decision"] == "rejected":
-        raise HandoffError(f"rejected by {answer['by']}: {answer['reason']}")
-    decided = calendar.timegm(time.strptime(answer["time"], "%Y-%m-%dT%H:%M:%SZ"))
+        raise ApprovalRejectedError(f"rejected by {answer['by']}: {answer['reason']}")
+    decided = calendar.timegm(time.strptime(answer["time"], TIME))
     metrics = {
         "decision": answer["decision"],
         "by": answer["by"],
         "means": answer["means"],
+        "login": answer["login"],
+        "computer": answer["computer"],
+        "about": about,
         "reason": answer["reason"],
         "time": answer["time"],
         "valid_until": decided + 3600.0 * config.valid_hours,

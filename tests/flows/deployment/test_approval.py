@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import platform
+import re
+import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,19 +17,24 @@ from flows.approve import approve_command
 from flows.deployment.approval import (
     AUDIT,
     PAGE,
+    REQUEST,
     Answer,
     ApprovalConfig,
     pending_question,
+    read_answer,
     read_request,
     write_answer,
 )
 from flows.deployment.release import approved_bundle, released_bundle
 from flows.orchestration.recipe_run import run_in_threads
 from flows.recipes.recipe import Recipe
+from flows.reports.explain import explain
 from flows.reports.results import Summary
+from flows.runner.artifact import write_json
 from flows.runner.stage import Stage
 from flows.storage.shared_runs import open_runs
 from robots.errors import ApprovalNeededError, HandoffError
+from robots.processes import login
 from tests.flows.approval_stages import NothingConfig
 from tests.flows.counting_stage import CountingConfig
 
@@ -47,15 +57,42 @@ def ran(root: Path, stages: list[Stage] | None = None) -> Summary:
     return run_in_threads(recipe, stages or declared(), open_runs(str(root), ()))
 
 
-@pytest.fixture
-def asked(tmp_path: Path) -> Path:
-    """The runs folder of a run that waits for an answer."""
+@pytest.fixture(scope="module")
+def asked_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs folder of a run that waits for an answer, which no test changes."""
+    runs = tmp_path_factory.mktemp("asked")
     with pytest.raises(ApprovalNeededError, match="handoff approve"):
-        ran(tmp_path)
-    return tmp_path
+        ran(runs)
+    return runs
+
+
+@pytest.fixture
+def asked(asked_once: Path, tmp_path: Path) -> Path:
+    """A copy of it, whose links are relative."""
+    return shutil.copytree(asked_once, tmp_path / "runs", symlinks=True)
 
 
 YES = Answer("approved", "Ada", "", (True, True))
+
+
+def approve(run: Path, by: str, reject: str | None = None, *, confirm: bool = False) -> None:
+    approve_command(run, by=by, reject=reject, confirm=confirm, say=lambda line: None)
+
+
+def ran_folder(runs: Path) -> Path:
+    """The folder of the run, which has ended without an error."""
+    ran(runs)
+    return runs / "lab"
+
+
+def audited(runs: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (runs / AUDIT).read_text().splitlines()]
+
+
+def age(question: Path, hours: float) -> None:
+    """Moves the time of a question back [h]."""
+    request = read_request(question)
+    write_json(question / REQUEST, {**request, "asked": request["asked"] - 3600.0 * hours})
 
 
 def test_a_run_asks_finishes_what_does_not_need_the_answer_and_says_how_to_answer(
@@ -81,7 +118,7 @@ def test_an_approval_lets_the_run_finish_and_is_in_the_lineage(asked: Path) -> N
     assert [row.name for row in summary.stages] == ["bundle", "gate", "approval", "beside"]
     with pytest.raises(HandoffError, match="waits for no approval"):
         pending_question(asked / "lab")
-    lines = [json.loads(line) for line in (asked / AUDIT).read_text().splitlines()]
+    lines = audited(asked)
     assert [line["event"] for line in lines] == ["asked", "answered"]
     assert lines[1]["about"] == lines[0]["about"]
 
@@ -95,6 +132,15 @@ def test_a_rejection_fails_the_run_with_its_reason_until_somebody_approves(asked
     assert len(ran(asked).stages) == 4
 
 
+def test_a_rejected_policy_can_still_be_approved_at_the_terminal(asked: Path) -> None:
+    run = asked / "lab"
+    approve(run, by="Ada", reject="it hits the bin")
+    with pytest.raises(HandoffError, match="rejected by Ada"):
+        ran(asked)
+    approve(run, by="Ben", confirm=True)
+    assert "approved by Ben" in explain(ran_folder(asked))
+
+
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
@@ -102,6 +148,9 @@ def test_a_rejection_fails_the_run_with_its_reason_until_somebody_approves(asked
         (replace(YES, confirmed=(True, False)), "not confirmed: The stop is near."),
         (replace(YES, confirmed=()), "not confirmed: I have looked. The stop is near."),
         (Answer("rejected", "Ada"), "needs a reason"),
+        (replace(YES, by="Ada\nEve"), "expected the name"),
+        (replace(YES, reason="x" * 1001), "longer than 1000 characters"),
+        (replace(YES, question="0" * 64), "has changed since it was shown"),
     ],
 )
 def test_an_incomplete_answer_is_refused_and_asked_for_again(
@@ -111,6 +160,62 @@ def test_an_incomplete_answer_is_refused_and_asked_for_again(
         write_answer(pending_question(asked / "lab"), answer)
     with pytest.raises(ApprovalNeededError):
         ran(asked)
+    asked_line, refused = audited(asked)
+    assert (asked_line["event"], refused["event"]) == ("asked", "refused")
+    assert message in refused["problem"]
+    assert (refused["by"], refused["request"]) == (answer.by.strip(), asked_line["question"])
+
+
+def test_the_audit_and_the_lineage_name_who_answered_what_when_and_where(asked: Path) -> None:
+    write_answer(pending_question(asked / "lab"), replace(YES, address="10.0.0.7"))
+    line = audited(asked)[-1]
+    ran(asked)
+    bundle = json.loads((asked / "lab" / "bundle" / "manifest.json").read_text())["digest"]
+    assert (line["event"], line["by"], line["address"]) == ("answered", "Ada", "10.0.0.7")
+    assert (line["login"], line["computer"]) == (login(), platform.node())
+    assert line["about"]["bundle"] == bundle
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", line["time"])
+    stated = (
+        f"bundle {bundle[:12]} approved by Ada, {line['time']} "
+        f"(terminal, {login()} on {platform.node()})"
+    )
+    assert explain(asked / "lab").count(stated) == 2, "in the list of stages, and in the lineage"
+
+
+def test_a_question_that_nobody_has_answered_is_asked_once(asked: Path) -> None:
+    with pytest.raises(ApprovalNeededError):
+        ran(asked)
+    assert [line["event"] for line in audited(asked)] == ["asked"]
+
+
+def test_a_question_expires_and_another_run_asks_again(asked: Path) -> None:
+    question = pending_question(asked / "lab")
+    earlier = read_request(question)
+    age(question, SETTINGS.answer_hours + 1)
+    with pytest.raises(HandoffError, match=r"could be answered for 72 h\. Run the recipe again"):
+        write_answer(question, YES)
+    with pytest.raises(ApprovalNeededError):
+        ran(asked)
+    assert read_request(question)["asked"] > earlier["asked"] - 1
+    write_answer(question, YES)
+    assert len(ran(asked).stages) == 4
+    events = [line["event"] for line in audited(asked)]
+    assert events == ["asked", "refused", "asked", "answered"]
+
+
+def test_a_rejection_is_asked_again_when_its_question_has_expired(asked: Path) -> None:
+    question = pending_question(asked / "lab")
+    age(question, SETTINGS.answer_hours - 1)
+    write_answer(question, Answer("rejected", "Ada", "it hits the bin"))
+    with pytest.raises(HandoffError, match="rejected by Ada"):
+        ran(asked)
+    from flows.deployment import approval
+
+    assert read_answer(question) is not None
+    with pytest.MonkeyPatch.context() as patch:
+        later = time.time() + 2 * 3600
+        patch.setattr(approval.time, "time", lambda: later)
+        assert read_answer(question) is None
 
 
 def test_another_policy_is_asked_about_again(asked: Path) -> None:
