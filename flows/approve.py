@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from flows.deployment.approval import PAGE, Answer, pending_question, read_request, write_answer
+from flows.deployment.approval import (
+    PAGE,
+    Answer,
+    pending_question,
+    question_digest,
+    read_request,
+)
+from flows.orchestration.approvals import give_answer
 from robots.errors import HandoffError
 from robots.processes import login
 
@@ -36,18 +43,18 @@ def approve_command(
     """
     folder = pending_question(run)
     request = read_request(folder)
+    seen = question_digest(request)
     for title, text in request["figures"].items():
         say(f"{title}  {text}")
     say(f"page  {folder / PAGE}")
     name = by or _asked(ask, f"Your name [{login()}]: ") or login()
     if reject is not None:
-        answer = Answer("rejected", name, reject)
+        answer = Answer("rejected", name, reject, question=seen)
     else:
         items = request["checklist"]
         confirmed = tuple(confirm or _asked(ask, f"{item} [y/N] ").lower() in YES for item in items)
-        answer = Answer("approved", name, "", confirmed)
-    write_answer(folder, answer)
-    say(f"{answer.decision} by {name}; run the recipe again to go on")
+        answer = Answer("approved", name, "", confirmed, question=seen)
+    say(f"{answer.decision} by {name}; {give_answer(run, answer)}")
 
 
 def _asked(ask: Callable[[str], str], question: str) -> str:

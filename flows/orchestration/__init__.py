@@ -10,7 +10,9 @@
 - `pools`: a stage in another work pool.
 - `ray_pool`: a stage on a node of a Ray cluster.
 - `ray_worker`: what the node does for it.
-- `approvals`: approvals on the page of a run.
+- `approvals`: approvals on the page of a run, and answers given elsewhere.
+- `approvals_page`: the page on which a browser answers approvals.
+- `results_app`: the web application that serves results and approvals.
 - `served_results`: addresses at which the files of a run are served.
 - `registration`: work pools, deployments and automations on a Prefect server.
 - `server`: a Prefect server with a worker and a server of results, in one command.

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from flows.orchestration import lost_runs, registration, served_results
 from flows.orchestration.flow import HEARTBEAT, HEARTBEAT_SECONDS
+from flows.orchestration.results_app import APPROVALS, AUTH, results_app
 from robots.errors import HandoffError
 from robots.processes import END_SECONDS, end, spawn
 
@@ -30,9 +31,6 @@ START_SECONDS = 120.0
 """Time limit for the server's first answer [s]; it needs 10 to 20 on a laptop."""
 POLL_SECONDS = 0.5
 """Interval at which the processes are watched [s]."""
-AUTH = "PREFECT_SERVER_API_AUTH_STRING"
-"""Environment variable with `user:password`, for which Prefect's server and the results then
-ask."""
 SERVER = "server"
 """Name of the server among the programs."""
 MOST_RESTARTS = 5
@@ -100,7 +98,9 @@ def serve_prefect(options: ServerOptions, say: Callable[[str], None]) -> None:
             programs.start(f"worker-{pool}", ("worker", "start", "--pool", pool))
         start_results(options)
         say(f"server   {address}  (in other terminals: export PREFECT_API_URL={address}/api)")
-        say(f"results  http://{options.host}:{options.results_port}  serves {_runs(options)}")
+        results = f"http://{options.host}:{options.results_port}"
+        say(f"results  {results}  serves {_runs(options)}")
+        say(f"approve  {results}/{APPROVALS}  asks for approvals that wait")
         stated = [
             f"{pool} ({'a worker is here' if pool in working else 'no worker here'})"
             for pool in pools
@@ -219,7 +219,7 @@ def log_folder() -> Path:
 
 
 def start_results(options: ServerOptions) -> None:
-    """Serves the folder of the runs, read-only, in a thread.
+    """Serves the folder of the runs, and the page of approvals, in a thread.
 
     Videos can be played from any position; with a password set, it is asked for here as well.
     """
@@ -236,55 +236,6 @@ def start_results(options: ServerOptions) -> None:
     server = uvicorn.Server(settings)
     # Signals belong to the main thread, which ends the whole program.
     threading.Thread(target=server.run, name="results", daemon=True).start()
-
-
-def results_app(folder: Path) -> Callable[..., object]:
-    """Returns an ASGI application that serves the files of a folder, with lists of its folders."""
-    import base64
-    import hmac
-    import html
-
-    from starlette.applications import Starlette
-    from starlette.middleware.base import BaseHTTPMiddleware
-    from starlette.requests import Request
-    from starlette.responses import FileResponse, HTMLResponse, Response
-    from starlette.routing import Route
-
-    root = folder.resolve()
-    password = os.environ.get(AUTH, "")
-    expected = f"Basic {base64.b64encode(password.encode()).decode()}"
-
-    def served(request: Request) -> Response:
-        path = root / request.path_params["path"]
-        # Links of a run lead to artifacts below the same folder, and nowhere else.
-        if not path.resolve().is_relative_to(root) or not path.exists():
-            return Response("not found", status_code=404)
-        if path.is_file():
-            return FileResponse(path)
-        if not request.url.path.endswith("/"):
-            return Response(status_code=307, headers={"location": f"{request.url.path}/"})
-        names = sorted(
-            f"{entry.name}/" if entry.is_dir() else entry.name
-            for entry in path.iterdir()
-            if not entry.name.startswith(".")
-        )
-        rows = "".join(
-            f"<li><a href='{html.escape(name, quote=True)}'>{html.escape(name)}</a>"
-            for name in names
-        )
-        return HTMLResponse(
-            f"<!doctype html><title>{html.escape(path.name)}</title><ul>{rows}</ul>"
-        )
-
-    async def authorised(request: Request, call_next: Callable[..., object]) -> object:
-        given = request.headers.get("authorization", "")
-        if password and not hmac.compare_digest(given.encode(), expected.encode()):
-            return Response(status_code=401, headers={"www-authenticate": "Basic"})
-        return await call_next(request)  # type: ignore[misc]
-
-    app = Starlette(routes=[Route("/{path:path}", served)])
-    app.add_middleware(BaseHTTPMiddleware, dispatch=authorised)  # type: ignore[arg-type]
-    return app
 
 
 def _runs(options: ServerOptions) -> Path:

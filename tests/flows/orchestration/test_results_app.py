@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from flows.orchestration.server import AUTH, ServerOptions, results_app, serve_prefect
+from flows.orchestration.results_app import AUTH, results_app
+from flows.orchestration.server import ServerOptions, serve_prefect
 from robots.errors import HandoffError
 
 
