@@ -192,6 +192,8 @@ def approve(
 ) -> None:
     """Approve or reject the policy for which a run waits; run the recipe again afterwards.
 
+    A run that is suspended on a Prefect server goes on by itself where PREFECT_API_URL is set.
+
     Examples:
         handoff approve demo_approved
         handoff approve runs/demo_approved --by "Ada Lovelace" --confirm

@@ -1,5 +1,5 @@
-"""Runs on a Prefect server: an approval on their page, cancelling, and the death of their
-process."""
+"""Runs on a Prefect server: approvals on their page and on that of approvals, cancelling, and the
+death of their process."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
+from tests.flows.orchestration.test_approvals_page import hidden
 from tests.flows.served import PrefectServer, prefect_server_at_work
 from tests.flows.storage.conftest import Storage, new_bucket
 from tests.flows.waiting_stage import BEGUN, CLEANED
+from tests.real.console.tabs import open_browser
 
 LONG = 180.0
 """Time limit of a wait [s], reached only by a defect."""
@@ -29,6 +32,7 @@ stages:
     inputs: {bundle: bundle, gate: gate}
     with: {checklist: [The stop is near.]}
 """
+RELEASED = APPROVED.replace("name: approved", "name: released").replace("stop", "exit")
 WAITING = """# A stage that waits until it is ended.
 name: waiting
 stages:
@@ -59,9 +63,11 @@ def served(tmp_path_factory: pytest.TempPathFactory, storage: Storage) -> Iterat
     folder = tmp_path_factory.mktemp("lab")
     (folder / "spread.yaml").write_text(SPREAD.replace("RUNS", str(storage.address)))
     (folder / "approved.yaml").write_text(APPROVED)
+    (folder / "released.yaml").write_text(RELEASED)
     (folder / "waiting.yaml").write_text(WAITING.replace("FOLDER", str(folder / "files")))
     (folder / "files").mkdir()
-    own = [word for name in (APPROVED, WAITING, SPREAD) for word in ("--recipe", _file(name))]
+    recipes = (APPROVED, RELEASED, WAITING, SPREAD)
+    own = [word for name in recipes for word in ("--recipe", _file(name))]
     variables = {**keys(storage), "XDG_CACHE_HOME": str(folder / "here")}
     with prefect_server_at_work(folder, *own, variables=variables) as server:
         yield server
@@ -107,7 +113,28 @@ def keyset(server: PrefectServer, name: str) -> str:
     return str(newest(server, name).state.state_details.run_input_keyset)
 
 
-def test_an_incomplete_answer_on_the_page_is_asked_for_again_and_a_complete_one_ends_the_wait(
+def asked_again(server: PrefectServer, name: str, first: str) -> None:
+    """Waits until a run waits for another form than the first."""
+    until(
+        lambda: newest(server, name).state_name == "Suspended" and keyset(server, name) != first,
+        "the second question",
+        server,
+    )
+
+
+def audited(server: PrefectServer, item: str) -> list[str]:
+    """The means, or the event, of every line of the audit about a checklist of one item."""
+    text = (server.folder / "runs" / "approvals.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    (question,) = {line["question"] for line in lines if line.get("checklist") == [item]}
+    return [
+        f"{line['event']} {line.get('means', '')}".strip()
+        for line in lines
+        if question in (line.get("question"), line.get("request"))
+    ]
+
+
+def test_an_incomplete_answer_is_asked_for_again_and_one_on_the_page_of_approvals_ends_the_wait(
     served: PrefectServer,
 ) -> None:
     served.prefect("deployment", "run", "handoff/approved")
@@ -117,21 +144,65 @@ def test_an_incomplete_answer_on_the_page_is_asked_for_again_and_a_complete_one_
     # Nothing waits in memory: the process of the run has ended.
     until(lambda: not _processes(run), "the end of the process", served)
     served.answer(run, {"decision": "approved", "by": "Ada", "item_0": False})
-    until(
-        lambda: (
-            newest(served, "approved").state_name == "Suspended"
-            and keyset(served, "approved") != first
-        ),
-        "the second question",
-        served,
-    )
-    served.answer(run, {"decision": "approved", "by": "Ada", "item_0": True})
+    asked_again(served, "approved", first)
+    page = f"{served.results}/approvals"
+    form = hidden(httpx.get(page).text, "approved")
+    answer = {**form, "decision": "approved", "by": "Ada", "item_0": "yes"}
+    taken = httpx.post(page, data=answer, headers={"origin": served.results})
+    assert "approved: approved by Ada; its suspended flow run goes on." in taken.text
     reached(served, "approved", "Completed")
     answered = (served.folder / "runs" / "approved" / "approval" / "answer.json").read_text()
     assert '"by": "Ada"' in answered
-    assert '"means": "web page"' in answered
-    audit = (served.folder / "runs" / "approvals.jsonl").read_text()
-    assert audit.count('"event": "answered"') == 1
+    assert audited(served, "The stop is near.") == [
+        "asked",
+        "refused page of the run",
+        "answered page of approvals",
+    ]
+
+
+@pytest.mark.needs("chromium")
+def test_the_form_on_prefects_page_is_answered_in_a_browser_and_shown_again_with_the_reason(
+    served: PrefectServer,
+) -> None:
+    served.prefect("deployment", "run", "handoff/released")
+    run = reached(served, "released", "Suspended")
+    first = keyset(served, "released")
+    errors: list[str] = []
+    with open_browser() as browser:
+        page = browser.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"{served.address}/runs/flow-run/{run.id}")
+        text = fill_in(page, confirmed=False)
+        assert "May this policy move an arm?" in text
+        assert "parity 1e-06" in text
+        asked_again(served, "released", first)
+        page.reload()
+        assert "not confirmed: The exit is near." in fill_in(page, confirmed=True)
+        reached(served, "released", "Completed")
+    assert errors == []
+    assert audited(served, "The exit is near.") == [
+        "asked",
+        "refused page of the run",
+        "answered page of the run",
+    ]
+
+
+def fill_in(page: Any, *, confirmed: bool) -> str:
+    """Approves in the form of a suspended run's page; returns the text of the form."""
+    page.get_by_role("button", name="Resume").click()
+    form = page.locator(".p-modal")
+    form.get_by_text("Your decision.").wait_for()
+    assert form.get_by_role("link", name="The release page").is_visible()
+    text = str(form.inner_text())
+    # The list of decisions opens by a key; a click is taken for that on its label.
+    form.locator("button.p-select-button__control").press("ArrowDown")
+    page.get_by_role("option", name="approved").click()
+    form.locator("textarea").first.fill("Ada")
+    if confirmed:
+        form.get_by_role("switch").click()
+    form.get_by_role("button", name="Submit").click()
+    form.wait_for(state="hidden")
+    return text
 
 
 def test_a_cancelled_run_ends_its_stage_cleanly(served: PrefectServer) -> None:

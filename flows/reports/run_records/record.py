@@ -115,7 +115,10 @@ class RunRecord:
             if stage.name not in self._outcomes:
                 yield person_of(to_plain(stage.config))
         for outcome in self._outcomes.values():
-            yield str(outcome.artifact.manifest.get("person", login()))
+            manifest = outcome.artifact.manifest
+            yield str(manifest.get("person", login()))
+            if manifest.get("uses") == "approve":
+                yield manifest["metrics"]["by"]
 
 
 def archive_record(folder: Path) -> None:

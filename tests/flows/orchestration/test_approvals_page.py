@@ -34,9 +34,10 @@ def client(runs: Path, address: str = HERE) -> TestClient:
     return TestClient(app, base_url=address)
 
 
-def hidden(page: str) -> dict[str, str]:
-    """The fields of the form that a person does not see."""
-    return dict(re.findall(r"<input type='hidden' name='(\w+)' value='([^']*)'>", page))
+def hidden(page: str, run: str = "lab") -> dict[str, str]:
+    """The fields of a run's form that a person does not see."""
+    form = page.partition(f"<h2>{run}</h2>")[2].partition("</form>")[0]
+    return dict(re.findall(r"<input type='hidden' name='(\w+)' value='([^']*)'>", form))
 
 
 def send(
