@@ -43,17 +43,17 @@ def approve_command(
     """
     folder = pending_question(run)
     request = read_request(folder)
-    seen = question_digest(request)
+    shown = question_digest(request)
     for title, text in request["figures"].items():
         say(f"{title}  {text}")
     say(f"page  {folder / PAGE}")
     name = by or _asked(ask, f"Your name [{login()}]: ") or login()
     if reject is not None:
-        answer = Answer("rejected", name, reject, question=seen)
+        answer = Answer("rejected", name, reject, question=shown)
     else:
         items = request["checklist"]
         confirmed = tuple(confirm or _asked(ask, f"{item} [y/N] ").lower() in YES for item in items)
-        answer = Answer("approved", name, "", confirmed, question=seen)
+        answer = Answer("approved", name, "", confirmed, question=shown)
     say(f"{answer.decision} by {name}; {give_answer(run, answer)}")
 
 

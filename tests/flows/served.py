@@ -93,11 +93,6 @@ class PrefectServer:
             process.terminate()
             process.wait(60)
 
-    def answer(self, run: Any, values: dict[str, Any]) -> None:
-        """Fills in the form that a run waits for, as its page does."""
-        with self._client() as client:
-            client.resume_flow_run(run.id, run_input=values)
-
     def artifacts(self) -> dict[str, str]:
         """The newest artifact of every key."""
         with self._client() as client:
