@@ -127,6 +127,12 @@ def seconds_left(request: Mapping[str, Any]) -> float:
     return request["asked"] + 3600.0 * request["answer_hours"] - time.time()
 
 
+def asked_and_open(request: Mapping[str, Any]) -> str:
+    """States when a question was asked, and until when it can be answered."""
+    until = request["asked"] + 3600.0 * request["answer_hours"]
+    return f"Asked at {_utc(request['asked'])}; it can be answered until {_utc(until)}."
+
+
 def read_request(folder: Path) -> dict[str, Any]:
     """Reads the question in the folder of an approval.
 

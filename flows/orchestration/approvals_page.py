@@ -21,6 +21,7 @@ from flows.deployment.approval import (
     PAGE,
     Answer,
     Decision,
+    asked_and_open,
     pending_question,
     question_digest,
     read_answer,
@@ -170,7 +171,7 @@ class ApprovalsPage:
             yield f"<p role='alert'>{html.escape(problem)}</p>"
         if answer is not None:
             yield f"<p role='status'>{html.escape(_given(answer))}</p>"
-        yield "<p>May this policy move an arm?</p>"
+        yield f"<p>May this policy move an arm? {asked_and_open(request)}</p>"
         yield table(("", "result"), list(request["figures"].items()))
         address = quote(os.path.relpath(question / PAGE, self._root))
         yield f"<p><a href='{address}' target='_blank' rel='noopener'>The release page</a></p>"

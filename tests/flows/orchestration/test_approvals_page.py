@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,9 @@ def test_the_page_shows_figures_release_page_checklist_and_name(asked: Path) -> 
     assert len(re.findall("type='checkbox'", text)) == 2
     assert "The stop is near." in text
     assert "name='by'" in text
+    asked_at, until = re.findall(r"\d{4}-\d\d-\d\dT[\d:]+Z", text)[:2]
+    hours = datetime.fromisoformat(until) - datetime.fromisoformat(asked_at)
+    assert hours == timedelta(hours=72)
     (framed,) = re.findall(r"<iframe src='([^']+)'", text)
     assert "Release of a policy" in page.get(f"/{framed}").text
     assert "href='approvals'" in page.get("/").text
