@@ -170,7 +170,7 @@ def server(
     """
     from rich.console import Console
 
-    from flows.orchestration.server import ServerOptions, serve_prefect
+    from flows.orchestration.serving.server import ServerOptions, serve_prefect
 
     screen = Console()
 
@@ -205,8 +205,8 @@ def register(
     from rich.console import Console
 
     from flows.orchestration.reachable import check_configured
-    from flows.orchestration.registration import named_recipes
-    from flows.orchestration.registration import register as register_recipes
+    from flows.orchestration.serving.registration import named_recipes
+    from flows.orchestration.serving.registration import register as register_recipes
 
     check_configured()
     pools, deployments = register_recipes(folder.resolve(), named_recipes(recipe), robot)

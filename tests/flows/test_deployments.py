@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from flows.config.files import recipes
-from flows.orchestration.registration import (
+from flows.orchestration.serving.registration import (
     AUTOMATIONS,
     Deployable,
     deployable,
@@ -128,7 +128,7 @@ def test_entrypoint_is_the_flow_and_leaves_the_import_path_alone(
     """With the path of a file, Prefect would put `flows/` ahead of the standard library."""
     from prefect.flows import load_flow_from_entrypoint
 
-    from flows.orchestration.registration import ENTRYPOINT
+    from flows.orchestration.serving.registration import ENTRYPOINT
 
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = list(sys.path)

@@ -16,7 +16,7 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from flows.deployment.approval import AUDIT, pending_question, read_answer
-from flows.orchestration.results_app import AUTH, results_app
+from flows.orchestration.serving.results_app import AUTH, results_app
 from tests.flows.deployment.test_approval import asked, asked_once, declared, ran
 from tests.real.console.tabs import open_browser
 

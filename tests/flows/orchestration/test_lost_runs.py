@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from flows.orchestration.lost_runs import (
+from flows.orchestration.serving.lost_runs import (
     HEARTBEAT_EVENT,
     RUN_VARIABLE,
     end_runs,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from flows.orchestration.results_app import AUTH, results_app
-from flows.orchestration.server import ServerOptions, serve_prefect
+from flows.orchestration.serving.results_app import AUTH, results_app
+from flows.orchestration.serving.server import ServerOptions, serve_prefect
 from robots.errors import HandoffError
 
 

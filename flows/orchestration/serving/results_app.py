@@ -39,7 +39,7 @@ def results_app(folder: Path) -> Callable[..., object]:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    from flows.orchestration.approvals_page import ApprovalsPage
+    from flows.orchestration.serving.approvals_page import ApprovalsPage
 
     root = folder.resolve()
     password = os.environ.get(AUTH, "")

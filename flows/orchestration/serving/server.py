@@ -21,9 +21,10 @@ from datetime import UTC, datetime, timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from flows.orchestration import lost_runs, registration, served_results
+from flows.orchestration import served_results
 from flows.orchestration.flow import HEARTBEAT, HEARTBEAT_SECONDS
-from flows.orchestration.results_app import APPROVALS, AUTH, results_app
+from flows.orchestration.serving import lost_runs, registration
+from flows.orchestration.serving.results_app import APPROVALS, AUTH, results_app
 from robots.errors import HandoffError
 from robots.processes import END_SECONDS, end, spawn
 
@@ -60,7 +61,8 @@ class ServerOptions:
     robots: Sequence[str] = ()
     """Names of robots whose computer is this one."""
     limit: int | None = None
-    """Number of recipes that a work pool runs at once; see `flows.orchestration.registration`."""
+    """Number of recipes that a work pool runs at once; see
+    `flows.orchestration.serving.registration`."""
     workers: bool = True
     """Whether this computer runs what is asked for; otherwise other computers do."""
 
