@@ -19,7 +19,9 @@ from typing import Literal
 
 import pytest
 
-Need = Literal["maniskill", "warp", "opengl", "opencv", "chromium", "index", "openlineage"]
+Need = Literal[
+    "maniskill", "warp", "opengl", "opencv", "chromium", "index", "openlineage", "postgresql"
+]
 """Requirements of tests beyond the packages of a laptop install: `@pytest.mark.needs("opengl")`."""
 REQUIRED = bool(os.environ.get("HANDOFF_REQUIRE_ENGINES"))
 """Set in continuous integration, where a missing requirement is a failure."""
@@ -69,6 +71,10 @@ def lacking(need: Need) -> str | None:
             return None if chromium() else "no Chromium: apt install chromium"
         case "index":
             return _lacking_index()
+        case "postgresql":
+            from tests.flows.postgresql import programs
+
+            return None if programs() else "no server of PostgreSQL: apt install postgresql"
         case "openlineage":
             installed = find_spec("openlineage") is not None
             return None if installed else "no client of OpenLineage: pip install -e '.[dev]'"

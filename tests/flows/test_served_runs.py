@@ -1,13 +1,19 @@
 """Runs on a Prefect server: approvals on their page and on that of approvals, cancelling, and the
-death of their process."""
+death of their process, of their worker and of the server.
+
+The server's database is of PostgreSQL where that is installed, as in continuous integration; that
+of `test_smoke` is of SQLite.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
 from typing import Any
 
 import httpx
@@ -15,6 +21,7 @@ import psutil
 import pytest
 
 from tests.flows.orchestration.test_approvals_page import hidden
+from tests.flows.postgresql import Postgresql, postgresql, programs
 from tests.flows.served import PrefectServer, prefect_server_at_work
 from tests.flows.storage.conftest import Storage, new_bucket
 from tests.flows.waiting_stage import BEGUN, CLEANED
@@ -59,7 +66,17 @@ def storage() -> Iterator[Storage]:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, storage: Storage) -> Iterator[PrefectServer]:
+def database() -> Iterator[Postgresql | None]:
+    """A server of PostgreSQL; None where it is not installed."""
+    place = programs()
+    with nullcontext() if place is None else postgresql(place) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def served(
+    tmp_path_factory: pytest.TempPathFactory, storage: Storage, database: Postgresql | None
+) -> Iterator[PrefectServer]:
     folder = tmp_path_factory.mktemp("lab")
     (folder / "spread.yaml").write_text(SPREAD.replace("RUNS", str(storage.address)))
     (folder / "approved.yaml").write_text(APPROVED)
@@ -74,6 +91,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, storage: Storage) -> Iterat
         # Its worker looks for runs every second instead of every ten.
         "PREFECT_WORKER_QUERY_SECONDS": "1",
     }
+    if database is not None:
+        variables["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = database.address
     with prefect_server_at_work(folder, *own, variables=variables) as server:
         yield server
 
@@ -251,15 +270,52 @@ def test_a_stage_runs_in_the_pool_of_another_computer_that_shares_only_the_stora
     assert set(json.loads(summary)["stages"]) == {"demos", "total"}
 
 
-def test_a_worker_that_dies_is_started_again_and_runs_what_is_asked_for(
-    served: PrefectServer,
-) -> None:
+def test_a_run_outlives_its_worker_which_is_started_again(served: PrefectServer) -> None:
+    files = served.folder / "files"
+    (files / BEGUN).unlink(missing_ok=True)
+    (files / CLEANED).unlink(missing_ok=True)
+    served.prefect("deployment", "run", "handoff/waiting")
+    until((files / BEGUN).exists, "the stage", served)
+    (run,) = _processes(newest(served, "waiting"))[:1]
     family = psutil.Process(served.process.pid).children(recursive=True)
     (worker,) = [process for process in family if "prefect worker start" in title(process)]
     worker.kill()
     until(lambda: "is started again" in served.log.read_text(), "the new worker", served)
+    assert run.is_running()
+    assert newest(served, "waiting").state_name == "Running"
+    # It can still log, end its stage and report its end.
+    run.terminate()
+    reached(served, "waiting", "Crashed")
+    assert (files / CLEANED).exists()
     served.prefect("deployment", "run", "handoff/approved", "--watch")
     assert newest(served, "approved").state_name == "Completed"
+
+
+@pytest.mark.needs("postgresql")
+def test_the_server_keeps_its_runs_in_postgresql(
+    served: PrefectServer, database: Postgresql | None
+) -> None:
+    assert database is not None
+    assert int(database.value("select count(*) from flow_run")) == len(served.flow_runs())
+
+
+def test_runs_that_end_with_the_server_are_crashed(
+    served: PrefectServer, database: Postgresql | None
+) -> None:
+    files = served.folder / "files"
+    (files / BEGUN).unlink(missing_ok=True)
+    served.prefect("deployment", "run", "handoff/waiting")
+    until((files / BEGUN).exists, "the stage", served)
+    run = newest(served, "waiting").id
+    served.process.terminate()
+    served.process.wait(LONG)
+    query = f"select state_type from flow_run where id = '{run}'"
+    if database is None:
+        with closing(sqlite3.connect(served.folder / "prefect" / "prefect.db")) as file:
+            (state,) = file.execute(query).fetchone()
+    else:
+        state = database.value(query)
+    assert state == "CRASHED", served.logs()
 
 
 def _processes(run: Any) -> list[psutil.Process]:
