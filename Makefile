@@ -32,10 +32,12 @@ $(BIN)/python:
 	exit 1
 
 $(READY): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV); this takes a few minutes" >&2
 	$(INSTALL) '.[laptop]'
 	@touch $@
 
 $(CHECKS): $(READY)
+	@echo "installing what the checks need into $(VENV)" >&2
 	$(INSTALL) '.[laptop,dev,maniskill,warp]'
 	@touch $@
 
