@@ -13,6 +13,7 @@ import os
 import shutil
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -220,9 +221,13 @@ def run_start(setup: TwinSetup, seed: int, progress: Progress) -> StartResult:
     twin = setup.twin
     table.place(twin, seed)
 
+    def solved() -> bool:
+        # What a fault ended is not solved, even if it was near its goal.
+        return table.success and recording.fault is None
+
     def outcome() -> dict[str, Any]:
         robot = f"{table.robot.name} twin"
-        return {"seed": seed, **table.describe(), "success": table.success, "robot": robot}
+        return {"seed": seed, **table.describe(), "success": solved(), "robot": robot}
 
     settings = replace(config.arm, host=config.twin.host, robot=table.robot.config_name)
     recording = EpisodeRecording(setup.store, outcome)
@@ -255,8 +260,8 @@ def run_start(setup: TwinSetup, seed: int, progress: Progress) -> StartResult:
         table.update()
     return StartResult(
         seed=seed,
-        success=table.success,
-        about=table.describe(),
+        success=solved(),
+        about={**table.describe(), "success": solved()},
         seconds=recording.record.end - recording.record.begin,
         figures=recording.figures,
         fault=recording.fault,
@@ -281,7 +286,9 @@ def summarise_starts(
         "starts": len(starts),
         **table.score(starts),
         "success": success_rate([start.success for start in starts]),
+        "robot": table.robot.config_name,
         "faults": sum(start.fault is not None for start in starts),
+        "fault_reasons": dict(Counter(fault_reason(one.fault) for one in starts if one.fault)),
         "realtime_factor": stats["realtime_factor"],
         "lost_packets": int(stats["lost_packets"]),
         "command_success_rate": over_starts("min_success_rate", min),
@@ -293,10 +300,25 @@ def summarise_starts(
         "peak_speed_m_s": over_starts("peak_speed_m_s", max),
         "peak_tau_ext_nm": over_starts("peak_tau_ext_nm", max),
         "per_start": [
-            {"seed": start.seed, **start.about, "fault": start.fault, "seconds": start.seconds}
+            {
+                "seed": start.seed,
+                **start.about,
+                "fault": start.fault,
+                "seconds": start.seconds,
+                **start.figures,
+            }
             for start in starts
         ],
     }
+
+
+def fault_reason(fault: str) -> str:
+    """The reason in the message of a fault, for counting: `joint_reflex` of "arm: stopped at robot
+    time 1.563 s in mode Reflex: joint_reflex. Find the cause.."; else what found it, e.g.
+    `governor`."""
+    sentence = fault.partition(". ")[0].removesuffix(".")
+    found, _, about = sentence.partition(": ")
+    return about.rpartition(": ")[2] if " in mode " in about else found
 
 
 @contextmanager

@@ -83,7 +83,10 @@ def headline_metrics(results: Sequence[StageResult]) -> dict[str, Any]:
 
 def _deployment(metrics: Mapping[str, Any]) -> str:
     """Describes the outcome of the starts on the twin."""
+    reasons = metrics.get("fault_reasons", {})
+    why = ", ".join(f"{name} {count}" for name, count in sorted(reasons.items()))
     faults = f", {metrics['faults']} ended by a fault" if metrics["faults"] else ""
+    faults += f" ({why})" if faults and why else ""
     if "coverage" in metrics:
         return f"coverage {metrics['coverage']:.2f} over {metrics['starts']} starts{faults}"
     return f"solved {metrics['success']['k']} of {metrics['starts']} starts{faults}"

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from flows.deployment.config import DeployConfig
-from flows.deployment.push_t_table import PushTScene
+from flows.deployment.push_t_table import PushTScene, PushTTable
+from flows.deployment.twin import fault_reason
 from flows.reports.results import describe
 from real.deploy.governor import GovernorConfig
 from real.deploy.loop import LoopConfig
@@ -109,7 +110,9 @@ def test_a_start_that_the_robot_ends_is_recorded_and_the_next_goes_on(tmp_path: 
         assert start["fault"]
         assert store.metadata(episode)["fault"] == start["fault"]
         assert len(store.read(episode, "robot", ["q"])["q"]) > 50
-    assert "over 2 starts, 2 ended by a fault, " in describe("deploy", metrics)
+        assert not start["success"]
+        assert start["tracking_max_m"] >= 0.0
+    assert "over 2 starts, 2 ended by a fault (governor 2), " in describe("deploy", metrics)
     assert (tmp_path / "pushes.png").stat().st_size > 1000
 
 
@@ -123,3 +126,23 @@ def test_used_port_is_named(tmp_path: Path) -> None:
         squatter.listen()
         with pytest.raises(HandoffError, match=r"127\.0\.78\.4:1337"):
             deployed(on("127.0.78.4"), bundle, tmp_path)
+
+
+def test_faults_are_counted_by_their_reasons() -> None:
+    reflex = "arm: stopped at robot time 1.563 s in mode Reflex: joint_reflex. Find the cause, ..."
+    assert fault_reason(reflex) == "joint_reflex"
+    lag = "governor: the arm has been 0.0004 m behind its reference for 0.10 s, limit 0.1 s"
+    assert fault_reason(lag) == "governor"
+
+
+def test_what_a_fault_ends_is_not_solved_though_it_reached_its_goal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = save_bundle(tmp_path)
+    monkeypatch.setattr(PushTTable, "success", property(lambda self: True))
+    hasty = GovernorConfig(max_lag=1e-5, blocked_seconds=0.1)
+    config = on("127.0.78.6", starts=1, loop=replace(CONFIG.loop, governor=hasty))
+    metrics = deployed(config, bundle, tmp_path)
+    assert metrics["faults"] == 1
+    assert metrics["success"]["k"] == 0
+    assert EpisodeStore.open(tmp_path / "store.zarr").metadata(0)["success"] is False

@@ -186,7 +186,8 @@ def test_a_start_that_the_robot_ends_counts_as_not_solved_and_the_next_goes_on(
     assert (metrics["success"]["k"], metrics["faults"]) == (0, 2)
     assert "cartesian_reflex" in metrics["per_start"][0]["fault"]
     assert "cartesian_reflex" in store.metadata(1)["fault"]
-    assert describe("deploy", metrics).startswith("solved 0 of 2 starts, 2 ended by a fault, ")
+    phrase = "solved 0 of 2 starts, 2 ended by a fault (cartesian_reflex 2), "
+    assert describe("deploy", metrics).startswith(phrase)
 
 
 def test_a_policy_that_diverges_never_reaches_the_arm(tmp_path: Path) -> None:
