@@ -69,13 +69,14 @@ def hil(
 
     from flows.attended import ConsoleAddress, run_attended
     from flows.config.files import hil_recipe
+    from flows.recipes.recipe import read_recipe
 
-    given = {
-        "shared.operator.kind": operator,
-        "shared.operator.person": person,
-        "corrected.steps": steps,
-        "seed": seed,
-    }
+    recipe = read_recipe(hil_recipe(task), overrides)
+    # Stages may state an operator of their own, beside the one that they share.
+    own = [name for name, entry in recipe.stages.items() if "operator" in entry.options]
+    given = {"corrected.steps": steps, "seed": seed}
+    for place in ("shared", *own):
+        given |= {f"{place}.operator.kind": operator, f"{place}.operator.person": person}
     chosen = [f"{key}={value}" for key, value in given.items() if value is not None]
     if out is not None:
         chosen += [f"runs={out.parent}", f"name={out.name}"]

@@ -59,10 +59,14 @@ def _imitated(name: str, sources: Mapping[str, Any]) -> PretrainConfig | None:
 
 def _check_one_step(model: PolicyConfig) -> None:
     if not model.distils_to_one_step or model.sensor_fields:
+        objective = getattr(model, "objective", None)
+        family = (
+            f"'{model.kind}'" if objective is None else f"'{model.kind}' (objective {objective})"
+        )
+        cameras = f" with {', '.join(model.sensor_fields)}" if model.sensor_fields else ""
         raise HandoffError(
-            f"distill: a teacher of the family '{model.kind}', or one with cameras, cannot be distilled to one step; "
-            "expected a diffusion policy without image observations that samples with DDIM. Other policies are "
-            "exported as they are."
+            f"distill: a teacher of the family {family}{cameras} cannot be distilled to one step; "
+            "expected 'diffusion' (objective diffusion) without image observations. Give this one to export as it is."
         )
 
 

@@ -19,7 +19,7 @@ from pydantic import (
 from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.generative.config import ExpoConfig, QChunkingConfig
 from policies.rl.networks.config import MlpSizes
-from policies.rl.off_policy.config import SacConfig
+from policies.rl.off_policy.config import SacConfig, check_subset
 from policies.rl.offline.config import (
     RL100_CHAIN,
     DynamicsConfig,
@@ -191,6 +191,9 @@ class ExpoFinetuneConfig(ChunkSelectionConfig):
     20 in the paper, with one environment step per update [P]."""
     demo_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """Share of the transitions of an update that are demonstrations (RLPD) [P]."""
+
+    def __post_init__(self) -> None:
+        check_subset("finetune", self.subset, self.critics)
 
     def learner(self, limit: float) -> ExpoConfig:
         """Options of the learner, for chunk entries in [-`limit`, `limit`]."""

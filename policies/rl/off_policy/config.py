@@ -11,6 +11,7 @@ from pydantic import Field
 
 from policies.rl.networks.config import EncoderConfig, MlpSizes
 from robots.config import config
+from robots.errors import HandoffError
 
 
 @config
@@ -77,6 +78,19 @@ class SacOptions:
     an action (RLPD, HIL-SERL [C])."""
     final_scale: float = 1.0
     """Factor on the initial weights of the actor's last layer; 1e-2 in WSRL [C]."""
+
+    def __post_init__(self) -> None:
+        check_subset("sac", self.subset, self.critics)
+
+
+def check_subset(where: str, subset: int | None, critics: int) -> None:
+    """Checks the number of critics over which a target takes the minimum.
+
+    Raises:
+        HandoffError: there are fewer critics.
+    """
+    if subset is not None and subset > critics:
+        raise HandoffError(f"{where}: subset is {subset}, expected 1 to {critics} (critics).")
 
 
 @config

@@ -13,6 +13,7 @@ import pytest
 from flows.__main__ import main
 from flows.commands import app
 from robots.errors import HandoffError
+from tests.flows.recipe_stages import options
 
 COMMANDS = app.named_commands()
 every_command = pytest.mark.parametrize(("name", "function"), list(COMMANDS.items()))
@@ -250,3 +251,27 @@ def test_tune_passes_store_folder_and_overrides(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("flows.tune.tune_command", lambda *arguments: given.append(arguments))
     assert main(["tune", "recordings", "parameters.kind=per_joint"]) == 0
     assert given == [(Path("recordings"), Path("runs/tune"), ("parameters.kind=per_joint",))]
+
+
+def test_the_operator_of_the_command_line_is_that_of_every_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows import attended
+
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        "shared: {env: {task: reach}}\nstages:\n"
+        "  demos: {uses: demonstrate, with: {operator: {kind: console}}}\n"
+        "  others: {uses: demonstrate}\n"
+    )
+    given: list[str] = []
+
+    def note(recipe: str, overrides: list[str], **options: object) -> Path:
+        given.extend(overrides)
+        return tmp_path / "summary.json"
+
+    monkeypatch.setattr(attended, "run_attended", note)
+    assert main(["hil", str(file), "--operator", "simulated"]) == 0
+    assert given == ["shared.operator.kind=simulated", "demos.operator.kind=simulated"]
+    found = options(str(file), given)
+    assert {name: found[name].operator.kind for name in found} == dict.fromkeys(found, "simulated")

@@ -329,3 +329,15 @@ def test_a_session_takes_another_robot_by_one_line(tmp_path: Path, robot: str) -
 def test_a_part_of_a_recipe_is_no_recipe() -> None:
     with pytest.raises(HandoffError, match="no stages"):
         read_recipe(str(CONFIGS / "world" / "reach.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "override"),
+    [
+        ("drawer_expo", "teacher.algorithm.subset=20"),
+        ("hil/pick_cube", "corrected.algorithm.sac.subset=20"),
+    ],
+)
+def test_more_critics_in_a_target_than_there_are_is_refused(recipe: str, override: str) -> None:
+    with pytest.raises(HandoffError, match=r"subset is 20, expected 1 to \d+ \(critics\)"):
+        declared(recipe, [override])
