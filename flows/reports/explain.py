@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ def find_artifact(path: Path) -> Path:
         HandoffError: the path does not exist, or is not part of an artifact.
     """
     if not path.exists():
+        copies = sorted(str(one) for one in path.parent.glob(f"{escape(path.name)}@*"))
+        if copies:
+            raise HandoffError(f"{path} has several copies: {', '.join(copies)}.")
         raise HandoffError(
             f"{path} does not exist. Artifacts are in runs/artifacts, links to them in e.g. runs/demo; a run is a "
             "folder such as runs/demo."

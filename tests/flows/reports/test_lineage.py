@@ -197,3 +197,11 @@ def test_an_evaluation_shows_the_digest_of_its_protocol(
 def test_neither_a_run_nor_an_artifact_is_named(tmp_path: Path) -> None:
     with pytest.raises(HandoffError, match=r"no_such does not exist\. .*a run is a folder"):
         explain(tmp_path / "no_such")
+
+
+def test_a_stage_of_a_matrix_is_explained_by_the_name_of_a_copy(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        (tmp_path / f"twin@seed={seed}").mkdir()
+    expected = r"twin has several copies: .*twin@seed=0, .*twin@seed=1\.$"
+    with pytest.raises(HandoffError, match=expected):
+        explain(tmp_path / "twin")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flows.approve import approve_command
 from flows.attended import run_in_order
 from flows.recipes.graph import stages
 from flows.recipes.recipe import read_recipe
@@ -19,7 +20,7 @@ from flows.reports.run_records.reading import RecordedRun, find_run, read_run
 from flows.reports.run_records.record import RunRecord
 from flows.runner.provenance import package_lock
 from robots.code_version import module_version
-from robots.errors import HandoffError
+from robots.errors import ApprovalNeededError, HandoffError
 from tests.flows.reports.run_records.small_runs import run_sums
 
 RECIPE = """
@@ -29,6 +30,14 @@ stages:
     uses: "tests.flows.reports.drawing_stages:add"
     inputs: {{demos: numbers}}
     with: {{unlisted: "{unlisted}"}}
+"""
+
+
+APPROVED = """
+stages:
+  bundle: {uses: "tests.flows.approval_stages:bundle"}
+  gate: {uses: "tests.flows.approval_stages:gate", inputs: {bundle: bundle}}
+  approval: {uses: approve, inputs: {bundle: bundle, gate: gate}, with: {checklist: [Near.]}}
 """
 
 
@@ -265,3 +274,24 @@ def test_metrics_are_compared_by_dotted_path_and_measured_ones_are_marked() -> N
     after = {"success": {"k": 4, "n": 10}, "cpu_seconds": 4.0, "line": "b", "nan": float("nan")}
     found = [(e.name, e.relative, e.measured) for e in metric_differences(before, after)]
     assert found == [("cpu_seconds", 0.75, True), ("line", None, False), ("success.k", 0.2, False)]
+
+
+def test_an_approval_is_kept_because_a_person_gave_it(tmp_path: Path) -> None:
+    file = tmp_path / "approved.yaml"
+    file.write_text(APPROVED)
+    recipe = read_recipe(str(file), [f"runs={tmp_path / 'runs'}"])
+    with pytest.raises(ApprovalNeededError):
+        run_in_order(recipe, stages(recipe), isolate=False)
+    approve_command(
+        tmp_path / "runs" / "approved",
+        by="Ada",
+        reject=None,
+        confirm=True,
+        say=lambda line: None,
+    )
+    folder = run_in_order(recipe, stages(recipe), isolate=False).parent
+    result = reproduce(folder, isolate=False)
+    assert result.ok
+    statuses = {stage.name: stage.status for stage in result.stages}
+    assert statuses["bundle"] == statuses["gate"] == "same"
+    assert statuses["approval"] == "kept"
