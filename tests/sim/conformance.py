@@ -431,6 +431,21 @@ WHERE_STATES_ARE_SAVED: list[Check] = [
 ]
 
 
+OF_ITS_OWN_STARTS: list[Check] = [
+    check_an_environment_depends_on_its_seed_and_actions_only,
+    check_automatic_starts_are_repeatable_and_new,
+    check_a_partial_reset_leaves_the_others_alone,
+    *WHERE_STATES_ARE_SAVED,
+]
+"""Those that depend on how a task places its objects; the others test the engine."""
+
+
+def is_slow(entry: Entry, check: Check) -> bool:
+    """Whether a check runs only with the learning checks: one of the engine itself, of which
+    another entry makes faster environments."""
+    return entry.slow and check not in OF_ITS_OWN_STARTS
+
+
 def checks_of(entry: Entry) -> list[Check]:
     """All that apply to this engine."""
     solved: list[Check] = (

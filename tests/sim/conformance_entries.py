@@ -39,6 +39,9 @@ class Entry:
     solve_steps: int = 30
     reuse: bool = False
     """Whether environments take so long to make that checks should share them."""
+    slow: bool = False
+    """Whether its environments are slow, and other environments of its engine are tested; see
+    `tests.sim.conformance.is_slow`."""
     marks: tuple[pytest.MarkDecorator, ...] = ()
     """Such as `pytest.mark.gpu`, or `pytest.mark.needs("maniskill")`."""
 
@@ -167,6 +170,8 @@ ENTRIES = [
             f"maniskill_{task}",
             partial(make_maniskill, task, "replay"),
             reuse=True,
+            # Every start of it has a peg of another size, and so builds the scene anew.
+            slow=task == "PegInsertionSide-v1",
             marks=(MANISKILL,),
         )
         for task in ("PickCube-v1", "PegInsertionSide-v1")

@@ -7,7 +7,7 @@ from robots.interfaces import EnvState, VecEnv
 from sim.engine import EngineState
 from sim.vec_env import EngineVecEnv, VecEnvConfig
 from tests.sim import conformance
-from tests.sim.conformance import Check, checks_of
+from tests.sim.conformance import Check, checks_of, is_slow
 from tests.sim.conformance_entries import ENTRIES, Entry, OnEnd
 from tests.sim.walk import WalkEngine
 
@@ -25,7 +25,7 @@ def shared_envs() -> Iterator[None]:
             entry,
             check,
             id=f"{entry.name}-{check.__name__.removeprefix('check_')}",
-            marks=entry.marks,
+            marks=(*entry.marks, *((pytest.mark.slow,) if is_slow(entry, check) else ())),
         )
         for entry in ENTRIES
         for check in checks_of(entry)
