@@ -69,7 +69,7 @@ gpu-pusht-image: $(READY)
 lint: $(CHECKS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --threads 2
 	$(BIN)/lint-imports
 
 ## make format        automatic fixes and formatting by ruff
