@@ -35,6 +35,7 @@ from typing import Any
 
 import psutil
 
+from robots.signals import raising_signals
 from tests.flows.served import PrefectServer, prefect_server_at_work
 
 RECIPE, LAST = "smoke", "student"
@@ -80,7 +81,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="handoff-kills-") as folder:
+    with raising_signals(), tempfile.TemporaryDirectory(prefix="handoff-kills-") as folder:
         figures = measure(Path(folder), arguments.kills, arguments.seed)
     print(json.dumps(figures) if arguments.json else json.dumps(figures, indent=1))
 
