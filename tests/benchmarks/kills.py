@@ -13,8 +13,8 @@ undisturbed run, and the run is started again until it completes. Killed in turn
 - `server`: Prefect's server itself.
 
 Per victim: kills, those after which every digest was that of the undisturbed run (`equal`), starts
-until completion, and stages that the last start found finished. A kill that came after the end
-counts as none and is repeated.
+until completion, and stages that the last start found finished. A moment at which there is no such
+process, after the end or between two stages, counts as none and is drawn again.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from typing import Any
 import psutil
 
 from robots.signals import raising_signals
+from tests.flows.processes import title, variable
 from tests.flows.served import PrefectServer, prefect_server_at_work
 
 RECIPE, LAST = "smoke", "student"
@@ -212,7 +213,7 @@ def kill(
         expected: digests by stage.
 
     Returns:
-        What came of it; None if the run had ended before.
+        What came of it; None if there was no such process.
     """
     run = start(runs)
     time.sleep(at_s)
@@ -258,26 +259,10 @@ def family(pid: int) -> list[psutil.Process]:
         return []
 
 
-def title(process: psutil.Process) -> str:
-    """Command line of a process, or its title."""
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
-
-
 def stage_of(process: psutil.Process) -> str:
     """Stage that a process works at; empty if none."""
     name = title(process).strip().removeprefix(TITLE)
     return name if title(process).startswith(TITLE) and name in STAGES else ""
-
-
-def variable(process: psutil.Process, name: str) -> str:
-    """Environment variable of a process; empty if there is none."""
-    try:
-        return process.environ().get(name, "")
-    except psutil.Error:
-        return ""
 
 
 def _of(kills: Sequence[Killed]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ import pytest
 
 from tests.flows.orchestration.test_approvals_page import hidden
 from tests.flows.postgresql import Postgresql, postgresql, programs
+from tests.flows.processes import title, variable
 from tests.flows.served import PrefectServer, prefect_server_at_work
 from tests.flows.storage.conftest import Storage, new_bucket
 from tests.flows.waiting_stage import BEGUN, CLEANED
@@ -324,19 +325,5 @@ def _processes(run: Any) -> list[psutil.Process]:
     return [
         process
         for process in psutil.process_iter()
-        if _variable(process, "PREFECT__FLOW_RUN_ID") == str(run.id)
+        if variable(process, "PREFECT__FLOW_RUN_ID") == str(run.id)
     ]
-
-
-def title(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
-
-
-def _variable(process: psutil.Process, name: str) -> str:
-    try:
-        return process.environ().get(name, "")
-    except psutil.Error:
-        return ""

@@ -18,6 +18,7 @@ from flows.runner.stage import Stage, run_stage
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from tests.flows.conftest import use_stages
+from tests.flows.processes import title
 from tests.flows.waiting_stage import BEGUN, CLEANED, WaitingConfig
 
 LONG = 60.0
@@ -34,11 +35,6 @@ def await_file(file: Path) -> None:
     while not file.exists():
         assert time.monotonic() < deadline, f"{file.name} never came"
         time.sleep(0.02)
-
-
-def title(process: psutil.Process) -> str:
-    """The command of a process as `ps` shows it."""
-    return " ".join(process.cmdline())
 
 
 def once_begun(folder: Path, number: signal.Signals, child: bool) -> threading.Thread:

@@ -7,9 +7,9 @@ leads through the disc. That a limit of infinity is PPO itself, bit for bit, is 
 (`test_on_policy.py`).
 
 At five seeds on one computer: cost 1.83, 2.34, 1.74, 2.16, 1.82; without a limit 5.05, 5.03, 5.04,
-5.04, 5.05: met. On another, an AMD EPYC, the same code gives 2.06, 2.34, 2.06,
-2.03, 2.71: missed by the last seed. Seeds 10 to 17 give 1.92 to 2.44 there, and other gains no
-narrower range on seeds 0 to 4 (2.47 with 0.3).
+5.04, 5.05: met. On another, an AMD EPYC, the same code gives 2.06, 2.34, 2.06, 2.03, 2.71: missed
+by the last seed. Seeds 10 to 17 give 1.92 to 2.44 there. Another gain is no cure: with 0.3, seed 0
+ends at 2.47.
 """
 
 import math
