@@ -7,6 +7,7 @@ without Prefect, because a person attends them; results are written after every 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -14,7 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flows.deployment.approval import (
+    noted_session,
+    pending_question,
+    read_answer,
+    read_request,
+    seconds_left,
+)
 from flows.orchestration.recipe_run import run_shown, run_stages
+from flows.orchestration.serving.results_app import results_at_console
 from flows.recipes.graph import stages
 from flows.recipes.recipe import Recipe, read_recipe
 from flows.runner.display import Display
@@ -24,7 +33,11 @@ from flows.runner.stage import Stage, StageOutcome
 from flows.session.config import HilEnvConfig, HilOperator
 from flows.storage.address import runs_folder
 from flows.storage.shared_runs import open_runs
+from robots.errors import ApprovalNeededError
 from robots.storage.durable import explain_write_errors
+
+ANSWER_PERIOD = 0.5
+"""Time between two looks for an answer [s]."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +56,8 @@ def run_attended(
     until: str | None = None,
     address: ConsoleAddress = ConsoleAddress(),
 ) -> Path:
-    """Runs a recipe in this terminal, with a console if its operator is at one.
+    """Runs a recipe in this terminal, with a console if its operator is at one; an approval can be
+    answered there, and the run goes on behind it.
 
     Args:
         name: a recipe, e.g. `hil/reach`, or the path of a YAML file.
@@ -73,9 +87,32 @@ def run_attended(
 
     folder = runs_folder(recipe.runs) / recipe.name / "console"
     settings = ConsoleConfig(host=address.host, port=address.port)
-    with open_console(settings, folder) as opened, scene_viewer(_env(declared), opened):
+    attach = partial(results_at_console, runs_folder(recipe.runs))
+    with open_console(settings, folder, attach) as opened, scene_viewer(_env(declared), opened):
         screen.print(f"console  {opened.url}", highlight=False, soft_wrap=True)
-        return run_in_order(recipe, declared)
+        while True:
+            try:
+                return run_in_order(recipe, declared)
+            except ApprovalNeededError as needed:
+                _wait_for_answer(runs_folder(recipe.runs) / recipe.name, needed, screen)
+
+
+def _wait_for_answer(run: Path, needed: ApprovalNeededError, screen: Any) -> None:
+    """Waits until somebody answers the question of a run, at the console or elsewhere.
+
+    Args:
+        run: folder of the run.
+        needed: raised again when the question has expired.
+        screen: where the person at this terminal is told.
+    """
+    question = pending_question(run)
+    line = f"waits for an approval: at the console, or handoff approve {run}; Ctrl-C ends the wait"
+    screen.print(line, highlight=False, soft_wrap=True)
+    with noted_session(run):
+        while read_answer(question) is None:
+            if seconds_left(read_request(question)) <= 0.0:
+                raise needed
+            time.sleep(ANSWER_PERIOD)
 
 
 def run_in_order(recipe: Recipe, declared: Sequence[Stage], *, isolate: bool = True) -> Path:

@@ -16,11 +16,13 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from flows.reports.results import describe
+from flows.reports.run_records.process_mark import has_ended, process_mark
 from flows.runner.artifact import json_digest, read_manifest, verify_artifact, write_json
 from robots.config import config
 from robots.errors import HandoffError
@@ -46,7 +48,7 @@ MOST_FILES = 6
 """Number of pictures and of videos of one artifact on the page."""
 
 Decision = Literal["approved", "rejected"]
-Means = Literal["terminal", "page of the run", "page of approvals"]
+Means = Literal["terminal", "page of the run", "page of approvals", "console"]
 
 
 @config
@@ -233,6 +235,23 @@ def write_pending(run: Path, stage: str, folder: Path) -> None:
 def note_flow_run(run: Path, identifier: str) -> None:
     """Adds the identifier of the suspended Prefect run to that note."""
     write_json(run / PENDING, {**_pending(run), "flow_run": identifier})
+
+
+@contextmanager
+def noted_session(run: Path) -> Iterator[None]:
+    """Notes there that this process waits for the answer, as long as the block runs."""
+    mark = {**process_mark(), "host": platform.node()}
+    write_json(run / PENDING, {**_pending(run), "session": mark})
+    try:
+        yield
+    finally:
+        write_json(run / PENDING, {**_pending(run), "session": None})
+
+
+def has_session(run: Path) -> bool:
+    """Returns whether a process waits for the answer and goes on by itself."""
+    mark = _pending(run).get("session")
+    return mark is not None and (mark["host"] != platform.node() or not has_ended(mark))
 
 
 def suspended_flow_run(run: Path) -> str:

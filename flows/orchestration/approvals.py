@@ -16,6 +16,7 @@ from uuid import UUID
 from flows.deployment.approval import (
     PAGE,
     Answer,
+    has_session,
     note_flow_run,
     pending_question,
     question_digest,
@@ -89,6 +90,8 @@ def give_answer(run: Path, answer: Answer) -> str:
     """
     flow_run = suspended_flow_run(run)
     write_answer(pending_question(run), answer)
+    if has_session(run):
+        return "the session that waits for it goes on"
     if not flow_run:
         return "run the recipe again to go on"
     items = {ITEM.format(place): yes for place, yes in enumerate(answer.confirmed)}

@@ -11,6 +11,7 @@
 - `audit`: the log of every action.
 - `scene_proxy`: forwarding of pages to the 3-D scene.
 - `app`: the web application.
+- `attached`: another web application under the console's address.
 - `process`: the server's process.
 - `client`: the robot's end of the connection.
 - `console_operator`: a person at the console as an operator.

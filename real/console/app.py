@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from real.console.server import ConsoleServer
+from real.console.attached import LARGEST_TOKEN, PATH
+from real.console.server import ConsoleServer, same_site
 from robots.errors import HandoffError
 
 if TYPE_CHECKING:
@@ -29,12 +30,17 @@ def application(console: ConsoleServer) -> Starlette:
     from starlette.routing import Mount, Route, WebSocketRoute
     from starlette.staticfiles import StaticFiles
 
+    pages = console.attached
+
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         control = asyncio.create_task(console.run_control())
         control.add_done_callback(_end_without_control)
+        watch = None if pages is None else asyncio.create_task(pages.watch())
         yield
         control.cancel()
+        if watch is not None:
+            watch.cancel()
 
     async def index(_: Request) -> FileResponse:
         return FileResponse(STATIC / "index.html", headers=_HEADERS)
@@ -52,17 +58,33 @@ def application(console: ConsoleServer) -> Starlette:
     async def scene_socket(websocket: WebSocket) -> None:
         await console.scene_proxy.socket(websocket.path_params["key"], websocket)
 
-    return Starlette(
-        lifespan=lifespan,
-        routes=[
-            Route("/", index),
-            Route("/scene/{key}/", scene),
-            WebSocketRoute("/scene/{key}", scene_socket),
-            WebSocketRoute("/page", console.page),
-            WebSocketRoute("/robot", console.robot),
-            Mount("/static", StaticFiles(directory=STATIC)),
-        ],
-    )
+    async def enter(request: Request) -> Response:
+        token = await _read_start(request, LARGEST_TOKEN + 1)
+        assert pages is not None, "only routed with an attached application"
+        headers = await pages.enter(token) if same_site(request.headers) else None
+        return Response(status_code=401 if headers is None else 204, headers=headers)
+
+    routes = [
+        Route("/", index),
+        Route("/scene/{key}/", scene),
+        WebSocketRoute("/scene/{key}", scene_socket),
+        WebSocketRoute("/page", console.page),
+        WebSocketRoute("/robot", console.robot),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+    if pages is not None:
+        routes += [Route("/enter", enter, methods=["POST"]), Mount(PATH, pages)]
+    return Starlette(lifespan=lifespan, routes=routes)
+
+
+async def _read_start(request: Request, size: int) -> bytes:
+    """The first bytes of a request's body."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) >= size:
+            break
+    return body[:size]
 
 
 def _end_without_control(control: asyncio.Task[None]) -> None:

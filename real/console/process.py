@@ -15,6 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from real.console.attached import Attach
 from real.console.bindings import stored_bindings
 from real.console.client import ConsoleClientConfig
 from real.console.server import BINDINGS, ConsoleConfig
@@ -51,7 +52,9 @@ class OpenConsole(NamedTuple):
 
 
 @contextmanager
-def open_console(config: ConsoleConfig, folder: Path) -> Iterator[OpenConsole]:
+def open_console(
+    config: ConsoleConfig, folder: Path, attach: Attach | None = None
+) -> Iterator[OpenConsole]:
     """Runs the server as long as the block runs, and sets `ROBOT_VARIABLE` for child processes.
 
     A server that is killed is started again.
@@ -59,6 +62,7 @@ def open_console(config: ConsoleConfig, folder: Path) -> Iterator[OpenConsole]:
     Args:
         config: host, port and time limits; port 0 takes a free port.
         folder: folder of the audit log and the bindings.
+        attach: see `ConsoleServer`.
 
     Raises:
         HandoffError: no token for an address that other machines can reach, stored bindings that
@@ -76,7 +80,7 @@ def open_console(config: ConsoleConfig, folder: Path) -> Iterator[OpenConsole]:
     token = token or secrets.token_urlsafe(18)
     robot_token = secrets.token_urlsafe(18)
     config = replace(config, port=config.port or _free_port(config.host))
-    process = _start(config, token, robot_token, folder)
+    process = _start(config, (config, token, robot_token, folder, attach))
     host = f"[{config.host}]" if ":" in config.host else config.host
     uri = f"ws://{host}:{config.port}/robot"
     outer = os.environ.get(ROBOT_VARIABLE)
@@ -143,9 +147,14 @@ class _SupervisedServer:
                 self._process = self._begin()
 
 
-def _start(config: ConsoleConfig, token: str, robot_token: str, folder: Path) -> _SupervisedServer:
-    """A server that listens."""
-    server = _SupervisedServer((config, token, robot_token, folder))
+def _start(config: ConsoleConfig, arguments: tuple[Any, ...]) -> _SupervisedServer:
+    """A server that listens.
+
+    Args:
+        config: its address.
+        arguments: those of `_serve`.
+    """
+    server = _SupervisedServer(arguments)
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if not server.alive():
@@ -162,14 +171,16 @@ def _start(config: ConsoleConfig, token: str, robot_token: str, folder: Path) ->
     )
 
 
-def _serve(config: ConsoleConfig, token: str, robot_token: str, folder: Path) -> None:
+def _serve(
+    config: ConsoleConfig, token: str, robot_token: str, folder: Path, attach: Attach | None
+) -> None:
     """Runs the server; target of its process."""
     import uvicorn
 
     from real.console.app import application
     from real.console.server import LARGEST_FRAME, ConsoleServer
 
-    console = ConsoleServer(config, token, robot_token, folder)
+    console = ConsoleServer(config, token, robot_token, folder, attach=attach)
     settings = uvicorn.Config(
         application(console),
         host=config.host,

@@ -13,13 +13,14 @@ import contextlib
 import hmac
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from real.console.arbiter import ArbiterConfig, ControlArbiter
+from real.console.attached import Attach, AttachedPages
 from real.console.audit import AuditLog
 from real.console.bindings import RefusedBindingError, stored_bindings
 from real.console.commands import STILL
@@ -81,6 +82,7 @@ class ConsoleServer:
         robot_token: token that the robot's process must show.
         folder: folder of the audit log and of the bindings, which survive a restart.
         now: returns the time [s].
+        attach: makes another application, which pages that have shown the token can open.
 
     Raises:
         HandoffError: unusable tokens, or bindings that cannot be read.
@@ -93,6 +95,7 @@ class ConsoleServer:
         robot_token: str,
         folder: Path,
         now: Callable[[], float] = time.monotonic,
+        attach: Attach | None = None,
     ) -> None:
         check_token(token)
         check_token(robot_token)
@@ -111,6 +114,9 @@ class ConsoleServer:
         self._renderers: dict[WebSocket, asyncio.Event] = {}
         """Processes that draw the scene, each with an event that a new scene has come."""
         self._scene: bytes | None = None
+        self.attached = (
+            None if attach is None else AttachedPages(attach(), lambda text: _equal(text, token))
+        )
         self._spacemouse = SpaceMouse() if config.spacemouse else None
         self._changed = asyncio.Event()
         """Something happened that may change the command to the robot's process."""
@@ -145,7 +151,7 @@ class ConsoleServer:
     async def page(self, socket: WebSocket) -> None:
         """Serves one page from its greeting until it disconnects."""
         address = _address(socket)
-        if not _same_site(socket):
+        if not same_site(socket.headers):
             self.audit(address, "turned away", {"origin": socket.headers.get("origin", "")})
             await socket.close()
             return
@@ -276,6 +282,11 @@ class ConsoleServer:
                 message = page.next_message(
                     self.arbiter, self.telemetry, self.scene_proxy.path, self._episodes_ended
                 )
+                if self.attached is not None and self.attached.waiting:
+                    message["waiting"] = {
+                        "names": self.attached.waiting,
+                        "link": self.attached.link,
+                    }
                 await page.socket.send_text(json.dumps(message))
                 frames = page.frames
                 page.frames = {}
@@ -362,10 +373,10 @@ class ConsoleServer:
                     await socket.send_bytes(self._scene)
 
 
-def _same_site(socket: WebSocket) -> bool:
-    """Whether the page comes from this server; programs send no origin."""
-    origin = socket.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == socket.headers.get("host")
+def same_site(headers: Mapping[str, str]) -> bool:
+    """Whether a request comes from a page of this server; programs send no origin."""
+    origin = headers.get("origin")
+    return origin is None or urlsplit(origin).netloc == headers.get("host")
 
 
 def _equal(received: str, token: str) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from pathlib import Path
 
 from flows.artifacts import Bundle, Gate, Output, Policy
+from flows.session.config import HilEnvConfig, HilOperator
 from policies.checkpoint import CARD
 from robots.config import config
 from robots.interfaces import Progress
@@ -17,6 +19,19 @@ class NothingConfig:
 
 def bundle(config: NothingConfig, out: Path, progress: Progress) -> Output[Bundle]:
     (out / "policy.onnx").write_text(config.text)
+    return Output({"bytes": 7})
+
+
+@config
+class SessionConfig:
+    """A stage with a person, who has nothing to do in it."""
+
+    env: HilEnvConfig = field(default_factory=HilEnvConfig)
+    operator: HilOperator = field(default_factory=HilOperator)
+
+
+def session(config: SessionConfig, out: Path, progress: Progress) -> Output[Bundle]:
+    (out / "policy.onnx").write_text(config.env.task)
     return Output({"bytes": 7})
 
 

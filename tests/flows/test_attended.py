@@ -4,8 +4,11 @@ answers how."""
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 
 from flows.__main__ import main
 from flows.reports.explain import explain
+from tests.real.console.tabs import Tab, open_browser
 
 SESSION = """# A correction session whose policy a person must approve.
 defaults: [hil/smoke]
@@ -75,3 +79,59 @@ def test_a_session_waits_behind_its_corrections_and_a_second_terminal_answers(
     assert f"bundle {sent[:12]} approved by Ben" in explain(run)
     audit = [json.loads(line) for line in (tmp_path / "approvals.jsonl").read_text().splitlines()]
     assert [line["event"] for line in audit] == ["asked", "refused", "answered"]
+
+
+AT_CONSOLE = """# A session with a person at the console, whose policy must be approved.
+name: watched
+stages:
+  sent:
+    uses: "tests.flows.approval_stages:session"
+    with: {env: {task: reach, observation_fields: []}, operator: {kind: console}}
+  tested: {uses: "tests.flows.approval_stages:gate", inputs: {bundle: sent}}
+  approval:
+    uses: approve
+    inputs: {bundle: sent, gate: tested}
+    with: {checklist: [The stop is near.]}
+"""
+
+
+@contextmanager
+def at_console(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A session in another process, and the address of its console."""
+    (folder / "watched.yaml").write_text(AT_CONSOLE)
+    options = ["--person", "ada", "--port", "0", "--out", str(folder / "session")]
+    command = [sys.executable, "-m", "flows", "hil", str(folder / "watched.yaml"), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        url = next(line for line in lines if line.startswith("console  ")).split()[1]
+        assert any("waits for an approval" in line for line in lines)
+        try:
+            yield process, url
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+@pytest.mark.needs("chromium")
+def test_a_person_at_the_console_answers_there_and_the_session_goes_on(tmp_path: Path) -> None:
+    with at_console(tmp_path) as (process, url), open_browser() as browser:
+        tab = Tab(browser, url)
+        with tab.context.expect_page() as opened:
+            tab.page.get_by_role("button", name="Open the question").click()
+        assert tab.page.inner_text("#waiting-names") == "session"
+        question = opened.value
+        question.get_by_label("Your name").fill("Ada")
+        question.get_by_role("button", name="Approve").click()
+        assert "not confirmed: The stop is near." in question.get_by_role("alert").inner_text()
+        assert process.poll() is None
+        release = question.frame_locator("iframe")
+        assert release.locator("h1").inner_text() == "Release of a policy"
+        question.get_by_label("The stop is near.").check()
+        question.get_by_role("button", name="Approve").click()
+        done = question.get_by_role("status").first.inner_text()
+        assert "session: approved by Ada; the session that waits for it goes on." in done
+        assert process.wait(60.0) == 0
+        assert tab.errors == []
+    answer = json.loads((tmp_path / "session" / "approval" / "answer.json").read_text())
+    assert (answer["means"], answer["by"]) == ("console", "Ada")
+    assert record(tmp_path)["state"] == "finished"

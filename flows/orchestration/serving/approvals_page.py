@@ -21,6 +21,7 @@ from flows.deployment.approval import (
     PAGE,
     Answer,
     Decision,
+    Means,
     asked_and_open,
     pending_question,
     question_digest,
@@ -66,12 +67,14 @@ class ApprovalsPage:
 
     Args:
         root: folder of the runs.
-        has_password: whether whoever asks has shown a password.
+        means: what an answer names as the place where it was given.
+        has_secret: whether whoever asks has shown a password, or the token of the console.
     """
 
-    def __init__(self, root: Path, *, has_password: bool) -> None:
+    def __init__(self, root: Path, means: Means, *, has_secret: bool) -> None:
         self._root = root
-        self._has_password = has_password
+        self._means: Means = means
+        self._has_secret = has_secret
         self._token = secrets.token_urlsafe(32)
 
     async def respond(self, request: Request) -> Response:
@@ -106,7 +109,7 @@ class ApprovalsPage:
             same_site = origin is None or urlsplit(origin).netloc == host
         except ValueError:
             return "unreadable names of sites"
-        if not self._has_password and not is_loopback(name):
+        if not self._has_secret and not is_loopback(name):
             return f"{name[:100]}: without a password, approvals are at 127.0.0.1 or localhost only"
         return "a form of another site" if request.method == "POST" and not same_site else ""
 
@@ -118,7 +121,7 @@ class ApprovalsPage:
             return self._shown(problem="This run no longer waits for an answer.", status=409)
         try:
             items = len(read_request(pending_question(folder))["checklist"])
-            answer = _answer(form, items, address)
+            answer = _answer(form, items, self._means, address)
             after = give_answer(folder, answer)
         except HandoffError as error:
             return self._shown(problem=str(error), form=form, status=422)
@@ -193,12 +196,13 @@ class ApprovalsPage:
         yield "</form></section>"
 
 
-def _answer(form: Mapping[str, str], items: int, address: str) -> Answer:
+def _answer(form: Mapping[str, str], items: int, means: Means, address: str) -> Answer:
     """The answer of a form.
 
     Args:
         form: its fields.
         items: number of items of the checklist.
+        means: where it was given.
         address: network address of the browser.
 
     Raises:
@@ -213,7 +217,7 @@ def _answer(form: Mapping[str, str], items: int, address: str) -> Answer:
         form.get("by", ""),
         form.get("reason", ""),
         tuple(ITEM.format(place) in form for place in range(items)),
-        "page of approvals",
+        means,
         address,
         # A form without a digest is one of no question; an empty one would mean the present one.
         form.get("question") or "none",

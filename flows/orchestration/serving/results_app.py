@@ -14,9 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.deployment.approval import Means, waiting_runs
+
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
+
+    from real.console.attached import AsgiApp, AttachedApp
 
 AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 """Environment variable with `user:password`, for which Prefect's server and the results then
@@ -31,9 +35,15 @@ FILE_HEADERS = {
 """Headers of every file and list."""
 
 
-def results_app(folder: Path) -> Callable[..., object]:
+def results_app(folder: Path, *, at_console: bool = False) -> AsgiApp:
     """Returns an ASGI application that serves the files of a folder of runs, with lists of its
-    folders, and the page of approvals. With a password in `AUTH`, it is asked for everywhere."""
+    folders, and the page of approvals. With a password in `AUTH`, it is asked for everywhere.
+
+    Args:
+        folder: the folder of the runs.
+        at_console: whether the operator console serves it, to pages that have shown its token; no
+            password is asked for then.
+    """
     from starlette.applications import Starlette
     from starlette.middleware.base import BaseHTTPMiddleware
     from starlette.responses import Response
@@ -42,7 +52,7 @@ def results_app(folder: Path) -> Callable[..., object]:
     from flows.orchestration.serving.approvals_page import ApprovalsPage
 
     root = folder.resolve()
-    password = os.environ.get(AUTH, "")
+    password = "" if at_console else os.environ.get(AUTH, "")
     expected = f"Basic {base64.b64encode(password.encode()).decode()}"
 
     def served(request: Request) -> Response:
@@ -54,14 +64,23 @@ def results_app(folder: Path) -> Callable[..., object]:
             return Response(status_code=401, headers={"www-authenticate": "Basic"})
         return await call_next(request)  # type: ignore[misc]
 
-    page = ApprovalsPage(root, has_password=bool(password))
+    means: Means = "console" if at_console else "page of approvals"
+    page = ApprovalsPage(root, means, has_secret=at_console or bool(password))
     routes = [
         Route(f"/{APPROVALS}", page.respond, methods=["GET", "POST"]),
         Route("/{path:path}", served),
     ]
     app = Starlette(routes=routes)
     app.add_middleware(BaseHTTPMiddleware, dispatch=authorised)  # type: ignore[arg-type]
-    return app
+    return app  # type: ignore[return-value]
+
+
+def results_at_console(folder: Path) -> AttachedApp:
+    """Returns that application for the operator console, which tells its people what waits."""
+    from real.console.attached import AttachedApp
+
+    app = results_app(folder, at_console=True)
+    return AttachedApp(app, APPROVALS, lambda: tuple(waiting_runs(folder.resolve())))
 
 
 def _file_or_list(root: Path, request: Request) -> Response:

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from flows.reports.run_records.places import read_path
+from flows.reports.run_records.process_mark import has_ended
 from flows.reports.run_records.record import HISTORY, RUN
 from flows.runner.artifact import MANIFEST
 from robots.errors import HandoffError
 
 SUMMARY = "summary.json"
-CLOCK_SECONDS = 2.0
-"""Largest difference of two readings of the start of one process [s]."""
 
 
 @dataclass(frozen=True)
@@ -140,13 +139,7 @@ def run_state(record: Mapping[str, Any]) -> str:
     state = str(record["state"])
     if state != "running" or record["computer"]["host"] != platform.node():
         return state
-    import psutil
-
-    try:
-        started = psutil.Process(record["process"]["number"]).create_time()
-    except psutil.NoSuchProcess:
-        return "killed"
-    return state if abs(started - record["process"]["started"]) < CLOCK_SECONDS else "killed"
+    return "killed" if has_ended(record["process"]) else state
 
 
 def _older(folder: Path) -> RecordedRun:

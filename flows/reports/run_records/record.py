@@ -28,6 +28,7 @@ from flows.reports.resolved_recipe import RECIPE
 from flows.reports.run_records.checkout import DIFF, record_checkout
 from flows.reports.run_records.computer import computer, settings, threads
 from flows.reports.run_records.places import written_folder, written_path
+from flows.reports.run_records.process_mark import process_mark
 from flows.runner.artifact import write_json
 from flows.runner.provenance import login, package_lock, person_of
 from flows.runner.stage import Stage, StageOutcome
@@ -174,9 +175,6 @@ def _read(file: Path) -> dict[str, Any] | None:
 
 def _described(folder: Path, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
     """Entries that are known when the run starts."""
-    import psutil
-
-    process = psutil.Process()
     here = Path.cwd()
     return {
         "format": FORMAT,
@@ -197,7 +195,7 @@ def _described(folder: Path, name: str, request: Mapping[str, Any]) -> dict[str,
         "threads": threads(),
         "settings": settings(here),
         "packages": {"digest": package_lock()["digest"], "list": "lock in every manifest"},
-        "process": {"number": process.pid, "started": process.create_time()},
+        "process": process_mark(),
         "prefect": _prefect(),
     }
 

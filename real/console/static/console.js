@@ -72,6 +72,7 @@ for (const button of document.querySelectorAll("[data-press]")) {
 }
 $("claim").onclick = () => send({ kind: "claim", force: false });
 $("take").onclick = () => send({ kind: "claim", force: true });
+$("answer").onclick = () => window.open(page.state.waiting.link, "_blank", "noopener");
 $("give").onclick = () => send({ kind: "give" });
 
 // ---------------------------------------------------------------- messages of the server
@@ -178,14 +179,29 @@ function draw() {
 }
 requestAnimationFrame(draw);
 
+// A question is another page of this server, which a cookie opens.
+async function enter(socket) {
+  const answer = await fetch("enter", { method: "POST", body: page.token }).catch(() => null);
+  if (!answer?.ok) return;
+  page.entered = socket;
+  page.shownKey = null;
+}
+function showWaiting(waiting) {
+  const socket = page.socket;
+  if (waiting && page.entering !== socket) { page.entering = socket; enter(socket); }
+  $("waiting-names").textContent = waiting?.names.join(", ") ?? "";
+  $("waiting").hidden = !waiting || page.entered !== socket;
+}
+
 // Shows all text; elements change only if the state has changed.
 function showState() {
   const state = page.state;
   if (state.pending !== null) $("undo-left").value = state.undo_left / state.undo;
-  const key = JSON.stringify([state.mode, state.why, state.controller, state.asking, state.people, state.robot, state.pending, page.about, page.socket?.readyState]);
+  const key = JSON.stringify([state.mode, state.why, state.controller, state.asking, state.people, state.robot, state.pending, state.waiting, page.about, page.socket?.readyState]);
   if (key === page.shownKey) return;
   page.shownKey = key;
   showKeys();
+  showWaiting(state.waiting);
   const mine = state.controller === state.you, focused = document.activeElement;
   if (page.socket?.readyState === WebSocket.OPEN) showMode(state.mode, state.why);
   $("task").textContent = [page.about.stage, page.about.task].filter(Boolean).join(": ");

@@ -11,6 +11,9 @@ import pytest
 
 from flows.deployment.approval import (
     AUDIT,
+    PENDING,
+    has_session,
+    noted_session,
     pending_question,
     read_answer,
     suspended_flow_run,
@@ -150,3 +153,21 @@ def test_without_the_address_of_the_server_the_answer_stands_and_the_page_is_nam
         after = give_answer(asked / "lab", YES)
     assert after.startswith(f"flow run {FLOW_RUN} did not go on (PREFECT_API_URL is not set)")
     assert read_answer(pending_question(asked / "lab")) is not None
+
+
+def test_an_answer_says_whether_a_session_waits_for_it_and_goes_on(asked: Path) -> None:
+    run = asked / "lab"
+    with noted_session(run):
+        assert give_answer(run, YES) == "the session that waits for it goes on"
+    assert give_answer(run, YES) == "run the recipe again to go on"
+
+
+def test_a_session_whose_process_has_died_goes_on_no_more(asked: Path) -> None:
+    run = asked / "lab"
+    with noted_session(run):
+        left = json.loads((run / PENDING).read_bytes())
+    assert not has_session(run)
+    # What a killed process leaves: the number of a process that started at another time.
+    left["session"]["started"] -= 3600.0
+    (run / PENDING).write_text(json.dumps(left))
+    assert give_answer(run, YES) == "run the recipe again to go on"
