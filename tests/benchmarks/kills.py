@@ -156,14 +156,14 @@ class ServedRun:
     def __init__(self, server: PrefectServer, runs: Path) -> None:
         self._server = server
         parameters = {"overrides": [f"runs={runs}", *OVERRIDES], "until": LAST}
-        self._id = str(server.start(f"handoff/{RECIPE}", parameters).id)
+        self.id = str(server.start(f"handoff/{RECIPE}", parameters).id)
         self._seen = time.monotonic()
 
     def ended(self) -> bool:
         if self.processes():
             self._seen = time.monotonic()
             return False
-        state = self._server.state(self._id)
+        state = self._server.state(self.id)
         if state is None:
             return False
         # A run whose server or worker dies may remain in the state that it had.
@@ -174,7 +174,7 @@ class ServedRun:
         return [
             part
             for one in psutil.process_iter()
-            if variable(one, "PREFECT__FLOW_RUN_ID") == self._id
+            if variable(one, "PREFECT__FLOW_RUN_ID") == self.id
             for part in family(one.pid)
         ]
 

@@ -1,0 +1,159 @@
+"""Cancels runs on a Prefect server at random moments and continues them: how fast do their
+processes end, and are the artifacts those of an undisturbed run?
+
+    python -m tests.benchmarks.cancels --cancels 20 --json
+
+The recipe `smoke` runs up to its student as a deployment of `handoff server`, as in
+`tests.benchmarks.kills`. While a stage is at work, at a moment drawn uniformly over the duration of
+an undisturbed run, the run is cancelled as the button of Prefect's page does. A moment without a
+stage is drawn again. Seconds are counted from that request: until the process of the stage has
+ended (`stage`), and until no process of the run is left (`all`). Then the run is started again
+until it completes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from robots.signals import raising_signals
+from tests.benchmarks.kills import (
+    MOST_STARTS,
+    ServedRun,
+    digests,
+    finish,
+    stage_of,
+    undisturbed,
+)
+from tests.flows.served import PrefectServer, prefect_server_at_work
+
+PERIOD = 0.02
+"""Time between two looks at the processes [s]."""
+LIMIT_S = 5.0
+"""What the processes are meant to end within [s]."""
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """One cancelled run and what came of it."""
+
+    at_s: float
+    """Time of the request after the start [s]."""
+    during: str
+    """Stage at work then."""
+    stage_s: float
+    """Time until that stage's process had ended [s]."""
+    all_s: float
+    """Time until no process of the run was left [s]."""
+    state: str
+    """Last state of the run on the server."""
+    equal: bool
+    """Whether the continued run has all digests of the undisturbed one."""
+
+
+def main() -> None:
+    """Cancels and prints; the last line is one JSON object when asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cancels", type=int, default=20, help="cancelled runs")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--json", action="store_true", help="print one JSON object last")
+    arguments = parser.parse_args()
+    with raising_signals(), tempfile.TemporaryDirectory(prefix="handoff-cancels-") as folder:
+        figures = measure(Path(folder), arguments.cancels, arguments.seed)
+    print(json.dumps(figures) if arguments.json else json.dumps(figures, indent=1))
+
+
+def measure(folder: Path, cancels: int, seed: int) -> dict[str, Any]:
+    """Cancels runs in a folder.
+
+    Returns:
+        `cancels`, those with a final state `Cancelled` (`cancelled`), within `LIMIT_S` (`in_time`)
+        and with equal digests behind (`equal`); median and largest of `stage_s` and `all_s`; and
+        every `cancel`.
+    """
+    rng = random.Random(seed)
+    done: list[Cancelled] = []
+    (folder / "lab").mkdir()
+    with prefect_server_at_work(folder / "lab") as server:
+        expected, seconds = undisturbed(partial(ServedRun, server), folder / "served")
+        assert expected, "the undisturbed run did not complete"
+        while len(done) < cancels:
+            runs = folder / f"{len(done)}-{rng.random():.6f}"
+            one = cancel(server, runs, rng.uniform(0.0, seconds), expected)
+            if one is not None:
+                done.append(one)
+                print(one, file=sys.stderr, flush=True)
+    return {
+        "cancels": len(done),
+        "cancelled": sum(one.state == "Cancelled" for one in done),
+        "in_time": sum(one.all_s <= LIMIT_S for one in done),
+        "equal": sum(one.equal for one in done),
+        **_spread("stage_s", [one.stage_s for one in done]),
+        **_spread("all_s", [one.all_s for one in done]),
+        "served_seconds": round(seconds, 1),
+        "cancel": [asdict(one) for one in done],
+    }
+
+
+def cancel(
+    server: PrefectServer, runs: Path, at_s: float, expected: dict[str, str]
+) -> Cancelled | None:
+    """Cancels a new run, and continues it.
+
+    Args:
+        server: runs it.
+        runs: its folder.
+        at_s: time of the request after the start [s].
+        expected: digests by stage.
+
+    Returns:
+        What came of it; None if no stage was at work.
+    """
+    run = ServedRun(server, runs)
+    time.sleep(at_s)
+    stage = next((one for one in run.processes() if stage_of(one)), None)
+    if stage is None:
+        finish(run)
+        return None
+    during = stage_of(stage)
+    began = time.monotonic()
+    server.cancel(run.id)
+    while stage.is_running():
+        time.sleep(PERIOD)
+    stage_s = time.monotonic() - began
+    while run.processes():
+        time.sleep(PERIOD)
+    all_s = time.monotonic() - began
+    finish(run)
+    state = server.state(run.id)
+    for _ in range(MOST_STARTS):
+        finish(ServedRun(server, runs))
+        if len(digests(runs)) == len(expected):
+            break
+    return Cancelled(
+        round(at_s, 1),
+        during,
+        round(stage_s, 2),
+        round(all_s, 2),
+        "" if state is None else str(state.name),
+        digests(runs) == expected,
+    )
+
+
+def _spread(name: str, values: list[float]) -> dict[str, float]:
+    values = sorted(values)
+    return {f"{name}_median": values[len(values) // 2], f"{name}_max": values[-1]}
+
+
+if __name__ == "__main__":
+    main()
