@@ -3,19 +3,15 @@ commands from their functions and the Makefile."""
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
-import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 ROOT = Path(__file__).resolve().parents[2]
-SCALARS = {int: "integer", float: "number", str: "text", bool: "`true` or `false`", Any: "anything"}
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -139,114 +135,11 @@ def _section(cls: type, paths: list[str], group: Group) -> Iterator[str]:
 
 
 def rows(cls: type) -> Iterator[tuple[str, str, str, str]]:
-    """Name, type, default and description of every option of a class."""
-    hints = get_type_hints(cls, include_extras=True)
-    texts = descriptions(cls)
-    for field in fields(cls):
-        hint = hints[field.name]
-        text = texts.get(field.name, "")
-        if not text and _is_tag(hint):
-            text = "Chooses this class."
-        yield field.name, _type(hint), _default(field), text.replace("|", "\\|")
+    """Name, type, default and description of every option of a class, as cells of a table."""
+    from flows.config.descriptions import Style, option_rows
 
-
-def descriptions(cls: type) -> dict[str, str]:
-    """Docstrings of the attributes of a class and its bases, each on one line."""
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__[:-1]):
-        (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        assert isinstance(node, ast.ClassDef)
-        for statement, after in zip(node.body, node.body[1:], strict=False):
-            if (
-                isinstance(statement, ast.AnnAssign)
-                and isinstance(statement.target, ast.Name)
-                and isinstance(after, ast.Expr)
-                and isinstance(after.value, ast.Constant)
-            ):
-                found[statement.target.id] = _one_line(str(after.value.value))
-    return found
-
-
-def _is_tag(hint: Any) -> bool:
-    """Whether a field only tells its class from the others of a union."""
-    return get_origin(hint) is Literal and len(get_args(hint)) == 1
-
-
-def _type(hint: Any) -> str:
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        bounds = [f"{name[0]}={value}" for name, value in _bounds(arguments[1:])]
-        return " ".join([_type(arguments[0]), *bounds])
-    if origin in (Union, UnionType):
-        return " or ".join(_type(argument) for argument in arguments)
-    if origin is Literal:
-        return ", ".join(f"`{value}`" for value in arguments)
-    if origin is tuple and arguments[-1] is not Ellipsis:
-        return f"list of {len(arguments)}: {_type(arguments[0])}"
-    if origin in (tuple, list):
-        return f"list of {_type(arguments[0])}"
-    if origin in (dict, Mapping):
-        return f"map to {_type(arguments[1])}"
-    if hint in (None, NoneType):
-        return "`null`"
-    if is_dataclass(hint) and isinstance(hint, type):
-        return _link(hint)
-    return SCALARS[hint]
-
-
-def _bounds(metadata: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    """Limits that an annotation states, such as ("ge", 1)."""
-    for item in metadata:
-        for part in getattr(item, "metadata", [item]):
-            for name in ("ge", "gt", "le", "lt"):
-                if (value := getattr(part, name, None)) is not None:
-                    yield name, value
-
-
-def _default(field: Field[Any]) -> str:
-    value = _value(field)
-    if value is MISSING:
-        return "must be given"
-    if not is_dataclass(value):
-        return f"`{_plain(value)}`"
-    changed = [f"`{key}: {_plain(part)}`" for key, part in _changes(value)]
-    kind = getattr(value, "kind", None)
-    chosen = [f"`kind: {kind}`"] if kind is not None else []
-    return ", ".join(chosen + changed) or "those of the class"
-
-
-def _value(field: Field[Any]) -> Any:
-    if field.default_factory is not MISSING:
-        return field.default_factory()
-    return field.default
-
-
-def _changes(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Options of a configuration object whose values are not the defaults of its class."""
-    for field in fields(value):
-        held, usual = getattr(value, field.name), _value(field)
-        if held == usual:
-            continue
-        if is_dataclass(held) and type(held) is type(usual):
-            yield from _changes(held, f"{prefix}{field.name}.")
-        elif is_dataclass(held):
-            yield f"{prefix}{field.name}", type(held).__name__
-        else:
-            yield f"{prefix}{field.name}", held
-
-
-def _plain(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return value or '""'
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(_plain(part) for part in value)}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_plain(part)}' for key, part in value.items())}}}"
-    return str(value)
+    for row in option_rows(cls, Style("`{}`".format, _link)):
+        yield row.name, row.type, row.default, row.meaning.replace("|", "\\|")
 
 
 def _link(cls: type) -> str:

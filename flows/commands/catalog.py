@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from flows.config.files import first_comment, first_sentence
-from robots.errors import HandoffError, error_text
+from robots.errors import HandoffError, error_text, suggest
 
 Rows = Iterable[tuple[str, ...]]
 """A name, what else a table shows, and a phrase."""
@@ -55,6 +55,34 @@ def stage_rows() -> Rows:
             for item in kind.inputs
         ]
         yield name, ", ".join(inputs), kind.makes, first_sentence(kind.about)
+
+
+def option_rows_of(stage: str) -> Rows:
+    """Yields the options of a kind of stage: path, type, default and meaning.
+
+    Args:
+        stage: a kind, e.g. `pretrain`, or one with a path below it, e.g. `pretrain.training`.
+
+    Raises:
+        HandoffError: no such kind, or no option at that path.
+    """
+    from flows.config.descriptions import nested_option_rows
+    from flows.runner.signature import find_kind
+
+    # A kind of one's own is a dotted path itself, `package.module:function`.
+    module, colon, behind = stage.rpartition(":")
+    name, _, path = behind.partition(".")
+    rows = list(nested_option_rows(find_kind(f"{module}{colon}{name}").config))
+    found = [row for row in rows if f"{bare(row.name)}.".startswith(f"{path}." if path else "")]
+    if not found:
+        known = [bare(row.name) for row in rows]
+        raise HandoffError(f"unknown option '{stage}', {suggest(path, known, 'known options:')}")
+    yield from found
+
+
+def bare(option: str) -> str:
+    """Returns the path of an option without the kinds of the classes around it."""
+    return re.sub(r" \(kind: \w+\)", "", option)
 
 
 def task_rows() -> Rows:

@@ -18,6 +18,7 @@ from flows.commands.catalog import (
     protocol_rows,
     recipe_rows,
     session_rows,
+    stage_rows,
     task_rows,
 )
 from flows.config.files import first_comment
@@ -51,6 +52,11 @@ def protocols(context: CompletionContext) -> Candidates:
 def tasks(context: CompletionContext) -> Candidates:
     """Yields the tasks of the arm."""
     yield from _described(task_rows())
+
+
+def stage_kinds(context: CompletionContext) -> Candidates:
+    """Yields the kinds of stages."""
+    yield from ((name, about) for name, _, _, about in stage_rows())
 
 
 def finished_runs(context: CompletionContext, folder: Path = Path("runs")) -> Candidates:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
+from cyclopts import Parameter
+
+from flows.commands import completers
 from flows.commands.catalog import (
     Rows,
     algorithm_rows,
     format_rows,
+    option_rows_of,
     policy_rows,
     protocol_rows,
     recipe_rows,
@@ -17,6 +21,7 @@ from flows.commands.catalog import (
     task_rows,
 )
 from flows.commands.parameters import NARROWEST, Debug
+from robots.errors import HandoffError
 
 Topic = Literal[
     "recipes", "stages", "tasks", "policies", "algorithms", "protocols", "formats", "robots"
@@ -32,29 +37,41 @@ class Listing(NamedTuple):
     """How an entry is used, one line."""
 
 
-def list_known(topic: Topic = "recipes", /, *, debug: Debug = False) -> None:
+def list_known(
+    topic: Topic = "recipes",
+    stage: Annotated[str | None, Parameter(completer=completers.stage_kinds)] = None,
+    /,
+    *,
+    debug: Debug = False,
+) -> None:
     """List recipes, kinds of stages, tasks, policies, algorithms, protocols, formats of data sets
-    or robots, each with a phrase.
+    or robots, each with a phrase; or the options of a stage.
 
     Args:
         topic: What to list.
+        stage: With 'stages': a kind of stage whose options are listed, or those below a path of
+            it, e.g. pretrain.training.
 
     Examples:
         handoff list
         handoff list stages
+        handoff list stages pretrain
+        handoff list stages offline.algorithm
         handoff list algorithms
     """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    listing = listings()[topic]
+    if stage is not None and topic != "stages":
+        raise HandoffError(f"'{stage}': only 'handoff list stages' takes a name.")
+    listing = listings()[topic] if stage is None else options_of(stage)
     console = Console()
     if not console.is_terminal:
         console.width = max(console.width, NARROWEST)
     grid = Table(box=None, header_style="bold", pad_edge=False)
     for heading in listing.headings:
-        grid.add_column(heading, no_wrap=heading is listing.headings[0])
+        grid.add_column(heading, no_wrap=heading is listing.headings[0] and stage is None)
     for row in listing.rows():
         grid.add_row(*(Text(cell) for cell in row))
     console.print(grid)
@@ -62,6 +79,18 @@ def list_known(topic: Topic = "recipes", /, *, debug: Debug = False) -> None:
     console.print(f"\n{listing.usage}", style="dim", highlight=False)
     if topic == "recipes":
         console.print(f"'handoff list TOPIC' lists {others}.", style="dim", highlight=False)
+
+
+def options_of(stage: str) -> Listing:
+    """Returns the table of the options of a kind of stage, e.g. `pretrain`, or of those below a
+    path of it, e.g. `pretrain.training`.
+
+    Raises:
+        HandoffError: no such kind, or nothing at that path.
+    """
+    headings = ("option", "type", "default", "meaning")
+    usage = "A recipe sets one below 'with' of the stage, an override as STAGE.OPTION=VALUE."
+    return Listing(headings, lambda: option_rows_of(stage), usage)
 
 
 def listings() -> Mapping[str, Listing]:
@@ -73,7 +102,8 @@ def listings() -> Mapping[str, Listing]:
         "stages": Listing(
             ("stage", "inputs", "makes", "about"),
             stage_rows,
-            "A recipe names one by 'uses'; '?' marks an optional input, '..' a list.",
+            "A recipe names one by 'uses'; '?' marks an optional input, '..' a list; 'handoff list "
+            "stages STAGE' lists the options of one.",
         ),
         "tasks": Listing(
             ("task", "about"), task_rows, "Tasks of an arm, by the key 'task' of an environment."

@@ -7,8 +7,8 @@ The recipe `smoke` runs up to its student as a deployment of `handoff server`, a
 `tests.benchmarks.kills`. While a stage is at work, at a moment drawn uniformly over the duration of
 an undisturbed run, the run is cancelled as the button of Prefect's page does. A moment without a
 stage is drawn again. Seconds are counted from that request: until the process of the stage has
-ended (`stage`), and until no process of the run is left (`all`). Then the run is started again
-until it completes.
+ended (`stage`), until no process of the run is left (`all`), and until the server shows the run as
+ended (`state`). Then the run is started again until it completes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 
 from robots.signals import raising_signals
 from tests.benchmarks.kills import (
+    LOST_SECONDS,
     MOST_STARTS,
     ServedRun,
     digests,
@@ -53,6 +54,8 @@ class Cancelled:
     """Time until that stage's process had ended [s]."""
     all_s: float
     """Time until no process of the run was left [s]."""
+    state_s: float
+    """Time until the run was final on the server [s]."""
     state: str
     """Last state of the run on the server."""
     equal: bool
@@ -78,8 +81,8 @@ def measure(folder: Path, cancels: int, seed: int) -> dict[str, Any]:
 
     Returns:
         `cancels`, those with a final state `Cancelled` (`cancelled`), within `LIMIT_S` (`in_time`)
-        and with equal digests behind (`equal`); median and largest of `stage_s` and `all_s`; and
-        every `cancel`.
+        and with equal digests behind (`equal`); median and largest of `stage_s`, `all_s` and
+        `state_s`; and every `cancel`.
     """
     rng = random.Random(seed)
     done: list[Cancelled] = []
@@ -100,6 +103,7 @@ def measure(folder: Path, cancels: int, seed: int) -> dict[str, Any]:
         "equal": sum(one.equal for one in done),
         **_spread("stage_s", [one.stage_s for one in done]),
         **_spread("all_s", [one.all_s for one in done]),
+        **_spread("state_s", [one.state_s for one in done]),
         "served_seconds": round(seconds, 1),
         "cancel": [asdict(one) for one in done],
     }
@@ -134,8 +138,11 @@ def cancel(
     while run.processes():
         time.sleep(PERIOD)
     all_s = time.monotonic() - began
-    finish(run)
     state = server.state(run.id)
+    while (state is None or not state.is_final()) and time.monotonic() - began < LOST_SECONDS:
+        time.sleep(PERIOD)
+        state = server.state(run.id)
+    state_s = time.monotonic() - began
     for _ in range(MOST_STARTS):
         finish(ServedRun(server, runs))
         if len(digests(runs)) == len(expected):
@@ -145,6 +152,7 @@ def cancel(
         during,
         round(stage_s, 2),
         round(all_s, 2),
+        round(state_s, 2),
         "" if state is None else str(state.name),
         digests(runs) == expected,
     )

@@ -10,7 +10,8 @@ import pytest
 from flows.__main__ import main
 from flows.commands import catalog, listing
 from flows.config.files import available, recipes
-from flows.runner.signature import stage_kinds
+from flows.runner.signature import find_kind, stage_kinds
+from robots.config import key_paths
 
 
 @pytest.mark.parametrize("topic", get_args(listing.Topic))
@@ -70,3 +71,40 @@ def test_first_comment_ends_with_its_first_sentence(tmp_path: Path) -> None:
 )
 def test_first_sentence(text: str, sentence: str) -> None:
     assert catalog.first_sentence(text) == sentence
+
+
+def test_the_options_of_a_stage_are_listed_by_path_with_the_defaults_of_the_stage(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kind = find_kind("pretrain")
+    rows = {catalog.bare(row[0]): row for row in catalog.option_rows_of("pretrain")}
+    expected = {key for key in key_paths(kind.config) if not key.endswith(".kind")}
+    assert expected <= set(rows)
+    assert [row for row in rows.values() if not all(row)] == []
+    # The class of training options states no number of steps; the stage does.
+    assert rows["training.steps"][1:3] == ("integer ≥ 1", "20000")
+    assert main(["list", "stages", "pretrain.training"]) == 0
+    shown = capsys.readouterr().out
+    assert "training.steps" in shown
+    assert "validation_fraction" not in shown
+
+
+def test_options_of_a_kind_are_marked_by_it_and_found_without() -> None:
+    names = [row[0] for row in catalog.option_rows_of("offline.algorithm.expectile")]
+    assert "algorithm (kind: iql).expectile" in names
+    assert {catalog.bare(name) for name in names} == {"algorithm.expectile"}
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["stages", "pretrian"], "did you mean 'pretrain'?"),
+        (["stages", "pretrain.trainin"], "did you mean 'training'?"),
+        (["tasks", "reach"], "only 'handoff list stages' takes a name"),
+    ],
+)
+def test_what_has_no_options_is_refused(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["list", *words]) == 1
+    assert problem in capsys.readouterr().err
