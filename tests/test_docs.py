@@ -17,6 +17,7 @@ import pytest
 
 from flows.commands.app import parse
 from flows.config.files import recipes
+from flows.recipes.recipe import STAGE_KEYS, Recipe, read_recipe
 from robots.errors import HandoffError
 from tests.documents import (
     DOCS,
@@ -155,13 +156,10 @@ def roots() -> set[str]:
     """First parts of options: stages of recipes, shared options, options of kinds of stages."""
     from dataclasses import fields
 
-    from flows.config.files import recipes
     from flows.deployment.config import DeploySession
-    from flows.recipes.recipe import read_recipe
 
     found = {field.name for field in fields(DeploySession)}
-    for name in recipes():
-        recipe = read_recipe(name)
+    for recipe in shipped():
         found |= {*recipe.stages, *recipe.shared}
     return found
 
@@ -169,28 +167,38 @@ def roots() -> set[str]:
 @cache
 def is_option(key: str) -> bool:
     """Whether a stage of a recipe, its shared options, or a session at an arm has the option."""
-    from flows.config.files import recipes
     from flows.deployment.config import DeploySession
-    from flows.recipes.recipe import STAGE_KEYS, read_recipe
-    from flows.runner.signature import find_kind
     from robots.config import key_paths
 
     first, _, rest = key.partition(".")
     if key in key_paths(DeploySession):
         return True
-    for name in recipes():
-        recipe = read_recipe(name)
+    for recipe in shipped():
         entry = recipe.stages.get(first)
         if entry is not None and (
-            rest.split(".")[0] in STAGE_KEYS or rest in key_paths(find_kind(entry.uses).config)
+            rest.split(".")[0] in STAGE_KEYS or rest in keys_of_stage(entry.uses)
         ):
             return True
         if first in recipe.shared or first == "shared":
-            kinds = [find_kind(stage.uses).config for stage in recipe.stages.values()]
             wanted = rest if first == "shared" else key
-            if any(wanted in key_paths(kind) for kind in kinds):
+            if any(wanted in keys_of_stage(stage.uses) for stage in recipe.stages.values()):
                 return True
     return False
+
+
+@cache
+def shipped() -> tuple[Recipe, ...]:
+    """The recipes of the repository."""
+    return tuple(read_recipe(name) for name in recipes())
+
+
+@cache
+def keys_of_stage(kind: str) -> frozenset[str]:
+    """Options of a kind of stage."""
+    from flows.runner.signature import find_kind
+    from robots.config import key_paths
+
+    return frozenset(key_paths(find_kind(kind).config))
 
 
 @every_page_of_the_site
