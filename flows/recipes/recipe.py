@@ -248,7 +248,7 @@ def _entry(name: str, value: Any, path: Path) -> StageEntry:
         },
         options=_mapping(options, f"{where}: with"),
         matrix={key: _labelled(f"{where}: matrix {key}", given) for key, given in matrix.items()},
-        pool=_pool(where, entry.get("pool")),
+        pool=_pool(where, entry["uses"], entry.get("pool")),
         resources=build(
             Resources,
             _mapping(entry.get("resources") or {}, f"{where}: resources"),
@@ -257,11 +257,15 @@ def _entry(name: str, value: Any, path: Path) -> StageEntry:
     )
 
 
-def _pool(where: str, given: Any) -> str:
+def _pool(where: str, uses: str, given: Any) -> str:
     if given is None:
         return ""
     if not isinstance(given, str):
         raise HandoffError(f"{where}: pool is {given!r}, expected the name of a work pool.")
+    if uses == "approve" and given == "ray":
+        raise HandoffError(
+            f"{where}: an approval waits where the run is, not on a node of a Ray cluster. Remove its pool."
+        )
     return given
 
 

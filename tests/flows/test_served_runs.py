@@ -46,6 +46,11 @@ name: waiting
 stages:
   wait: {uses: tests.flows.waiting_stage, with: {folder: FOLDER}}
 """
+SHORT = """# A stage that has nothing to do.
+name: short
+stages:
+  bundle: {uses: "tests.flows.approval_stages:bundle"}
+"""
 SPREAD = """# Its second stage runs on another computer, which shares nothing but the storage.
 name: spread
 runs: RUNS
@@ -83,8 +88,9 @@ def served(
     (folder / "approved.yaml").write_text(APPROVED)
     (folder / "released.yaml").write_text(RELEASED)
     (folder / "waiting.yaml").write_text(WAITING.replace("FOLDER", str(folder / "files")))
+    (folder / "short.yaml").write_text(SHORT)
     (folder / "files").mkdir()
-    recipes = (APPROVED, RELEASED, WAITING, SPREAD)
+    recipes = (APPROVED, RELEASED, WAITING, SHORT, SPREAD)
     own = [word for name in recipes for word in ("--recipe", _file(name))]
     variables = {
         **keys(storage),
@@ -288,8 +294,9 @@ def test_a_run_outlives_its_worker_which_is_started_again(served: PrefectServer)
     run.terminate()
     reached(served, "waiting", "Crashed")
     assert (files / CLEANED).exists()
-    served.prefect("deployment", "run", "handoff/approved", "--watch")
-    assert newest(served, "approved").state_name == "Completed"
+    # The new worker takes runs.
+    served.prefect("deployment", "run", "handoff/short", "--watch")
+    assert newest(served, "short").state_name == "Completed"
 
 
 @pytest.mark.needs("postgresql")

@@ -114,6 +114,7 @@ def test_a_pool_and_resources_reach_the_stage_and_leave_its_key_alone() -> None:
         ("stages: {a: {uses: ingest, matrix: {seed: [1, 1]}}}", "are not distinct"),
         ("stages: {a: {uses: pretrain, inputs: {demos: [1]}}}", "expected the name of a stage"),
         ("stages: {a: {uses: '${nowhere}'}}", "nowhere"),
+        ("stages: {a: {uses: approve, pool: ray}}", "an approval waits where the run is"),
         ("stages: {a: {uses: ingest, pool: [gpu]}}", "expected the name of a work pool"),
         ("stages: {a: {uses: ingest, resources: {gpu: 1}}}", "unknown key 'a.resources.gpu'"),
         ("stages: {a: {uses: ingest, resources: {cores: 0}}}", "a.resources.cores"),
