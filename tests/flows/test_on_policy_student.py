@@ -62,14 +62,9 @@ def without_ray() -> Iterator[None]:
     ray.shutdown()
 
 
-@pytest.mark.parametrize(
-    ("number", "name", "placed"), [(0, "vla_ppo", []), (1, "vla_grpo", [CLUSTER])]
-)
-def test_from_demonstrations_with_words_to_the_twin(
-    number: int, name: str, placed: list[str], tmp_path: Path, without_ray: None
-) -> None:
-    host = f"twin.table.twin.host='{address(52 + number)}'"
-    artifacts = run_all(name, [*TINY, *placed, host], tmp_path)
+def test_from_demonstrations_with_words_to_the_twin(tmp_path: Path) -> None:
+    host = f"twin.table.twin.host='{address(52)}'"
+    artifacts = run_all("vla_ppo", [*TINY, host], tmp_path)
     assert artifacts["gate"].manifest["metrics"]["parity"] < 1e-4
     assert {"policy.onnx", "tokenizer.json", "golden.npz"} <= {
         file.name for file in artifacts["bundle"].path.iterdir()
@@ -83,6 +78,17 @@ def test_from_demonstrations_with_words_to_the_twin(
     )
     assert student < teacher
     assert artifacts["twin"].manifest["metrics"]["starts"] == 1
+
+
+def test_groups_of_trajectories_are_collected_on_a_cluster(
+    tmp_path: Path, without_ray: None
+) -> None:
+    only = ("demos", "pretrained", "teacher")
+    artifacts = run_all("vla_grpo", [*TINY, CLUSTER], tmp_path, only)
+    tuned = artifacts["teacher"].manifest
+    assert tuned["inputs"]["policy"] == artifacts["pretrained"].digest
+    # Eight environments of three decisions of up to four actions each.
+    assert 0 < tuned["metrics"]["steps"] <= 8 * 3 * 4
 
 
 @pytest.mark.parametrize("name", RECIPES)

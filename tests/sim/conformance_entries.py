@@ -184,6 +184,8 @@ ENTRIES = [
         exact=False,
         tolerance=1e-3,
         reuse=True,
+        # Its contacts take long.
+        slow=True,
         marks=(MANISKILL,),
     ),
 ]
