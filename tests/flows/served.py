@@ -49,14 +49,16 @@ class PrefectServer:
         assert result.returncode == 0, f"{result.stdout[-3000:]}\n{self.logs()}"
         return result.stdout
 
-    def start(self, deployment: str, parameters: Mapping[str, Any]) -> Any:
-        """Asks for a run of a deployment, which a worker then starts."""
+    def start(
+        self, deployment: str, parameters: Mapping[str, Any], state: Any | None = None
+    ) -> Any:
+        """Asks for a run of a deployment, which a worker then starts; or makes one in a state."""
         from prefect.states import Scheduled
 
         with self._client() as client:
             found = client.read_deployment_by_name(deployment)
             return client.create_flow_run_from_deployment(
-                found.id, parameters=dict(parameters), state=Scheduled()
+                found.id, parameters=dict(parameters), state=state or Scheduled()
             )
 
     def state(self, run: str) -> Any:

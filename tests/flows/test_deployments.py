@@ -88,15 +88,18 @@ def test_registering_again_keeps_what_people_changed(registered: Path) -> None:
         assert schedule.active
 
 
-def test_crashed_runs_are_marked_by_an_automation_that_exists_once(registered: Path) -> None:
+def test_lost_runs_are_marked_by_automations_that_exist_once(registered: Path) -> None:
     from prefect.client.orchestration import get_client
 
-    (expected,) = yaml.safe_load(AUTOMATIONS.read_text())["automations"]
-    with get_client(sync_client=True) as client:
-        (found,) = client.read_automations_by_name(expected["name"])
-    assert found.enabled
-    (action,) = found.actions
-    assert action.state.value == "CRASHED"  # type: ignore[union-attr]
+    expected = yaml.safe_load(AUTOMATIONS.read_text())["automations"]
+    names = [entry["name"] for entry in expected]
+    assert names == ["Mark crashed runs", "Mark runs that never begin"]
+    for name in names:
+        with get_client(sync_client=True) as client:
+            (found,) = client.read_automations_by_name(name)
+        assert found.enabled
+        (action,) = found.actions
+        assert action.state.value == "CRASHED"  # type: ignore[union-attr]
 
 
 def test_a_recipe_of_ones_own_runs_by_its_path_in_the_pool_that_it_needs(tmp_path: Path) -> None:

@@ -1,14 +1,15 @@
 """Finds runs of a Prefect server that nobody carries out any more, and gives them a final state.
 
 A run whose process dies cannot say so itself. While a server works, it marks runs without a
-heartbeat (`automations.yaml`); it forgets what it waited for when it is started again, and a run
-that keeps the state `Running` occupies a place of its work pool.
+heartbeat, and those that never begin (`automations.yaml`); it forgets what it waited for when it is
+started again. A run that keeps the state `Running` or `Pending` occupies a place of its work pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from datetime import datetime
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 HEARTBEAT_EVENT = "prefect.flow-run.heartbeat"
@@ -16,6 +17,11 @@ RUN_VARIABLE = "PREFECT__FLOW_RUN_ID"
 """Environment variable with the run's identity in a run's process."""
 UNFINISHED = ("RUNNING", "PENDING", "CANCELLING")
 """Types of states of a run that somebody carries out."""
+BEGIN_SECONDS = 30.0
+"""Time from the death of a worker until a run without a process counts as not begun, and interval of
+further looks [s]: a run's process starts within seconds."""
+UNBEGUN_SECONDS = 300.0
+"""Time from that death until the last look [s]."""
 MOST_RUNS = 200
 """Number of runs that are read from the server, the largest that it gives at once."""
 
@@ -24,13 +30,97 @@ def runs_below(process: int) -> set[str]:
     """Returns the identities of the runs whose processes are below a process of this computer."""
     import psutil
 
+    return _runs_of(psutil.Process(process).children(recursive=True))
+
+
+def _runs_of(processes: Iterable[Any]) -> set[str]:
+    """Identities of the runs that processes belong to."""
+    import psutil
+
     found = set()
-    for child in psutil.Process(process).children(recursive=True):
+    for process in processes:
         try:
-            found.add(child.environ().get(RUN_VARIABLE, ""))
+            found.add(process.environ().get(RUN_VARIABLE, ""))
         except psutil.Error:
             continue
     return found - {""}
+
+
+def unbegun_runs(pool: str, since: datetime) -> list[str]:
+    """Returns the identities of the runs of a work pool that a worker took before `since`, and of
+    which no process of this computer is left."""
+    here = runs_here()
+    with _client() as client:
+        return [
+            str(run.id)
+            for run in _unfinished(client)
+            if run.state.type.value == "PENDING"
+            and run.work_pool_name == pool
+            and run.state.timestamp < since
+            and str(run.id) not in here
+        ]
+
+
+def runs_here() -> set[str]:
+    """Returns the identities of the runs that have processes on this computer."""
+    import psutil
+
+    return _runs_of(psutil.process_iter())
+
+
+def schedule_again(identities: Collection[str]) -> list[str]:
+    """Schedules runs that have not begun for now, so that another worker takes them; returns their
+    names."""
+    from prefect.states import Scheduled
+
+    names = []
+    with _client() as client:
+        for run in _unfinished(client):
+            if str(run.id) in identities:
+                state = Scheduled(message="Its worker died before it began.")
+                client.set_flow_run_state(run.id, state, force=True)
+                names.append(run.name)
+    return names
+
+
+class UnbegunRuns:
+    """Runs that a worker took before it died, and that have not begun: they are scheduled again.
+
+    A run's process outlives its worker, but not always before it has begun.
+    """
+
+    def __init__(self, pools: Mapping[str, str]) -> None:
+        """`pools` are the work pools of the workers, by the names of their programs."""
+        self._pools = pools
+        self._died: dict[str, datetime] = {}
+        self._looked = time.monotonic()
+
+    def worker_died(self, name: str) -> None:
+        """Notes the end of a program."""
+        if name in self._pools:
+            self._died[self._pools[name]] = datetime.now(UTC)
+
+    def look(self, say: Callable[[str], None]) -> None:
+        """Schedules the runs again of workers that died a while ago; for some minutes, since a
+        process may end later than its worker. An error of the server ends nothing."""
+        import httpx
+
+        if time.monotonic() - self._looked < BEGIN_SECONDS:
+            return
+        self._looked = time.monotonic()
+        for pool, died in list(self._died.items()):
+            age = (datetime.now(UTC) - died).total_seconds()
+            if age > UNBEGUN_SECONDS:
+                del self._died[pool]
+            if age < BEGIN_SECONDS:
+                continue
+            try:
+                names = schedule_again(unbegun_runs(pool, died))
+            except httpx.HTTPError as error:
+                say(f"runs that have not begun could not be scheduled again ({error!r})")
+                continue
+            for name in names:
+                say(f"again    {name}: its worker died before it began")
 
 
 def silent_runs(since: datetime) -> list[str]:

@@ -98,6 +98,7 @@ def serve_prefect(options: ServerOptions, say: Callable[[str], None]) -> None:
         for pool in working:
             # A limit of the worker itself ends it when a suspended run goes on (Prefect 3.8).
             programs.start(f"worker-{pool}", ("worker", "start", "--pool", pool))
+        unbegun = lost_runs.UnbegunRuns({f"worker-{pool}": pool for pool in working})
         start_results(options)
         say(f"server   {address}  (in other terminals: export PREFECT_API_URL={address}/api)")
         results = f"http://{options.host}:{options.results_port}"
@@ -114,7 +115,9 @@ def serve_prefect(options: ServerOptions, say: Callable[[str], None]) -> None:
         say(f"logs     {logs}; Ctrl-C ends the server, its workers and their runs")
         began, checked = datetime.now(UTC), False
         while True:
-            programs.watch(say)
+            for name in programs.watch(say):
+                unbegun.worker_died(name)
+            unbegun.look(say)
             if not checked and datetime.now(UTC) - began > SILENCE:
                 checked = True
                 _end_lost(lambda: lost_runs.silent_runs(began), "Nothing was heard of it.", say)
@@ -174,13 +177,14 @@ class _Programs:
             if not process.is_alive():
                 raise HandoffError(f"the {name} ended; the end of its log {self.log_end(name)}")
 
-    def watch(self, say: Callable[[str], None]) -> None:
-        """Starts again what has ended, a few times. Workers wait for a server that starts again;
-        its database outlives it.
+    def watch(self, say: Callable[[str], None]) -> list[str]:
+        """Starts again what has ended, a few times, and returns its names. Workers wait for a
+        server that starts again; its database outlives it.
 
         Raises:
             HandoffError: one of them ended too often.
         """
+        started = []
         for name, process in list(self._processes.items()):
             if process.is_alive():
                 continue
@@ -194,6 +198,8 @@ class _Programs:
                 )
             say(f"the {name} ended and is started again; its log: {self._logs / name}")
             self.start(name, self._words[name])
+            started.append(name)
+        return started
 
     def log_end(self, name: str) -> str:
         """Returns the path of a log and its last lines."""

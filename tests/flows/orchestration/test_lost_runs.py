@@ -12,12 +12,15 @@ from uuid import UUID
 
 import pytest
 
+from flows.orchestration.serving import lost_runs
 from flows.orchestration.serving.lost_runs import (
     HEARTBEAT_EVENT,
     RUN_VARIABLE,
     end_runs,
     runs_below,
+    schedule_again,
     silent_runs,
+    unbegun_runs,
 )
 
 LONG = 60.0
@@ -25,8 +28,8 @@ LONG = 60.0
 pytestmark = pytest.mark.usefixtures("prefect_server")
 
 
-def begun(*states: Any) -> list[str]:
-    """Identities of new runs in these states."""
+def begun(*states: Any, pool: str | None = None) -> list[str]:
+    """Identities of new runs in these states, of a work pool."""
     from prefect import flow
     from prefect.client.orchestration import get_client
 
@@ -35,7 +38,10 @@ def begun(*states: Any) -> list[str]:
         pass
 
     with get_client(sync_client=True) as client:
-        return [str(client.create_flow_run(nothing, state=state).id) for state in states]
+        return [
+            str(client.create_flow_run(nothing, state=state, work_pool_name=pool).id)
+            for state in states
+        ]
 
 
 def state_of(run: str) -> str:
@@ -80,6 +86,53 @@ def test_lost_runs_are_crashed_and_those_that_were_being_cancelled_cancelled() -
     assert state_of(finished) == "Completed"
     assert state_of(suspended) == "Suspended"
     assert state_of(other) == "Running"
+
+
+def test_a_run_that_no_process_has_begun_is_scheduled_again() -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.states import Pending, Running
+
+    with get_client(sync_client=True) as client:
+        for name in ("cpu", "gpu"):
+            client.create_work_pool(WorkPoolCreate(name=name, type="process"))
+    taken, alive = begun(Pending(), Pending(), pool="cpu")
+    (running,) = begun(Running(), pool="cpu")
+    (elsewhere,) = begun(Pending(), pool="gpu")
+    words = [sys.executable, "-c", "input()"]
+    process = subprocess.Popen(
+        words, env={**os.environ, RUN_VARIABLE: alive}, stdin=subprocess.PIPE, text=True
+    )
+    try:
+        since = datetime.now(UTC)
+        (later,) = begun(Pending(), pool="cpu")
+        assert unbegun_runs("cpu", since) == [taken]
+        assert unbegun_runs("gpu", since) == [elsewhere]
+        assert len(schedule_again([taken])) == 1
+    finally:
+        process.communicate("\n", timeout=LONG)
+    states = [state_of(run) for run in (taken, alive, running, elsewhere, later)]
+    assert states == ["Scheduled", "Pending", "Running", "Pending", "Pending"]
+
+
+def test_runs_of_a_worker_are_looked_for_a_while_after_its_death(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(lost_runs, "unbegun_runs", lambda pool, since: looked.append(pool) or [])
+    monkeypatch.setattr(lost_runs, "BEGIN_SECONDS", 0.0)
+    unbegun = lost_runs.UnbegunRuns({"worker-cpu": "cpu"})
+    unbegun.look(print)
+    assert looked == []
+    unbegun.worker_died("server")
+    unbegun.worker_died("worker-cpu")
+    unbegun.look(print)
+    unbegun.look(print)
+    assert looked == ["cpu", "cpu"]
+    monkeypatch.setattr(lost_runs, "UNBEGUN_SECONDS", 0.0)
+    unbegun.look(print)
+    unbegun.look(print)
+    assert looked == ["cpu", "cpu", "cpu"]
 
 
 def test_runs_of_this_computer_are_known_by_their_processes() -> None:
