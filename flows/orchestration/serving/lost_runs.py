@@ -18,8 +18,8 @@ RUN_VARIABLE = "PREFECT__FLOW_RUN_ID"
 UNFINISHED = ("RUNNING", "PENDING", "CANCELLING")
 """Types of states of a run that somebody carries out."""
 BEGIN_SECONDS = 30.0
-"""Time from the death of a worker until a run without a process counts as not begun, and interval of
-further looks [s]: a run's process starts within seconds."""
+"""Time from the death of a worker until a run without a process counts as not begun, and interval
+of further looks [s]: a run's process starts within seconds."""
 UNBEGUN_SECONDS = 300.0
 """Time from that death until the last look [s]."""
 MOST_RUNS = 200
