@@ -23,7 +23,14 @@ from typing import Any, Literal
 
 from flows.reports.results import describe
 from flows.reports.run_records.process_mark import has_ended, process_mark
-from flows.runner.artifact import json_digest, read_manifest, verify_artifact, write_json
+from flows.runner.artifact import (
+    json_digest,
+    read_manifest,
+    verify_artifact,
+    withdraw,
+    write_json,
+)
+from flows.runner.stage import PARTIAL
 from robots.config import config
 from robots.errors import HandoffError
 from robots.html_page import head, picture, table, video
@@ -163,7 +170,7 @@ def read_answer(folder: Path) -> dict[str, Any] | None:
 
 def write_answer(folder: Path, answer: Answer) -> None:
     """Checks an answer, and writes it and its line in the audit. A later answer replaces it; a
-    refused one is in the audit only.
+    refused one is in the audit only. A rejection withdraws an earlier approval.
 
     Raises:
         HandoffError: no name, an approval with an open item of the checklist, a rejection without
@@ -187,6 +194,8 @@ def write_answer(folder: Path, answer: Answer) -> None:
         raise HandoffError(f"approval: {problem}")
     _audit(folder, {**entry, "event": "answered", "about": request["about"]})
     write_json(folder / ANSWER, entry)
+    if answer.decision == "rejected":
+        withdraw(folder.with_name(folder.name.removesuffix(PARTIAL)))
 
 
 def refused_answers(folder: Path, means: Means) -> list[str]:
@@ -311,6 +320,7 @@ def approved_gate(approval: Path) -> Path:
     """
     manifest = verify_artifact(approval)
     metrics = manifest["metrics"]
+    _check_not_rejected(approval, metrics.get("about"))
     if manifest["kind"] != KIND or metrics.get("decision") != "approved":
         raise HandoffError(
             f"{approval}: is the artifact of stage '{manifest['stage']}', expected that of an approval, such as "
@@ -323,6 +333,21 @@ def approved_gate(approval: Path) -> Path:
             f"--redo {manifest['stage']}, and approve it again."
         )
     return (approval / manifest["input_paths"]["gate"]).resolve()
+
+
+def _check_not_rejected(approval: Path, about: Any) -> None:
+    """Checks that the last answer about the same bundle and gate is no rejection, by the audit of
+    the runs folder of the approval; a copy elsewhere has none."""
+    audit = _audit_file(approval)
+    lines = audit.read_text().splitlines() if audit.is_file() else []
+    answers = [line for line in map(json.loads, lines) if line["event"] == "answered"]
+    of_it = [line for line in answers if line["about"] == about]
+    if of_it and of_it[-1]["decision"] == "rejected":
+        last = of_it[-1]
+        raise HandoffError(
+            f"{approval}: the policy was rejected afterwards by {last['by']}, {last['time']}: {last['reason']}. Run "
+            "the recipe again, which waits for another approval."
+        )
 
 
 def _utc(seconds: float) -> str:

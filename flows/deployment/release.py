@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flows.deployment.approval import KIND, approved_gate
+from flows.deployment.approval import AUDIT, KIND, approved_gate
 from flows.reports.explain import find_artifact
 from flows.runner.artifact import read_manifest, verify_artifact
 from robots.errors import HandoffError
@@ -17,6 +17,7 @@ def approved_bundle(approval: Path) -> Path:
     Raises:
         HandoffError: see `released_bundle`; or no approval, or an expired one.
     """
+    _check_link(approval)
     artifact = find_artifact(approval)
     manifest = read_manifest(artifact)
     gate = approved_gate(artifact)
@@ -36,6 +37,7 @@ def released_bundle(gate: Path) -> Path:
         HandoffError: not a gate artifact, the bundle is missing or was replaced, or either was
             changed after it was sealed.
     """
+    _check_link(gate)
     artifact = find_artifact(gate)
     if read_manifest(artifact)["kind"] == KIND:
         return approved_bundle(artifact)
@@ -49,3 +51,12 @@ def released_bundle(gate: Path) -> Path:
     if verify_artifact(bundle)["digest"] != manifest["inputs"]["bundle"]:
         raise HandoffError(f"{bundle}: is not the bundle that passed {gate}. Run the recipe again.")
     return bundle
+
+
+def _check_link(path: Path) -> None:
+    """Explains a link of a run to an approval that was withdrawn."""
+    if path.is_symlink() and not path.exists():
+        raise HandoffError(
+            f"{path}: leads to no artifact; a rejection withdraws an approval ({AUDIT} in the folder of the runs says "
+            "by whom). Run the recipe again, which waits for another one."
+        )

@@ -240,6 +240,16 @@ def seal(
     return Artifact(kind, final, digest)
 
 
+def withdraw(final: Path) -> None:
+    """Takes an artifact out of the cache, if there is one: its stage runs again, and links to it
+    lead nowhere."""
+    if final.exists():
+        older = final.with_name(f".{final.name}{REPLACED}")
+        shutil.rmtree(older, ignore_errors=True)
+        os.rename(final, older)
+        sync_path(final.parent)
+
+
 def make_read_only(root: Path, names: Sequence[str]) -> None:
     """Makes files of a folder read-only, so that an accident does not change them."""
     for name in names:

@@ -7,10 +7,13 @@ started again. A run that keeps the state `Running` or `Pending` occupies a plac
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+
+from robots.processes import END_SECONDS
 
 HEARTBEAT_EVENT = "prefect.flow-run.heartbeat"
 RUN_VARIABLE = "PREFECT__FLOW_RUN_ID"
@@ -22,6 +25,8 @@ BEGIN_SECONDS = 30.0
 of further looks [s]: a run's process starts within seconds."""
 UNBEGUN_SECONDS = 300.0
 """Time from that death until the last look [s]."""
+CANCEL_SECONDS = 2.0
+"""Interval at which it is looked for cancelled runs without a worker [s]."""
 MOST_RUNS = 200
 """Number of runs that are read from the server, the largest that it gives at once."""
 
@@ -83,44 +88,78 @@ def schedule_again(identities: Collection[str]) -> list[str]:
     return names
 
 
-class UnbegunRuns:
-    """Runs that a worker took before it died, and that have not begun: they are scheduled again.
+class LeftRuns:
+    """Runs that workers of this computer left behind when they died.
 
-    A run's process outlives its worker, but not always before it has begun.
+    A run's process outlives its worker, but not always before it has begun: then the run is
+    scheduled again. Nobody else can end a run whose worker is dead: it is ended here if somebody
+    cancels it.
     """
 
     def __init__(self, pools: Mapping[str, str]) -> None:
         """`pools` are the work pools of the workers, by the names of their programs."""
         self._pools = pools
         self._died: dict[str, datetime] = {}
-        self._looked = time.monotonic()
+        self._alive: set[str] = set()
+        self._looked = self._cancelled = time.monotonic()
 
     def worker_died(self, name: str) -> None:
         """Notes the end of a program."""
         if name in self._pools:
             self._died[self._pools[name]] = datetime.now(UTC)
+            # Their parent is dead; runs of living workers are below this process.
+            self._alive |= runs_here() - runs_below(os.getpid())
 
     def look(self, say: Callable[[str], None]) -> None:
-        """Schedules the runs again of workers that died a while ago; for some minutes, since a
-        process may end later than its worker. An error of the server ends nothing."""
+        """Ends what was cancelled, and schedules again what has not begun; each every now and then.
+        An error of the server ends nothing."""
         import httpx
 
-        if time.monotonic() - self._looked < BEGIN_SECONDS:
-            return
-        self._looked = time.monotonic()
+        try:
+            if self._alive and time.monotonic() - self._cancelled > CANCEL_SECONDS:
+                self._alive &= runs_here()
+                for name in end_cancelled(self._alive):
+                    say(f"ended    {name}: it was cancelled, and its worker is dead")
+                self._cancelled = time.monotonic()
+            if time.monotonic() - self._looked > BEGIN_SECONDS:
+                self._looked = time.monotonic()
+                self._schedule_again(say)
+        except httpx.HTTPError as error:
+            say(f"runs whose worker died could not be looked after ({error!r})")
+
+    def _schedule_again(self, say: Callable[[str], None]) -> None:
+        """Schedules runs of workers that died a while ago; for some minutes, since a process may
+        end later than its worker."""
         for pool, died in list(self._died.items()):
             age = (datetime.now(UTC) - died).total_seconds()
             if age > UNBEGUN_SECONDS:
                 del self._died[pool]
             if age < BEGIN_SECONDS:
                 continue
-            try:
-                names = schedule_again(unbegun_runs(pool, died))
-            except httpx.HTTPError as error:
-                say(f"runs that have not begun could not be scheduled again ({error!r})")
-                continue
-            for name in names:
+            for name in schedule_again(unbegun_runs(pool, died)):
                 say(f"again    {name}: its worker died before it began")
+
+
+def end_cancelled(identities: Collection[str]) -> list[str]:
+    """Ends the processes of those runs that are being cancelled, by SIGTERM and later by SIGKILL,
+    and marks the runs as cancelled; returns their names."""
+    import psutil
+    from prefect.states import Cancelled
+
+    names = []
+    with _client() as client:
+        for run in _unfinished(client):
+            if str(run.id) not in identities or run.state.type.value != "CANCELLING":
+                continue
+            processes = [one for one in psutil.process_iter() if _runs_of([one]) == {str(run.id)}]
+            for process in processes:
+                process.terminate()
+            _, left = psutil.wait_procs(processes, timeout=END_SECONDS)
+            for process in left:
+                process.kill()
+            client.set_flow_run_state(run.id, Cancelled(), force=True)
+            names.append(run.name)
+    return names
 
 
 def silent_runs(since: datetime) -> list[str]:

@@ -98,7 +98,7 @@ def serve_prefect(options: ServerOptions, say: Callable[[str], None]) -> None:
         for pool in working:
             # A limit of the worker itself ends it when a suspended run goes on (Prefect 3.8).
             programs.start(f"worker-{pool}", ("worker", "start", "--pool", pool))
-        unbegun = lost_runs.UnbegunRuns({f"worker-{pool}": pool for pool in working})
+        left = lost_runs.LeftRuns({f"worker-{pool}": pool for pool in working})
         start_results(options)
         say(f"server   {address}  (in other terminals: export PREFECT_API_URL={address}/api)")
         results = f"http://{options.host}:{options.results_port}"
@@ -116,8 +116,8 @@ def serve_prefect(options: ServerOptions, say: Callable[[str], None]) -> None:
         began, checked = datetime.now(UTC), False
         while True:
             for name in programs.watch(say):
-                unbegun.worker_died(name)
-            unbegun.look(say)
+                left.worker_died(name)
+            left.look(say)
             if not checked and datetime.now(UTC) - began > SILENCE:
                 checked = True
                 _end_lost(lambda: lost_runs.silent_runs(began), "Nothing was heard of it.", say)
@@ -323,7 +323,8 @@ def _run_program(words: list[str], environment: Mapping[str, str], log: Path) ->
             _, left = psutil.wait_procs(started, timeout=END_SECONDS / 2)
             for process in left:
                 process.kill()
-    raise HandoffError(f"{words[2]} {words[3]} ended with exit code {code}.")
+    # The parent says that it has ended.
+    raise SystemExit(code)
 
 
 def _await_server(address: str, programs: _Programs) -> None:

@@ -7,6 +7,7 @@ import platform
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,9 @@ def declared(settings: ApprovalConfig = SETTINGS) -> list[Stage]:
     return [bundle, gate, approval, beside]
 
 
-def ran(root: Path, stages: list[Stage] | None = None) -> Summary:
+def ran(root: Path, stages: list[Stage] | None = None, redo: Sequence[str] = ()) -> Summary:
     recipe = Recipe("lab", {}, runs=str(root))
-    return run_in_threads(recipe, stages or declared(), open_runs(str(root), ()))
+    return run_in_threads(recipe, stages or declared(), open_runs(str(root), ()), redo=redo)
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +131,31 @@ def test_a_rejection_fails_the_run_with_its_reason_until_somebody_approves(asked
         ran(asked)
     write_answer(question, YES)
     assert len(ran(asked).stages) == 4
+
+
+def test_a_rejection_withdraws_an_earlier_approval_of_the_same_policy(
+    asked: Path, tmp_path: Path
+) -> None:
+    question = pending_question(asked / "lab")
+    write_answer(question, YES)
+    approval = ran_folder(asked) / "approval"
+    copy = shutil.copytree(approval.resolve(), approval.resolve().with_name("copied"))
+    assert approved_bundle(approval).name.startswith("bundle-")
+    # The same question again, as --redo asks it.
+    with pytest.raises(ApprovalNeededError):
+        ran(asked, redo=["approval"])
+    approve(asked / "lab", by="Ada", reject="it pushes nothing")
+    for refuses in (approved_bundle, released_bundle):
+        with pytest.raises(HandoffError, match="a rejection withdraws an approval"):
+            refuses(approval)
+    with pytest.raises(HandoffError, match=r"rejected afterwards by Ada, .*Z: it pushes nothing"):
+        approved_bundle(copy)
+    # Another run does not find it in the cache.
+    with pytest.raises(HandoffError, match="rejected by Ada: it pushes nothing"):
+        ran(asked)
+    approve(asked / "lab", by="Ben", confirm=True)
+    assert approved_bundle(ran_folder(asked) / "approval").name.startswith("bundle-")
+    assert approved_bundle(copy).name.startswith("bundle-")
 
 
 def test_a_rejected_policy_can_still_be_approved_at_the_terminal(asked: Path) -> None:

@@ -121,17 +121,17 @@ def test_runs_of_a_worker_are_looked_for_a_while_after_its_death(
     looked: list[str] = []
     monkeypatch.setattr(lost_runs, "unbegun_runs", lambda pool, since: looked.append(pool) or [])
     monkeypatch.setattr(lost_runs, "BEGIN_SECONDS", 0.0)
-    unbegun = lost_runs.UnbegunRuns({"worker-cpu": "cpu"})
-    unbegun.look(print)
+    left = lost_runs.LeftRuns({"worker-cpu": "cpu"})
+    left.look(print)
     assert looked == []
-    unbegun.worker_died("server")
-    unbegun.worker_died("worker-cpu")
-    unbegun.look(print)
-    unbegun.look(print)
+    left.worker_died("server")
+    left.worker_died("worker-cpu")
+    left.look(print)
+    left.look(print)
     assert looked == ["cpu", "cpu"]
     monkeypatch.setattr(lost_runs, "UNBEGUN_SECONDS", 0.0)
-    unbegun.look(print)
-    unbegun.look(print)
+    left.look(print)
+    left.look(print)
     assert looked == ["cpu", "cpu", "cpu"]
 
 
