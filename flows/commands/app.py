@@ -4,7 +4,9 @@ printed."""
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -33,9 +35,11 @@ from robots.signals import exit_code, raising_signals
 
 USAGE = 2
 """Exit code of arguments that are not understood."""
+UNREAD = 128 + signal.SIGPIPE
+"""Exit code of output that nobody reads."""
 ABOUT_GROUPS = {"new": "Write a commented recipe, task or stage that runs as it is."}
-ENDLESS = (sessions.console, pipelines.server)
-"""Commands without stages, which a person ends by Ctrl-C."""
+WITH_STAGES = (pipelines.run, sessions.hil, identification.tune)
+"""Commands that resume when they are started again."""
 
 
 def completion(
@@ -165,9 +169,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error_text(error), error, debug)
     except KeyboardInterrupt as error:
         message = f"{error_text(error).removesuffix('.')}."
-        if command.function not in ENDLESS:
+        if command.function in WITH_STAGES:
             message += " Finished stages are kept; run the same command to resume."
+        elif command.function is sessions.deploy:
+            message += " The episodes so far are in the folder of the session."
         return _fail(message, error, debug, code=exit_code(error))
+    except BrokenPipeError:
+        # The reader of a pipe, such as head, has seen enough; nor can what is left be written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
     except Exception as error:  # noqa: BLE001  a person gets one line instead of a traceback
         return _fail(describe(error), error, debug)
     return 0

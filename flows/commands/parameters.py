@@ -67,7 +67,10 @@ Port = Annotated[
 ]
 Person = Annotated[
     str | None,
-    Parameter(help="Name of the operator, recorded with every episode; default: the login."),
+    Parameter(
+        help="Name of the operator, recorded unless one at the console has given theirs; default: "
+        "the login."
+    ),
 ]
 OperatorName = Literal["simulated", "keyboard", "spacemouse", "console"]
 """Operators of a correction session; a copy of `flows.session.config.OperatorKind`, whose module

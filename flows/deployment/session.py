@@ -270,7 +270,7 @@ def run_supervised(
         return {
             "robot": setup.robot,
             "policy": policy.contract.policy,
-            **_metadata(record, episode),
+            **_metadata(record, episode, supervisor.person),
         }
 
     recording = EpisodeRecording(store, outcome)
@@ -317,8 +317,8 @@ def _episode_outcome(
     )
 
 
-def _metadata(record: LoopRecord, episode: DeployedEpisode) -> dict[str, Any]:
-    """Returns the metadata of the episode."""
+def _metadata(record: LoopRecord, episode: DeployedEpisode, person: str) -> dict[str, Any]:
+    """Returns the metadata of the episode; `person` is recorded if nobody had the arm."""
     dropped = episode.label in (Label.REDO, Label.DISCARD)
     return {
         "seed": episode.seed,
@@ -326,7 +326,7 @@ def _metadata(record: LoopRecord, episode: DeployedEpisode) -> dict[str, Any]:
         "coverage": episode.coverage,
         "label": episode.label.name.lower(),
         "discard_reason": episode.label.name.lower() if dropped else None,
-        "operator": ", ".join(sorted(record.people)),
+        "operator": ", ".join(sorted(record.people)) or person,
         "device": "console",
         "interventions": episode.corrected,
         "takeovers": int(np.max(record.policy["segment"])) + 1,
@@ -370,9 +370,10 @@ class _ConsoleSupervisor:
             address, token, {"task": policy.contract.task, "stage": setup.robot, "rate_hz": rate}
         )
         client.start()
-        name = person_name(HilOperator(kind="console", person=person))
+        self.person = person_name(HilOperator(kind="console", person=person))
+        """Name that is recorded where nobody at the console had the arm."""
         self.operator = ConsoleOperator(
-            STEPS, session.supervision.takeover, client, name, rate, self._scene
+            STEPS, session.supervision.takeover, client, self.person, rate, self._scene
         )
         self.supervision = Supervision(
             self.operator, session.supervision, self.plane, rate, self.operator.report_step

@@ -120,7 +120,8 @@ def _raise_failure(folder: Path, declared: Sequence[Stage], results: Results, ru
         if isinstance(failure, ApprovalRejectedError):
             raise failure
         raise ApprovalNeededError(
-            f"{error_text(failure)}. Then: handoff approve {folder}, and the same command again."
+            f"{error_text(failure)}. Then: handoff approve {folder}, and the same command again; a run on a Prefect "
+            "server goes on by itself."
         )
 
 

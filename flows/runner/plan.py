@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flows.runner.artifact import Artifact
-from flows.runner.stage import Stage, explain_miss, find_cached, is_partial
+from flows.runner.lock import is_locked
+from flows.runner.stage import (
+    PARTIAL,
+    Stage,
+    explain_miss,
+    find_cached,
+    is_partial,
+    partial_path,
+)
 from robots.errors import HandoffError, suggest
 
 
@@ -69,5 +77,15 @@ def _plan_one(stage: Stage, root: Path, planned: dict[str, Planned]) -> Planned:
             stage.name, "cached", f"{cached.path.name}, made {cached.manifest['finished']}", cached
         )
     if is_partial(root, stage, digests):
-        return Planned(stage.name, "resume", "an interrupted attempt was found", None)
+        return Planned(stage.name, "resume", _why_partial(root, stage, digests), None)
     return Planned(stage.name, "run", explain_miss(root, stage, digests), None)
+
+
+def _why_partial(root: Path, stage: Stage, digests: Mapping[str, str]) -> str:
+    """Why a stage has begun and not finished."""
+    partial = partial_path(root, stage, digests)
+    if is_locked(partial.with_name(partial.name.removesuffix(PARTIAL))):
+        return "a run is computing it"
+    if stage.uses == "approve":
+        return "it waits for a person's approval"
+    return "an interrupted attempt was found"

@@ -50,7 +50,10 @@ def test_a_session_waits_behind_its_corrections_and_a_second_terminal_answers(
     run = tmp_path / "session"
     # The session ends where it waits, with the corrections finished.
     assert attend(tmp_path) == 1
-    assert f"Then: handoff approve {run}, and the same command again." in capsys.readouterr().err
+    assert (
+        f"Then: handoff approve {run}, and the same command again; a run on a"
+        in capsys.readouterr().err
+    )
     assert record(tmp_path)["state"] == "waiting"
     assert "ada" in record(tmp_path)["people"]
     assert (run / "corrected" / "store.zarr").exists()

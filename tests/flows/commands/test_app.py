@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,12 +106,22 @@ def test_ctrl_c_names_how_to_go_on_and_exits_with_130(
     def interrupted(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flows.commands.planning.print_plan", interrupted)
-    assert main(["plan", "demo"]) == 130
+    monkeypatch.setattr("flows.run.run", interrupted)
+    assert main(["run", "demo"]) == 130
     said = capsys.readouterr().err
     assert (
         said == "handoff: interrupted. Finished stages are kept; run the same command to resume.\n"
     )
+    monkeypatch.setattr("flows.commands.planning.print_plan", interrupted)
+    assert main(["plan", "demo"]) == 130
+    assert capsys.readouterr().err == "handoff: interrupted.\n"
+
+
+def test_output_that_nobody_reads_is_no_error() -> None:
+    command = f"{sys.executable} -m flows completion bash | head -c 10; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert result.stderr == ""
+    assert result.returncode == 141
 
 
 def test_without_arguments_the_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:

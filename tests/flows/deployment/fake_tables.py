@@ -225,6 +225,7 @@ class SupervisedTable(Table):
 
     robot = "fake arm"
     manual_reset = False
+    person = "ada"
 
     def __init__(self, folder: Path, steps: int = 12) -> None:
         super().__init__(folder)

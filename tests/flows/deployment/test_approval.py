@@ -32,9 +32,12 @@ from flows.recipes.recipe import Recipe
 from flows.reports.explain import explain
 from flows.reports.results import Summary
 from flows.runner.artifact import write_json
+from flows.runner.lock import run_lock
+from flows.runner.plan import plan
 from flows.runner.stage import Stage
 from flows.storage.shared_runs import open_runs
 from robots.errors import ApprovalNeededError, HandoffError
+from robots.interfaces import no_progress
 from robots.processes import login
 from tests.flows.approval_stages import NothingConfig
 from tests.flows.counting_stage import CountingConfig
@@ -324,3 +327,11 @@ def test_a_failure_of_another_stage_is_reported_before_a_missing_approval(tmp_pa
     bad = replace(stages[3], config=CountingConfig(fail="error"))
     with pytest.raises(HandoffError, match="value 3, limit 2"):
         ran(tmp_path, [*stages[:3], bad])
+
+
+def test_the_plan_of_a_run_that_waits_says_for_whom(asked: Path) -> None:
+    planned = {one.stage: (one.action, one.reason) for one in plan(declared(), asked)}
+    assert planned["approval"] == ("resume", "it waits for a person's approval")
+    with run_lock(pending_question(asked / "lab").with_suffix(""), "approval", no_progress):
+        planned = {one.stage: one.reason for one in plan(declared(), asked)}
+    assert planned["approval"] == "a run is computing it"

@@ -232,7 +232,7 @@ def test_a_session_that_a_signal_ends_stops_the_arm_and_keeps_its_episode(
     assert (tmp_path / "left").exists()
     reason = "interrupted" if number is signal.SIGINT else f"ended by {number.name}"
     assert session.returncode == 128 + number, said
-    assert said.startswith(f"handoff: {reason}. Finished stages are kept")
+    assert said.startswith(f"handoff: {reason}. The episodes so far are in the folder")
     table = SupervisedTable(tmp_path)
     store = table.stored()
     assert store.num_episodes == 1
