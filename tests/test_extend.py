@@ -138,7 +138,7 @@ def failed_without_changes(tmp_path_factory: pytest.TempPathFactory) -> frozense
     """Files of tests of all pages that fail where only these files are written: what they test is
     missing."""
     root = copied(tmp_path_factory.mktemp("bare") / "copy")
-    files = [block for page in PAGES for block in tests_of(page)]
+    files = [block for page in PAGES for block in written_tests(page)]
     for block in files:
         apply(block, root)
     names = " ".join(sorted({block.title for block in files}))
@@ -151,10 +151,10 @@ def failed_without_changes(tmp_path_factory: pytest.TempPathFactory) -> frozense
 def test_the_tests_of_the_page_fail_without_its_changes(
     page: Path, failed_without_changes: frozenset[str]
 ) -> None:
-    assert {block.title for block in tests_of(page)} & failed_without_changes
+    assert {block.title for block in written_tests(page)} & failed_without_changes
 
 
-def tests_of(page: Path) -> list[Block]:
+def written_tests(page: Path) -> list[Block]:
     """The files of tests that the page writes."""
     return [step for step in steps(page) if isinstance(step, Block) and is_test(step)]
 

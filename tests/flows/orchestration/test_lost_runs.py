@@ -94,20 +94,20 @@ def test_a_run_that_no_process_has_begun_is_scheduled_again() -> None:
     from prefect.states import Pending, Running
 
     with get_client(sync_client=True) as client:
-        for name in ("cpu", "gpu"):
+        for name in ("left", "other"):
             client.create_work_pool(WorkPoolCreate(name=name, type="process"))
-    taken, alive = begun(Pending(), Pending(), pool="cpu")
-    (running,) = begun(Running(), pool="cpu")
-    (elsewhere,) = begun(Pending(), pool="gpu")
+    taken, alive = begun(Pending(), Pending(), pool="left")
+    (running,) = begun(Running(), pool="left")
+    (elsewhere,) = begun(Pending(), pool="other")
     words = [sys.executable, "-c", "input()"]
     process = subprocess.Popen(
         words, env={**os.environ, RUN_VARIABLE: alive}, stdin=subprocess.PIPE, text=True
     )
     try:
         since = datetime.now(UTC)
-        (later,) = begun(Pending(), pool="cpu")
-        assert unbegun_runs("cpu", since) == [taken]
-        assert unbegun_runs("gpu", since) == [elsewhere]
+        (later,) = begun(Pending(), pool="left")
+        assert unbegun_runs("left", since) == [taken]
+        assert unbegun_runs("other", since) == [elsewhere]
         assert len(schedule_again([taken])) == 1
     finally:
         process.communicate("\n", timeout=LONG)
