@@ -17,8 +17,7 @@ def approved_bundle(approval: Path) -> Path:
     Raises:
         HandoffError: see `released_bundle`; or no approval, or an expired one.
     """
-    _check_link(approval)
-    artifact = find_artifact(approval)
+    artifact = _linked(approval)
     manifest = read_manifest(artifact)
     gate = approved_gate(artifact)
     bundle = released_bundle(gate)
@@ -37,8 +36,7 @@ def released_bundle(gate: Path) -> Path:
         HandoffError: not a gate artifact, the bundle is missing or was replaced, or either was
             changed after it was sealed.
     """
-    _check_link(gate)
-    artifact = find_artifact(gate)
+    artifact = _linked(gate)
     if read_manifest(artifact)["kind"] == KIND:
         return approved_bundle(artifact)
     manifest = verify_artifact(artifact)
@@ -53,10 +51,12 @@ def released_bundle(gate: Path) -> Path:
     return bundle
 
 
-def _check_link(path: Path) -> None:
-    """Explains a link of a run to an approval that was withdrawn."""
+def _linked(path: Path) -> Path:
+    """The artifact that a path is part of, or that a run links to; a link to an approval that was
+    withdrawn is explained."""
     if path.is_symlink() and not path.exists():
         raise HandoffError(
             f"{path}: leads to no artifact; a rejection withdraws an approval ({AUDIT} in the folder of the runs says "
             "by whom). Run the recipe again, which waits for another one."
         )
+    return find_artifact(path)

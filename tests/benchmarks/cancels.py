@@ -13,24 +13,21 @@ ended (`state`). Then the run is started again until it completes.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import sys
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from robots.signals import raising_signals
 from tests.benchmarks.kills import (
     LOST_SECONDS,
     MOST_STARTS,
     ServedRun,
     digests,
     finish,
+    run_command,
     stage_of,
     undisturbed,
 )
@@ -63,17 +60,9 @@ class Cancelled:
 
 
 def main() -> None:
-    """Cancels and prints; the last line is one JSON object when asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cancels", type=int, default=20, help="cancelled runs")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--json", action="store_true", help="print one JSON object last")
-    arguments = parser.parse_args()
-    with raising_signals(), tempfile.TemporaryDirectory(prefix="handoff-cancels-") as folder:
-        figures = measure(Path(folder), arguments.cancels, arguments.seed)
-    print(json.dumps(figures) if arguments.json else json.dumps(figures, indent=1))
+    """Cancels and prints."""
+    assert __doc__
+    run_command(__doc__, "cancels", 20, measure)
 
 
 def measure(folder: Path, cancels: int, seed: int) -> dict[str, Any]:

@@ -74,16 +74,32 @@ class Killed:
 
 
 def main() -> None:
-    """Kills and prints; the last line is one JSON object when asked for."""
+    """Kills and prints."""
+    assert __doc__
+    run_command(__doc__, "kills", 50, measure)
+
+
+def run_command(
+    about: str, what: str, number: int, measure: Callable[[Path, int, int], dict[str, Any]]
+) -> None:
+    """Parses the arguments of a benchmark, measures in a temporary folder and prints the figures;
+    the last line is one JSON object when asked for.
+
+    Args:
+        about: what the command's help says.
+        what: what is counted, e.g. `kills`.
+        number: how many there are by default.
+        measure: called with the folder, the number and the seed of the moments.
+    """
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kills", type=int, default=50, help="kills, all victims in turn")
+    parser.add_argument(f"--{what}", dest="number", type=int, default=number)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
     arguments = parser.parse_args()
-    with raising_signals(), tempfile.TemporaryDirectory(prefix="handoff-kills-") as folder:
-        figures = measure(Path(folder), arguments.kills, arguments.seed)
+    with raising_signals(), tempfile.TemporaryDirectory(prefix=f"handoff-{what}-") as folder:
+        figures = measure(Path(folder), arguments.number, arguments.seed)
     print(json.dumps(figures) if arguments.json else json.dumps(figures, indent=1))
 
 

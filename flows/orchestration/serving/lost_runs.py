@@ -1,4 +1,5 @@
-"""Finds runs of a Prefect server that nobody carries out any more, and gives them a final state.
+"""Finds runs of a Prefect server that nobody carries out any more, or whose worker died: gives them
+a final state, schedules them again, or ends them when they are cancelled.
 
 A run whose process dies cannot say so itself. While a server works, it marks runs without a
 heartbeat, and those that never begin (`automations.yaml`); it forgets what it waited for when it is
@@ -26,7 +27,7 @@ of further looks [s]: a run's process starts within seconds."""
 UNBEGUN_SECONDS = 300.0
 """Time from that death until the last look [s]."""
 CANCEL_SECONDS = 2.0
-"""Interval at which it is looked for cancelled runs without a worker [s]."""
+"""Interval of the looks for cancelled runs whose worker is dead [s]."""
 MOST_RUNS = 200
 """Number of runs that are read from the server, the largest that it gives at once."""
 
@@ -36,6 +37,13 @@ def runs_below(process: int) -> set[str]:
     import psutil
 
     return _runs_of(psutil.Process(process).children(recursive=True))
+
+
+def runs_here() -> set[str]:
+    """Returns the identities of the runs that have processes on this computer."""
+    import psutil
+
+    return _runs_of(psutil.process_iter())
 
 
 def _runs_of(processes: Iterable[Any]) -> set[str]:
@@ -64,13 +72,6 @@ def unbegun_runs(pool: str, since: datetime) -> list[str]:
             and run.state.timestamp < since
             and str(run.id) not in here
         ]
-
-
-def runs_here() -> set[str]:
-    """Returns the identities of the runs that have processes on this computer."""
-    import psutil
-
-    return _runs_of(psutil.process_iter())
 
 
 def schedule_again(identities: Collection[str]) -> list[str]:
