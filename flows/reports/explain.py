@@ -17,7 +17,7 @@ from flows.reports.provenance_text import (
 from flows.reports.results import describe
 from flows.reports.run_records.reading import RecordedRun, is_run, read_run
 from flows.reports.run_records.run_text import run_rows, stage_rows
-from flows.runner.artifact import MANIFEST_DIGEST, read_manifest, verify_files
+from flows.runner.artifact import MANIFEST, MANIFEST_DIGEST, read_manifest, verify_files
 from robots.errors import HandoffError
 
 
@@ -37,9 +37,9 @@ def find_artifact(path: Path) -> Path:
         )
     resolved = path.resolve()
     for candidate in (resolved, *resolved.parents):
-        if (candidate / "manifest.json").exists():
+        if (candidate / MANIFEST).exists():
             return candidate
-    raise HandoffError(f"{path} is not part of an artifact: no manifest.json in it or above it.")
+    raise HandoffError(f"{path} is not part of an artifact: no {MANIFEST} in it or above it.")
 
 
 def find_subject(path: Path, runs: Path = Path("runs")) -> RecordedRun | Path:

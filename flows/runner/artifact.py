@@ -3,7 +3,7 @@
 An artifact is a directory with a manifest; it is complete or absent, never half-written.
 
     runs/artifacts/teacher-3f9c0a1b2c4d/
-        manifest.json    inputs, resolved options, code version, seeds, person, metrics,
+        artifact.json    inputs, resolved options, code version, seeds, person, metrics,
                          environment with a lock of all packages, memory, digests
         ...              files written by the stage
     runs/artifacts/teacher-3f9c0a1b2c4d.partial/    the same while the stage runs;
@@ -29,7 +29,7 @@ from robots.errors import HandoffError
 from robots.interfaces import Progress
 from robots.storage.durable import sync_path, sync_tree, write_atomically
 
-MANIFEST = "manifest.json"
+MANIFEST = "artifact.json"
 MANIFEST_DIGEST = "manifest_digest"
 """Manifest entry: sha256 of all other entries. Artifacts of older versions do not have it."""
 TELEMETRY = "telemetry"

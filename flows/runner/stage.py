@@ -19,6 +19,7 @@ from typing import Any
 
 from flows.config.resources import Resources
 from flows.runner.artifact import (
+    MANIFEST,
     Artifact,
     ArtifactStore,
     json_digest,
@@ -318,7 +319,7 @@ def partial_path(root: Path, stage: Stage, digests: Mapping[str, str]) -> Path:
 
 def _finished(root: Path, stage: Stage) -> Iterator[Path]:
     for path in (root / "artifacts").glob(f"{stage.name}-*"):
-        if path.suffix == "" and (path / "manifest.json").exists():
+        if path.suffix == "" and (path / MANIFEST).exists():
             yield path
 
 

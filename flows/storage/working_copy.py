@@ -9,7 +9,7 @@ In the storage, the manifest is written last and never replaced, so an artifact 
 absent. Its files lie below a digest of the manifest: two computers that compute one artifact at the
 same time do not mix their files, and the one that is first decides.
 
-    PREFIX/artifacts/teacher-3f9c0a1b2c4d/manifest.json
+    PREFIX/artifacts/teacher-3f9c0a1b2c4d/artifact.json
     PREFIX/artifacts/teacher-3f9c0a1b2c4d/5be1a2f2cc91/policy.safetensors
     PREFIX/demo/summary.json
 """

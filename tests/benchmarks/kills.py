@@ -260,7 +260,7 @@ def digests(runs: Path) -> dict[str, str]:
     """Digests of the artifacts of a run, by stage; of those that its last start did not reach as
     well."""
     found = {}
-    for manifest in sorted((runs / "artifacts").glob("[a-z]*/manifest.json")):
+    for manifest in sorted((runs / "artifacts").glob("[a-z]*/artifact.json")):
         stated = json.loads(manifest.read_text())
         found[stated["stage"]] = stated["digest"]
     return found

@@ -78,7 +78,7 @@ def test_a_session_waits_behind_its_corrections_and_a_second_terminal_answers(
     }
     assert record(tmp_path)["state"] == "finished"
     assert {"ada", "Ben"} <= set(record(tmp_path)["people"])
-    sent = json.loads((run / "sent" / "manifest.json").read_text())["digest"]
+    sent = json.loads((run / "sent" / "artifact.json").read_text())["digest"]
     assert f"bundle {sent[:12]} approved by Ben" in explain(run)
     audit = [json.loads(line) for line in (tmp_path / "approvals.jsonl").read_text().splitlines()]
     assert [line["event"] for line in audit] == ["asked", "refused", "answered"]

@@ -261,7 +261,7 @@ def test_a_stage_runs_in_the_pool_of_another_computer_that_shares_only_the_stora
         served.prefect("deployment", "run", "handoff/spread", "--watch")
     pools = {run.name: run.work_pool_name for run in served.flow_runs() if "spread" in run.name}
     assert pools == {"spread": "cpu", "spread until total": "gpu"}
-    working = "handoff/storage/*/artifacts/[a-z]*/manifest.json"
+    working = "handoff/storage/*/artifacts/[a-z]*/artifact.json"
     made = {
         place: {
             path.parent.name.partition("-")[0] for path in (served.folder / place).glob(working)

@@ -141,7 +141,7 @@ def test_artifacts_of_runs_are_completed_with_their_kinds(
     monkeypatch.chdir(tmp_path)
     made = tmp_path / "runs" / "artifacts" / "gate-0123"
     made.mkdir(parents=True)
-    (made / "manifest.json").write_text('{"uses": "gate"}')
+    (made / "artifact.json").write_text('{"uses": "gate"}')
     for run in ("demo", "hil/reach"):
         (tmp_path / "runs" / run).mkdir(parents=True)
         (tmp_path / "runs" / run / "gate").symlink_to(made)

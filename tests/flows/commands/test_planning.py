@@ -96,7 +96,7 @@ def test_artifacts_of_another_machine_and_damaged_ones_do_not_count(recipe: str)
     runs = Path("runs")
     made(runs, "teacher", "pretrain", 10.0, machine="riscv, 3 cores")
     (runs / "artifacts" / "teacher-damaged").mkdir()
-    (runs / "artifacts" / "teacher-damaged" / "manifest.json").write_text("{")
+    (runs / "artifacts" / "teacher-damaged" / "artifact.json").write_text("{")
     assert earlier_records(runs) == []
     assert estimate(declared(recipe)["teacher"], []) is None
 

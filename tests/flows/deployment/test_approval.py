@@ -116,7 +116,7 @@ def test_an_approval_lets_the_run_finish_and_is_in_the_lineage(asked: Path) -> N
     write_answer(pending_question(asked / "lab"), YES)
     summary = ran(asked)
     approval = asked / "lab" / "approval"
-    manifest = json.loads((approval / "manifest.json").read_text())
+    manifest = json.loads((approval / "artifact.json").read_text())
     assert manifest["kind"] == "approval"
     assert (manifest["metrics"]["decision"], manifest["metrics"]["by"]) == ("approved", "Ada")
     assert [row.name for row in summary.stages] == ["bundle", "gate", "approval", "beside"]
@@ -199,7 +199,7 @@ def test_the_audit_and_the_lineage_name_who_answered_what_when_and_where(asked: 
     write_answer(pending_question(asked / "lab"), replace(YES, address="10.0.0.7"))
     line = audited(asked)[-1]
     ran(asked)
-    bundle = json.loads((asked / "lab" / "bundle" / "manifest.json").read_text())["digest"]
+    bundle = json.loads((asked / "lab" / "bundle" / "artifact.json").read_text())["digest"]
     assert (line["event"], line["by"], line["address"]) == ("answered", "Ada", "10.0.0.7")
     assert (line["login"], line["computer"]) == (login(), platform.node())
     assert line["about"]["bundle"] == bundle

@@ -49,9 +49,9 @@ def gated(folder: Path, digest: str, *, passed: bool) -> Path:
 
 def rewrite(artifact: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """Edits a manifest by hand."""
-    manifest = json.loads((artifact / "manifest.json").read_text())
+    manifest = json.loads((artifact / "artifact.json").read_text())
     change(manifest)
-    (artifact / "manifest.json").write_text(json.dumps(manifest))
+    (artifact / "artifact.json").write_text(json.dumps(manifest))
 
 
 def replace_policy(bundle: Path, change: Callable[[dict[str, Any]], Any]) -> None:
@@ -101,15 +101,15 @@ def test_another_policy_whose_hash_was_written_into_the_manifest_is_refused(gate
     bundle = gate.parent / "bundle"
     (bundle / "policy.onnx").write_bytes(b"EVIL")
     rewrite(bundle, note_hash(bundle))
-    refused(gate, r"bundle: 'digest' in manifest.json is")
+    refused(gate, r"bundle: 'digest' in artifact.json is")
 
 
 def test_another_policy_that_was_taken_out_of_the_manifest_is_refused(gate: Path) -> None:
     replace_policy(gate.parent / "bundle", lambda manifest: manifest["files"].pop("policy.onnx"))
-    refused(gate, r"bundle: 'digest' in manifest.json is")
+    refused(gate, r"bundle: 'digest' in artifact.json is")
 
 
-@pytest.mark.parametrize("name", ["inside.bin", "weights/manifest.json"])
+@pytest.mark.parametrize("name", ["inside.bin", "weights/artifact.json"])
 def test_a_file_beside_the_policy_is_refused(gate: Path, name: str) -> None:
     added = gate.parent / "bundle" / name
     added.parent.mkdir(exist_ok=True)
@@ -127,13 +127,13 @@ def test_a_policy_that_is_a_link_is_refused(gate: Path) -> None:
 def test_a_verdict_that_was_written_into_the_manifest_is_refused(
     gate: Path, tmp_path: Path
 ) -> None:
-    digest = json.loads((gate / "manifest.json").read_text())["inputs"]["bundle"]
+    digest = json.loads((gate / "artifact.json").read_text())["inputs"]["bundle"]
     gate.rename(tmp_path / "passed")
     failed = gated(tmp_path, digest, passed=False)
     with pytest.raises(HandoffError, match="expected that of a passed gate"):
         released_bundle(failed)
     rewrite(failed, lambda manifest: manifest["metrics"].update(passed=True))
-    refused(failed, "gate: 'manifest_digest' in manifest.json is")
+    refused(failed, "gate: 'manifest_digest' in artifact.json is")
 
 
 def test_a_gate_whose_files_changed_is_refused(gate: Path) -> None:

@@ -89,9 +89,9 @@ def test_it_runs_from_another_working_directory(tmp_path: Path) -> None:
     card = json.loads((folder / "policy" / CARD).read_text())
     assert card["model"]["kind"] == "my_lab.constant:ConstantConfig"
     assert (card["task"], card["robot"]) == ("my_lab.tasks:wipe", "my_lab.arm")
-    manifest = json.loads((folder / "demos" / "manifest.json").read_text())
+    manifest = json.loads((folder / "demos" / "artifact.json").read_text())
     assert sorted(manifest["outside_code"]) == ["my_lab.arm", "my_lab.tasks"]
-    protocol = json.loads((folder / "scores" / "manifest.json").read_text())["outside_code"]
+    protocol = json.loads((folder / "scores" / "artifact.json").read_text())["outside_code"]
     assert "my_lab.tasks" in protocol
 
 

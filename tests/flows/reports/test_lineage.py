@@ -42,7 +42,7 @@ def artifacts(tmp_path: Path) -> dict[str, Artifact]:
 
 def edit(artifact: Artifact, change: Callable[[dict[str, Any]], Any]) -> None:
     """Changes a manifest and its digest, as an older or another installation would have it."""
-    file = artifact.path / "manifest.json"
+    file = artifact.path / "artifact.json"
     manifest = json.loads(file.read_text())
     change(manifest)
     del manifest[MANIFEST_DIGEST]

@@ -222,7 +222,7 @@ def test_an_earlier_run_is_repeated_from_its_record(tmp_path: Path) -> None:
     result = reproduce(file, tmp_path / "again", isolate=False)
     assert result.same
     (repeated,) = (tmp_path / "again" / "artifacts").glob("numbers-*")
-    assert json.loads((repeated / "manifest.json").read_text())["metrics"] == {"count": 4}
+    assert json.loads((repeated / "artifact.json").read_text())["metrics"] == {"count": 4}
 
 
 def test_a_run_without_a_finished_stage_is_not_repeated(tmp_path: Path) -> None:

@@ -31,15 +31,15 @@ def sealed(folder: Path, record: dict[str, Any] = RECORD) -> Artifact:
     partial = folder / "count.partial"
     (partial / "inner").mkdir(parents=True)
     (partial / "result.txt").write_text("7")
-    (partial / "inner" / "manifest.json").write_text("{}")
+    (partial / "inner" / "artifact.json").write_text("{}")
     return seal(partial, folder / "count", "number", record)
 
 
 def rewrite(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """Edits a manifest by hand."""
-    manifest = json.loads((path / "manifest.json").read_text())
+    manifest = json.loads((path / "artifact.json").read_text())
     change(manifest)
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    (path / "artifact.json").write_text(json.dumps(manifest))
 
 
 def test_what_was_sealed_is_verified(tmp_path: Path) -> None:
@@ -47,13 +47,13 @@ def test_what_was_sealed_is_verified(tmp_path: Path) -> None:
     manifest = verify_artifact(artifact.path)
     assert manifest == artifact.manifest
     assert manifest["digest"] == artifact.digest == load_artifact(artifact.path).digest
-    assert set(manifest["files"]) == {"result.txt", "inner/manifest.json"}
+    assert set(manifest["files"]) == {"result.txt", "inner/artifact.json"}
 
 
 def test_the_digest_covers_the_files_and_their_names(tmp_path: Path) -> None:
     path = sealed(tmp_path).path
-    rewrite(path, lambda manifest: manifest["files"].pop("inner/manifest.json"))
-    with pytest.raises(HandoffError, match=r"'digest' in manifest.json is \w{12}, computed"):
+    rewrite(path, lambda manifest: manifest["files"].pop("inner/artifact.json"))
+    with pytest.raises(HandoffError, match=r"'digest' in artifact.json is \w{12}, computed"):
         load_artifact(path)
 
 
@@ -63,11 +63,11 @@ def test_no_entry_of_the_manifest_can_be_edited(tmp_path: Path, key: str) -> Non
     other: Any = "gate" if key in ("kind", "stage") else {"passed": True}
     rewrite(path, lambda manifest: manifest.update({key: other}))
     for check in (load_artifact, verify_artifact):
-        with pytest.raises(HandoffError, match=r"'manifest_digest' in manifest.json is"):
+        with pytest.raises(HandoffError, match=r"'manifest_digest' in artifact.json is"):
             check(path)
 
 
-@pytest.mark.parametrize("name", ["added.bin", "inner/added.bin", "inner/deep/manifest.json"])
+@pytest.mark.parametrize("name", ["added.bin", "inner/added.bin", "inner/deep/artifact.json"])
 def test_a_file_that_is_not_listed_is_refused(tmp_path: Path, name: str) -> None:
     path = sealed(tmp_path).path
     (path / name).parent.mkdir(exist_ok=True)
@@ -119,20 +119,20 @@ def test_an_artifact_of_an_older_version_is_a_cache_but_not_verified(tmp_path: P
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"[]", "manifest.json holds a list, expected a map"),
-        (b"{}", "'kind' is missing in manifest.json, expected a str"),
-        (b"\xff\xfe", "manifest.json is not UTF-8"),
-        (b"{", "manifest.json is not JSON"),
-        ({"files": None}, "'files' is None in manifest.json, expected a dict"),
-        ({"files": {"result.txt": 3}}, "the entry of file result.txt is 3 in manifest.json"),
+        (b"[]", "artifact.json holds a list, expected a map"),
+        (b"{}", "'kind' is missing in artifact.json, expected a str"),
+        (b"\xff\xfe", "artifact.json is not UTF-8"),
+        (b"{", "artifact.json is not JSON"),
+        ({"files": None}, "'files' is None in artifact.json, expected a dict"),
+        ({"files": {"result.txt": 3}}, "the entry of file result.txt is 3 in artifact.json"),
         ({"files": {"result.txt": {"size": "1", "sha256": ""}}}, "the entry of file result.txt is"),
-        ({"metrics": []}, r"'metrics' is \[\] in manifest.json, expected a dict"),
+        ({"metrics": []}, r"'metrics' is \[\] in artifact.json, expected a dict"),
     ],
 )
 def test_a_broken_manifest_is_one_clear_line(tmp_path: Path, content: Any, message: str) -> None:
     path = sealed(tmp_path).path
     if isinstance(content, bytes):
-        (path / "manifest.json").write_bytes(content)
+        (path / "artifact.json").write_bytes(content)
     else:
         rewrite(path, lambda manifest: manifest.update(content))
     for use in (read_manifest, load_artifact, verify_artifact):

@@ -67,7 +67,7 @@ def test_the_manifest_has_memory_size_person_and_packages(tmp_path: Path) -> Non
     )
     artifact = run_stage(stage, {}, tmp_path, no_progress).artifact
     manifest = artifact.manifest
-    files = [file for file in artifact.path.iterdir() if file.name != "manifest.json"]
+    files = [file for file in artifact.path.iterdir() if file.name != "artifact.json"]
     assert manifest["written_bytes"] == sum(os.path.getsize(file) for file in files)
     assert manifest["data"] == {"data": "a"}
     assert manifest["lock"] == package_lock()

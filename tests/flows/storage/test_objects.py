@@ -14,9 +14,9 @@ from tests.flows.storage.conftest import Storage
 
 def test_of_two_creations_the_first_is_kept(storage: Storage) -> None:
     opened = storage.objects
-    assert opened.create("manifest.json", b"first")
-    assert not opened.create("manifest.json", b"second")
-    assert opened.read("manifest.json") == b"first"
+    assert opened.create("artifact.json", b"first")
+    assert not opened.create("artifact.json", b"second")
+    assert opened.read("artifact.json") == b"first"
     assert opened.read("other.json") is None
 
 

@@ -43,9 +43,9 @@ def test_a_second_computer_finds_all_cached_and_fetches_nothing(
     one, two = computers
     first = one.run()
     assert storage.artifact_keys() == [
-        *("demos/empty.txt", "demos/extra.txt", "demos/manifest.json", "demos/plot.png"),
+        *("demos/artifact.json", "demos/empty.txt", "demos/extra.txt", "demos/plot.png"),
         *("demos/store/0.txt", "demos/store/1.txt", "demos/store/2.txt"),
-        *("total/manifest.json", "total/total.txt"),
+        *("total/artifact.json", "total/total.txt"),
     ]
     second = two.run()
     assert cached(second) == {"demos": True, "total": True}
@@ -340,7 +340,7 @@ def test_what_has_to_be_delivered_is_in_the_storage_or_the_delivery_fails(
         opened.store.deliver(artifact, no_progress)
     storage.start()
     assert opened.store.deliver(artifact, no_progress) == artifact
-    assert "demos/manifest.json" in storage.artifact_keys()
+    assert "demos/artifact.json" in storage.artifact_keys()
 
 
 def test_artifacts_of_a_storage_are_not_computed_again(computers: Computers) -> None:
