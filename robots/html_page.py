@@ -4,6 +4,8 @@ nor the network."""
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
+from typing import Literal
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --soft: #646b73; --line: #d9dde2; --paper: #fff; --card: #f6f7f9;
@@ -20,6 +22,19 @@ p.soft, td.soft, figcaption { color: var(--soft); }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .4rem .8rem .4rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 figure { margin: 1rem 0; } img, video { max-width: 100%; border-radius: .5rem; background: #fff; }
+.videos { display: grid; grid-template-columns: repeat(auto-fill, minmax(250px, 1fr)); gap: 1rem; }
+.videos figure { margin: 0; } .videos video { width: 100%; }
+figure svg { max-width: 100%; height: auto; background: #fff; border-radius: .5rem; }
+.banner { border-left: .4rem solid; border-radius: .4rem; padding: .9rem 1.2rem; margin: 1.4rem 0;
+          background: var(--card); font-size: 1.15rem; font-weight: 600; }
+.banner ul { font-size: 1rem; font-weight: 400; margin: .4rem 0 0; }
+.good { border-color: #2e8b57; } .bad { border-color: #c0392b; } .warn { border-color: #c98a00; }
+nav ol { columns: 3 12rem; padding-left: 1.4rem; } a { color: var(--accent); }
+.boxes { list-style: "☐  "; } .scroll { overflow-x: auto; }
+@media print { :root { --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --card: #f4f4f4; --accent: #000; }
+               body { max-width: none; padding: 0; font-size: 10.5pt; } nav { display: none; }
+               h2 { break-after: avoid; } figure, tr, .tile, .banner { break-inside: avoid; }
+               pre { white-space: pre-wrap; } }
 code { font-size: .88em; } details { margin: .6rem 0; } pre { overflow-x: auto; background: var(--card); padding: 1rem;
        border-radius: .5rem; font-size: .82rem; }
 """
@@ -39,13 +54,48 @@ def table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines += [
         "<tr>" + "".join(f"<td>{html.escape(cell)}" for cell in row) + "</tr>" for row in rows
     ]
-    return f"<table>{''.join(lines)}</table>"
+    return f"<div class='scroll'><table>{''.join(lines)}</table></div>"
+
+
+def tiles(entries: Sequence[tuple[str, str]]) -> str:
+    """Figures with their labels side by side: `(figure, label)`."""
+    cells = "".join(
+        f"<div class='tile'><b>{html.escape(figure)}</b>{html.escape(label)}</div>"
+        for figure, label in entries
+    )
+    return f"<div class='tiles'>{cells}</div>"
+
+
+def banner(kind: Literal["good", "bad", "warn"], content: str) -> str:
+    """A verdict in large type; `content` is HTML."""
+    return f"<div class='banner {kind}'>{content}</div>"
+
+
+def contents(names: Sequence[str]) -> str:
+    """A table of contents of sections, whose ids are their names in lower case with dashes."""
+    items = "".join(f"<li><a href='#{anchor(name)}'>{html.escape(name)}</a>" for name in names)
+    return f"<nav><ol>{items}</ol></nav>"
+
+
+def anchor(name: str) -> str:
+    """The id of a section."""
+    return html.escape(name.lower().replace(" ", "-"))
+
+
+def videos(entries: Sequence[tuple[str, str]]) -> str:
+    """A grid of videos with captions: `(path relative to the page, caption)`."""
+    return (
+        f"<div class='videos'>{''.join(video(*entry) for entry in entries)}</div>"
+        if entries
+        else ""
+    )
 
 
 def video(source: str, caption: str) -> str:
-    """A video with a caption; `source` is its path relative to the page."""
+    """A video with a caption; `source` is its path relative to the page. Its first picture is shown
+    until it plays."""
     return (
-        f"<figure><video src='{html.escape(source)}' controls loop muted playsinline></video>"
+        f"<figure><video src='{html.escape(source)}#t=0.1' preload='metadata' controls loop muted playsinline></video>"
         f"<figcaption>{html.escape(caption)}</figcaption></figure>"
     )
 
@@ -53,5 +103,5 @@ def video(source: str, caption: str) -> str:
 def picture(source: str, caption: str) -> str:
     """An image with a caption; `source` is its path relative to the page."""
     text = html.escape(caption)
-    image = f"<img src='{html.escape(source)}' alt='{text}' loading='lazy'>"
+    image = f"<img src='{html.escape(source)}' alt='{text}'>"
     return f"<figure>{image}<figcaption>{text}</figcaption></figure>"

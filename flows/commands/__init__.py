@@ -10,7 +10,7 @@
 - `completers`: the words that the Tab key completes.
 - `new`: `new recipe`, `new task`, `new stage`.
 - `lineage`: `explain`, `reproduce`, `fetch`, `gc`.
-- `evaluation`: `evaluate`, `compare`, `record`.
+- `evaluation`: `evaluate`, `compare`, `gate`, `record`.
 - `serving`: `serve`.
 - `sessions`: `hil`, `console`, `approve`, `deploy`, `clear-fault`.
 - `identification`: `tune`.

@@ -117,6 +117,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Policies": {
         "evaluate": evaluation.evaluate,
         "compare": evaluation.compare,
+        "gate": evaluation.gate,
         "serve": serving.serve,
     },
     "People and robots": {

@@ -1,4 +1,4 @@
-"""Defines the commands that evaluate policies: `evaluate`, `compare`, `record`."""
+"""Defines the commands that evaluate policies: `evaluate`, `compare`, `gate`, `record`."""
 
 from __future__ import annotations
 
@@ -73,6 +73,57 @@ def compare(
     from flows.evaluation.evaluate import compare_command
 
     compare_command(results, out)
+
+
+def gate(
+    bundle: Annotated[Path, Parameter(completer=completers.artifacts)],
+    protocol: Annotated[str, Parameter(completer=completers.protocols)],
+    /,
+    *overrides: Annotated[
+        str,
+        Parameter(
+            name="OVERRIDES",
+            help="Options of the stage gate, KEY=VALUE, e.g. min_success=0.8 or twin=null.",
+        ),
+    ],
+    out: Path = Path("runs/gate"),
+    scores: Annotated[tuple[Path, ...], Parameter(completer=completers.artifacts)] = (),
+    reference: Annotated[Path | None, Parameter(completer=completers.artifacts)] = None,
+    twin: Annotated[Path | None, Parameter(completer=completers.artifacts)] = None,
+    incumbent: Annotated[Path | None, Parameter(completer=completers.artifacts)] = None,
+    debug: Debug = False,
+) -> None:
+    """Decide whether an exported policy is released: it plays episodes as the robot runs it.
+
+    Compares the exported file with the policy that was trained, its teacher and the release that it
+    replaces, start by start; prints every condition, and exits with 1 unless all are met.
+
+    Args:
+        bundle: Folder of the exported policy, e.g. runs/demo/bundle.
+        protocol: Name of a protocol, e.g. reach, or path of a YAML file.
+        out: Folder for gate.json and the release page.
+        scores: Evaluation of policy or teacher; may be repeated. Missing ones are run.
+        reference: Bundle of the teacher, whose inference time is compared.
+        twin: Episodes of this bundle at the twin, e.g. runs/demo/twin.
+        incumbent: Bundle, release or gate that this one replaces.
+
+    Examples:
+        handoff gate runs/demo/bundle push_t_published --twin runs/demo/twin
+        handoff gate runs/new/bundle reach min_success=0.9 --incumbent runs/old/gate
+        handoff gate exported reach twin=null margin=0.05 --out runs/gated
+    """
+    from flows.gating.command import gate_command
+
+    gate_command(
+        bundle,
+        protocol,
+        overrides,
+        out,
+        scores=scores,
+        reference=reference,
+        twin=twin,
+        incumbent=incumbent,
+    )
 
 
 def record(

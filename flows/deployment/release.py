@@ -26,6 +26,35 @@ def approved_bundle(approval: Path) -> Path:
     return bundle
 
 
+def bundle_for_arm(approval: Path) -> Path:
+    """Returns the bundle of a valid approval that may move a real arm.
+
+    Raises:
+        HandoffError: see `approved_bundle` and `check_limits`.
+    """
+    bundle = approved_bundle(approval)
+    check_limits(approved_gate(_linked(approval)))
+    return bundle
+
+
+def check_limits(gate: Path) -> None:
+    """Refuses a gate for a real arm if its limits were looser than the defaults.
+
+    Raises:
+        HandoffError: names the limits; or a gate of an older version, which did not play episodes.
+    """
+    metrics = read_manifest(gate)["metrics"]
+    if "conditions" not in metrics:
+        raise HandoffError(
+            f"{gate}: was made by an older version, whose gate played no episodes. Run the recipe again."
+        )
+    if metrics["looser"]:
+        raise HandoffError(
+            f"{gate}: released for simulated arms only, because limits were looser than the defaults: "
+            f"{'; '.join(metrics['looser'])}. A real arm takes what passes the defaults."
+        )
+
+
 def released_bundle(gate: Path) -> Path:
     """Returns the bundle that passed the gate with the artifact `gate`, after re-hashing all files
     of both; an approval may be given in place of its gate.

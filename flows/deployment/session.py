@@ -86,7 +86,7 @@ def deploy_command(
     """Runs `handoff deploy`, whose parameters `flows.commands.sessions.deploy` describes."""
     from rich.console import Console
 
-    from flows.deployment.release import approved_bundle, released_bundle
+    from flows.deployment.release import bundle_for_arm, released_bundle
 
     say = partial(Console().print, highlight=False, soft_wrap=True)
     chosen = list(overrides)
@@ -95,7 +95,7 @@ def deploy_command(
     session = compose_deploy("push_t", chosen)
     # A person must have approved what moves an arm; a simulated arm takes what passed its gate.
     real = session.host and not is_loopback(session.host)
-    bundle = approved_bundle(gate) if real else released_bundle(gate)
+    bundle = bundle_for_arm(gate) if real else released_bundle(gate)
     recorded = deploy(
         session,
         bundle,

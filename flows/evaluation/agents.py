@@ -28,6 +28,7 @@ from sim.evaluation.agent import (
 from sim.evaluation.protocol import Protocol, Sampling, check_trained_with, require_match
 
 if TYPE_CHECKING:
+    from real.deploy.onnx_policy import OnnxPolicy
     from real.deploy.remote_policy import RemoteConfig
 
 ANSWER_SECONDS = 60.0
@@ -241,14 +242,29 @@ def _onnx_agent(
     from real.deploy.onnx_policy import OnnxPolicy
 
     policy = OnnxPolicy(path)
-    default = policy.tokenizer.spec.said if policy.tokenizer is not None else None
-    chunking, steps = _contract_chunking(str(path), policy.contract, protocol, instruction, default)
+    chunking, steps = _onnx_chunking(policy, protocol, instruction)
     execution = {
         **to_plain(chunking),
         "denoising_steps": steps,
         "policy": policy.contract.policy,
     }
     return partial(load_onnx, path, chunking, protocol.sampling), execution
+
+
+def onnx_chunking(policy: OnnxPolicy, protocol: Protocol) -> Chunking:
+    """Execution options of an exported policy under a protocol.
+
+    Raises:
+        HandoffError: a policy that is incompatible with the protocol.
+    """
+    return _onnx_chunking(policy, protocol, None)[0]
+
+
+def _onnx_chunking(
+    policy: OnnxPolicy, protocol: Protocol, instruction: str | None
+) -> tuple[Chunking, int]:
+    default = policy.tokenizer.spec.said if policy.tokenizer is not None else None
+    return _contract_chunking(str(policy.path), policy.contract, protocol, instruction, default)
 
 
 def _remote_agent(

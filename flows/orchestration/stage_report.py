@@ -98,9 +98,25 @@ def stage_page(uses: str, artifact: Path, manifest: Mapping[str, Any]) -> str:
     for name in names:
         address = served_at(artifact / name)
         lines += [f"![{name}]({address})" if address else f"`{artifact / name}`", ""]
+    lines += _conditions(manifest["metrics"])
+    for name in [name for name in manifest["files"] if name.endswith(".html")]:
+        address = served_at(artifact / name)
+        lines += [f"[{name}]({address})" if address else f"`{artifact / name}`", ""]
     folder = served_at(artifact)
     lines.append(f"[{artifact.name}]({folder}/)" if folder else f"`{artifact}`")
     return "\n".join(lines)
+
+
+def _conditions(metrics: Mapping[str, Any]) -> list[str]:
+    """The conditions of a gate as a table; nothing for other stages."""
+    if "conditions" not in metrics:
+        return []
+    rows = [
+        f"| {_cell(each['name'])} | {_cell('' if each['value'] is None else each['value'])} | "
+        f"{_cell('' if each['limit'] is None else each['limit'])} | {each['state']} |"
+        for each in metrics["conditions"]
+    ]
+    return ["| condition | value | limit | verdict |", "|---|---|---|---|", *rows, ""]
 
 
 def write_summary(summary: Summary, folder: Path) -> None:

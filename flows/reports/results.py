@@ -21,7 +21,7 @@ HEADLINES: Mapping[str, Sequence[str]] = {
     ),
     "tune": ("mse", "nominal_mse", "held_out_mse"),
     "evaluate": ("score", "success", "cost"),
-    "gate": ("speedup", "parity", "latency_p50_ms", "latency_p99_ms"),
+    "gate": ("success", "speedup", "parity", "latency_p50_ms", "latency_p99_ms"),
     "deploy": ("realtime_factor", "lost_packets", "command_success_rate", "coverage", "success"),
 }
 """Metrics of a stage that the summary repeats as `STAGE.METRIC`, by kind of stage."""
@@ -120,6 +120,15 @@ def _comparison(metrics: Mapping[str, Any]) -> str:
     )
 
 
+def _played(metrics: Mapping[str, Any]) -> str:
+    """Describes the episodes that a gate played; empty for one of an older version."""
+    if "success" not in metrics:
+        return ""
+    rate = metrics["success"]
+    loose = ", looser limits" if metrics["looser"] else ""
+    return f"released{loose}: success {rate['k']} of {rate['n']}, "
+
+
 def _approval(metrics: Mapping[str, Any]) -> str:
     """Describes who approved which bundle, when and where; an older record has no place."""
     answered = f"{metrics['decision']} by {metrics['by']}, {metrics['time']}"
@@ -171,7 +180,8 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
             return f"{metrics['sampler']}, {metrics['bytes'] / 1e6:.1f} MB"
         case "gate":
             return (
-                f"parity {metrics['parity']:.1e}, p50 {metrics['latency_p50_ms']:.3f} ms, "
+                _played(metrics)
+                + f"parity {metrics['parity']:.1e}, p50 {metrics['latency_p50_ms']:.3f} ms, "
                 f"p99 {metrics['latency_p99_ms']:.3f} ms"
                 + (f", {metrics['speedup']:.1f}x the teacher" if "speedup" in metrics else "")
             )

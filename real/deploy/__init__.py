@@ -12,7 +12,7 @@
 - `onnx_policy`: an exported policy on ONNX Runtime.
 - `onnx_success`: an exported success classifier on ONNX Runtime.
 - `remote_policy`: a policy on another machine.
-- `release_gate`: parity and latency that a bundle must reach.
+- `bundle_checks`: parity and latency of an exported policy.
 - `object_tracker`: an object's pose from a tracker.
 - `cameras`: streams of real cameras to the console.
 """

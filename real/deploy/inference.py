@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,23 @@ from robots.language.text import INSTRUCTION, decode
 from robots.spec import check_field
 
 
+class InlineExecutor(Executor):
+    """Runs a call at once, in the thread that submits it."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Runs the call and returns its finished future."""
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
 class ChunkInference:
     """The observations, the running inference and the newest chunk of one episode.
 
     Args:
         policy: a function of observation and noise; takes instructions if the contract has them.
         contract: contract of the policy.
-        executor: executor with one thread, in which the policy runs.
+        executor: executor with one thread, in which the policy runs, or `InlineExecutor`.
         seed: seed of the policy's noise.
         wait: whether `action` waits for a running inference; without waiting it returns the actions
             of the last chunk until the new one has arrived.
@@ -35,7 +45,7 @@ class ChunkInference:
         self,
         policy: Policy | MultimodalPolicy,
         contract: Contract,
-        executor: ThreadPoolExecutor,
+        executor: Executor,
         *,
         seed: int,
         wait: bool,
@@ -78,6 +88,15 @@ class ChunkInference:
             self._begin(step)
         self._receive()
         return self._schedule.action(step)
+
+    def next_action(self, observation: Mapping[str, Any], step: int) -> np.ndarray:
+        """(A,) action of policy step `step` after its observation; for an instance that waits for
+        every inference."""
+        self.observe(observation)
+        action = self.action(step)
+        if action is None:
+            raise HandoffError(f"inference: no chunk has an action for step {step}.")
+        return action
 
     def replan(self, step: int) -> np.ndarray | None:
         """(A,) action of policy step `step` by a new inference, whatever was planned before."""

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from robots.errors import HandoffError
 from sim.evaluation import intervals
-from sim.evaluation.evaluate import BOOTSTRAP_SEED, RESULT
+from sim.evaluation.evaluate import ACTIONS, BOOTSTRAP_SEED, RESULT
 from sim.evaluation.protocol import differences, digest
 
 
@@ -24,6 +26,20 @@ class Result:
     folder: Path
     table: dict[str, Any]
     """The metrics and `episodes`, one row each."""
+
+    def actions(self, seed: int) -> np.ndarray | None:
+        """(steps, A) the executed actions of one episode; None for an evaluation without it, or of
+        an older version, which kept no actions."""
+        path = self.folder / ACTIONS
+        if not path.is_file():
+            return None
+        with np.load(path) as archive:
+            ends = np.cumsum(archive["steps"])
+            found = np.flatnonzero(archive["seed"] == seed)
+            if not len(found):
+                return None
+            end = ends[found[0]]
+            return archive["action"][end - archive["steps"][found[0]] : end]
 
     def column(self, name: str) -> list[Any]:
         """One entry of every episode, in the order of seeds."""

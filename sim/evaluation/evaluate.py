@@ -3,6 +3,7 @@ of failures."""
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -39,6 +40,9 @@ BOOTSTRAP_SEED = 0
 FRAME_SIZE = 240
 """Edge length of a video frame if the environments render it [px]."""
 RESULT = "episodes.json"
+ACTIONS = "actions.npz"
+"""File with the executed actions of all episodes, which reproduce them: `seed` (N,), `steps` (N,)
+and `action` (sum of steps, A)."""
 
 
 class MakeEnv(Interface):
@@ -145,7 +149,7 @@ def evaluate(
     progress: Progress,
     execution: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Scores an agent and writes `episodes.json`, `scores.svg` and videos to `out`.
+    """Scores an agent and writes `episodes.json`, `actions.npz`, `scores.svg` and videos to `out`.
 
     Args:
         protocol: task, seeds and rules.
@@ -244,6 +248,7 @@ def write_result(
         metrics |= {"cost": float(np.mean(costs)), "cost_low": low, "cost_high": high}
     # The table and chart are written first, so that they exist even if rendering fails.
     _write_table(metrics, episodes, out)
+    _write_actions(episodes, out)
     _write_chart(protocol, scores, out)
     if config.videos > 0:
         metrics |= _videos(protocol, config.videos, episodes, make_env, out)
@@ -318,6 +323,17 @@ def _write_table(metrics: Mapping[str, Any], episodes: Sequence[EpisodeResult], 
         for e in episodes
     ]
     write_atomically(out / RESULT, json.dumps({**metrics, "episodes": table}, indent=1).encode())
+
+
+def _write_actions(episodes: Sequence[EpisodeResult], out: Path) -> None:
+    buffer = io.BytesIO()
+    np.savez(
+        buffer,
+        seed=np.array([episode.seed for episode in episodes]),
+        steps=np.array([episode.steps for episode in episodes]),
+        action=np.concatenate([episode.actions for episode in episodes]),
+    )
+    write_atomically(out / ACTIONS, buffer.getvalue())
 
 
 def _write_chart(protocol: Protocol, scores: Sequence[float], out: Path) -> None:

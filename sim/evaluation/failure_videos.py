@@ -56,6 +56,38 @@ def write_failure_videos(
         success and length, so that the video shows the evaluated episode. Empty if these
         environments cannot render images.
     """
+    replays, frames = replay_with_images(env, episodes, protocol)
+    if not frames[0]:
+        return []
+    entries = []
+    for episode, replay, env_frames in zip(episodes, replays, frames, strict=True):
+        name = f"{'success' if episode.success else 'failure'}-{episode.seed}.mp4"
+        write_video(out / name, env_frames, SPEED * env.rate_hz)
+        exact = (replay.score, replay.success, replay.steps) == (
+            episode.score,
+            episode.success,
+            episode.steps,
+        )
+        entries.append(
+            {"seed": episode.seed, "success": episode.success, "file": name, "exact": exact}
+        )
+    return entries
+
+
+def replay_with_images(
+    env: VecEnv, episodes: Sequence[EpisodeResult], protocol: Protocol
+) -> tuple[list[EpisodeResult], list[list[np.ndarray]]]:
+    """Plays recorded actions again and captures images.
+
+    Args:
+        env: `len(episodes)` environments that can render or observe images.
+        episodes: seeds, actions and lengths of the episodes.
+        protocol: rules under which they were run.
+
+    Returns:
+        The results of the replays, and per episode its images (H, W, 3) uint8 RGB, the first before
+        the first action; no images if these environments cannot render.
+    """
     frames: list[list[np.ndarray]] = [[] for _ in episodes]
 
     def capture(observation: Observation) -> None:
@@ -73,21 +105,9 @@ def write_failure_videos(
         success=protocol.success,
         watch=capture,
     )
-    if not frames[0]:
-        return []
-    entries = []
-    for episode, replay, env_frames in zip(episodes, replays, frames, strict=True):
-        name = f"{'success' if episode.success else 'failure'}-{episode.seed}.mp4"
-        write_video(out / name, env_frames[: episode.steps + 1], SPEED * env.rate_hz)
-        exact = (replay.score, replay.success, replay.steps) == (
-            episode.score,
-            episode.success,
-            episode.steps,
-        )
-        entries.append(
-            {"seed": episode.seed, "success": episode.success, "file": name, "exact": exact}
-        )
-    return entries
+    return replays, [
+        images[: episode.steps + 1] for episode, images in zip(episodes, frames, strict=True)
+    ]
 
 
 def _image(env: VecEnv, observation: Observation, env_id: int) -> np.ndarray | None:

@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.artifacts import Bundle, Gate
+from flows.artifacts import Bundle
 from flows.deployment.config import DeployConfig, DeployTaskConfig
 from flows.recipes.graph import stages
 from flows.recipes.recipe import read_recipe
@@ -66,5 +66,5 @@ def run_by_command(name: str, overrides: Sequence[str], root: Path) -> dict[str,
 def deployed(table: DeployConfig | DeployTaskConfig, bundle: Path, out: Path) -> dict[str, Any]:
     """Runs the stage `deploy` with a bundle; returns its metrics."""
     config = DeployBundleConfig(table=table)
-    output = deploy.run(config, out, no_progress, bundle=Bundle(bundle), gate=Gate(bundle))
+    output = deploy.run(config, out, no_progress, bundle=Bundle(bundle))
     return output.metrics

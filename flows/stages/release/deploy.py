@@ -1,11 +1,11 @@
-"""Stage `deploy`: runs the gated bundle on the twin and records the episodes."""
+"""Stage `deploy`: runs a bundle on the twin and records the episodes, which the gate judges."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
 
-from flows.artifacts import Bundle, Episodes, Gate, Output
+from flows.artifacts import Bundle, Episodes, Output
 from flows.deployment.config import INFERENCES
 from flows.stages.release.config import DeployBundleConfig
 from robots.interfaces import Progress
@@ -17,9 +17,9 @@ TELEMETRY = (INFERENCES, "*.mp4")
 
 
 def run(
-    config: DeployBundleConfig, out: Path, progress: Progress, *, bundle: Bundle, gate: Gate
+    config: DeployBundleConfig, out: Path, progress: Progress, *, bundle: Bundle
 ) -> Output[Episodes]:
-    """Runs `bundle`, which passed `gate`, from every start; writes `store.zarr`, a plot and videos
+    """Runs `bundle` from every start; writes `store.zarr`, a plot and videos
     to `out`.
 
     Raises:

@@ -1,24 +1,30 @@
-"""Stage `gate`: stops the pipeline unless the exported policy matches the trained one and is fast
-enough."""
+"""Stage `gate`: stops the pipeline unless what the exported file does is as good as what was
+trained."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.artifacts import Bundle, Gate, Output
-from real.deploy.release_gate import FIGURES, LATENCIES, GateConfig, check_reference
+from flows.artifacts import Bundle, Episodes, Evaluation, Gate, Output
+from flows.gating.checks import check_inputs, incumbent_digest
+from flows.gating.config import GateConfig
 from robots.interfaces import Progress
 
 EXCLUSIVE = True
-TELEMETRY = (FIGURES, LATENCIES)
+TELEMETRY = ("gate.json", "latency.png", "*.html", "*.mp4")
 FIXED_SEEDS = True
 
 
+def external(config: GateConfig, fetch: bool) -> dict[str, str]:
+    """Digest of the policy that is replaced."""
+    return {} if not config.incumbent else {"incumbent": incumbent_digest(config.incumbent)}
+
+
 def check(config: GateConfig, sources: Mapping[str, Any]) -> None:
-    """Refuses a required speed-up without a reference."""
-    check_reference(config, given="reference" in sources)
+    """Refuses inputs with which the gate cannot pass."""
+    check_inputs(config, sources)
 
 
 def run(
@@ -28,13 +34,20 @@ def run(
     *,
     bundle: Bundle,
     reference: Bundle | None = None,
+    scores: Sequence[Evaluation] | None = None,
+    twin: Episodes | None = None,
 ) -> Output[Gate]:
-    """Replays the golden examples of `bundle` in ONNX Runtime, and compares its latency with the
-    limit and, if there is one, with that of the teacher `reference`.
+    """Plays episodes with the exported file of `bundle` as the robot runs it, and compares them
+    with the evaluations `scores` of the trained policy and its teacher, start by start; checks
+    parity, latency, repeatability and the episodes at the `twin`.
+
+    `reference` is the exported teacher, whose inference time is compared.
 
     Raises:
-        GateError: a threshold was missed.
+        GateError: a condition is not met.
     """
-    from real.deploy.release_gate import gate
+    from flows.gating.gate import gate
+    from flows.gating.outcome import Evidence
 
-    return Output(gate(config, bundle, reference, out, progress))
+    evidence = Evidence(reference, scores or (), twin)
+    return Output(gate(config, bundle, evidence, out, progress))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flows.deployment.release import released_bundle
+from flows.deployment.release import check_limits, released_bundle
 from flows.reports.explain import explain
 from flows.runner.artifact import file_digest, json_digest, seal
 from robots.errors import HandoffError
@@ -162,3 +162,26 @@ def test_what_an_older_version_sealed_is_not_deployed_and_not_called_verified(
     text = explain(gate, verify=True)
     assert text.count("  verified") == 1
     assert text.count("  files verified; an older manifest, which has no digest") == 1
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({}, "older version, whose gate played no episodes"),
+        (
+            {"conditions": [], "looser": ["min_success is 0.1, default 0.5", "twin is waived"]},
+            r"simulated arms only, .*: min_success is 0.1, default 0.5; twin is waived\. A real arm",
+        ),
+    ],
+)
+def test_a_real_arm_refuses_a_gate_with_looser_limits(
+    gate: Path, metrics: dict[str, Any], message: str
+) -> None:
+    rewrite(gate, lambda manifest: manifest["metrics"].update(metrics))
+    with pytest.raises(HandoffError, match=message):
+        check_limits(gate)
+
+
+def test_a_real_arm_takes_a_gate_with_the_default_limits(gate: Path) -> None:
+    rewrite(gate, lambda manifest: manifest["metrics"].update(conditions=[], looser=[]))
+    check_limits(gate)

@@ -50,7 +50,7 @@ def built(tmp_path: Path, text: str, head: str = HEAD, **more: Any) -> dict[str,
             "takes policy, 'demos' (scripted) makes episodes; candidates: teacher.",
         ),
         (
-            "x: {uses: deploy, inputs: {bundle: teacher, gate: demos}}",
+            "x: {uses: deploy, inputs: {bundle: teacher}}",
             "no stage of the recipe makes bundle",
         ),
         (
@@ -241,8 +241,7 @@ teacher: {uses: pretrain, inputs: {demos: demos}, with: {policy: {
         (
             "tuned: {uses: finetune, inputs: {policy: teacher}, with: {protocol: open_drawer}}\n"
             "bundle: {uses: export, inputs: {policy: tuned, demos: demos}}\n"
-            "gate: {uses: gate, inputs: {bundle: bundle, reference: bundle}}\n"
-            "x: {uses: deploy, inputs: {bundle: bundle, gate: gate}}",
+            "x: {uses: deploy, inputs: {bundle: bundle}}",
             "stage x: policy.observation_fields of the stage teacher has the field 'opening', which its environments "
             "(the push-T table) lacks",
         ),

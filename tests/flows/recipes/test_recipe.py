@@ -75,7 +75,7 @@ def test_an_override_below_a_reference_changes_a_copy() -> None:
         (["seed=-1"], "seed is -1"),
         (["twin=null", "twin.table.starts=2"], "the stage twin was removed"),
         (["~gate.tolerance"], "the recipe does not set this key"),
-        (["~gate"], "input 'gate' is 'gate', which is no stage of the recipe"),
+        (["~twin"], "input 'twin' is 'twin', which is no stage of the recipe"),
         (["teacher.policy=flwo"], "policy 'flwo' does not exist, did you mean 'flow'"),
         (["scores.protocol=elsewhere"], "protocol 'elsewhere' does not exist, there are"),
     ],
@@ -89,8 +89,8 @@ def test_a_bad_override_is_named_by_its_path(overrides: list[str], message: str)
 
 def test_a_stage_is_removed() -> None:
     assert "twin" in declared("demo")
-    assert "twin" not in declared("demo", ["~twin"])
-    assert "twin" not in declared("demo", ["twin=null"])
+    assert "twin" not in declared("demo", ["~twin", "~gate"])
+    assert "twin" not in declared("demo", ["twin=null", "gate=null"])
 
 
 def test_a_pool_and_resources_reach_the_stage_and_leave_its_key_alone() -> None:

@@ -24,11 +24,11 @@ from policies.networks.config import BackboneConfig, LoraConfig, ScratchConfig
 from policies.networks.vlm import load_backbone
 from policies.policy_config import TokenVlaConfig, VlaConfig
 from policies.training.config import TrainingConfig
+from real.deploy.bundle_checks import golden_parity, read_golden
 from real.deploy.onnx_policy import OnnxPolicy
-from real.deploy.release_gate import GateConfig, gate
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
-from robots.errors import GateError, HandoffError
+from robots.errors import HandoffError
 from robots.interfaces import PolicyInput, no_progress
 from robots.language.text import INSTRUCTION, decode, encode
 from robots.language.tokenizer import SentenceTokenizer, tokenizer_digest
@@ -49,7 +49,6 @@ SENTENCES = (
     "hebe den größten Würfel",
     "拿起 🔴",
 )
-LENIENT = GateConfig(p99_ms=1e6, min_speedup=0.0, repeats=10, warmup=1)
 TRAINING = TrainingConfig(
     steps=40, learning_rate=1e-2, batch_size=8, precision="fp32", preflight_seconds=0.0
 )
@@ -211,20 +210,22 @@ def test_a_tokenizer_of_another_bundle_is_refused(exported: Exported, tmp_path: 
         OnnxPolicy(bundle / "policy.onnx")
 
 
-def test_the_gate_releases_the_bundle(exported: Exported, tmp_path: Path):
-    figures = gate(LENIENT, exported.bundle, exported.bundle, tmp_path, no_progress)
-    assert figures["parity"] <= 1e-5
-    assert (figures["golden"], figures["failed"]) == (20, [])
+def parity(bundle: Path) -> float:
+    golden = read_golden(bundle / "golden.npz")
+    return golden_parity(OnnxPolicy(bundle / "policy.onnx"), golden).normalised
 
 
-def test_the_gate_refuses_a_bundle_with_another_tokenizer(exported: Exported, tmp_path: Path):
+def test_the_bundle_agrees_with_training(exported: Exported):
+    assert parity(exported.bundle) <= 1e-5
+
+
+def test_other_sentences_differ_from_training(exported: Exported, tmp_path: Path):
     bundle = shutil.copytree(exported.bundle, tmp_path / "bundle")
     golden = dict(np.load(bundle / "golden.npz"))
     exchanged = [BLUE if line == RED else RED for line in decode(golden[INSTRUCTION])]
     golden[INSTRUCTION] = encode(exchanged, golden[INSTRUCTION].shape[1])
     np.savez(bundle / "golden.npz", **golden)
-    with pytest.raises(GateError, match="ONNX Runtime differs from torch"):
-        gate(LENIENT, bundle, bundle, tmp_path, no_progress)
+    assert parity(bundle) > 1e-3
 
 
 @pytest.mark.parametrize("tokenizer", ["scratch", "bytes", "pretrained"])

@@ -24,7 +24,7 @@ def results(tmp_path):
 def test_page_shows_failures_of_all_agents_before_any_success(tmp_path, results):
     write_report(tmp_path / "report.html", results, compare_all(results))
     page = (tmp_path / "report.html").read_text()
-    sources = re.findall(r"<video src='([^']+)'", page)
+    sources = re.findall(r"<video src='([^'#]+)", page)
     assert [source.rpartition("/")[2] for source in sources] == ["failure-1.mp4"] * 2 + [
         "success-0.mp4"
     ] * 2

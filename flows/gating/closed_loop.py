@@ -1,0 +1,219 @@
+"""Plays episodes with the exported file as the robot runs it, and compares them start by start with
+those of other policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flows.gating.ancestry import Ancestry, Evaluated, evaluations_of
+from flows.gating.conditions import Condition, at_least, not_evaluated
+from flows.gating.config import GateConfig
+from flows.gating.robot_agent import load_robot
+from robots.contract import ONNX_FILE, Contract
+from robots.interfaces import Progress
+
+if TYPE_CHECKING:
+    from sim.evaluation.protocol import Protocol
+    from sim.evaluation.rollout import EpisodeResult
+
+EXPORTED = "exported"
+INCUMBENT = "incumbent"
+"""Folders with the results of the episodes that the gate plays."""
+OWN = ("episodes",)
+"""Entries of a protocol in which the gate's may differ from that of an evaluation that it is
+compared with, if the starts are among the evaluated ones."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """Episodes that an exported policy played."""
+
+    metrics: Mapping[str, Any]
+    """See `sim.evaluation.evaluate.evaluate`."""
+    episodes: Sequence[EpisodeResult]
+
+
+def play(
+    settings: GateConfig,
+    bundle: Path,
+    contract: Contract,
+    out: Path,
+    progress: Progress,
+    *,
+    videos: int | None = None,
+) -> Played:
+    """Plays the protocol's episodes with the ONNX file of `bundle` and writes their result to
+    `out`.
+
+    Args:
+        settings: protocol and execution.
+        bundle: folder with `policy.onnx`.
+        contract: its contract.
+        out: folder of the result, made if it is missing.
+        progress: counts control periods of all episodes.
+        videos: number of episodes recorded as videos; None takes the settings'.
+
+    Raises:
+        HandoffError: the policy does not fit the protocol's environments.
+        SafetyError: an observation or action that is not finite.
+    """
+    from sim.evaluation.evaluate import make_env, run_episodes, write_result
+
+    protocol, config = settings.protocol, settings.evaluate
+    load = partial(load_robot, bundle / ONNX_FILE, contract.rate_hz, protocol.sampling)
+    env = partial(make_env, protocol)
+    episodes = run_episodes(protocol, load, env, config.batch, config.workers, progress)
+    out.mkdir(exist_ok=True)
+    chosen = config if videos is None else replace(config, videos=videos)
+    execution = {"runtime": "onnxruntime", "policy": contract.policy, "sampler": contract.sampler}
+    return Played(write_result(protocol, chosen, episodes, env, out, execution), episodes)
+
+
+def play_again(
+    settings: GateConfig, bundle: Path, contract: Contract, played: Played
+) -> list[EpisodeResult]:
+    """Plays the first episodes again, on their own, and records what the policy observed."""
+    from robots.interfaces import no_progress
+    from sim.evaluation.evaluate import make_env, run_episodes
+
+    protocol = settings.protocol
+    seeds = [episode.seed for episode in played.episodes[: settings.repeated]]
+    load = partial(load_robot, bundle / ONNX_FILE, contract.rate_hz, protocol.sampling)
+    env = partial(make_env, protocol)
+    return run_episodes(protocol, load, env, len(seeds), 1, no_progress, seeds=seeds, record=True)
+
+
+def determinism(played: Played, again: Sequence[EpisodeResult]) -> Condition:
+    """Whether episodes that were played again have the same actions, to the bit, and outcomes."""
+    pairs = list(zip(played.episodes, again, strict=False))
+    different = [one.seed for one, two in pairs if not _same(one, two)]
+    note = f"episodes of seeds {different} differ when they are played again" if different else ""
+    same = len(pairs) - len(different)
+    return at_least("equal repetitions", same, len(pairs), unit="episodes", note=note)
+
+
+def _same(one: EpisodeResult, two: EpisodeResult) -> bool:
+    return one.success == two.success and np.array_equal(one.actions, two.actions)
+
+
+def success(settings: GateConfig, played: Played) -> Condition:
+    """The lower end of the interval of the success rate."""
+    rate = played.metrics["success"]
+    return at_least(
+        "success of the exported policy",
+        rate["low"],
+        settings.min_success,
+        note=f"{rate['k']} of {rate['n']} episodes, {_percent(settings)} interval up to "
+        f"{rate['high']:.3f}",
+        details=dict(rate),
+    )
+
+
+def against_ancestors(
+    settings: GateConfig,
+    played: Played,
+    ancestry: Ancestry,
+    evaluated: Sequence[Evaluated],
+) -> list[Condition]:
+    """Paired differences to the policy that was exported, its teacher, and the teacher in one
+    step."""
+    own = evaluations_of(ancestry.policy, evaluated)
+    names = ("loss by export", "loss to the teacher", "loss to the teacher in one step")
+    conditions = [_paired(settings, played, names[0], "the policy that was exported", own[:1])]
+    if ancestry.teachers is None:
+        reason = "the bundle is no artifact of a run, so its teacher is not known"
+        return [*conditions, *(not_evaluated(name, reason) for name in names[1:])]
+    if len(ancestry.teachers) != 1:
+        note = (
+            f"it has {len(ancestry.teachers)} teachers, each for an instruction"
+            if ancestry.teachers
+            else "it was distilled from no other policy"
+        )
+        return [*conditions, *(Condition(name, "not applicable", note=note) for name in names[1:])]
+    teacher = evaluations_of(ancestry.teachers[0], evaluated)
+    conditions.append(_paired(settings, played, names[1], "the teacher", teacher[:1]))
+    if teacher and teacher[0].denoising_steps == 1:
+        note = "the teacher has one step"
+        return [*conditions, Condition(names[2], "not applicable", note=note)]
+    in_one = [each for each in teacher if each.denoising_steps == 1]
+    return [*conditions, _paired(settings, played, names[2], "the teacher in one step", in_one)]
+
+
+def against_incumbent(settings: GateConfig, played: Played, incumbent: Played | None) -> Condition:
+    """Paired difference to the policy that this one replaces."""
+    name = "loss to the incumbent"
+    if incumbent is None:
+        return Condition(name, "not applicable", note="it replaces no other policy")
+    scores = {episode.seed: episode.score for episode in incumbent.episodes}
+    return _difference(settings, played, name, scores)
+
+
+def _paired(
+    settings: GateConfig, played: Played, name: str, who: str, found: Sequence[Evaluated]
+) -> Condition:
+    from sim.evaluation.protocol import differences
+
+    if not found:
+        return not_evaluated(name, f"no input 'scores' evaluates {who}")
+    table = found[0].result.table
+    other = [
+        key for key in differences(table["protocol"], played.metrics["protocol"]) if key not in OWN
+    ]
+    if other:
+        return not_evaluated(
+            name,
+            f"{found[0].result.name} evaluates {who} under another protocol: {', '.join(other)}",
+        )
+    scores = {episode["seed"]: episode["score"] for episode in table["episodes"]}
+    missing = [episode.seed for episode in played.episodes if episode.seed not in scores]
+    if missing:
+        return not_evaluated(
+            name,
+            f"{found[0].result.name} has {len(scores)} episodes and lacks {len(missing)} of "
+            f"the gate's, e.g. seed {missing[0]}",
+        )
+    return _difference(settings, played, name, scores)
+
+
+def _difference(
+    settings: GateConfig, played: Played, name: str, scores: Mapping[int, float]
+) -> Condition:
+    """Condition on the lower end of the paired difference: exported policy minus the other."""
+    from sim.evaluation import intervals
+    from sim.evaluation.evaluate import BOOTSTRAP_SEED
+
+    mine = [episode.score for episode in played.episodes]
+    theirs = [scores[episode.seed] for episode in played.episodes]
+    difference = intervals.paired_difference(
+        theirs, mine, BOOTSTRAP_SEED, settings.evaluate.confidence
+    )
+    return at_least(
+        name,
+        difference["low"],
+        -settings.margin,
+        note=f"mean difference {difference['mean']:+.3f}, {_percent(settings)} interval up to "
+        f"{difference['high']:+.3f}, {len(mine)} starts",
+        details={**difference, "n": len(mine), "other_mean": float(np.mean(theirs))},
+    )
+
+
+def _percent(settings: GateConfig) -> str:
+    return f"{100 * settings.evaluate.confidence:g} %"
+
+
+def same_task(protocol: Protocol, contract: Contract) -> Condition:
+    """Whether the protocol's environments have the robot of the contract."""
+    from robots.errors import HandoffError
+    from sim.evaluation.protocol import check_trained_with
+
+    try:
+        check_trained_with(protocol, contract.robot)
+    except HandoffError as error:
+        return Condition("robot of the protocol", "failed", note=str(error))
+    return Condition("robot of the protocol", "passed", note=contract.robot or "none")

@@ -1,0 +1,103 @@
+"""Defines the conditions of a release and their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import field, fields
+from typing import Any
+
+from flows.config.protocols import push_t_published
+from real.deploy.bundle_checks import LatencyConfig
+from robots.config import Count, Positive, Share, config
+from sim.evaluation.evaluate import EvaluateConfig
+from sim.evaluation.protocol import Protocol
+
+
+@config
+class TwinLimits:
+    """Limits of the episodes that the exported policy played at the twin."""
+
+    min_success: Share = 0.5
+    """Smallest lower end of the interval of the success rate."""
+    max_faults: Share = 0.1
+    """Largest share of starts that a limit or the robot ended."""
+    tracking_rms_m: Positive = 0.02
+    """Largest root mean square distance between streamed and measured position in any start [m]."""
+    torque_rate_share: Share = 0.9
+    """Largest rate of change of the commanded joint torques, as a share of the robot's limit."""
+    contact_share: Share = 0.9
+    """Largest external joint torque of a start without a fault, as a share of the threshold at
+    which the robot stops."""
+
+
+@config
+class GateConfig:
+    """Conditions of a release. The defaults are the loosest limits that a real arm accepts."""
+
+    tolerance: Positive = 1e-5
+    """Largest absolute difference between the actions of ONNX Runtime, the evaluation and the
+    robot's process and those of training [normalised action units]."""
+    period_share: Share = 0.5
+    """Largest 99th percentile of the time of one inference, as a share of the control period."""
+    p99_ms: Positive | None = None
+    """Largest 99th percentile of the time of one inference [ms]; None leaves it to
+    `period_share`."""
+    min_speedup: Positive | None = None
+    """Smallest ratio of the median inference time of the input `reference` to the bundle's; None
+    requires none."""
+    latency: LatencyConfig = field(default_factory=LatencyConfig)
+    """Measurement of the inference time."""
+    protocol: Protocol = field(default_factory=push_t_published)
+    """Task, start states and rules of the episodes that the exported policy plays."""
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    """Environments, videos and confidence of those episodes."""
+    min_success: Share = 0.5
+    """Smallest lower end of the interval of the success rate (Wilson)."""
+    margin: Share = 0.1
+    """Largest loss to the trained policy, its teacher, the teacher in one step and the incumbent:
+    the lower end of the paired difference must be above minus this margin [units of the
+    protocol's score]."""
+    repeated: Count = 4
+    """Number of episodes that are played twice, and must be equal to the bit."""
+    incumbent: str = ""
+    """Folder of the bundle or release that this one replaces, or of its gate; empty if it is the
+    first."""
+    twin: TwinLimits | None = field(default_factory=TwinLimits)
+    """Limits of the episodes at the twin, the input `twin`; null waives them, which a real arm
+    refuses."""
+
+
+_SMALLER_IS_LOOSER = ("min_success", "repeated")
+_LARGER_IS_LOOSER = (
+    "tolerance",
+    "period_share",
+    "margin",
+    "max_faults",
+    "tracking_rms_m",
+    "torque_rate_share",
+    "contact_share",
+)
+
+
+def looser(settings: GateConfig) -> list[str]:
+    """Names the limits that are looser than the defaults, with both values; a real arm refuses a
+    bundle that was released under such limits."""
+    return [*_looser("", settings, GateConfig())]
+
+
+def _looser(prefix: str, given: Any, default: Any) -> Iterator[str]:
+    for entry in fields(given):
+        value, usual = getattr(given, entry.name), getattr(default, entry.name)
+        name = prefix + entry.name
+        if entry.name == "twin" and value is None:
+            yield f"{name} is waived"
+        elif entry.name == "twin":
+            yield from _looser("twin.", value, usual)
+        elif _is_looser(entry.name, value, usual):
+            yield f"{name} is {value:g}, default {usual:g}"
+
+
+def _is_looser(name: str, value: Any, usual: Any) -> bool:
+    if name in _SMALLER_IS_LOOSER:
+        return value < usual
+    return name in _LARGER_IS_LOOSER and value > usual

@@ -1,0 +1,88 @@
+"""Episodes at the twin against the robot's limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flows.gating.config import TwinLimits
+from flows.gating.twin_limits import twin_conditions
+from robots.episodes.schema import EpisodeSchema, StreamSpec
+from robots.episodes.store import EpisodeStore
+from robots.franka import find_robot
+from robots.spec import FieldSpec
+from tests.flows.gating.bundles import write_manifest
+
+TORQUES = {name: FieldSpec(shape=(7,), dtype="float64") for name in ("tau_J_d", "tau_ext")}
+SCHEMA = EpisodeSchema(
+    name="reach", streams={"robot": StreamSpec(rate_hz=1000.0, fields=TORQUES)}, robot="fr3"
+)
+THRESHOLD = [40.0, 40.0, 36.0, 36.0, 12.0, 12.0, 12.0]
+
+
+def twin(folder: Path, episodes: list[tuple[np.ndarray, np.ndarray, str | None]]) -> Path:
+    """An artifact of episodes with commanded torques, external torques and faults."""
+    folder.mkdir()
+    with EpisodeStore.create(folder / "store.zarr", SCHEMA) as store:
+        for commanded, external, fault in episodes:
+            store.append({"robot": {"tau_J_d": commanded, "tau_ext": external}}, {"fault": fault})
+    faults = sum(fault is not None for *_, fault in episodes)
+    metrics: dict[str, Any] = {
+        "starts": len(episodes),
+        "success": {"k": 20, "n": 20, "low": 0.84, "high": 1.0},
+        "faults": faults,
+        "fault_reasons": {"joint_reflex": faults} if faults else {},
+        "robot": "fr3",
+        "per_start": [{"tracking_rms_m": 0.001}, {"tracking_rms_m": 0.003}, {}],
+    }
+    return write_manifest(
+        folder,
+        kind="episodes",
+        inputs={"bundle": "bundle"},
+        metrics=metrics,
+        config={"table": {"arm": {"collision_torque": THRESHOLD}}},
+    )
+
+
+def judged(folder: Path) -> dict[str, tuple[str, float | None]]:
+    conditions = twin_conditions(TwinLimits(), folder, "bundle")
+    return {each.name.removesuffix(" at the twin"): (each.state, each.value) for each in conditions}
+
+
+def still(value: float = 0.0) -> np.ndarray:
+    return np.full((5, 7), value)
+
+
+def test_a_calm_arm_keeps_its_margins(tmp_path: Path) -> None:
+    found = judged(twin(tmp_path / "twin", [(still(), still(6.0), None)]))
+    assert {state for state, _ in found.values()} == {"passed"}
+    assert found["success"] == ("passed", 0.84)
+    assert found["tracking"] == ("passed", 0.003)
+    assert found["contact"] == ("passed", pytest.approx(6.0 / 12.0))
+
+
+def test_torques_that_change_as_fast_as_the_robot_allows_leave_no_margin(tmp_path: Path) -> None:
+    step = still()
+    limit = find_robot("fr3").limits.dtau_max
+    step[3:] += 0.95 * limit / 1000.0
+    found = judged(twin(tmp_path / "twin", [(still(), still(), None), (step, still(), None)]))
+    assert found["torque rate"] == ("failed", pytest.approx(0.95))
+
+
+def test_a_contact_near_the_threshold_leaves_no_margin(tmp_path: Path) -> None:
+    pressed = still()
+    pressed[2, 4] = -11.5
+    found = judged(twin(tmp_path / "twin", [(still(), pressed, None)]))
+    assert found["contact"] == ("failed", pytest.approx(11.5 / 12.0))
+
+
+def test_the_contact_that_stopped_the_arm_counts_as_a_fault_alone(tmp_path: Path) -> None:
+    hit = still(80.0)
+    found = judged(
+        twin(tmp_path / "twin", [(still(), still(), None), (still(), hit, "arm: joint_reflex")])
+    )
+    assert found["faults"] == ("failed", 0.5)
+    assert found["contact"] == ("passed", 0.0)
