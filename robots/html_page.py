@@ -17,9 +17,11 @@ body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 h1 { font-size: 1.9rem; margin: 0 0 .2rem; } h2 { font-size: 1.25rem; margin: 2.6rem 0 .6rem; }
 p.soft, td.soft, figcaption { color: var(--soft); }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); gap: .8rem; margin: 1.6rem 0; }
-.tile { background: var(--card); border-radius: .6rem; padding: .8rem 1rem; }
+.tile { background: var(--card); border-radius: .6rem; padding: .8rem 1rem;
+        overflow-wrap: anywhere; }
 .tile b { display: block; font-size: 1.55rem; font-variant-numeric: tabular-nums; color: var(--accent); }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+.short { min-width: 4.5rem; }
 th, td { text-align: left; padding: .4rem .8rem .4rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 figure { margin: 1rem 0; } img, video { max-width: 100%; border-radius: .5rem; background: #fff; }
 .videos { display: grid; grid-template-columns: repeat(auto-fill, minmax(250px, 1fr)); gap: 1rem; }
@@ -75,6 +77,11 @@ def contents(names: Sequence[str]) -> str:
     """A table of contents of sections, whose ids are their names in lower case with dashes."""
     items = "".join(f"<li><a href='#{anchor(name)}'>{html.escape(name)}</a>" for name in names)
     return f"<nav><ol>{items}</ol></nav>"
+
+
+def heading(name: str) -> str:
+    """The heading of a section, to which the table of contents leads."""
+    return f"<h2 id='{anchor(name)}'>{html.escape(name)}</h2>"
 
 
 def anchor(name: str) -> str:

@@ -21,7 +21,7 @@ from flows.gating.conditions import VERDICTS, Condition, number, unmet
 from flows.gating.outcome import LATENCIES, PAGE, Gated
 from flows.gating.side_by_side import record_side_by_side
 from robots.config import to_plain
-from robots.html_page import anchor, banner, contents, head, picture, table, tiles, videos
+from robots.html_page import banner, contents, head, heading, picture, table, tiles, videos
 from robots.storage.durable import write_atomically
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _page(gated: Gated, out: Path) -> Iterator[str]:
     yield from _headline(gated)
     yield contents(list(sections))
     for name, lines in sections.items():
-        yield f"<h2 id='{anchor(name)}'>{name}</h2>"
+        yield heading(name)
         yield from lines or ["<p class='soft'>none</p>"]
     yield "</html>"
 

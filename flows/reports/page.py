@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.runner.artifact import read_manifest
-from robots.html_page import head, picture, video
+from robots.html_page import banner, contents, head, heading, picture, tiles, videos
 from robots.storage.durable import write_atomically
 
 if TYPE_CHECKING:
     from flows.reports.results import StageResult, Summary
 
 PICTURES = (".png", ".jpg", ".svg")
+RESULTS, COMPARISONS = "Results", "Evaluations"
+"""Sections before those of the stages."""
+GATE = "gate"
+"""Kind of the stage that decides on a release."""
 
 
 def write_report(path: Path, summary: Summary) -> None:
@@ -30,35 +34,77 @@ def stage_files(folder: Path, stage: str) -> Iterator[str]:
         folder: folder of the page.
         stage: name of the stage, and of the link to its artifact in `folder`.
     """
-    yield f"<h2 id='{stage}'>{stage}</h2>"
+    yield heading(stage)
+    shown: list[tuple[str, str]] = []
     for file in sorted((folder / stage).glob("*")):
         source = f"{stage}/{file.name}"
         caption = file.stem.replace("_", " ")
         if file.suffix in PICTURES:
             yield picture(source, caption)
         elif file.suffix == ".mp4":
-            yield video(source, caption)
+            shown.append((source, caption))
         elif file.suffix == ".html":
-            yield f"<p><a href='{source}'>{html.escape(caption)}</a></p>"
+            yield f"<p><a href='{html.escape(source)}'>{html.escape(caption)}</a></p>"
+    yield videos(shown)
 
 
 def _page(path: Path, summary: Summary) -> Iterator[str]:
-    yield head(f"Handoff: {path.parent.name}")
-    yield f"<h1>{html.escape(path.parent.name)}</h1><p class='soft'>{html.escape(summary.source)}</p>"
-    yield "<div class='tiles'>"
-    yield from _tiles(summary.metrics)
-    yield "</div><table><tr><th>stage<th>result<th>time<th>cached</tr>"
+    folder = path.parent
+    manifests = {result.name: read_manifest(folder / result.name) for result in summary.stages}
+    compared = list(_comparisons(summary, manifests))
+    yield head(f"Handoff: {folder.name}")
+    yield f"<h1>{html.escape(folder.name)}</h1>"
+    yield f"<p class='soft'>{html.escape(_made(manifests))}</p>"
+    yield f"<p class='soft'>{html.escape(summary.source)}</p>"
+    yield from _verdicts(summary)
+    yield tiles(list(_tiles(summary)))
+    sections = [RESULTS, *([COMPARISONS] if compared else [])]
+    yield contents([*sections, *(result.name for result in summary.stages)])
+    yield heading(RESULTS)
+    yield "<div class='scroll'><table><tr><th>stage<th>result<th class='short'>time<th>cached</tr>"
     for result in summary.stages:
         yield _row(result)
-    yield "</table>"
-    yield from _comparisons(path.parent, summary)
+    yield "</table></div>"
+    yield from compared
     for result in summary.stages:
-        yield from _stage(path.parent, result)
+        yield from _stage(folder, result, manifests[result.name])
     yield "</html>"
 
 
-def _tiles(metrics: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a tile for the figure that says most about each stage."""
+def _made(manifests: Mapping[str, Mapping[str, Any]]) -> str:
+    """Date, machine, person and commit of the newest artifact of the run."""
+    made = sorted(manifests.values(), key=lambda manifest: manifest.get("finished", ""))
+    if not made:
+        return ""
+    environment = made[-1].get("environment", {})
+    people = sorted({str(manifest["person"]) for manifest in made if manifest.get("person")})
+    parts = [
+        f"finished {made[-1].get('finished', '')}",
+        f"on {environment['host']}" if environment.get("host") else "",
+        f"by {', '.join(people)}" if people else "",
+        f"commit {environment['commit']}" if environment.get("commit") else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _verdicts(summary: Summary) -> Iterator[str]:
+    """Yields the verdict of every gate, with a link to its release page."""
+    for result in summary.stages:
+        if result.uses != GATE:
+            continue
+        page = f"<a href='{html.escape(result.name)}/release.html'>release page</a>"
+        loose = result.metrics.get("looser", ())
+        if loose:
+            limits = html.escape("; ".join(loose))
+            text = f"{html.escape(result.name)}: released for simulated arms only, {page}."
+            yield banner("warn", f"{text}<ul><li>limits looser than the defaults: {limits}</ul>")
+        else:
+            yield banner("good", f"{html.escape(result.name)}: released, {page}.")
+
+
+def _tiles(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yields the figures that say most about the run, success first."""
+    counts = {"success": "success", "recent_success": "success in training"}
     forms: Mapping[str, tuple[str, str]] = {
         "score": ("score", "{:.3f}"),
         "speedup": ("speedup", "{:.1f}x"),
@@ -69,15 +115,18 @@ def _tiles(metrics: Mapping[str, Any]) -> Iterator[str]:
         "recall": ("recall", "{:.3f}"),
         "recent_corrected": ("corrected steps", "{:.2f}"),
     }
-    counts = {"success": "success", "recent_success": "success in training"}
-    for name, value in metrics.items():
-        stage, _, key = name.partition(".")
+    kinds = {result.name: result.uses for result in summary.stages}
+    successes, others = [], []
+    for name, value in summary.metrics.items():
+        stage, _, key = name.rpartition(".")
         if key in counts and isinstance(value, Mapping):
-            text = f"{value['k']} of {value['n']}"
-            yield f"<div class='tile'><b>{text}</b>{html.escape(stage)}: {counts[key]}</div>"
+            tile = (f"{value['k']} of {value['n']}", f"{stage}: {counts[key]}")
+            # What the released file does comes before what torch computed.
+            successes.insert(0, tile) if kinds.get(stage) == GATE else successes.append(tile)
         elif key in forms and value is not None:
             label, form = forms[key]
-            yield f"<div class='tile'><b>{form.format(value)}</b>{html.escape(stage)}: {label}</div>"
+            others.append((form.format(value), f"{stage}: {label}"))
+    yield from (*successes, *others)
 
 
 def _row(result: StageResult) -> str:
@@ -85,7 +134,7 @@ def _row(result: StageResult) -> str:
 
     spent = f"{result.computed_seconds:.1f} s"
     cells = (
-        result.name,
+        html.escape(result.name),
         html.escape(describe(result.uses, result.metrics)),
         spent,
         "yes" if result.cached else "no",
@@ -93,15 +142,17 @@ def _row(result: StageResult) -> str:
     return "<tr>" + "".join(f"<td>{cell}" for cell in cells) + "</tr>"
 
 
-def _comparisons(folder: Path, summary: Summary) -> Iterator[str]:
+def _comparisons(summary: Summary, manifests: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yields, for every protocol, a table of the policies that were evaluated under it."""
     by_protocol: dict[str, list[StageResult]] = {}
     for result in summary.stages:
         if result.uses == "evaluate":
-            protocol = read_manifest(folder / result.name)["config"]["protocol"]["name"]
+            protocol = manifests[result.name]["config"]["protocol"]["name"]
             by_protocol.setdefault(str(protocol), []).append(result)
+    if by_protocol:
+        yield heading(COMPARISONS)
     for protocol, results in by_protocol.items():
-        yield f"<h2>Evaluations under the protocol {html.escape(protocol)}, with the same seeds</h2>"
+        yield f"<p>Under the protocol {html.escape(protocol)}, with the same seeds:</p>"
         yield "<table><tr><th>stage<th>score<th>success<th>95 % interval</tr>"
         for result in results:
             success = result.metrics["success"]
@@ -113,12 +164,12 @@ def _comparisons(folder: Path, summary: Summary) -> Iterator[str]:
         yield "</table>"
 
 
-def _stage(folder: Path, result: StageResult) -> Iterator[str]:
+def _stage(folder: Path, result: StageResult, manifest: Mapping[str, Any]) -> Iterator[str]:
     yield from stage_files(folder, result.name)
-    manifest = read_manifest(folder / result.name)
     chain = ", ".join(f"{name} {digest[:12]}" for name, digest in manifest["inputs"].items())
     yield f"<p class='soft'>digest <code>{result.digest[:12]}</code>, inputs: {chain}, code "
-    yield f"<code>{manifest['code'][:12]}</code>, commit <code>{manifest['environment']['commit']}</code></p>"
+    commit = html.escape(str(manifest["environment"]["commit"]))
+    yield f"<code>{manifest['code'][:12]}</code>, commit <code>{commit}</code></p>"
     yield f"<details><summary>configuration and metrics</summary><pre>{_pretty(manifest)}</pre></details>"
 
 

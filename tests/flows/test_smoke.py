@@ -31,8 +31,8 @@ STAGES = [
     "control",
     "reference",
     "bundle",
-    "gate",
     "twin",
+    "gate",
 ]
 METRICS = [
     "scores@pretrained.score",
@@ -42,6 +42,7 @@ METRICS = [
     "scores@student.score",
     "scores@student.success",
     "control.success",
+    "gate.success",
     "gate.speedup",
     "gate.parity",
     "gate.latency_p50_ms",
@@ -126,8 +127,15 @@ def test_report_links_only_files_that_exist(runs: Path) -> None:
     import re
 
     folder = runs / "smoke"
-    sources = re.findall(r"src='([^']+)'", (folder / "report.html").read_text())
+    sources = re.findall(r"src='([^'#]+)", (folder / "report.html").read_text())
     assert len(sources) >= 6
+    page = (folder / "report.html").read_text()
+    first_tile = re.search(r"<div class='tile'><b>(.*?)</b>(.*?)</div>", page)
+    assert first_tile is not None
+    assert first_tile.groups() == ("0 of 4", "gate: success")
+    # A run as short as this one is released for simulated arms only.
+    assert "released for simulated arms only" in page
+    assert "href='gate/release.html'" in page
     assert [source for source in sources if not (folder / source).is_file()] == []
 
 
