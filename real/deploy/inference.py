@@ -58,7 +58,7 @@ class ChunkInference:
         self._wait = wait
         self._inference_ms = inference_ms
         self._schedule = ChunkSchedule(contract)
-        self._history = ObservationHistory(contract.n_obs_steps)
+        self._forget()
         self._instructions: tuple[str, ...] = ()
         self._running: tuple[Future[np.ndarray], int] | None = None
         """The running inference and the policy step of its observation."""
@@ -69,13 +69,17 @@ class ChunkInference:
         """Adds the observation of a policy step.
 
         Args:
-            observation: fields of the contract without a leading dimension, and the instruction if
-                there is one.
+            observation: fields, cameras and point clouds of the contract without a leading
+                dimension, and the instruction if there is one.
 
         Raises:
             HandoffError: a field of the contract is missing or has another shape.
         """
         self._history.append(_vector(self._contract, observation))
+        for name, history in self._sensors.items():
+            array = np.asarray(observation[name])
+            check_field(name, self._contract.sensors[name], array, leading=0)
+            history.append(array)
         if self._contract.instruction and INSTRUCTION in observation:
             self._instructions = decode(np.asarray(observation[INSTRUCTION])[None])
 
@@ -107,8 +111,14 @@ class ChunkInference:
 
     def restart(self) -> None:
         """Forgets all observations and chunks, as at the beginning of an episode."""
-        self._history = ObservationHistory(self._contract.n_obs_steps)
+        self._forget()
         self._drop_chunks()
+
+    def _forget(self) -> None:
+        """Begins new histories of the vector and of every camera and point cloud."""
+        steps = self._contract.n_obs_steps
+        self._history = ObservationHistory(steps)
+        self._sensors = {name: ObservationHistory(steps) for name in self._contract.sensors}
 
     def _drop_chunks(self) -> None:
         """Drops the newest chunk and that of a running inference."""
@@ -119,8 +129,11 @@ class ChunkInference:
         size = int(np.prod(self._contract.action.shape))
         noise = chunk_noise(self._seed, self._chunks, self._contract.horizon, size)[None]
         vector = self._history.stacked()
+        sensors = {name: history.stacked(dtype=None) for name, history in self._sensors.items()}
         inputs = (
-            PolicyInput(vector, {}, self._instructions) if self._contract.instruction else vector
+            PolicyInput(vector, sensors, self._instructions)
+            if sensors or self._contract.instruction
+            else vector
         )
         self._running = (self._executor.submit(self._infer, inputs, noise), step)
         self._chunks += 1
@@ -144,7 +157,7 @@ class ChunkInference:
 
 def _vector(contract: Contract, observation: Mapping[str, Any]) -> np.ndarray:
     """(O,) float32, the contract's fields concatenated."""
-    missing = sorted(contract.observation.keys() - observation.keys())
+    missing = sorted({*contract.observation, *contract.sensors} - observation.keys())
     if missing:
         raise HandoffError(
             f"observation: lacks {missing}, which the policy's contract needs; it has {sorted(observation)}."

@@ -122,11 +122,12 @@ class ObservationHistory:
         self._rows: deque[np.ndarray] = deque(maxlen=n_obs_steps)
 
     def append(self, row: np.ndarray) -> None:
-        """Adds one step's flat observation `(O,)`."""
+        """Adds one step's flat observation `(O,)`, or the picture or points of one step."""
         if not self._rows:
             self._rows.extend([row] * (self._rows.maxlen or 1))
         self._rows.append(row)
 
-    def stacked(self) -> np.ndarray:
-        """`(1, n_obs_steps, O)` float32, newest last."""
-        return np.stack(self._rows)[None].astype(np.float32)
+    def stacked(self, dtype: type[np.generic] | None = np.float32) -> np.ndarray:
+        """`(1, n_obs_steps, ...)`, newest last, in a number type; None keeps that of the rows."""
+        rows = np.stack(self._rows)[None]
+        return rows if dtype is None else rows.astype(dtype)
