@@ -190,7 +190,7 @@ def test_second_run_is_all_cached(runs: Path, summary: dict) -> None:
 
 
 def test_explain_reaches_the_demonstrations(runs: Path) -> None:
-    text = handoff("explain", str(runs / "smoke" / "twin"), "--verify", home=runs).stdout
+    text = handoff("explain", str(runs / "smoke" / "gate"), "--verify", home=runs).stdout
     assert [
         f"{name} (" in text for name in ("twin", "gate", "bundle", "student", "teacher", "demos")
     ] == [True] * 6
