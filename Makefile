@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: help demo server test learn bench gpu-pusht-image lint format docs clean
+.PHONY: help demo server test learn peers bench gpu-pusht-image lint format docs clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -52,11 +52,15 @@ server: $(READY)
 
 ## make test          ruff, pyright, import-linter, unit and real-component tests, a short end-to-end run
 test: $(CHECKS) lint
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --timeout 600 -m "not slow and not gpu and not hardware" $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --timeout 600 -m "not slow and not gpu and not hardware and not peers" $(ARGS)
 
 ## make learn         learning checks with their negative controls (minutes each); ONLY=name runs one
 learn: $(CHECKS)
 	$(BIN)/pytest -m slow -s $(if $(ONLY),-k $(ONLY)) $(ARGS)
+
+## make peers         other projects' tools read what we write, and the other way round (new environments)
+peers: $(CHECKS)
+	$(BIN)/pytest -m peers $(ARGS)
 
 ## make bench         throughput of the environments against its limits; prints one JSON object last
 bench: $(CHECKS)

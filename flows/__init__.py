@@ -21,6 +21,7 @@ Commands:
 - `run`: a recipe from a terminal, as a Prefect flow.
 - `attended`: a recipe in this terminal, with a person.
 - `approve`: a person's answer to the question that a run waits for.
+- `releasing`: keys, and signed releases of policies.
 - `deployments`: the Prefect flow, importable by the name that deployments state.
 - `console`: a simulated arm controlled from a browser.
 - `serve`: a policy server on a websocket.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from robots.contract import ONNX_FILE, Contract
@@ -39,7 +41,8 @@ def serve_command(
     config = ServeConfig(host=host, port=port, clients=clients, queue=queue, seed=seed)
     known_token = os.environ.get(TOKEN_VARIABLE) or None
     token = choose_token(config.host, known_token)
-    policy, contract = open_policy(path, action_interface)
+    with verified_path(path, _print) as verified:
+        policy, contract = open_policy(verified, action_interface)
 
     def announce(port: int) -> None:
         host = f"[{config.host}]" if ":" in config.host else config.host
@@ -52,13 +55,34 @@ def serve_command(
     serve(policy, contract, config, token, announce)
 
 
+@contextmanager
+def verified_path(path: Path, warn: Callable[[str], None]) -> Iterator[Path]:
+    """Yields a private, verified copy of a release folder; any other path as it is.
+
+    Args:
+        path: see `open_policy`.
+        warn: called with one line if no trusted key has signed the release.
+
+    Raises:
+        HandoffError: the release was altered or revoked.
+    """
+    from flows.deployment.release_folder import is_release
+    from flows.deployment.verified_policy import verified_policy
+
+    if is_release(path):
+        with verified_policy(path, arm=None, warn=warn) as copy:
+            yield copy
+    else:
+        yield path
+
+
 def open_policy(
     path: Path, action_interface: str | None = None
 ) -> tuple[Policy | MultimodalPolicy, Contract]:
     """Opens the policy at `path`, with its contract.
 
     Args:
-        path: ONNX file with a contract, a folder with `policy.onnx`, or the directory of a saved
+        path: ONNX file with a contract, a folder with `policy.onnx` such as a release, or the directory of a saved
             policy.
         action_interface: action interface of a saved policy, which does not store it; None takes
             `pd_target`.

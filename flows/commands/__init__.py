@@ -10,9 +10,9 @@
 - `completers`: the words that the Tab key completes.
 - `new`: `new recipe`, `new task`, `new stage`.
 - `lineage`: `explain`, `reproduce`, `fetch`, `gc`.
-- `evaluation`: `evaluate`, `compare`, `gate`, `record`.
+- `evaluation`: `evaluate`, `compare`, `gate`, `record`, `tune`.
 - `serving`: `serve`.
 - `sessions`: `hil`, `console`, `approve`, `deploy`, `clear-fault`.
-- `identification`: `tune`.
+- `releasing`: `keys`, `sign`, `verify`.
 - `doctor`: `doctor`.
 """

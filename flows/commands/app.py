@@ -21,11 +21,11 @@ from cyclopts.argument import ArgumentCollection
 from flows.commands import (
     doctor,
     evaluation,
-    identification,
     lineage,
     listing,
     new,
     pipelines,
+    releasing,
     serving,
     sessions,
 )
@@ -37,8 +37,11 @@ USAGE = 2
 """Exit code of arguments that are not understood."""
 UNREAD = 128 + signal.SIGPIPE
 """Exit code of output that nobody reads."""
-ABOUT_GROUPS = {"new": "Write a commented recipe, task or stage that runs as it is."}
-WITH_STAGES = (pipelines.run, sessions.hil, identification.tune)
+ABOUT_GROUPS = {
+    "keys": "Make, trust, revoke and list the keys that sign releases.",
+    "new": "Write a commented recipe, task or stage that runs as it is.",
+}
+WITH_STAGES = (pipelines.run, sessions.hil, evaluation.tune)
 """Commands that resume when they are started again."""
 
 
@@ -120,13 +123,21 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "gate": evaluation.gate,
         "serve": serving.serve,
     },
+    "Releases": {
+        "keys new": releasing.keys_new,
+        "keys trust": releasing.keys_trust,
+        "keys revoke": releasing.keys_revoke,
+        "keys list": releasing.keys_list,
+        "sign": releasing.sign,
+        "verify": releasing.verify,
+    },
     "People and robots": {
         "hil": sessions.hil,
         "console": sessions.console,
         "approve": sessions.approve,
         "deploy": sessions.deploy,
         "clear-fault": sessions.clear_fault,
-        "tune": identification.tune,
+        "tune": evaluation.tune,
     },
     "This machine": {"doctor": doctor.doctor, "completion": completion},
 }

@@ -29,7 +29,7 @@ def serve(
     """Serve action chunks over a websocket, compatible with openpi's client.
 
     Args:
-        policy: Folder of a policy, folder of a bundle, or ONNX file.
+        policy: Release folder, folder of a policy or of a bundle, or ONNX file.
         clients: Maximum number of simultaneous connections.
         queue: Maximum number of waiting requests.
         seed: Seed of the noise for requests without noise.

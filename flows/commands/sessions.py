@@ -126,7 +126,7 @@ def console(
 
 
 def deploy(
-    gate: Path,
+    release: Path,
     /,
     *overrides: Annotated[
         str,
@@ -149,8 +149,8 @@ def deploy(
     """Run a released push-T policy on an arm, supervised by a person at the console.
 
     Args:
-        gate: Gate artifact of the released policy, e.g. runs/demo/gate; with --arm the artifact of
-            its approval, e.g. runs/demo_approved/approval.
+        release: Release folder, signed and approved (`handoff sign`); without --arm also a gate, e.g.
+            runs/demo/gate, or an approval.
         arm: Address of the arm's control unit; default: starts a simulated arm.
         tracker: Address of the tracker of the T, ws://..; required with --arm.
         camera: Camera shown at the console, NAME=SOURCE; may be repeated.
@@ -159,7 +159,7 @@ def deploy(
     Examples:
         handoff deploy runs/demo/gate
         handoff deploy runs/demo/gate supervision.speed=0.1 --episodes 5
-        handoff deploy runs/demo_approved/approval --arm 172.16.0.2 --tracker ws://10.0.0.5:9000
+        handoff deploy runs/releases/demo_approved --arm 172.16.0.2 --tracker ws://10.0.0.5:9000
         handoff deploy runs/demo/gate --camera front=0 --camera wrist=/dev/video2
     """
     from flows.deployment import session
@@ -168,7 +168,7 @@ def deploy(
     from real.console.server import ConsoleConfig
 
     session.deploy_command(
-        gate,
+        release,
         overrides,
         out,
         ConsoleConfig(host=host, port=port, spacemouse=spacemouse),

@@ -6,6 +6,8 @@
 - `task_table`: the table of a simulated task, with the gripper.
 - `approval`: a person's approval of a policy, and the record of it.
 - `release`: finds the bundle that passed a gate, and was approved.
+- `release_folder`: assembles and checks release folders, which are copied to an arm's computer.
+- `verified_policy`: opens a policy after checking what it is and who signed it.
 - `robot_limit`: one holder per arm, on this computer and among several.
 - `fault_clearing`: implements `handoff clear-fault`.
 - `arms`: simulated and real arm set-ups of a session.

@@ -35,7 +35,7 @@ from robots.config import config
 from robots.errors import HandoffError
 from robots.html_page import head, picture, table, video
 from robots.processes import login
-from robots.storage.durable import sync_path, write_atomically
+from robots.storage.durable import append_line, write_atomically
 
 REQUEST = "request.json"
 ANSWER = "answer.json"
@@ -319,20 +319,36 @@ def approved_gate(approval: Path) -> Path:
         HandoffError: not an approval, a rejected or expired one, or one that was changed.
     """
     manifest = verify_artifact(approval)
+    _check_not_rejected(approval, manifest["metrics"].get("about"))
+    check_approved(str(approval), manifest)
+    return (approval / manifest["input_paths"]["gate"]).resolve()
+
+
+def check_approved(where: str, manifest: Mapping[str, Any]) -> None:
+    """Checks that a verified manifest is that of an approval which is still valid.
+
+    Args:
+        where: what has the manifest, for the message of an error.
+        manifest: the manifest.
+
+    Raises:
+        HandoffError: not an approval, a rejected or expired one.
+    """
     metrics = manifest["metrics"]
-    _check_not_rejected(approval, metrics.get("about"))
     if manifest["kind"] != KIND or metrics.get("decision") != "approved":
         raise HandoffError(
-            f"{approval}: is the artifact of stage '{manifest['stage']}', expected that of an approval, such as "
+            f"{where}: is the artifact of stage '{manifest['stage']}', expected that of an approval, such as "
             "runs/demo_approved/approval."
         )
-    if time.time() > metrics["valid_until"]:
-        ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(metrics["valid_until"]))
+    until = metrics.get("valid_until")
+    if not isinstance(until, int | float) or not time.time() <= until:
+        ended = "an unknown time"
+        if isinstance(until, int | float):
+            ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(until))
         raise HandoffError(
-            f"{approval}: the approval by {metrics['by']} was valid until {ended}. Run the recipe again with "
+            f"{where}: the approval by {metrics.get('by')} was valid until {ended}. Run the recipe again with "
             f"--redo {manifest['stage']}, and approve it again."
         )
-    return (approval / manifest["input_paths"]["gate"]).resolve()
 
 
 def _check_not_rejected(approval: Path, about: Any) -> None:
@@ -361,13 +377,8 @@ def _audit_file(folder: Path) -> Path:
 
 def _audit(folder: Path, entry: Mapping[str, Any]) -> None:
     """Adds a line to the audit."""
-    file = _audit_file(folder)
-    line = json.dumps({"time": _utc(time.time()), "folder": folder.name, **entry}) + "\n"
-    with file.open("a") as stream:
-        stream.write(line)
-        stream.flush()
-        os.fsync(stream.fileno())
-    sync_path(file.parent)
+    line = {"time": _utc(time.time()), "folder": folder.name, **entry}
+    append_line(_audit_file(folder), json.dumps(line))
 
 
 def _page(out: Path, request: Mapping[str, Any], shown: Mapping[str, Path]) -> Iterator[str]:

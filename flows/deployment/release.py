@@ -80,6 +80,16 @@ def released_bundle(gate: Path) -> Path:
     return bundle
 
 
+def gate_of(path: Path) -> Path:
+    """Returns the artifact of the gate that a gate or a valid approval means.
+
+    Raises:
+        HandoffError: no approval, or an expired or rejected one.
+    """
+    artifact = _linked(path)
+    return approved_gate(artifact) if read_manifest(artifact)["kind"] == KIND else artifact
+
+
 def _linked(path: Path) -> Path:
     """The artifact that a path is part of, or that a run links to; a link to an approval that was
     withdrawn is explained."""

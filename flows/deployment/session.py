@@ -1,9 +1,9 @@
-"""Implements `handoff deploy GATE`: a released policy on an arm, supervised by a person at the
+"""Implements `handoff deploy RELEASE`: a released policy on an arm, supervised by a person at the
 console.
 
 Without an arm's address, a simulated arm behind the same network protocol is used: client, control
 loop, limits, console and recording are the same, only `flows.deployment.arms` differs. Policies
-that did not pass a gate are refused.
+that did not pass a gate are refused, by a real arm also those that no trusted key has signed.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class DeployedEpisode:
 
 
 def deploy_command(
-    gate: Path,
+    release: Path,
     overrides: Sequence[str],
     out: Path,
     console: ConsoleConfig,
@@ -86,26 +86,27 @@ def deploy_command(
     """Runs `handoff deploy`, whose parameters `flows.commands.sessions.deploy` describes."""
     from rich.console import Console
 
-    from flows.deployment.release import bundle_for_arm, released_bundle
+    from flows.deployment.verified_policy import verified_policy
 
     say = partial(Console().print, highlight=False, soft_wrap=True)
     chosen = list(overrides)
     chosen += [] if arm is None else [f"host='{arm}'"]
     chosen += [] if tracker is None else [f"tracker.uri='{tracker}'"]
     session = compose_deploy("push_t", chosen)
-    # A person must have approved what moves an arm; a simulated arm takes what passed its gate.
+    # What moves an arm is signed and approved; a simulated arm takes what passed its gate.
     real = session.host and not is_loopback(session.host)
-    bundle = bundle_for_arm(gate) if real else released_bundle(gate)
-    recorded = deploy(
-        session,
-        bundle,
-        out,
-        console,
-        person=person,
-        episodes=episodes,
-        cameras=parse_cameras(cameras),
-        say=say,
-    )
+    robot = f"{session.arm.robot} at {session.host}" if real else None
+    with verified_policy(release, arm=robot, warn=say) as bundle:
+        recorded = deploy(
+            session,
+            bundle,
+            out,
+            console,
+            person=person,
+            episodes=episodes,
+            cameras=parse_cameras(cameras),
+            say=say,
+        )
     say(
         f"{recorded} episodes in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}"
     )
@@ -188,7 +189,7 @@ def deploy(
     policy = OnnxPolicy(bundle / ONNX_FILE)
     if policy.contract.task != "push_t":
         raise HandoffError(
-            f"{bundle}: a policy of task '{policy.contract.task}'; sessions at an arm support push_t only."
+            f"deploy: a policy of task '{policy.contract.task}'; sessions at an arm support push_t only."
         )
     check_robot_of_session(policy.contract, session.arm)
     name = session.arm.robot

@@ -110,18 +110,41 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises:
         HandoffError: no manifest, not JSON, or a required entry is missing or has another type.
     """
-    file = path / MANIFEST
     try:
-        manifest = json.loads(file.read_bytes().decode())
+        data = (path / MANIFEST).read_bytes()
     except FileNotFoundError:
         raise HandoffError(
             f"artifact {path}: no {MANIFEST}. Is this a finished artifact directory?"
         ) from None
+    return _parse_manifest(path, data)
+
+
+def verify_manifest(path: Path, data: bytes) -> dict[str, Any]:
+    """Reads a manifest that may be away from the files of its artifact, and compares it with its
+    own digests.
+
+    Args:
+        path: what it is called in an error.
+        data: content of the manifest.
+
+    Raises:
+        HandoffError: as `read_manifest`, or the manifest was changed, or an older version sealed it
+            without `manifest_digest`.
+    """
+    manifest = _parse_manifest(path, data)
+    _check_digests(path, manifest)
+    _check_has_digest(path, manifest)
+    return manifest
+
+
+def _parse_manifest(path: Path, data: bytes) -> dict[str, Any]:
+    try:
+        manifest = json.loads(data.decode())
     except UnicodeDecodeError as error:
         raise HandoffError(
             f"artifact {path}: {MANIFEST} is not UTF-8 ({error}). {_SPOILT}"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise HandoffError(
             f"artifact {path}: {MANIFEST} is not JSON ({error}). {_SPOILT}"
         ) from None
@@ -150,8 +173,7 @@ def verify_artifact(path: Path) -> dict[str, Any]:
     """Re-hashes every file of an artifact and compares all digests, including the manifest's.
 
     This detects damage and accidental edits. It does not protect against a person with write
-    access, who can recompute all digests as `seal` does; that would need a signature, which Handoff
-    does not make.
+    access, who can recompute all digests as `seal` does; a signed release does (`robots.signing`).
 
     Returns:
         The verified manifest.
@@ -161,12 +183,16 @@ def verify_artifact(path: Path) -> dict[str, Any]:
             without `manifest_digest`.
     """
     manifest = verify_files(path)
+    _check_has_digest(path, manifest)
+    return manifest
+
+
+def _check_has_digest(path: Path, manifest: Mapping[str, Any]) -> None:
     if MANIFEST_DIGEST not in manifest:
         raise HandoffError(
             f"artifact {path}: its manifest has no digest, so an older version of Handoff made it. Delete the "
             "directory and run the recipe again."
         )
-    return manifest
 
 
 def verify_files(path: Path) -> dict[str, Any]:

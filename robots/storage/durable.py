@@ -39,6 +39,15 @@ def write_atomically(path: Path, data: bytes, *, shared: bool = False) -> None:
     sync_path(path.parent)
 
 
+def append_line(file: Path, line: str) -> None:
+    """Adds a line to a text file, and flushes it to the disk; earlier lines are never changed."""
+    with file.open("a") as stream:
+        stream.write(f"{line}\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    sync_path(file.parent)
+
+
 def sync_tree(root: Path) -> None:
     """Flushes `root`, all files and folders below it, and its entry in its parent to the disk."""
     for folder, _, files in os.walk(root):

@@ -1,0 +1,91 @@
+"""Opens the policy of a release, a gate or an approval, after checking what it is and who signed
+it.
+
+What runs is a private copy of the bytes that were checked: what happens to the folder afterwards
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from flows.deployment.release import released_bundle
+from flows.deployment.release_folder import Release, check_release, is_release
+from flows.runner.artifact import read_manifest
+from robots.errors import HandoffError
+from robots.signing.folder import Examination, copied_digest, examine_folder
+from robots.signing.trust_store import keys_folder, read_trust_store
+
+PREFIX = "handoff-release-"
+"""Beginning of the names of the private copies."""
+
+
+@contextmanager
+def verified_policy(path: Path, *, arm: str | None, warn: Callable[[str], None]) -> Iterator[Path]:
+    """Yields a private folder with the verified files of a policy, which is deleted afterwards.
+
+    A real arm takes a release folder alone, which a trusted key signed, with a valid approval; a
+    simulated arm also takes what is not signed, with a warning. Neither takes what was altered or
+    revoked, nor a policy that did not pass its gate.
+
+    Args:
+        path: release folder, or artifact of a gate or an approval.
+        arm: name of the real arm; None for a simulated one.
+        warn: called with one line about what is not signed.
+
+    Raises:
+        HandoffError: see above.
+    """
+    with TemporaryDirectory(prefix=PREFIX) as folder:
+        copy = Path(folder)
+        if is_release(path):
+            examination = examine_folder(path, read_trust_store(keys_folder()), copy)
+            _check(examination, copy, arm, warn)
+        else:
+            bundle = released_bundle(path)
+            if arm is not None:
+                raise HandoffError(
+                    f"{arm}: {path} is not signed; a real arm takes a signed release alone. Where it was made: handoff "
+                    f"sign {path}"
+                )
+            warn(f"warning  {path} is not signed; a real arm would refuse it.")
+            _copy_bundle(bundle, copy)
+        yield copy
+
+
+def check_signed(examination: Examination, copy: Path) -> Release:
+    """Checks an examined release, whoever signed it.
+
+    Args:
+        examination: what is known about the folder.
+        copy: folder with the files that were examined.
+
+    Raises:
+        HandoffError: it was altered, or its parts do not agree.
+    """
+    examination.require_intact()
+    return check_release(copy, examination.files, examination.folder)
+
+
+def _check(
+    examination: Examination, copy: Path, arm: str | None, warn: Callable[[str], None]
+) -> None:
+    if arm is not None:
+        examination.require_trusted()
+    release = check_signed(examination, copy)
+    if arm is not None:
+        release.check_approval()
+    elif examination.doubt:
+        warn(
+            f"warning  release {examination.folder}: {examination.doubt}. A real arm would refuse it."
+        )
+
+
+def _copy_bundle(bundle: Path, copy: Path) -> None:
+    """Copies a bundle that was verified, and compares what was copied."""
+    for name, entry in read_manifest(bundle)["files"].items():
+        if copied_digest(bundle / name, copy / name) != entry["sha256"]:
+            raise HandoffError(f"{bundle}: {name} was changed while it was read. Try again.")
