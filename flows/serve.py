@@ -82,8 +82,8 @@ def open_policy(
     """Opens the policy at `path`, with its contract.
 
     Args:
-        path: ONNX file with a contract, a folder with `policy.onnx` such as a release, or the directory of a saved
-            policy.
+        path: ONNX file with a contract, a folder with `policy.onnx` such as a release, or the
+            directory of a saved policy.
         action_interface: action interface of a saved policy, which does not store it; None takes
             `pd_target`.
 

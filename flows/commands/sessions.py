@@ -149,8 +149,8 @@ def deploy(
     """Run a released push-T policy on an arm, supervised by a person at the console.
 
     Args:
-        release: Release folder, signed and approved (`handoff sign`); without --arm also a gate, e.g.
-            runs/demo/gate, or an approval.
+        release: Release folder, signed and approved (`handoff sign`); without --arm also a gate,
+            e.g. runs/demo/gate, or an approval.
         arm: Address of the arm's control unit; default: starts a simulated arm.
         tracker: Address of the tracker of the T, ws://..; required with --arm.
         camera: Camera shown at the console, NAME=SOURCE; may be repeated.

@@ -46,7 +46,10 @@ FORMAT = "handoff release"
 VERSION = 1
 """Version of the layout; a reader refuses any other."""
 BUNDLE_MANIFEST = "artifacts/bundle.json"
-GATE, APPROVAL, EVALUATIONS, PARENTS = "gate", "approval", "evaluations", "parents"
+GATE = "gate"
+APPROVAL = "approval"
+EVALUATIONS = "evaluations"
+PARENTS = "parents"
 RESERVED = ("artifacts", GATE, APPROVAL, EVALUATIONS, PARENTS, RELEASE_FILE, SIGNATURE_FILE)
 """Names at the top that a file of the bundle cannot have."""
 VIDEOS = (".mp4",)

@@ -246,7 +246,7 @@ def _judge(
         judged.damage.append(_phrase(error))
     withdrawn = store.revoked.get(statement.digest)
     if withdrawn is not None:
-        judged.damage.append(f"the release was revoked by {_told(withdrawn)}")
+        judged.damage.append(f"the release was revoked by {_revocation_text(withdrawn)}")
 
 
 def _judge_key(envelope: Envelope, store: TrustStore, judged: _Judged) -> None:
@@ -295,10 +295,10 @@ def _judge_chain(envelope: Envelope, store: TrustStore, now: datetime, judged: _
 
 
 def _revoked(signer: Signer, revocation: Revocation) -> str:
-    return f"the key {signer.text} was revoked by {_told(revocation)}"
+    return f"the key {signer.text} was revoked by {_revocation_text(revocation)}"
 
 
-def _told(revocation: Revocation) -> str:
+def _revocation_text(revocation: Revocation) -> str:
     return f"{revocation.person} at {revocation.time}: {revocation.reason}"
 
 

@@ -284,7 +284,7 @@ def test_a_session_at_an_arm_refuses_a_gate_before_it_connects(asked: Path) -> N
     write_answer(pending_question(asked / "lab"), YES)
     ran(asked)
     for address, message in (
-        ("172.16.0.2", "expected that of an approval"),
+        ("172.16.0.2", "gate is not signed; a real arm takes a signed release alone"),
         ("127.0.0.9", "policy.onnx"),
     ):
         with pytest.raises(HandoffError, match=message):
