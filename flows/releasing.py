@@ -222,7 +222,7 @@ def _signature_lines(examination: Examination) -> Iterator[str]:
         yield f"digest   {statement.digest}"
         yield f"signed   {_signature_text(statement)}"
         agree = f"all {len(statement.files)} are those that were signed"
-        yield f"files    {'see below' if examination.damage else agree}"
+        yield f"files    {agree if statement.files == examination.files else 'see below'}"
     if signer is not None:
         yield f"key      {signer.text}{'' if not examination.problems else ', see below'}"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from flows.runner.artifact import seal
+from tests.flows.deployment.releases import MadeRuns
 from tests.flows.deployment.test_release import MADE, gated
 from tests.real.onnx_models import save_policy
 
@@ -176,6 +177,24 @@ def test_a_released_policy_needs_the_simulator_without_an_arm(
     assert done.returncode == 1
     assert done.stderr.startswith("handoff: deploy: a simulated arm needs mujoco, which is not")
     assert done.stderr.count("\n") == 1
+
+
+def test_an_arm_takes_a_signed_release_and_no_gate(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANDOFF_KEYS", str(tmp_path / "keys"))
+    source = MadeRuns(tmp_path / "runs").runs / "lab" / "approval"
+    handoff(environment, tmp_path, "keys", "new", "ada")
+    handoff(environment, tmp_path, "keys", "trust", "keys/ada.pub")
+    signed = handoff(environment, tmp_path, "sign", source, "--out", "release")
+    assert signed.returncode == 0, signed.stderr
+    assert handoff(environment, tmp_path, "verify", "release").returncode == 0
+    arm = ("--arm", "192.0.2.1", "--port", "0")
+    refused = handoff(environment, tmp_path, "deploy", source, *arm)
+    assert "is not signed; a real arm takes a signed release alone" in refused.stderr
+    # The next step, behind all checks of the release.
+    taken = handoff(environment, tmp_path, "deploy", "release", *arm)
+    assert "a real arm needs a tracker" in taken.stderr
 
 
 def test_a_released_policy_connects_to_the_tracker_of_an_arm(

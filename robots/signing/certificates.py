@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509 import verification
 
 from robots.errors import HandoffError
 from robots.signing.key_files import checked_public_key, fingerprint
 
 _BAD_CERTIFICATE = (
+    CryptographyDeprecationWarning,
     ValueError,
     UnsupportedAlgorithm,
     x509.DuplicateExtension,
@@ -30,7 +34,8 @@ def read_chain_file(data: bytes, where: str) -> list[x509.Certificate]:
         HandoffError: there is none, or a damaged one.
     """
     try:
-        return x509.load_pem_x509_certificates(data)
+        with _warnings_as_errors():
+            return x509.load_pem_x509_certificates(data)
     except _BAD_CERTIFICATE as error:
         raise HandoffError(f"{where}: has no certificates in PEM ({error!s:.80}).") from None
 
@@ -39,12 +44,21 @@ def read_certificate(data: bytes, where: str) -> x509.Certificate:
     """Reads one certificate (DER).
 
     Raises:
-        HandoffError: it is damaged.
+        HandoffError: it is damaged, or not in the only spelling that it has.
     """
     try:
-        return x509.load_der_x509_certificate(data)
+        with _warnings_as_errors():
+            certificate = x509.load_der_x509_certificate(data)
+            signed, signature = certificate.tbs_certificate_bytes, certificate.signature
     except _BAD_CERTIFICATE as error:
         raise HandoffError(f"{where}: is not a certificate ({error!s:.80}).") from None
+    # Nothing signs what lies around the signed part: the algorithm, which must be repeated in that
+    # part, and the bit string of the signature, which has no unused bits.
+    _, _, behind = data.partition(signed)
+    bits = b"\x03" + _der_length(len(signature) + 1) + b"\0" + signature
+    if not behind.endswith(bits) or behind.removesuffix(bits) not in signed:
+        raise HandoffError(f"{where}: is not a certificate (it has stray bits).")
+    return certificate
 
 
 def certificate_der(certificate: x509.Certificate) -> bytes:
@@ -78,9 +92,20 @@ def subject(certificate: x509.Certificate) -> str:
         HandoffError: the name is damaged.
     """
     try:
-        return certificate.subject.rfc4514_string()
+        name = certificate.subject.rfc4514_string()
     except _BAD_CERTIFICATE as error:
         raise HandoffError(f"certificate: has a damaged name ({error!s:.80}).") from None
+    return name if name.isprintable() else ascii(name)
+
+
+def is_authority(certificate: x509.Certificate) -> bool:
+    """Whether a certificate is one of an authority, which issues those of others.
+
+    Raises:
+        HandoffError: its extensions are damaged.
+    """
+    values = _extensions(certificate)
+    return any(isinstance(value, x509.BasicConstraints) and value.ca for value in values)
 
 
 def signer_key(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
@@ -154,6 +179,23 @@ def leads_to(
         return None
 
 
+def _der_length(size: int) -> bytes:
+    """Length of a DER value [bytes], encoded."""
+    if size < 128:
+        return bytes([size])
+    digits = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return bytes([128 | len(digits)]) + digits
+
+
+@contextmanager
+def _warnings_as_errors() -> Iterator[None]:
+    """What the library still reads, with a warning, of certificates against the standard is
+    refused."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CryptographyDeprecationWarning)
+        yield
+
+
 def _check_authority(
     policy: verification.Policy, certificate: x509.Certificate, extension: x509.BasicConstraints
 ) -> None:
@@ -170,18 +212,20 @@ def _check_issuer(
 
 def _may_sign(certificate: x509.Certificate) -> bool:
     """As OpenSSF's tool asks: the usage 'digital signature', else 'code signing'."""
-    try:
-        extensions = certificate.extensions
-    except _BAD_CERTIFICATE as error:
-        raise HandoffError(
-            f"certificate {subject(certificate)}: has damaged extensions ({error!s:.80})."
-        ) from None
-    values = [extension.value for extension in extensions]
     return any(
         (isinstance(value, x509.KeyUsage) and value.digital_signature)
         or (
             isinstance(value, x509.ExtendedKeyUsage)
             and x509.oid.ExtendedKeyUsageOID.CODE_SIGNING in value
         )
-        for value in values
+        for value in _extensions(certificate)
     )
+
+
+def _extensions(certificate: x509.Certificate) -> list[x509.ExtensionType]:
+    try:
+        return [extension.value for extension in certificate.extensions]
+    except _BAD_CERTIFICATE as error:
+        raise HandoffError(
+            f"certificate {subject(certificate)}: has damaged extensions ({error!s:.80})."
+        ) from None

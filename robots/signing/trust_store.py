@@ -31,6 +31,7 @@ from robots.processes import login
 from robots.signing.certificates import (
     certificate_fingerprint,
     certificate_pem,
+    is_authority,
     read_chain_file,
     signer_key,
 )
@@ -158,7 +159,7 @@ def read_trusted(data: bytes, name: str) -> TrustedKey:
             f"{where}: has {len(certificates)} certificates, expected the one that is to be trusted."
         )
     certificate = certificates[0]
-    if not _is_authority(certificate):
+    if not is_authority(certificate):
         signer_key(certificate)
     return TrustedKey(name, certificate_fingerprint(certificate), certificate=certificate)
 
@@ -319,13 +320,6 @@ def _find_fingerprint(subject: str, named: Mapping[str, str]) -> str:
     raise HandoffError(
         f"keys: no key '{subject}', {names}. A key that is not known here is revoked by its whole fingerprint."
     )
-
-
-def _is_authority(certificate: x509.Certificate) -> bool:
-    try:
-        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except (x509.ExtensionNotFound, ValueError):
-        return False
 
 
 def _read_trusted(file: Path) -> TrustedKey:

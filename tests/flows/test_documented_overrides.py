@@ -42,7 +42,7 @@ COMPOSERS: dict[str, Callable[[str, Sequence[str]], Any]] = {
 }
 """Composers of the commands with overrides; `deploy` has one configuration, and a gate instead of a
 name."""
-NAMES = ("recipe", "task", "gate")
+NAMES = ("recipe", "task", "release")
 """Parameters that name what the overrides change."""
 KEY = r"[a-z_]+(?:[.@][a-z_]+)*"
 DOTTED = r"[a-z_]+(?:\.[a-z_]+)+"

@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-Key = ec.EllipticCurvePrivateKey
+Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
-def new_key(curve: ec.EllipticCurve | None = None) -> Key:
-    return ec.generate_private_key(curve or ec.SECP256R1())
+def new_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
 
 
 def certificate(

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from robots.errors import HandoffError
-from robots.signing.certificates import certificate_pem
+from robots.signing.certificates import certificate_der, certificate_pem, read_certificate
 from robots.signing.envelope import Envelope, write_envelope
 from robots.signing.folder import examine_folder, sign_folder
 from robots.signing.key_files import checked_public_key, fingerprint, public_pem, sign
@@ -235,6 +235,22 @@ def test_a_certificate_of_a_trusted_authority_is_accepted_and_its_owner_named(
     assert examined.problems == ()
     assert examined.signer is not None
     assert examined.signer.text == f"CN=Ada ({MARK[:12]}, trusted by lab)"
+
+
+def test_an_authority_may_have_a_key_of_rsa(release: Path) -> None:
+    key = rsa.generate_private_key(65537, 2048)
+    root = certificate("Company root", key, authority=True)
+    sign_folder(release, KEY, "Ada", [certificate("Ada", KEY, (root, key))])
+    assert problems(release, trusting(certificate_pem(root))) == ""
+
+
+def test_a_certificate_has_one_spelling(release: Path) -> None:
+    """Bits of its outer form that no signature covers do not go unnoticed."""
+    der = certificate_der(LAB.root)
+    at = len(der) - len(LAB.root.signature) - 1
+    with pytest.raises(HandoffError, match="is not a certificate"):
+        read_certificate(der[:at] + b"\1" + der[at + 1 :], "model.sig")
+    assert read_certificate(der, "model.sig") == LAB.root
 
 
 def test_a_certificate_without_an_authority_is_accepted_where_it_is_trusted(release: Path) -> None:
