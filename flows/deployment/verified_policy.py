@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from flows.deployment.release import released_bundle
-from flows.deployment.release_folder import Release, check_release, is_release
+from flows.deployment.release_folder import check_release, is_release
 from flows.runner.artifact import read_manifest
 from robots.errors import HandoffError
 from robots.signing.folder import Examination, copied_digest, examine_folder
@@ -56,26 +56,13 @@ def verified_policy(path: Path, *, arm: str | None, warn: Callable[[str], None])
         yield copy
 
 
-def check_signed(examination: Examination, copy: Path) -> Release:
-    """Checks an examined release, whoever signed it.
-
-    Args:
-        examination: what is known about the folder.
-        copy: folder with the files that were examined.
-
-    Raises:
-        HandoffError: it was altered, or its parts do not agree.
-    """
-    examination.require_intact()
-    return check_release(copy, examination.files, examination.folder)
-
-
 def _check(
     examination: Examination, copy: Path, arm: str | None, warn: Callable[[str], None]
 ) -> None:
+    examination.require_intact()
     if arm is not None:
         examination.require_trusted()
-    release = check_signed(examination, copy)
+    release = check_release(copy, examination.files, examination.folder)
     if arm is not None:
         release.check_approval()
     elif examination.doubt:
