@@ -190,7 +190,7 @@ def verify_command(folder: Path, *, key: Path | None, say: Say) -> None:
         try:
             release = check_release(Path(copy), examination.files, folder)
             lines += _release_lines(release)
-            note = _approval_problem(release)
+            note = _arm_problem(release)
         except HandoffError as error:
             # Where files were altered, the signature names them better.
             problems += [] if examination.damage else [_phrase(error, folder)]
@@ -202,10 +202,10 @@ def verify_command(folder: Path, *, key: Path | None, say: Say) -> None:
     say(f"verified, for a simulated arm alone: {note}" if note else "verified: a real arm takes it")
 
 
-def _approval_problem(release: Release) -> str:
+def _arm_problem(release: Release) -> str:
     """Says why a real arm does not take a release although it is signed; empty if it does."""
     try:
-        release.check_approval()
+        release.check_for_arm()
     except HandoffError as error:
         return _phrase(error, release.folder)
     return ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from flows.deployment.approval import AUDIT, KIND, approved_gate
 from flows.reports.explain import find_artifact
@@ -26,32 +28,24 @@ def approved_bundle(approval: Path) -> Path:
     return bundle
 
 
-def bundle_for_arm(approval: Path) -> Path:
-    """Returns the bundle of a valid approval that may move a real arm.
-
-    Raises:
-        HandoffError: see `approved_bundle` and `check_limits`.
-    """
-    bundle = approved_bundle(approval)
-    check_limits(approved_gate(_linked(approval)))
-    return bundle
-
-
-def check_limits(gate: Path) -> None:
+def check_limits(where: str, metrics: Mapping[str, Any]) -> None:
     """Refuses a gate for a real arm if its limits were looser than the defaults.
+
+    Args:
+        where: what has the gate, for the message of an error.
+        metrics: metrics of the gate.
 
     Raises:
         HandoffError: names the limits; or a gate of an older version, which did not play episodes.
     """
-    metrics = read_manifest(gate)["metrics"]
-    if "conditions" not in metrics:
+    if "conditions" not in metrics or "looser" not in metrics:
         raise HandoffError(
-            f"{gate}: was made by an older version, whose gate played no episodes. Run the recipe again."
+            f"{where}: its gate was of an older version, which played no episodes. Run the recipe again."
         )
     if metrics["looser"]:
         raise HandoffError(
-            f"{gate}: released for simulated arms only, because limits were looser than the defaults: "
-            f"{'; '.join(metrics['looser'])}. A real arm takes what passes the defaults."
+            f"{where}: released for simulated arms only, because limits were looser than the defaults: "
+            f"{'; '.join(map(str, metrics['looser']))}. A real arm takes what passes the defaults."
         )
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.deployment.approval import KIND, check_approved
-from flows.deployment.release import gate_of, released_bundle
+from flows.deployment.release import check_limits, gate_of, released_bundle
 from flows.reports.explain import find_artifact
 from flows.reports.lineage import LineageNode, lineage_of
 from flows.runner.artifact import (
@@ -70,12 +70,14 @@ class Release:
     approval: Mapping[str, Any] | None
     """Manifest of the approval; None if nobody has approved it."""
 
-    def check_approval(self) -> None:
-        """Refuses a release that nobody has approved, or whose approval has expired.
+    def check_for_arm(self) -> None:
+        """Refuses a release for a real arm that nobody has approved, whose approval has expired, or
+        whose gate had looser limits than the defaults.
 
         Raises:
             HandoffError: see above.
         """
+        check_limits(f"release {self.folder}", self.gate["metrics"])
         if self.approval is None:
             raise HandoffError(
                 f"release {self.folder}: has no approval: no person has released it for an arm. Approve it, then sign "

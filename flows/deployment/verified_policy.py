@@ -27,9 +27,10 @@ PREFIX = "handoff-release-"
 def verified_policy(path: Path, *, arm: str | None, warn: Callable[[str], None]) -> Iterator[Path]:
     """Yields a private folder with the verified files of a policy, which is deleted afterwards.
 
-    A real arm takes a release folder alone, which a trusted key signed, with a valid approval; a
-    simulated arm also takes what is not signed, with a warning. Neither takes what was altered or
-    revoked, nor a policy that did not pass its gate.
+    A real arm takes a release folder alone, which a trusted key signed, with a valid approval, and
+    whose gate had no looser limits than the defaults. A simulated arm also takes what is not
+    signed, with a warning. Neither takes what was altered or revoked, nor a policy that did not
+    pass its gate.
 
     Args:
         path: release folder, or artifact of a gate or an approval.
@@ -64,7 +65,7 @@ def _check(
         examination.require_trusted()
     release = check_release(copy, examination.files, examination.folder)
     if arm is not None:
-        release.check_approval()
+        release.check_for_arm()
     elif examination.doubt:
         warn(
             f"warning  release {examination.folder}: {examination.doubt}. A real arm would refuse it."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ class MadeRuns:
     """A runs folder with the artifacts of one pipeline."""
 
     def __init__(
-        self, runs: Path, *, passed: bool = True, valid_hours: float = 1.0, surplus: str = ""
+        self, runs: Path, *, passed: bool = True, looser: Sequence[str] = (), surplus: str = ""
     ) -> None:
         self.runs = runs
         demos = self._made("demos", "episodes", {"store.txt": b"episodes"})
@@ -45,7 +45,7 @@ class MadeRuns:
             "gate",
             {"gate.json": b"{}", "verdict.json": b"{}"},
             {"bundle": self.bundle},
-            {"passed": passed},
+            {"passed": passed, "conditions": [], "looser": list(looser)},
             telemetry=("gate.json",),
         )
         about = {"bundle": self.bundle.digest, "gate": self.gate.digest}
@@ -59,7 +59,7 @@ class MadeRuns:
                 "by": "Grace",
                 "time": "2026-11-26T11:00:00Z",
                 "about": about,
-                "valid_until": time.time() + 3600.0 * valid_hours,
+                "valid_until": time.time() + 3600.0,
             },
         )
         lab = runs / "lab"

@@ -320,6 +320,18 @@ def test_an_expired_approval_is_refused_by_an_arm(
     assert "the approval by Grace was valid until" in bench.refused()
 
 
+def test_a_gate_with_looser_limits_releases_for_simulated_arms_alone(bench: Bench) -> None:
+    lenient = bench.folder / "lenient"
+    MadeRuns(lenient, looser=["min_success is 0.1, default 0.5"])
+    bench.call("sign", lenient / "lab" / "approval", "--out", bench.release)
+    expected = "limits were looser than the defaults: min_success is 0.1, default 0.5"
+    assert expected in bench.refused()
+    assert "verified, for a simulated arm alone: released for" in bench.call(
+        "verify", bench.release
+    )
+    bench.deployed(bench.release)
+
+
 def test_a_withdrawn_approval_is_not_signed(bench: Bench) -> None:
     approval = json.loads((bench.runs / "lab" / "approval" / "artifact.json").read_text())
     line = {
@@ -347,7 +359,7 @@ def test_an_altered_artifact_is_not_signed(bench: Bench) -> None:
 
 
 def replaced_gate(bench: Bench) -> None:
-    other = MadeRuns(bench.folder / "other", valid_hours=2.0, surplus="extra.txt")
+    other = MadeRuns(bench.folder / "other", surplus="extra.txt")
     shutil.rmtree(bench.release / "gate")
     shutil.copytree(other.gate.path, bench.release / "gate")
 
