@@ -5,7 +5,7 @@
         artifacts/bundle.json     its manifest
         gate/                     the artifact of the gate that it passed
         approval/                 the artifact of its approval, if there is one
-        evaluations/STAGE/        evaluations that gate or approval looked at, without videos
+        evaluations/STAGE-DIGEST/ evaluations that gate or approval looked at, without videos
         parents/STAGE-DIGEST.json manifests of all that these were computed from
         release.json              name, commit, people and digests
         model.sig                 the signature, see `robots.signing`
@@ -55,7 +55,7 @@ RESERVED = ("artifacts", GATE, APPROVAL, EVALUATIONS, PARENTS, RELEASE_FILE, SIG
 VIDEOS = (".mp4",)
 EVALUATION = "evaluation"
 """Kind of the artifacts of evaluations."""
-_SPOILT = "Was the folder edited? Assemble it again: handoff sign"
+_SPOILT = "Was the folder edited? Make it again with `handoff sign`"
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def assemble(source: Path, name: str, out: Path) -> None:
     evaluations = _evaluations(lineage, {gate, artifact})
     folders = {"": bundle, f"{GATE}/": gate}
     folders |= {f"{APPROVAL}/": approval} if approval is not None else {}
-    folders |= {f"{EVALUATIONS}/{node.name}/": node.path for node in evaluations}
+    folders |= {f"{EVALUATIONS}/{_part_name(node)}/": node.path for node in evaluations}
     out.mkdir(parents=True)
     for prefix, folder in folders.items():
         manifest = verify_artifact(folder)
@@ -126,8 +126,7 @@ def assemble(source: Path, name: str, out: Path) -> None:
     inside = set(folders.values())
     for node in lineage:
         if node.path not in inside:
-            parent = f"{PARENTS}/{node.name}-{node.manifest['digest'][:12]}.json"
-            copied_digest(node.path / MANIFEST, out / parent)
+            copied_digest(node.path / MANIFEST, out / PARENTS / f"{_part_name(node)}.json")
     parts = _Parts(out, read_files(out)[0])
     write_json(out / RELEASE_FILE, _about(name, parts))
     check_release(out)
@@ -193,7 +192,7 @@ class _Parts:
 
     def error(self, what: str) -> HandoffError:
         """Returns the error about this folder."""
-        return HandoffError(f"release {self.shown}: {what}{'' if what.endswith('sign') else '.'}")
+        return HandoffError(f"release {self.shown}: {what}.")
 
     def json(self, name: str) -> dict[str, Any]:
         """Reads a map from a file.
@@ -304,6 +303,11 @@ def _evaluations(lineage: list[LineageNode], judges: set[Path]) -> list[LineageN
     """The evaluations that are inputs of a gate or an approval."""
     used = {path for node in lineage if node.path in judges for path in node.inputs.values()}
     return [node for node in lineage if node.path in used and node.manifest["kind"] == EVALUATION]
+
+
+def _part_name(node: LineageNode) -> str:
+    """Name of an artifact in the folder; artifacts of several runs may be of equal stages."""
+    return f"{node.name}-{node.manifest['digest'][:12]}"
 
 
 def _check_names(bundle: Path) -> None:
