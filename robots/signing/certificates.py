@@ -159,9 +159,10 @@ def leads_to(
     """
     if not trusted:
         return None
+    # Whether basic constraints name an authority is checked by the verifier itself.
     authorities = (
         verification.ExtensionPolicy.permit_all()
-        .require_present(x509.BasicConstraints, verification.Criticality.AGNOSTIC, _check_authority)
+        .require_present(x509.BasicConstraints, verification.Criticality.AGNOSTIC, None)
         .may_be_present(x509.KeyUsage, verification.Criticality.AGNOSTIC, _check_issuer)
     )
     verifier = (
@@ -194,13 +195,6 @@ def _warnings_as_errors() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error", CryptographyDeprecationWarning)
         yield
-
-
-def _check_authority(
-    policy: verification.Policy, certificate: x509.Certificate, extension: x509.BasicConstraints
-) -> None:
-    if not extension.ca:
-        raise ValueError("not the certificate of an authority")
 
 
 def _check_issuer(

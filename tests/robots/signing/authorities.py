@@ -21,13 +21,15 @@ def certificate(
     key: Key,
     issuer: tuple[x509.Certificate, Key] | None = None,
     *,
-    authority: bool = False,
+    authority: bool | None = None,
     usage: bool = True,
+    certifies: bool = True,
     code_signing: bool = False,
     begin: float = -1.0,
     end: float = 10.0,
 ) -> x509.Certificate:
-    """Makes a certificate; `begin` and `end` of its validity in days from now."""
+    """Makes a certificate; `begin` and `end` of its validity in days from now. It says whether it
+    is of an authority, unless `authority` is None."""
     own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
     builder = (
@@ -39,8 +41,8 @@ def certificate(
         .not_valid_before(now + timedelta(days=begin))
         .not_valid_after(now + timedelta(days=end))
     )
-    if authority:
-        builder = builder.add_extension(x509.BasicConstraints(True, None), critical=True)
+    if authority is not None:
+        builder = builder.add_extension(x509.BasicConstraints(authority, None), critical=True)
     if usage:
         flags = x509.KeyUsage(
             digital_signature=not authority,
@@ -48,8 +50,8 @@ def certificate(
             key_encipherment=False,
             data_encipherment=False,
             key_agreement=False,
-            key_cert_sign=authority,
-            crl_sign=authority,
+            key_cert_sign=bool(authority) and certifies,
+            crl_sign=bool(authority),
             encipher_only=False,
             decipher_only=False,
         )
@@ -71,5 +73,5 @@ class Lab:
             "Lab people", self.middle_key, (self.root, self.root_key), authority=True
         )
 
-    def signer(self, name: str, key: Key, **options: float | bool) -> x509.Certificate:
+    def signer(self, name: str, key: Key, **options: float | bool | None) -> x509.Certificate:
         return certificate(name, key, (self.middle, self.middle_key), **options)  # type: ignore[arg-type]

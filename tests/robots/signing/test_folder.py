@@ -285,10 +285,14 @@ def test_a_certificate_for_something_else_is_refused(release: Path) -> None:
     assert problems(release, AUTHORITY) == ""
 
 
-def test_the_certificate_of_a_signer_issues_none(release: Path) -> None:
+@pytest.mark.parametrize("stated", [None, False])
+@pytest.mark.parametrize("usage", [True, False])
+def test_the_certificate_of_a_signer_issues_none(
+    release: Path, stated: bool | None, usage: bool
+) -> None:
     """A signer is no authority, even one whom an authority has certified."""
     mallory = new_key()
-    own = LAB.signer("Ada", KEY)
+    own = LAB.signer("Ada", KEY, authority=stated, usage=usage)
     forged = certificate("Mallory", mallory, (own, KEY))
     sign_folder(release, mallory, "Mallory", [forged, own, LAB.middle])
     assert "leads to none that is trusted here" in problems(release, AUTHORITY)
@@ -296,7 +300,7 @@ def test_the_certificate_of_a_signer_issues_none(release: Path) -> None:
 
 def test_an_authority_that_may_not_sign_certificates_issues_none(release: Path) -> None:
     key, mallory = new_key(), new_key()
-    weak = certificate("Weak", key, (LAB.root, LAB.root_key), usage=True)
+    weak = certificate("Weak", key, (LAB.root, LAB.root_key), authority=True, certifies=False)
     sign_folder(release, mallory, "M", [certificate("Mallory", mallory, (weak, key)), weak])
     assert "leads to none that is trusted here" in problems(release, AUTHORITY)
 
