@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from robots.errors import SafetyError, error_text
+from robots.errors import HandoffError, SafetyError, error_text
 from robots.franka.robot import Robot
 
 
@@ -95,6 +95,10 @@ def stopping(arm: Arm) -> Iterator[None]:
             error.add_note(f"Stopping the arm failed: {error_text(second)}")
         raise
     arm.stop()
+
+
+class ConnectionLostError(HandoffError):
+    """The robot's control unit, or its gripper, no longer sends states or answers requests."""
 
 
 class ArmFaultError(SafetyError):

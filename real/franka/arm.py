@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from real.arm import ArmFaultError, ArmState, PoseTarget
+from real.arm import ArmFaultError, ArmState, ConnectionLostError, PoseTarget
 from real.clock import WallClock
 from real.franka.connection import NO_REALTIME, arm_state, check_robot, connect, error_names
 from real.franka.impedance import ImpedanceConfig, Vector6, impedance_motion
@@ -154,9 +154,10 @@ class FrankaArm:
 
         Raises:
             ArmFaultError: the robot has stopped by itself; the fault is latched.
+            ConnectionLostError: it no longer sends states.
         """
         self._raise_latched()
-        state = arm_state(self._robot.state)
+        state = self._newest_state()
         if self._motion is not None and (state.errors or not self._robot.is_in_control):
             # franky may know that the motion has failed before the state that says why has come.
             self._guarded(lambda: self._robot.join_motion(timeout=0.5))
@@ -172,7 +173,7 @@ class FrankaArm:
         """
         self._raise_latched()
         limits, torque = self.robot.limits, self.config.rest_torque
-        return check_ready(lambda: arm_state(self._robot.state), self.clock, limits, torque)
+        return check_ready(self._newest_state, self.clock, limits, torque)
 
     def move_to_joints(self, q: np.ndarray, halted: Callable[[], bool] = lambda: False) -> bool:
         """Moves to joint positions at reduced dynamics, and waits in robot time until they are
@@ -210,7 +211,7 @@ class FrankaArm:
     def start(self) -> None:
         """Takes control under impedance, holds the present pose, and starts a new `recorder`."""
         self._require_idle("start")
-        state = arm_state(self._robot.state)
+        state = self._newest_state()
         self._q_target = state.q.copy()
         motion = impedance_motion(self.config.impedance, self.robot, state)
         self.recorder = StateRecorder(self.config.record_seconds, self.robot.num_joints)
@@ -322,7 +323,7 @@ class FrankaArm:
             if self._has_ended():
                 break
             time.sleep(0.001)
-        self._latch(arm_state(self._robot.state))
+        self._latch(self._newest_state())
 
     def _wait_until_done(self, seconds: float, halted: Callable[[], bool] = lambda: False) -> bool:
         """Lets robot time pass until the running motion has ended; returns False if `halted` came
@@ -351,22 +352,35 @@ class FrankaArm:
         try:
             return call()
         except franky.ControlException:
-            state = arm_state(self._robot.state)
+            state = self._newest_state()
             flags = error_names(self._robot.state.last_motion_errors)
             self._latch(state, flags)
-        except franky.NetworkException as error:
-            lost = HandoffError(
-                f"arm at {self.config.host}: connection lost ({error}). Is it still powered and linked?"
-            )
-            if self._moving:
-                self._hold_fault(lost, f"a lost connection ({error})")
-            raise lost from None
+        except (franky.NetworkException, RuntimeError) as error:
+            raise self._lost(error) from None
         except franky.RealtimeException as error:
             raise HandoffError(NO_REALTIME.format(error)) from None
         except (franky.CommandException, franky.InvalidOperationException) as error:
             raise HandoffError(
                 f"arm at {self.config.host}: refused a command ({error}). Is it in the right mode?"
             ) from None
+
+    def _newest_state(self) -> ArmState:
+        import franky
+
+        try:
+            return arm_state(self._robot.state)
+        except (franky.NetworkException, RuntimeError) as error:
+            raise self._lost(error) from None
+
+    def _lost(self, error: Exception) -> ConnectionLostError:
+        """The error of a connection that franky, or a socket below it, has given up; during a
+        motion it is latched."""
+        lost = ConnectionLostError(
+            f"arm at {self.config.host}: connection lost ({error}). Is it still powered and linked?"
+        )
+        if self._moving:
+            self._hold_fault(lost, f"a lost connection ({error})")
+        return lost
 
     def _latch(self, state: ArmState, flags: tuple[str, ...] = ()) -> None:
         fault = ArmFaultError(flags or state.errors, state.mode, state.time)

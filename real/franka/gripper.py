@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from real.arm import ConnectionLostError
 from real.franka.slot import robot_slot
 from robots.config import config
 from robots.control.actions import gripper_target
@@ -284,8 +285,8 @@ class FrankaGripper:
 
         try:
             self._newest = (float(self._gripper.state.width), time.monotonic())
-        except franky.NetworkException as error:
-            raise HandoffError(
+        except (franky.NetworkException, RuntimeError) as error:
+            raise ConnectionLostError(
                 f"gripper at {self._host}: {error}. Is it still connected?"
             ) from None
 

@@ -7,10 +7,10 @@
 - `control_unit`: modes, errors and limits of the robot.
 - `checks`: the robot's limit checks.
 - `link`: sockets of the connections.
+- `keep_alive`: repeats the last state of a twin that its computer delays.
 - `state`: the robot's state message.
 - `gripper`: the gripper's server.
-- `arm_model`: dynamics model of the controller.
-- `urdf`: the robot's URDF.
+- `arm_model`: dynamics model of the controller, and its URDF.
 - `world`: the interface of the simulated physics.
 - `arm_world`: an arm without a gripper.
 - `push_t_world`: an arm at the push-T table.

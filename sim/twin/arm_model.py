@@ -1,19 +1,32 @@
-"""Implements the controller's own dynamics model of the arm, separate from the simulated world."""
+"""Implements the controller's own dynamics model of the arm, separate from the simulated world, and
+the URDF of it that the twin sends to its client.
+
+libfranka builds its dynamics (pinocchio) and its rate limits from the URDF. It expects joints whose
+names contain `joint1` to `joint7`, each with `<limit>` and `<position_based_velocity_limits>`, and
+a link named exactly `link8`, the flange: with any other name its memory is corrupted.
+"""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from robots.franka.robot import Robot
-from sim.twin.urdf import urdf_of_arm
+
+if TYPE_CHECKING:
+    import mujoco
 
 STIFFNESS = 900.0
 """Stiffness of the joint tracking's error dynamics, per joint [1/s^2]."""
 DAMPING = 60.0
 """Damping of the joint tracking's error dynamics, per joint [1/s]; critical."""
+FREE_DECELERATION = 1e6
+"""`deceleration_limit` of a robot whose velocity limit does not depend on the position [rad/s^2]:
+with an offset of 0, the formula allows the maximum velocity up to 1e-5 rad before the stop."""
 
 
 class ArmModel:
@@ -83,3 +96,79 @@ class ArmModel:
         self._mujoco.mj_jac(self._model, data, J[:3], J[3:], point, self._last_body)
         # The small regularisation keeps the estimate finite in singular configurations.
         return np.linalg.solve(J @ J.T + 1e-6 * np.eye(6), J @ tau_ext)
+
+
+def urdf_of_arm(model: mujoco.MjModel, robot: Robot) -> str:
+    """URDF of `robot`'s links in a compiled model, with the flange as an additional link (`link8`
+    for an arm with seven joints).
+
+    Kinematics and inertial parameters are the model's; velocity, effort and position-dependent
+    velocity limits are the robot's. Rotor inertia and damping are omitted because the client's
+    model does not support them.
+    """
+    last = robot.num_joints
+    lines = [f'<?xml version="1.0"?>\n<robot name="{robot.name}">', _link(model, robot, 0)]
+    for number in range(1, last + 1):
+        lines += [_link(model, robot, number), _joint(model, robot, number)]
+    flange = model.site(robot.flange_name)
+    lines += [
+        f'<link name="link{last + 1}"/>',
+        f'<joint name="flange" type="fixed"><parent link="link{last}"/><child link="link{last + 1}"/>'
+        f"{_origin(flange.pos, flange.quat)}</joint>",
+        "</robot>\n",
+    ]
+    return "\n".join(lines)
+
+
+def _link(model: mujoco.MjModel, robot: Robot, number: int) -> str:
+    body = model.body(robot.link_names[number])
+    R = _matrix(body.iquat)
+    inertia = R @ np.diag(body.inertia) @ R.T
+    entries = " ".join(
+        f'i{"xyz"[i]}{"xyz"[j]}="{inertia[i, j]:.17g}"'
+        for i, j in ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
+    )
+    return (
+        f'<link name="link{number}"><inertial>{_origin(body.ipos, np.array([1.0, 0, 0, 0]))}'
+        f'<mass value="{float(body.mass[0]):.17g}"/><inertia {entries}/></inertial></link>'
+    )
+
+
+def _joint(model: mujoco.MjModel, robot: Robot, number: int) -> str:
+    body, i = model.body(robot.link_names[number]), number - 1
+    low, high = model.joint(robot.joint_names[i]).range
+    limits = robot.limits
+    offset = 0.0 if limits.dq_offset is None else limits.dq_offset[i]
+    deceleration = FREE_DECELERATION if limits.ddq_dec is None else limits.ddq_dec[i]
+    return (
+        f'<joint name="joint{number}" type="revolute"><parent link="link{i}"/><child link="link{number}"/>'
+        f'{_origin(body.pos, body.quat)}<axis xyz="0 0 1"/>'
+        f'<limit lower="{low:.17g}" upper="{high:.17g}" velocity="{limits.dq_max[i]:.17g}" '
+        f'effort="{limits.tau_max[i]:.17g}"/>'
+        f'<position_based_velocity_limits velocity_offset="{offset:.17g}" '
+        f'deceleration_limit="{deceleration:.17g}"/></joint>'
+    )
+
+
+def _origin(position: np.ndarray, quaternion: np.ndarray) -> str:
+    R = _matrix(quaternion)
+    # Fixed-axis roll, pitch, yaw; no frame of a Franka arm has a pitch of 90 degrees.
+    rpy = (
+        np.arctan2(R[2, 1], R[2, 2]),
+        np.arctan2(-R[2, 0], np.hypot(R[2, 1], R[2, 2])),
+        np.arctan2(R[1, 0], R[0, 0]),
+    )
+    numbers = [" ".join(f"{value:.17g}" for value in triple) for triple in (position, rpy)]
+    return f'<origin xyz="{numbers[0]}" rpy="{numbers[1]}"/>'
+
+
+def _matrix(quaternion: np.ndarray) -> np.ndarray:
+    """(3, 3) rotation matrix of a unit quaternion wxyz."""
+    w, x, y, z = quaternion
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+        ]
+    )

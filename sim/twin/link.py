@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from robots.errors import HandoffError
+from sim.twin.keep_alive import KeepAlive
 from sim.twin.protocol import COMMAND, HEADER, MAX_REQUEST_SIZE, PORT
 
 SPIN = 1e-4
@@ -51,6 +52,7 @@ class Service:
         self._udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._udp.bind((host, 0))
         self._udp.setblocking(False)
+        self._keep_alive = KeepAlive(self._udp)
         self._tcp: socket.socket | None = None
         self._peer = ""
         self._received = bytearray()
@@ -93,13 +95,15 @@ class Service:
     def open_udp(self, port: int) -> None:
         """Sends states to the client's UDP `port` from now on."""
         self._udp.connect((self._peer, port))
+        self._keep_alive.set_client(self._peer, port)
         self._udp_ready = True
 
     def send_state(self, state: memoryview | bytes) -> None:
         """Sends one state datagram; it is lost if the buffer is full or the port closed, as on a
-        real network."""
+        real network. If the next one is late, it is repeated."""
         if not self._udp_ready:
             return
+        self._keep_alive.note(state)
         try:
             self._udp.send(state)
         except OSError as error:
@@ -113,11 +117,13 @@ class Service:
             self.lost_client = True
         self._tcp = None
         self._udp_ready = False
+        self._keep_alive.clear()
         self._received.clear()
 
     def close(self) -> None:
         """Frees all ports."""
         self.close_client()
+        self._keep_alive.close()
         self._udp.close()
         self._listener.close()
 

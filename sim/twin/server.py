@@ -34,13 +34,13 @@ from sim.twin.protocol import STATE, ErrorBit, MoveStatus
 from sim.twin.state import StateWriter
 from sim.twin.world import World
 
-KEEP_ALIVE = 0.3
-"""Interval at which a paused motion repeats its last state [s]; libfranka times out after 1 s
-without one."""
+PAUSE = 0.3
+"""Longest time for which a motion without granted ticks waits for an event [s]. Meanwhile
+`sim.twin.keep_alive` repeats its last state."""
 FIRST_COMMAND_PAUSES = (0.002, 0.05, 0.1, 0.2, 0.5)
 """Pauses between the states at the beginning of a motion [s]. The client replies to the second one
 that it reads, so the first pause only lets it read the first; the longer ones are for a client that
-its computer delays."""
+its computer delays. The last one recurs until the patience is over."""
 
 
 class Server:
@@ -144,9 +144,7 @@ class Server:
             if self.granted:
                 self._tick()
                 return True
-            if now >= self._next_send:
-                self._next_send = now + KEEP_ALIVE
-                self.link.send_state(self.state.datagram)
+            self._next_send = now + PAUSE
             return False
         if now >= self._next_send:
             self._next_send = now + PERIOD
@@ -191,17 +189,18 @@ class Server:
         if received is not None and received > self._message_id - self._beginning_sent:
             self._pending = self.link.command
             self._motion_began = now
-            self._next_send = now + KEEP_ALIVE
+            self._next_send = now + PAUSE
             self._reply_to_await_motion()
             return True
         if now < self._next_send:
             return False
-        if self._beginning_sent > len(FIRST_COMMAND_PAUSES):
+        if now > self._motion_began + self.patience:
             self.unit.trip(ErrorBit.COMMUNICATION_CONSTRAINTS)
             self._after_change()
             return True
         self._send_next_state()
-        self._next_send = now + (*FIRST_COMMAND_PAUSES, self.patience)[self._beginning_sent]
+        pause = min(self._beginning_sent, len(FIRST_COMMAND_PAUSES) - 1)
+        self._next_send = now + FIRST_COMMAND_PAUSES[pause]
         self._beginning_sent += 1
         return False
 
@@ -246,9 +245,11 @@ class Server:
         deadline = (
             time.perf_counter() + self.patience if self.lockstep else self._next_send - 0.1 * PERIOD
         )
-        while (left := deadline - time.perf_counter()) > 0.0:
-            # Waiting in slices detects a client that has died.
-            received = self.link.receive(min(left, 0.05))
+        while True:
+            # Waiting in slices detects a client that has died. A command that has arrived counts,
+            # even if this process was stopped meanwhile.
+            left = deadline - time.perf_counter()
+            received = self.link.receive(max(0.0, min(left, 0.05)))
             if received == self._message_id or (beginning and received is not None):
                 return self.link.command
             if received is None and self.lockstep:
@@ -258,7 +259,8 @@ class Server:
                     self._serve_requests()
                 if not self.unit.moving:
                     return None
-        return None
+            if left <= 0.0:
+                return None
 
     # States.
 

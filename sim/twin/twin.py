@@ -23,6 +23,10 @@ from sim.twin.world import World
 START_TIMEOUT = 60.0
 """Maximum time for a twin to import its simulator and build its world [s]."""
 
+REQUEST_TIMEOUT = 60.0
+"""Maximum wall time in which a request of the client reaches the twin [s]; a busy computer may
+delay either by seconds."""
+
 
 @config
 class TwinConfig:
@@ -34,8 +38,9 @@ class TwinConfig:
     clock: Literal["lockstep", "real"] = "lockstep"
     """Clock of the simulation: `lockstep` advances only by `Twin.advance` and is deterministic,
     `real` runs at 1 kHz of wall time."""
-    patience: float = 1.0
-    """Wall time after which a command counts as lost [s], only for `lockstep`."""
+    patience: float = 60.0
+    """Wall time after which a command counts as lost [s], only for `lockstep`; a busy computer may
+    delay the client by seconds."""
     cpu: int | None = None
     """CPU to which the twin is pinned; None lets the system choose."""
     log_seconds: float = 0.0
@@ -77,7 +82,7 @@ class Twin:
         self._now = self._request("grant", ticks) * PERIOD
         return self._now
 
-    def wait_for_motion(self, timeout: float = 5.0) -> None:
+    def wait_for_motion(self, timeout: float = REQUEST_TIMEOUT) -> None:
         """Waits until the client has sent the first command of a new motion; no world time passes.
 
         Call it after every asynchronous `move` and before `advance`: otherwise world time may pass
@@ -91,7 +96,7 @@ class Twin:
                 f"twin {self.host}: no motion began within {timeout} s. Did the client's move() fail?"
             )
 
-    def wait_for_gripper(self, count: int, timeout: float = 5.0) -> None:
+    def wait_for_gripper(self, count: int, timeout: float = REQUEST_TIMEOUT) -> None:
         """Waits until the gripper has received `count` actions since the start; no world time
         passes.
 
@@ -233,8 +238,6 @@ def _serve(
     # Ctrl-C and a closed terminal signal the whole process group, but the owner ends the twin.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    if settings.cpu is not None:
-        os.sched_setaffinity(0, {settings.cpu})
     try:
         link = Link(settings.host)
         world = make_world()
@@ -250,6 +253,9 @@ def _serve(
             patience=settings.patience,
             log=round(settings.log_seconds / PERIOD),
         )
+        # Not before: what repeats the states of a starved twin may run on any CPU.
+        if settings.cpu is not None:
+            os.sched_setaffinity(0, {settings.cpu})
         pipe.send((0, True, "ready"))
         server.run()
         link.close()

@@ -150,8 +150,12 @@ def test_states_of_the_gripper_go_out_while_a_motion_of_the_arm_is_paused(twin, 
         robot.join_motion()
 
 
-def test_the_grippers_states_keep_their_rate_while_the_arm_waits(twin):
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as states, call(twin.host) as client:
+def test_the_grippers_states_keep_their_rate_while_the_arm_waits():
+    with (
+        start_twin(TwinConfig(host=address(28), patience=2.0), GripperWorld) as twin,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as states,
+        call(twin.host) as client,
+    ):
         states.bind(("", 0))
         states.settimeout(5.0)
         client.sendall(
@@ -160,8 +164,7 @@ def test_the_grippers_states_keep_their_rate_while_the_arm_waits(twin):
         assert states.recv(64)
         with socket.create_connection((twin.host, protocol.PORT), 5) as arm:
             arm.sendall(arm_request(Command.MOVE, 1, *MOVE))
-            # The motion has begun, and ends for want of a first command: seven states in nearly two
-            # seconds.
+            # The motion has begun, and ends for want of a first command after two seconds.
             answers = arm.recv(64)
             while len(answers) < 26:
                 answers += arm.recv(64)
