@@ -98,7 +98,7 @@ def stopping(arm: Arm) -> Iterator[None]:
 
 
 class ConnectionLostError(HandoffError):
-    """The robot's control unit, or its gripper, no longer sends states or answers requests."""
+    """The robot's control unit, or its gripper, does not answer, or no longer sends states."""
 
 
 class ArmFaultError(SafetyError):

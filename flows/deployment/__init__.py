@@ -2,6 +2,7 @@
 
 - `config`: options of deployments to the twin and of sessions at an arm.
 - `twin`: runs and records episodes on the twin; interface of its tables.
+- `starts`: results of finished starts, from which an interrupted deployment goes on.
 - `push_t_table`: the push-T table.
 - `task_table`: the table of a simulated task, with the gripper.
 - `approval`: a person's approval of a policy, and the record of it.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flows.deployment.config import robot_of_bundle
-from flows.deployment.twin import DeployTable, StartResult
+from flows.deployment.starts import StartResult
+from flows.deployment.twin import DeployTable
 from robots.franka.robot import Robot
 from robots.interfaces import Observation
 from robots.spec import FieldSpec
@@ -70,7 +71,7 @@ class PushTTable(DeployTable):
         """See `DeployTable`: places the T as gym-pusht does for the seed."""
         from sim.tasks.push_t.geometry import initial_state
 
-        twin.call("reset", *initial_state(seed))
+        twin.reset(*initial_state(seed))
         self._scene = PushTScene(partial(twin.call, "tee_pose"), self._plane)
 
     def motion(self, base_T_ee: np.ndarray) -> tuple[Plane, LoopConfig]:

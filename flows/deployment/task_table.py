@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flows.deployment.config import robot_of_bundle
-from flows.deployment.twin import DeployTable, StartResult
+from flows.deployment.starts import StartResult
+from flows.deployment.twin import DeployTable
 from robots.errors import HandoffError
 from robots.interfaces import Observation
 from robots.language.text import INSTRUCTION
@@ -101,7 +102,7 @@ class TaskTable(DeployTable):
 
     def place(self, twin: Twin, seed: int) -> None:
         """See `DeployTable`: places the objects as the simulated environment does for the seed."""
-        twin.call("reset", seed)
+        twin.reset(seed)
         self._twin = twin
         self._solved = False
 

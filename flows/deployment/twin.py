@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,8 +23,11 @@ import numpy as np
 
 from flows.deployment.config import INFERENCES
 from flows.deployment.robot_limit import held_arm
+from flows.deployment.starts import StartJournal, StartResult, open_store
+from flows.runner.artifact import file_digest
+from robots.config import to_plain
 from robots.contract import ONNX_FILE
-from robots.errors import SafetyError
+from robots.errors import HandoffError, SafetyError
 from robots.franka.robot import Robot
 from robots.interfaces import Observation, Progress
 
@@ -44,25 +46,13 @@ if TYPE_CHECKING:
 
 PATIENCE = 3600.0
 """Time for which a run waits while a session or another run has the simulated arm [s]."""
-
-
-@dataclass(frozen=True)
-class StartResult:
-    """Outcome of one episode."""
-
-    seed: int
-    success: bool
-    about: Mapping[str, Any]
-    """Description of the episode by `DeployTable.describe`."""
-    seconds: float
-    """Duration in robot time [s]."""
-    figures: Mapping[str, float]
-    """Result of `real.deploy.episode_recorder.tracking_figures`; empty if the episode ended before
-    its first step."""
-    fault: str | None = None
-    """Fault that ended the episode early; None without one."""
-    inference_ms: Sequence[float] = ()
-    """Host time of every inference [ms]."""
+JOURNAL = "starts.jsonl"
+"""File with the finished starts of a deployment that has not ended."""
+MAX_REPEATS = 3
+"""Largest number of times that a start is run again because its connection to the twin was lost,
+which happens only on a computer that delays both for seconds."""
+COUNTED = ("motion_ticks", "motion_s", "lost_packets")
+"""Counts of `sim.twin.twin.Twin.stats` that are summed over the starts."""
 
 
 class DeployTable(ABC):
@@ -155,7 +145,8 @@ def deploy_at_twin(
     inferences, a plot and videos.
 
     An episode that a limit or the robot ends counts with its outcome up to then, and is recorded
-    with its fault.
+    with its fault. An interrupted deployment goes on with the first start that it has not finished;
+    metrics and episodes are those of an uninterrupted one.
 
     Args:
         config: starts, robot and limits.
@@ -173,40 +164,82 @@ def deploy_at_twin(
 
     policy = OnnxPolicy(bundle / ONNX_FILE)
     table = make_table(policy.contract)
+    deciding = {"config": to_plain(config), "policy": file_digest(bundle / ONNX_FILE)}
+    journal = StartJournal(out / JOURNAL, deciding)
     path = out / "store.zarr"
-    began = time.perf_counter()
     with (
         held_arm(config.twin.host, table.robot.name, patience=PATIENCE, progress=progress),
         processor_for_twin() as cpu,
         start_twin(replace(config.twin, cpu=cpu), table.make_world) as twin,
+        open_store(path, table.schema(twin), journal) as store,
     ):
-        # An interrupted deployment restarts, so that its metrics come from one run.
-        shutil.rmtree(path, ignore_errors=True)
-        with EpisodeStore.create(path, table.schema(twin)) as store:
-            starts = run_starts(TwinSetup(config, policy, table, twin, store), progress)
-        stats = twin.stats()
+        starts = run_starts(TwinSetup(config, policy, table, twin, store), journal, progress)
     inferences = {start.seed: [round(ms, 3) for ms in start.inference_ms] for start in starts}
     (out / INFERENCES).write_text(json.dumps(inferences) + "\n")
-    metrics = summarise_starts(table, starts, stats, time.perf_counter() - began)
-    return metrics | table.render(EpisodeStore.open(path, "r"), out)
+    metrics = summarise_starts(table, starts)
+    metrics |= table.render(EpisodeStore.open(path, "r"), out)
+    journal.remove()
+    return metrics
 
 
-def run_starts(setup: TwinSetup, progress: Progress) -> list[StartResult]:
-    """Runs one episode from every start of the configuration."""
-    config, starts = setup.config, []
+def run_starts(setup: TwinSetup, journal: StartJournal, progress: Progress) -> list[StartResult]:
+    """Runs one episode from every start of the configuration that the journal does not hold yet."""
+    config = setup.config
+    starts = journal.starts
+    if starts:
+        kept = f"{len(starts)} of {config.starts} starts kept from the interrupted attempt"
+        progress(len(starts), config.starts, kept)
 
     def report(done: int, total: int, note: str = "") -> None:
         note = setup.table.note(starts) if starts else note
         progress(len(starts) * total + done, config.starts * total, note)
 
-    for number in range(config.starts):
-        starts.append(run_start(setup, config.first_seed + number, report))
+    for number in range(len(starts), config.starts):
+        began = time.perf_counter()
+        before = setup.twin.stats()
+        start = _run_with_repeats(setup, config.first_seed + number, report)
+        after = setup.twin.stats()
+        counted = {name: after[name] - before[name] for name in COUNTED}
+        start = replace(start, wall_seconds=time.perf_counter() - began, twin=counted)
+        journal.add(start, setup.store.num_episodes)
     return starts
 
 
-def run_start(setup: TwinSetup, seed: int, progress: Progress) -> StartResult:
+def _run_with_repeats(setup: TwinSetup, seed: int, progress: Progress) -> StartResult:
+    """Runs one start; again if its connection to a twin in lockstep is lost, because such a twin
+    computes the same as if it had not been."""
+    repeats = 0
+    while True:
+        repeatable = repeats < MAX_REPEATS and setup.config.twin.clock == "lockstep"
+        try:
+            return replace(run_start(setup, seed, progress, repeatable), repeats=repeats)
+        except HandoffError as error:
+            if not (repeatable and lost_connection(error)):
+                raise
+            repeats += 1
+
+
+def lost_connection(error: BaseException | None) -> bool:
+    """Whether an episode ended because client and robot lost each other, whichever noticed it."""
+    from real.arm import ArmFaultError, ConnectionLostError
+
+    if isinstance(error, ArmFaultError):
+        return "communication_constraints_violation" in error.errors
+    return isinstance(error, ConnectionLostError)
+
+
+def run_start(
+    setup: TwinSetup, seed: int, progress: Progress, repeatable: bool = False
+) -> StartResult:
     """Places the objects, connects, runs one episode and records it; the arm is at rest when this
     returns or raises.
+
+    Args:
+        setup: the parts of the deployment.
+        seed: seed of the start.
+        progress: called with the policy steps of this episode.
+        repeatable: whether the caller runs the start again after a lost connection; then such an
+            attempt is not recorded and raises its error.
 
     Raises:
         HandoffError: an error other than a limit or a stop of the arm ended the episode, or it
@@ -225,7 +258,9 @@ def run_start(setup: TwinSetup, seed: int, progress: Progress) -> StartResult:
         # What a fault ended is not solved, even if it was near its goal.
         return table.success and recording.fault is None
 
-    def outcome() -> dict[str, Any]:
+    def outcome() -> dict[str, Any] | None:
+        if repeatable and lost_connection(recording.error):
+            return None
         robot = f"{table.robot.name} twin"
         return {"seed": seed, **table.describe(), "success": solved(), "robot": robot}
 
@@ -254,29 +289,30 @@ def run_start(setup: TwinSetup, seed: int, progress: Progress) -> StartResult:
                     record=recording.record,
                     progress=progress,
                 )
-        except SafetyError:
+        except SafetyError as error:
             # Recover as a person would after checking the robot and resetting the table.
             arm.recover()
+            if repeatable and lost_connection(error):
+                raise
         table.update()
     return StartResult(
         seed=seed,
         success=solved(),
         about={**table.describe(), "success": solved()},
-        seconds=recording.record.end - recording.record.begin,
+        # To the clock's 1 ms: the last bits depend on how long the twin has been running.
+        seconds=round(recording.record.end - recording.record.begin, 3),
         figures=recording.figures,
         fault=recording.fault,
         inference_ms=recording.record.inference_ms,
     )
 
 
-def summarise_starts(
-    table: DeployTable,
-    starts: Sequence[StartResult],
-    stats: Mapping[str, float],
-    wall_seconds: float,
-) -> dict[str, Any]:
-    """Returns the metrics of all starts; `stats` are the twin's."""
+def summarise_starts(table: DeployTable, starts: Sequence[StartResult]) -> dict[str, Any]:
+    """Returns the metrics of all starts."""
     from sim.evaluation.intervals import success_rate
+    from sim.twin.twin import realtime_factor
+
+    counted = {name: sum(start.twin[name] for start in starts) for name in COUNTED}
 
     def over_starts(name: str, reduce: Callable[[list[float]], float]) -> float | None:
         values = [start.figures[name] for start in starts if start.figures]
@@ -289,11 +325,12 @@ def summarise_starts(
         "robot": table.robot.config_name,
         "faults": sum(start.fault is not None for start in starts),
         "fault_reasons": dict(Counter(fault_reason(one.fault) for one in starts if one.fault)),
-        "realtime_factor": stats["realtime_factor"],
-        "lost_packets": int(stats["lost_packets"]),
+        "repeated_starts": sum(start.repeats for start in starts),
+        "realtime_factor": realtime_factor(counted["motion_ticks"], counted["motion_s"]),
+        "lost_packets": int(counted["lost_packets"]),
         "command_success_rate": over_starts("min_success_rate", min),
-        "robot_seconds": sum(start.seconds for start in starts),
-        "wall_seconds": wall_seconds,
+        "robot_seconds": round(sum(start.seconds for start in starts), 3),
+        "wall_seconds": sum(start.wall_seconds for start in starts),
         "tracking_rms_m": over_starts(
             "tracking_rms_m", lambda values: float(np.sqrt(np.mean(np.square(values))))
         ),

@@ -14,7 +14,9 @@ from typing import Any
 from flows.runner.artifact import TELEMETRY, read_manifest, write_json
 from robots.html_page import head, table
 
-MEASURED = re.compile(r"cpu_|latency|speedup|realtime|per_s(econd)?\b|lost_packets|wall_")
+MEASURED = re.compile(
+    r"cpu_|latency|speedup|realtime|per_s(econd)?\b|lost_packets|repeated_starts|wall_"
+)
 """Metrics that measure the computer and therefore differ in every run."""
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 MOST_FILES = 8

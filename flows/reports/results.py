@@ -189,7 +189,9 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
             return _approval(metrics)
         case "deploy":
             speed, lost = metrics["realtime_factor"], metrics["lost_packets"]
-            return f"{_deployment(metrics)}, {speed:.1f}x real time, {lost} packets lost"
+            repeats = metrics.get("repeated_starts", 0)
+            repeated = f", {repeats} repeated after a lost connection" if repeats else ""
+            return f"{_deployment(metrics)}, {speed:.1f}x real time, {lost} packets lost{repeated}"
         case _:
             return _numbers(metrics)
 

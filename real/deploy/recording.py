@@ -52,6 +52,11 @@ class EpisodeRecording:
         """Message of the error that ended the episode, or None."""
         return None if self._error is None else error_text(self._error)
 
+    @property
+    def error(self) -> BaseException | None:
+        """The error that ended the episode, or None."""
+        return self._error
+
     @contextmanager
     def of(self, arm: FrankaArm) -> Iterator[None]:
         """Context in which the episode runs; on leaving it waits for the robot's states.

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from real.arm import ArmState
+from real.arm import ArmState, ConnectionLostError
 from robots.errors import HandoffError
 from robots.franka.robot import Robot
 from robots.franka.urdf_limits import check_urdf
@@ -44,8 +44,8 @@ def connect(host: str, realtime: Literal["enforce", "ignore"]) -> Any:
     """The `franky.Robot` at `host`; see `real.franka.arm.FrankaConfig.realtime`.
 
     Raises:
-        HandoffError: franky cannot be imported, no control answers, or it speaks another protocol
-            than FCI.
+        ConnectionLostError: no control answers.
+        HandoffError: franky cannot be imported, or the control speaks another protocol than FCI.
     """
     try:
         import franky
@@ -59,7 +59,7 @@ def connect(host: str, realtime: Literal["enforce", "ignore"]) -> Any:
     try:
         return franky.Robot(host, relative_dynamics_factor=1.0, realtime_config=priority)
     except franky.NetworkException as error:
-        raise HandoffError(
+        raise ConnectionLostError(
             f"arm: no robot answers at {host}:1337 ({error}). "
             "Is the twin running, the robot on, FCI active in Desk?"
         ) from None
@@ -74,7 +74,7 @@ def connect(host: str, realtime: Literal["enforce", "ignore"]) -> Any:
         raise HandoffError(f"arm at {host}: its answer is not FCI protocol 10 ({error}).") from None
     except RuntimeError as error:
         # libfranka lets some errors of its sockets through as they are.
-        raise HandoffError(
+        raise ConnectionLostError(
             f"arm at {host}: the connection failed ({error}). Is the network or this computer overloaded?"
         ) from None
 

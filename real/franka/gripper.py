@@ -304,8 +304,8 @@ def _connect(host: str) -> Any:
 
     try:
         return franky.Gripper(host)
-    except franky.NetworkException as error:
-        raise HandoffError(
+    except (franky.NetworkException, RuntimeError) as error:
+        raise ConnectionLostError(
             f"gripper: none answers at {host}:1338 ({error}). Is the gripper mounted and switched on in Desk?"
         ) from None
     except franky.IncompatibleVersionException as error:

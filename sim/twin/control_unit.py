@@ -95,6 +95,15 @@ class ControlUnit:
         self.reference[:] = 0.0
         self.reference[0] = self.world.q
 
+    def forget(self) -> None:
+        """Forgets torques, contact and received commands of earlier motions, and holds the arm's
+        current position."""
+        self.rest()
+        self.tau_d = np.zeros_like(self.tau_d)
+        self.previous_tau_J = self.world.tau_J.copy()
+        self.F_ext = np.zeros(6)
+        self._received[:] = b"\x01" * SUCCESS_WINDOW
+
     def begin(self, motion_id: int, controller: Controller, generator: Generator) -> None:
         """Starts a motion; the caller has checked that the unit is idle."""
         self.robot_mode = RobotMode.MOVE

@@ -368,6 +368,8 @@ class Server:
                 self._gripper_deadline = time.perf_counter() + arguments[1]
             case "call":
                 self._call(*arguments)
+            case "reset":
+                self._reset(*arguments)
             case "user_stop":
                 self.unit.press_user_stop(arguments[0])
                 self._after_change()
@@ -397,6 +399,16 @@ class Server:
             server.rest()
         self._state_outdated = True
         self._reply(result)
+
+    def _reset(self, arguments: tuple) -> None:
+        if self.unit.moving:
+            self._refuse("twin: the world cannot be reset during a motion. Stop the arm first.")
+            return
+        self.ticks = 0
+        self._call("reset", arguments)
+        self.unit.forget()
+        if self.gripper_server is not None:
+            self.gripper_server.rest()
 
     def _reply(self, result: Any, request_id: int | None = None) -> None:
         self.pipe.send((self._request_id if request_id is None else request_id, True, result))

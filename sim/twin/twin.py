@@ -58,7 +58,7 @@ class Twin:
         self._request_id = 0
 
     def now(self) -> float:
-        """World time since the start at the last call of `advance` [s].
+        """World time since the start or `reset` at the last call of `advance` [s].
 
         `RobotState.time` is ahead of it by an offset that is constant within a motion and differs
         between motions (see `sim.twin.server`): measure robot time from the motion's first state.
@@ -131,6 +131,17 @@ class Twin:
         """
         return self._request("call", name, arguments)
 
+    def reset(self, *arguments: Any) -> Any:
+        """Calls the world's method `reset` and returns its result; the clock starts at 0 again, and
+        arm and gripper forget earlier motions, so that what follows does not depend on them.
+
+        Raises:
+            HandoffError: the world refused, a motion is active, or the twin has died.
+        """
+        result = self._request("reset", arguments)
+        self._now = 0.0
+        return result
+
     def press_user_stop(self, pressed: bool = True) -> None:
         """Presses or releases the user stop button."""
         self._request("user_stop", pressed)
@@ -138,7 +149,7 @@ class Twin:
     def stats(self) -> dict[str, float]:
         """Counts and times since the start.
 
-        `ticks`, `motion_ticks`, `lost_packets`, `success_rate` (of the last 100 commands),
+        `ticks` (since the last `reset`), `motion_ticks`, `lost_packets`, `success_rate` (of the last 100 commands),
         `motion_s` (wall seconds during motions), `realtime_factor` (motion time divided by
         `motion_s`), and its portions `wait_s` waiting for the client's commands, `world_s` stepping
         the world and `state_s` writing and sending states.
@@ -165,6 +176,11 @@ class Twin:
         if not ok:
             raise HandoffError(result)
         return result
+
+
+def realtime_factor(motion_ticks: float, motion_s: float) -> float:
+    """Simulated time of motions divided by their wall time [s]; 0 without a motion."""
+    return motion_ticks * PERIOD / motion_s if motion_s > 0.0 else 0.0
 
 
 @contextmanager

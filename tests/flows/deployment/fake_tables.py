@@ -4,6 +4,7 @@ once and fails on request."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -156,6 +157,7 @@ class TwinTable(Table):
     def run(self) -> Any:
         twin: Any = SimpleNamespace(
             call=self.call,
+            reset=partial(self.call, "reset"),
             now=self.clock.now,
             advance=self.clock.advance,
             wait_for_motion=lambda: None,
