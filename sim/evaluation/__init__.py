@@ -3,6 +3,7 @@
 - `protocol`: task, seeds and rules.
 - `evaluate`: episodes, scores and their intervals.
 - `rollout`: one batch of episodes.
+- `episode_journal`: finished batches of an evaluation, from which an interrupted one goes on.
 - `agent`: policies, experts and servers as agents.
 - `intervals`: intervals of means and paired differences.
 - `comparison`: paired comparisons.

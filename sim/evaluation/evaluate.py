@@ -17,9 +17,10 @@ import numpy as np
 from robots.config import Count, Whole, config, validate
 from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv
-from robots.storage.durable import write_atomically
+from robots.storage.durable import remove_tree, write_atomically
 from sim.evaluation import intervals
 from sim.evaluation.agent import MakeAgent
+from sim.evaluation.episode_journal import EpisodeJournal
 from sim.evaluation.failure_videos import choose_episodes, write_failure_videos
 from sim.evaluation.protocol import (
     PUBLISHED_PUSH_T,
@@ -148,6 +149,8 @@ def evaluate(
     out: Path,
     progress: Progress,
     execution: Mapping[str, Any],
+    *,
+    journal: Path | None = None,
 ) -> dict[str, Any]:
     """Scores an agent and writes `episodes.json`, `actions.npz`, `scores.svg` and videos to `out`.
 
@@ -160,6 +163,8 @@ def evaluate(
         out: existing folder; files of an earlier attempt are replaced.
         progress: counts control periods of all episodes.
         execution: settings of the agent, JSON-serialisable, stored with the result.
+        journal: folder of this agent's finished episodes until the result is written; see
+            `run_episodes`.
 
     Returns:
         `score`, `score_low`, `score_high` (bootstrap), `success` (see `intervals.success_rate`),
@@ -172,8 +177,13 @@ def evaluate(
             died.
     """
     check_protocol(protocol)
-    episodes = run_episodes(protocol, load, make_env, config.batch, config.workers, progress)
-    return write_result(protocol, config, episodes, make_env, out, execution)
+    episodes = run_episodes(
+        protocol, load, make_env, config.batch, config.workers, progress, journal=journal
+    )
+    metrics = write_result(protocol, config, episodes, make_env, out, execution)
+    if journal is not None:
+        remove_tree(journal)
+    return metrics
 
 
 def run_episodes(
@@ -186,6 +196,7 @@ def run_episodes(
     *,
     seeds: Sequence[int] | None = None,
     record: bool = False,
+    journal: Path | None = None,
 ) -> list[EpisodeResult]:
     """Runs one episode per seed, `batch` at a time in `workers` processes; results are in the order
     of `seeds`.
@@ -199,9 +210,12 @@ def run_episodes(
         progress: counts control periods of all episodes.
         seeds: replace the protocol's seeds.
         record: whether to store observations.
+        journal: folder in which finished batches are kept, and from which an interrupted call with
+            the same arguments takes them; it must belong to this agent alone, and the caller
+            deletes it. None keeps nothing.
 
     Raises:
-        HandoffError: no seeds, or a size below 1.
+        HandoffError: no seeds, a size below 1, or a journal that cannot be written.
     """
     seeds = protocol.seeds if seeds is None else seeds
     if min(len(seeds), protocol.max_steps, batch, workers) < 1:
@@ -210,9 +224,30 @@ def run_episodes(
             "each of these four numbers must be at least 1."
         )
     batches = [tuple(seeds[i : i + batch]) for i in range(0, len(seeds), batch)]
-    job = partial(_run_batch, protocol, make_env, record)
-    results = map_pieces(load, job, batches, workers, len(seeds) * protocol.max_steps, progress)
-    return [episode for result in results for episode in result]
+    kept = None if journal is None else EpisodeJournal.open(journal, protocol, record)
+    results = {} if kept is None else _finished(kept, batches)
+    missing = [batch for batch in batches if batch not in results]
+    finished = sum(map(len, results))
+    steps = len(seeds) * protocol.max_steps
+
+    def report(done: int, total: int, note: str = "") -> None:
+        progress(finished * protocol.max_steps + done, steps, note)
+
+    if results:
+        report(0, 0, f"{finished} of {len(seeds)} episodes kept from the interrupted attempt")
+    job = partial(_run_batch, protocol, make_env, record, kept)
+    if missing:
+        computed = map_pieces(load, job, missing, workers, steps, report)
+        results |= dict(zip(missing, computed, strict=True))
+    return [episode for batch in batches for episode in results[batch]]
+
+
+def _finished(
+    journal: EpisodeJournal, batches: Sequence[tuple[int, ...]]
+) -> dict[tuple[int, ...], list[EpisodeResult]]:
+    """The batches that an interrupted call has finished."""
+    found = {batch: journal.read(batch) for batch in batches}
+    return {batch: episodes for batch, episodes in found.items() if episodes is not None}
 
 
 def write_result(
@@ -260,6 +295,7 @@ def _run_batch(
     protocol: Protocol,
     make_env: MakeEnv,
     record: bool,
+    journal: EpisodeJournal | None,
     make_agent: MakeAgent,
     seeds: tuple[int, ...],
     report: Report,
@@ -281,6 +317,8 @@ def _run_batch(
         )
     finally:
         env.close()
+    if journal is not None:
+        journal.write(seeds, episodes)
     report_steps(
         protocol.max_steps,
         protocol.max_steps,

@@ -37,6 +37,8 @@ def run(
     With `dynamics`, the simulated arm has the tuned parameters, which are part of the recorded
     protocol.
 
+    An interrupted attempt goes on with the batches of episodes that are missing.
+
     Raises:
         HandoffError: the policy or the dynamics do not fit the protocol.
     """
@@ -49,6 +51,15 @@ def run(
         policy, protocol, config.denoising_steps, config.instruction, config.evaluate.device
     )
     env = partial(make_env, protocol)
-    metrics = evaluate(protocol, config.evaluate, load, env, out, progress, execution)
+    metrics = evaluate(
+        protocol,
+        config.evaluate,
+        load,
+        env,
+        out,
+        progress,
+        execution,
+        journal=out / ".episodes",
+    )
     write_report(out / "report.html", [read_result(out, policy.name)])
     return Output(metrics)
