@@ -11,9 +11,8 @@ store them beside the measured positions.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +23,9 @@ from robots.interfaces import Progress, no_progress
 from sim.identification.config import ExcitationConfig, TrackingConfig
 from sim.identification.tracking import arm_model
 from sim.scene.dynamics import ArmDynamics, apply_dynamics
+
+if TYPE_CHECKING:
+    from robots.episodes.store import EpisodeStore
 
 STREAM = "robot"
 """Stream of the recordings, as in deployments."""
@@ -72,12 +74,13 @@ def exciting_targets(config: ExcitationConfig, robot: Robot, motion: int) -> np.
 def record_excitation(
     config: ExcitationConfig, out: Path, progress: Progress = no_progress
 ) -> dict[str, Any]:
-    """Simulates the motions and writes them to a new store at `out`, with the fields `q` (measured)
+    """Simulates the motions and writes them to the store at `out`, with the fields `q` (measured)
     and `q_d` (commanded) of the stream `robot`.
 
     Args:
         config: motions, and the simulated arm.
-        out: store; one that is there is replaced.
+        out: missing folder, or the store that an interrupted call with the same
+            configuration has left, which is continued.
         progress: counts motions.
 
     Returns:
@@ -85,10 +88,11 @@ def record_excitation(
         targets (J,).
 
     Raises:
-        HandoffError: an error of `exciting_targets`, or deviations that the arm cannot have.
+        HandoffError: an error of `exciting_targets`, deviations that the arm cannot have, or a
+            store of another configuration.
     """
+    from robots.episodes.corrections import open_corrections
     from robots.episodes.schema import EpisodeSchema, StreamSpec
-    from robots.episodes.store import EpisodeStore
     from robots.spec import FieldSpec
 
     robot = find_robot(config.robot)
@@ -102,12 +106,13 @@ def record_excitation(
         streams={STREAM: StreamSpec(rate_hz=config.rate_hz, fields=fields)},
         robot=robot.name,
     )
-    shutil.rmtree(out, ignore_errors=True)
-    with EpisodeStore.create(out, schema) as store, store.writer() as writer:
-        for motion, target in enumerate(targets):
-            metadata = {"seed": config.seed, "motion": motion, "source": "excitation"}
+    with open_corrections(out, schema) as store:
+        _check_kept(store, config, targets)
+        for motion in range(store.num_episodes, config.motions):
+            target = targets[motion]
+            metadata = _metadata(config, motion)
             q = simulate(config, robot, target, motion)
-            writer.append({STREAM: {"q": q, "q_d": target}}, metadata)
+            store.append({STREAM: {"q": q, "q_d": target}}, metadata)
             progress(motion + 1, config.motions, f"{len(q)} samples")
     return {
         "episodes": config.motions,
@@ -115,6 +120,20 @@ def record_excitation(
         "seconds": config.motions * config.seconds,
         "largest_motion": np.max([np.ptp(each, axis=0) for each in targets], axis=0).tolist(),
     }
+
+
+def _metadata(config: ExcitationConfig, motion: int) -> dict[str, Any]:
+    return {"seed": config.seed, "motion": motion, "source": "excitation"}
+
+
+def _check_kept(store: EpisodeStore, config: ExcitationConfig, targets: list[np.ndarray]) -> None:
+    """Refuses a store that holds other motions than the first ones of this configuration."""
+    for motion in range(store.num_episodes):
+        same = store.metadata(motion) == _metadata(config, motion) and motion < len(targets)
+        if not (same and np.array_equal(store.read(motion, STREAM)["q_d"], targets[motion])):
+            raise HandoffError(
+                f"{store.path}: motion {motion} is not one of this configuration. Choose another folder."
+            )
 
 
 def simulate(config: ExcitationConfig, robot: Robot, target: np.ndarray, motion: int) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from robots.episodes.corrections import open_corrections
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore, EpisodeWriter
 from robots.errors import HandoffError
@@ -46,7 +47,7 @@ class EpisodeBatch(NamedTuple):
     success: np.ndarray
     """(N,) bool: the task was solved."""
     keep: np.ndarray
-    """(N,) bool: the episode is stored."""
+    """(N,) bool: the episode is stored; a solved one must be."""
 
 
 class BatchRecorder(Protocol):
@@ -75,12 +76,15 @@ def record(
     run: BatchRecorder,
     progress: Progress,
 ) -> RecordingSummary:
-    """Records one episode per seed in a new store at `out`, in batches of environments.
+    """Records one episode per seed in the store at `out`, in batches of environments.
+
+    Every batch is committed at its end. A store that an interrupted call with the same arguments
+    has left is continued, and becomes the one that an uninterrupted call would have written.
 
     Args:
         task: the recorded task.
         seeds: seeds of the initial states.
-        out: missing or empty folder.
+        out: missing folder, or the store of an interrupted call.
         batch: number of environments recorded together.
         mujoco: options of the engine.
         labels: fields beside observation, action, reward and success.
@@ -88,26 +92,54 @@ def record(
         progress: counts seeds.
 
     Raises:
-        HandoffError: an error of the engine or the store.
+        HandoffError: an error of the engine or the store, or the store holds other episodes.
     """
     keys = np.asarray(seeds, dtype=np.int64)
     engine = MujocoEngine(task, min(batch, len(keys)), mujoco)
-    episodes = steps = solved = 0
     try:
-        with EpisodeStore.create(out, _schema(engine, labels)) as store, store.writer() as writer:
-            for first in range(0, len(keys), batch):
+        with open_corrections(out, _schema(engine, labels)) as store:
+            finished = _finished(store, keys, run.source)
+            if finished:
+                kept = f"{store.num_episodes} episodes kept from the interrupted attempt"
+                progress(finished, len(keys), kept)
+            # A batch of which only a part was committed is recorded again.
+            begin = finished if finished == len(keys) else finished // batch * batch
+            for first in range(begin, len(keys), batch):
                 batch_seeds = keys[first : first + batch]
                 if len(batch_seeds) != engine.num_envs:
                     engine.close()
                     engine = MujocoEngine(task, len(batch_seeds), mujoco)
                 recorded = run(engine, batch_seeds)
-                steps += _append(writer, recorded, batch_seeds, run.source)
-                episodes += int(recorded.keep.sum())
-                solved += int(recorded.success.sum())
-                progress(first + len(batch_seeds), len(keys), f"{episodes} episodes stored")
+                with store.writer() as writer:
+                    _append(writer, recorded, batch_seeds, run.source, max(0, finished - first))
+                progress(
+                    first + len(batch_seeds), len(keys), f"{store.num_episodes} episodes stored"
+                )
+            # A solved episode is always stored.
+            solved = sum(store.metadata(i)["success"] for i in range(store.num_episodes))
+            frames = int(store.ends(STREAM)[-1]) if store.num_episodes else 0
+            return RecordingSummary(store.num_episodes, frames, solved / len(keys))
     finally:
         engine.close()
-    return RecordingSummary(episodes, steps, solved / len(keys))
+
+
+def _finished(store: EpisodeStore, keys: np.ndarray, source: str) -> int:
+    """Number of the first seeds whose episodes are in the store, or were not kept.
+
+    Raises:
+        HandoffError: the store holds episodes of other seeds or another source.
+    """
+    if not store.num_episodes:
+        return 0
+    stored = [store.metadata(episode) for episode in range(store.num_episodes)]
+    places = {int(seed): place for place, seed in enumerate(keys)}
+    found = [places.get(about.get("seed", -1), -1) for about in stored]
+    if found[0] < 0 or found != sorted(set(found)) or {a.get("source") for a in stored} != {source}:
+        raise HandoffError(
+            f"{store.path}: holds {len(stored)} other episodes than those of an interrupted recording of these seeds. "
+            "Choose another folder."
+        )
+    return found[-1] + 1
 
 
 def _schema(engine: MujocoEngine, labels: dict[str, FieldSpec]) -> EpisodeSchema:
@@ -129,13 +161,16 @@ def _schema(engine: MujocoEngine, labels: dict[str, FieldSpec]) -> EpisodeSchema
     )
 
 
-def _append(writer: EpisodeWriter, batch: EpisodeBatch, seeds: np.ndarray, source: str) -> int:
-    """Stores the episodes to keep and returns the number of their steps."""
+def _append(
+    writer: EpisodeWriter, batch: EpisodeBatch, seeds: np.ndarray, source: str, skip: int
+) -> None:
+    """Stores the episodes to keep, except those of the first `skip` seeds."""
     for i in np.flatnonzero(batch.keep):
+        if i < skip:
+            continue
         fields = {name: array[: batch.length[i], i] for name, array in batch.fields.items()}
         metadata = {"seed": int(seeds[i]), "success": bool(batch.success[i]), "source": source}
         writer.append({STREAM: fields}, metadata)
-    return int(batch.length[batch.keep].sum())
 
 
 def with_noise(

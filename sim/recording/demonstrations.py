@@ -34,7 +34,7 @@ def demonstrate(
     config: ExpertDemonstrationsConfig | None = None,
     progress: Progress = no_progress,
 ) -> RecordingSummary:
-    """Records the scripted expert, one attempt per seed, in a new store at `out`.
+    """Records the scripted expert, one attempt per seed, in the store at `out`.
 
     An episode ends with success, failure or the task's time limit. Metadata: `seed`, `success`,
     `source`.
@@ -42,7 +42,7 @@ def demonstrate(
     Args:
         task: the demonstrated task.
         seeds: seeds of the initial states and of the noise.
-        out: missing or empty folder.
+        out: missing folder, or the store of an interrupted call, which is continued.
         config: settings of the recording.
         progress: counts attempts.
 

@@ -67,7 +67,7 @@ def play(
     config: PlayConfig | None = None,
     progress: Progress = no_progress,
 ) -> RecordingSummary:
-    """Records one episode of play per seed in a new store at `out`.
+    """Records one episode of play per seed in the store at `out`.
 
     An episode is shorter than `config.steps` only if the task has failed unrecoverably. Metadata:
     `seed`, `success`, `source`.
@@ -75,7 +75,7 @@ def play(
     Args:
         task: the task whose scene is used.
         seeds: seeds of the initial states and of play.
-        out: missing or empty folder.
+        out: missing folder, or the store of an interrupted call, which is continued.
         config: settings of the recording.
         progress: counts episodes.
 

@@ -57,6 +57,8 @@ def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Epis
             def choose(outcome: EpisodeOutcome) -> EpisodeAssembler:
                 return writers[outcome.success and outcome.label in (Label.NONE, Label.SUCCESS)]
 
+            if store.num_episodes:
+                say(f"{store.num_episodes} demonstrations kept from the interrupted attempt")
             redo = False
             while store.num_episodes < config.episodes:
                 attempts = store.num_episodes + dropped.num_episodes

@@ -10,8 +10,8 @@ from sim.identification.config import ExcitationConfig
 
 
 def run(config: ExcitationConfig, out: Path, progress: Progress) -> Output[Episodes]:
-    """Writes `out/store.zarr` with commanded and measured joint positions. An interrupted attempt
-    restarts from the beginning; it takes seconds.
+    """Writes `out/store.zarr` with commanded and measured joint positions; resumes an
+    interrupted attempt at the first motion that is missing.
 
     Raises:
         HandoffError: motions within the arm's limits do not keep the clearance, or deviations that

@@ -3,7 +3,6 @@ model."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from flows.artifacts import Episodes, Output
@@ -12,8 +11,7 @@ from robots.interfaces import Progress
 
 
 def run(config: RecordPlayConfig, out: Path, progress: Progress) -> Output[Episodes]:
-    """Writes `out/store.zarr`. An interrupted attempt restarts from the beginning; play takes
-    minutes.
+    """Writes `out/store.zarr`; resumes an interrupted attempt at the first batch that is missing.
 
     Raises:
         HandoffError: an unknown task, or invalid options of play.
@@ -22,7 +20,6 @@ def run(config: RecordPlayConfig, out: Path, progress: Progress) -> Output[Episo
     from sim.recording.play import play
 
     store = out / "store.zarr"
-    shutil.rmtree(store, ignore_errors=True)
     task = find_task(config.task, robot=config.robot)
     seeds = range(config.first_seed, config.first_seed + config.episodes)
     recorded = play(task, seeds, store, config.play, progress)

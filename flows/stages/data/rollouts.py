@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from robots.interfaces import VecEnv
     from sim.evaluation.rollout import EpisodeResult
 
+ONE_COMMIT = 2**62
+"""Size that no batch reaches [bytes]."""
 MIN_ATTEMPTS = 48
 """Number of attempts before the success rate is checked."""
 
@@ -62,6 +64,9 @@ def run(
     ):
         last = store.metadata(store.num_episodes - 1) if store.num_episodes else {}
         attempts, successes = last.get("attempts", 0), last.get("successes", 0)
+        if store.num_episodes:
+            kept = f"{store.num_episodes} episodes kept from the interrupted attempt"
+            progress(store.num_episodes, config.episodes, kept)
         while store.num_episodes < config.episodes:
             rate = successes / max(1, attempts)
             if attempts >= MIN_ATTEMPTS and rate < config.least_success:
@@ -106,7 +111,8 @@ def _append(
     attempts: int,
     successes: int,
 ) -> None:
-    with store.writer() as writer:
+    # One commit, because `attempts` counts whole batches.
+    with store.writer(ONE_COMMIT) as writer:
         for episode in episodes:
             metadata = {
                 "seed": episode.seed,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +18,8 @@ def run(
     *,
     dynamics: Dynamics | None = None,
 ) -> Output[Episodes]:
-    """Writes `out/store.zarr`. An interrupted attempt restarts from the beginning; it takes
-    seconds. With `dynamics`, the simulated arm has the tuned parameters.
+    """Writes `out/store.zarr`; resumes an interrupted attempt at the first batch that is missing.
+    With `dynamics`, the simulated arm has the tuned parameters.
 
     Raises:
         HandoffError: an unknown task or instruction, dynamics of another robot, or an expert that
@@ -32,7 +31,6 @@ def run(
     from sim.tasks.task import with_instruction
 
     store = out / "store.zarr"
-    shutil.rmtree(store, ignore_errors=True)
     seeds = range(config.first_seed, config.first_seed + config.episodes)
     task = find_task(config.task, robot=config.robot)
     if config.instruction is not None:
