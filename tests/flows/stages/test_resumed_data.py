@@ -1,0 +1,109 @@
+"""Interrupted rollouts and demonstrations go on where they were, and their stores are those of
+uninterrupted attempts, file by file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flows.artifacts import Policy
+from flows.evaluation import agents
+from flows.session.config import HilEnvConfig
+from flows.stages.data import demonstrate, rollouts
+from flows.stages.data.config import DemonstrateConfig, RolloutConfig
+from policies import checkpoint
+from robots.episodes.store import EpisodeStore
+from robots.interfaces import Progress, no_progress
+from sim.evaluation.protocol import Protocol
+
+REACH = Protocol(name="reach", engine="mujoco", task="reach", episodes=1, max_steps=5)
+
+
+class Killed(BaseException):
+    """Ends a call as a signal does."""
+
+
+def killed_at(count: int) -> Progress:
+    def progress(done: int, total: int, note: str = "") -> None:
+        if done >= count:
+            raise Killed
+
+    return progress
+
+
+def files(out: Path) -> dict[str, bytes]:
+    found = (path for path in out.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(out)): path.read_bytes() for path in found}
+
+
+class Wanderer:
+    """Acts by the seeds of its episodes alone."""
+
+    def __init__(self, env: Any) -> None:
+        self.size = env.action_spec.size
+        self.rngs: list[np.random.Generator] = []
+
+    def reset(self, seeds: Any) -> None:
+        self.rngs = [np.random.default_rng(seed) for seed in seeds]
+
+    def act(self, observation: Any, running: Any) -> np.ndarray:
+        return np.stack([rng.uniform(-1.0, 1.0, self.size) for rng in self.rngs])
+
+
+@pytest.fixture
+def policy(monkeypatch: pytest.MonkeyPatch) -> Policy:
+    """A policy whose agents wander."""
+    monkeypatch.setattr(agents, "checkpoint_agent", lambda path, protocol: (lambda: Wanderer, {}))
+    monkeypatch.setattr(checkpoint, "read_card", lambda path: SimpleNamespace(task="reach"))
+    monkeypatch.setattr(rollouts, "read_manifest", lambda path: {"digest": "0" * 64})
+    return Policy(Path("policy"))
+
+
+def resumed(run: Callable[[Path, Progress], Any], folder: Path) -> list[str]:
+    """Compares an uninterrupted attempt with one that was ended at its second report; returns the
+    notes of the attempt that went on."""
+    expected = run(folder / "one", no_progress)
+    with pytest.raises(Killed):
+        run(folder / "two", killed_at(2))
+    notes: list[str] = []
+
+    def progress(done: int, total: int, note: str = "") -> None:
+        notes.append(note)
+
+    assert run(folder / "two", progress) == expected
+    assert files(folder / "two") == files(folder / "one")
+    return notes
+
+
+def test_rollouts_go_on_with_the_next_attempts(tmp_path: Path, policy: Policy) -> None:
+    config = RolloutConfig(protocol=REACH, episodes=5, keep="all", num_envs=2)
+
+    def run(out: Path, progress: Progress) -> Any:
+        return rollouts.run(config, out, progress, policy=policy)
+
+    assert resumed(run, tmp_path)[0] == "2 episodes kept from the interrupted attempt"
+
+
+def test_rollouts_of_one_batch_are_stored_at_once(
+    tmp_path: Path, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the attempts of the batch would count, and its other episodes be missing."""
+    monkeypatch.setattr(EpisodeStore.writer.__wrapped__, "__defaults__", (1,))  # type: ignore[attr-defined]
+    config = RolloutConfig(protocol=REACH, episodes=4, keep="all", num_envs=2)
+    rollouts.run(config, tmp_path, no_progress, policy=policy)
+    assert len(list((tmp_path / "store.zarr" / "segments").glob("0*"))) == 2
+
+
+def test_demonstrations_go_on_with_the_next_attempt(tmp_path: Path) -> None:
+    config = DemonstrateConfig(env=HilEnvConfig(task="reach"), episodes=3)
+
+    def run(out: Path, progress: Progress) -> Any:
+        return demonstrate.run(config, out, progress)
+
+    expected = "2 demonstrations kept from the interrupted attempt"
+    assert resumed(run, tmp_path)[0] == expected
