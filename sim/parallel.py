@@ -34,6 +34,7 @@ def map_pieces(
     workers: int,
     total: int,
     progress: Progress,
+    finished: Callable[[int, Any], None] = lambda index, result: None,
 ) -> list[Result]:
     """Applies `job` to every piece and returns the results in the order of `pieces`.
 
@@ -45,6 +46,8 @@ def map_pieces(
             arguments must be picklable.
         total: units of work of all pieces together, for `progress`.
         progress: called with the units of work done by all jobs so far.
+        finished: called in this process with the index and the result of every finished piece, for
+            example to keep it on the disk.
 
     Raises:
         HandoffError: a job raised it, or a worker process died.
@@ -58,10 +61,13 @@ def map_pieces(
 
     if workers <= 1:
         context = setup()
-        return [
-            job(context, piece, lambda units, note, index=index: report(index, units, note))
-            for index, piece in enumerate(pieces)
-        ]
+        own: list[Result] = []
+        for index, piece in enumerate(pieces):
+            own.append(
+                job(context, piece, lambda units, note, index=index: report(index, units, note))
+            )
+            finished(index, own[-1])
+        return own
     children: list[Child] = []
     try:
         for w in range(workers):
@@ -69,7 +75,7 @@ def map_pieces(
             children.append(
                 Child(f"handoff-worker-{w}", _work, (setup, job, assigned), daemon=True)
             )
-        results = _collect(children, report)
+        results = _collect(children, report, finished)
     finally:
         end([child.process for child in children])
     return [results[index] for index in range(len(pieces))]
@@ -93,7 +99,11 @@ def _work(
     pipe.send(("end",))
 
 
-def _collect(children: Sequence[Child], report: Callable[[int, int, str], None]) -> dict[int, Any]:
+def _collect(
+    children: Sequence[Child],
+    report: Callable[[int, int, str], None],
+    finished: Callable[[int, Any], None],
+) -> dict[int, Any]:
     results: dict[int, Any] = {}
     working = {child.pipe: child for child in children}
     while working:
@@ -108,6 +118,7 @@ def _collect(children: Sequence[Child], report: Callable[[int, int, str], None])
                     report(index, units, note)
                 case ("result", index, result):
                     results[index] = result
+                    finished(index, result)
                 case ("end",):
                     del working[pipe]
     return results

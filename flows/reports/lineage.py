@@ -18,6 +18,7 @@ from flows.reports.run_records.run_text import run_rows, stage_rows
 from flows.runner.artifact import read_manifest
 from robots.errors import HandoffError
 from robots.html_page import head, table
+from robots.storage.durable import write_atomically
 
 BOX_WIDTH, BOX_HEIGHT = 176, 58
 """Size of a box of the graph [px]."""
@@ -146,9 +147,7 @@ def write_page(subject: Path, out: Path, *, runs: Path = Path("runs")) -> Path:
     else:
         lines = list(_page(lineage_of([found])))
     out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.with_name(out.name + ".tmp")
-    temporary.write_text("\n".join(lines))
-    temporary.replace(out)
+    write_atomically(out, "\n".join(lines).encode())
     return out
 
 

@@ -24,7 +24,7 @@ GATE = "gate"
 
 def write_report(path: Path, summary: Summary) -> None:
     """Writes the report; links are relative, so the runs folder can be moved as a whole."""
-    write_atomically(path, "\n".join(_page(path, summary)).encode(), shared=True)
+    write_atomically(path, "\n".join(_page(path, summary)).encode())
 
 
 def stage_files(folder: Path, stage: str) -> Iterator[str]:

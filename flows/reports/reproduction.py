@@ -13,6 +13,7 @@ from typing import Any
 
 from flows.runner.artifact import TELEMETRY, read_manifest, write_json
 from robots.html_page import head, table
+from robots.storage.durable import write_atomically
 
 MEASURED = re.compile(
     r"cpu_|latency|speedup|realtime|per_s(econd)?\b|lost_packets|repeated_starts|wall_"
@@ -177,10 +178,7 @@ def write_comparison(result: Reproduction, folder: Path) -> None:
     write_json(
         folder / "reproduction.json", {**asdict(result), "ok": result.ok, "same": result.same}
     )
-    page = folder / "reproduction.html"
-    temporary = page.with_name(page.name + ".tmp")
-    temporary.write_text("\n".join(_page(result)))
-    temporary.replace(page)
+    write_atomically(folder / "reproduction.html", "\n".join(_page(result)).encode())
 
 
 def _both_nan(first: Any, second: Any) -> bool:

@@ -52,4 +52,4 @@ def write_resolved_recipe(file: Path, name: str, artifacts: Mapping[str, Path]) 
     header = (
         "# Every stage of the run with all of its options; the run's folder has their results.\n"
     )
-    write_atomically(file, (header + text).encode(), shared=True)
+    write_atomically(file, (header + text).encode())

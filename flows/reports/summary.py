@@ -13,6 +13,7 @@ from flows.reports.results import StageResult, Summary, describe, headline_metri
 from flows.runner.artifact import write_json
 from flows.runner.stage import StageOutcome
 from robots.errors import HandoffError
+from robots.storage.durable import temporary_beside
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -85,7 +86,7 @@ def _write(
     path = folder / "summary.json"
     rows = {result.name: asdict(result) for result in summary.stages}
     entries = {"source": summary.source, "stages": rows, "metrics": dict(summary.metrics)}
-    write_json(path, {**entries, "request": dict(request)}, shared=True)
+    write_json(path, {**entries, "request": dict(request)})
     return path
 
 
@@ -150,8 +151,7 @@ def place_link(link: Path, target: Path) -> None:
     import os
 
     # Two runs of the same name may place it at once.
-    temporary = link.with_name(f".{link.name}.{os.getpid()}.link")
-    temporary.unlink(missing_ok=True)
+    temporary = temporary_beside(link)
     temporary.symlink_to(os.path.relpath(target, link.parent))
     os.replace(temporary, link)
 

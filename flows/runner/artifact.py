@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 from robots.errors import HandoffError
 from robots.interfaces import Progress
-from robots.storage.durable import sync_path, sync_tree, write_atomically
+from robots.storage.durable import remove_temporary, sync_path, sync_tree, write_atomically
 
 MANIFEST = "artifact.json"
 MANIFEST_DIGEST = "manifest_digest"
@@ -244,6 +244,8 @@ def seal(
     Raises:
         HandoffError: the stage left a link, or another entry that is neither a file nor a folder.
     """
+    # Such as those of an attempt that was killed in the middle of a file.
+    remove_temporary(partial)
     sizes = _sizes(partial)
     files = {
         name: {"size": sizes[name], "sha256": file_digest(partial / name)} for name in sorted(sizes)
@@ -407,6 +409,6 @@ def json_digest(value: Any) -> str:
     ).hexdigest()
 
 
-def write_json(file: Path, value: Any, *, shared: bool = False) -> None:
-    """Writes JSON atomically: the file is always complete; `shared` as of `write_atomically`."""
-    write_atomically(file, (json.dumps(value, indent=1) + "\n").encode(), shared=shared)
+def write_json(file: Path, value: Any) -> None:
+    """Writes JSON atomically: the file is always complete."""
+    write_atomically(file, (json.dumps(value, indent=1) + "\n").encode())

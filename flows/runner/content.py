@@ -20,6 +20,7 @@ from flows.runner.artifact import (
     read_manifest,
     verify_files,
 )
+from robots.storage.durable import write_atomically
 from robots.storage.parsed_sources import cache_folder
 
 MEMO = "contents.json"
@@ -81,6 +82,4 @@ def _remember(path: Path, state: str) -> None:
         entries = {key: value for key, value in _read().items() if os.path.isdir(key)}
         file.parent.mkdir(parents=True, exist_ok=True)
         # Of two processes that write at once the later one is kept.
-        aside = file.with_name(f".{file.name}.{os.getpid()}")
-        aside.write_text(json.dumps({**entries, str(path): state}))
-        os.replace(aside, file)
+        write_atomically(file, json.dumps({**entries, str(path): state}).encode())

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from robots.errors import HandoffError
-from robots.storage.durable import explain_write_errors, sync_path
+from robots.storage.durable import explain_write_errors, sync_path, temporary_beside
 
 _FILES = "frames-*.bin"
 
@@ -151,7 +151,7 @@ class _InFile:
         self._dtype = dtype
         # Every process of a training writes a separate temporary file with equal content; the last
         # rename wins.
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        self._temporary = temporary_beside(path)
         self._file: BinaryIO | None = None
         self._filled = 0
         self.complete = path.exists() and path.stat().st_size == math.prod(shape) * dtype.itemsize

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
-from robots.storage.durable import explain_write_errors, sync_tree
+from robots.storage.durable import explain_write_errors, sync_tree, temporary_beside
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -26,14 +26,17 @@ def pack_store(store: Path, out_zip: Path) -> str:
     committed = [
         path for path in sorted(store.rglob("*")) if path.is_file() and not _private(path, store)
     ]
-    aside = out_zip.with_name(f".{out_zip.name}.partial")
+    aside = temporary_beside(out_zip)
     with explain_write_errors(out_zip, "the store was not packed"):
-        with zipfile.ZipFile(aside, "w") as archive:
-            for path in committed:
-                entry = zipfile.ZipInfo(path.relative_to(store).as_posix(), date_time=_EPOCH)
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                archive.writestr(entry, path.read_bytes())
-        os.replace(aside, out_zip)
+        try:
+            with zipfile.ZipFile(aside, "w") as archive:
+                for path in committed:
+                    entry = zipfile.ZipInfo(path.relative_to(store).as_posix(), date_time=_EPOCH)
+                    entry.compress_type = zipfile.ZIP_DEFLATED
+                    archive.writestr(entry, path.read_bytes())
+            os.replace(aside, out_zip)
+        finally:
+            aside.unlink(missing_ok=True)
     return hashlib.sha256(out_zip.read_bytes()).hexdigest()
 
 
@@ -46,7 +49,7 @@ def unpack_store(packed: Path, out: Path) -> Path:
     """
     if out.exists():
         raise HandoffError(f"{out}: already exists; choose another path.")
-    aside = out.with_name(f".{out.name}.partial")
+    aside = temporary_beside(out)
     with explain_write_errors(out, f"{packed} was not unpacked"):
         shutil.rmtree(aside, ignore_errors=True)
         try:

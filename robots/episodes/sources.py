@@ -16,7 +16,7 @@ from robots.config import config
 from robots.episodes.demonstrations import find_format, identify
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
-from robots.storage.durable import write_atomically
+from robots.storage.durable import temporary_beside, write_atomically
 from robots.storage.parsed_sources import cache_folder
 
 PUSHT_URL = "https://diffusion-policy.cs.columbia.edu/data/training/pusht.zip"
@@ -117,7 +117,7 @@ def fetch(url: str, path: Path, timeout_s: float, progress: Progress = no_progre
         http.client.HTTPException: an invalid response.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    aside = temporary_beside(path)
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as response, aside.open("wb") as file:
             total = int(response.headers.get("Content-Length") or 0)
@@ -167,7 +167,7 @@ def source_digest(source: Source, cache: Path | None = None) -> str:
         cache_file.parent.mkdir(parents=True, exist_ok=True)
         entry = {"seen": state, "digest": digest}
         text = json.dumps({**cached, str(path): entry})
-        write_atomically(cache_file, text.encode(), shared=True)
+        write_atomically(cache_file, text.encode())
     return digest
 
 

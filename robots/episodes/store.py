@@ -47,7 +47,14 @@ from robots.episodes.schema import (
 from robots.episodes.segment import open_field, read_rows, stored_bytes, write_segment
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
-from robots.storage.durable import WriterLock, explain_write_errors, sync_tree, write_atomically
+from robots.storage.durable import (
+    WriterLock,
+    explain_write_errors,
+    is_temporary,
+    sync_tree,
+    temporary_beside,
+    write_atomically,
+)
 
 _Episode = tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]
 
@@ -83,15 +90,18 @@ class EpisodeStore:
             raise HandoffError(
                 f"{path}: already exists; open it with mode 'a' to add episodes, or choose another path."
             )
-        aside = path.with_name(f".{path.name}.partial")
+        aside = temporary_beside(path)
         with explain_write_errors(path, "the store was not created"):
-            shutil.rmtree(aside, ignore_errors=True)
-            zarr.create_group(
-                aside, attributes=schema_attributes(schema), zarr_format=3
-            ).create_group("segments")
-            write_atomically(aside / "index.json", Index().to_json())
-            sync_tree(aside)
-            os.rename(aside, path)
+            try:
+                zarr.create_group(
+                    aside, attributes=schema_attributes(schema), zarr_format=3
+                ).create_group("segments")
+                write_atomically(aside / "index.json", Index().to_json())
+                sync_tree(aside)
+                os.rename(aside, path)
+            except BaseException:
+                shutil.rmtree(aside, ignore_errors=True)
+                raise
             sync_tree(path)
         return cls.open(path, "a")
 
@@ -317,6 +327,9 @@ class EpisodeStore:
                 yield folder
 
     def _remove_uncommitted(self, ignore_errors: bool = False) -> None:
+        for file in list(self.path.iterdir()):
+            if is_temporary(file.name):
+                file.unlink(missing_ok=True)
         for folder in list(self._uncommitted()):
             shutil.rmtree(folder, ignore_errors)
 

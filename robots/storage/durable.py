@@ -5,27 +5,49 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
+import secrets
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from robots.errors import HandoffError
 
+_TEMPORARY = ".partial"
+"""Ending of names by `temporary_beside`."""
 
-def write_atomically(path: Path, data: bytes, *, shared: bool = False) -> None:
+
+def temporary_beside(path: Path) -> Path:
+    """A hidden name beside `path` that no other writer uses, whatever its thread, process or
+    computer; a crash leaves what was written there, see `remove_temporary`."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(6)}{_TEMPORARY}")
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file or folder has a name by `temporary_beside`."""
+    return re.fullmatch(rf"\..+\.[0-9a-f]{{12}}{re.escape(_TEMPORARY)}", name) is not None
+
+
+def remove_temporary(root: Path) -> None:
+    """Deletes what killed writers have left below `root`, where nobody else may be writing."""
+    for folder, folders, files in os.walk(root):
+        for name in filter(is_temporary, list(folders)):
+            folders.remove(name)
+            remove_tree(Path(folder) / name)
+        for name in filter(is_temporary, files):
+            (Path(folder) / name).unlink()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
     """Replaces the file at `path`; after a crash at any moment it holds either the complete old or
-    the complete new bytes.
+    the complete new bytes. Several writers may do so at once; the last one is kept.
 
     Args:
         path: the file.
         data: its new content.
-        shared: several processes or threads may write it at once, and the last one is kept; a crash
-            then leaves a hidden file beside it, which nothing replaces.
     """
-    writer = f".{os.getpid()}-{threading.get_ident()}" if shared else ""
-    aside = path.with_name(f".{path.name}{writer}.partial")
+    aside = temporary_beside(path)
     try:
         with aside.open("wb") as file:
             file.write(data)
@@ -33,8 +55,7 @@ def write_atomically(path: Path, data: bytes, *, shared: bool = False) -> None:
             os.fsync(file.fileno())
         os.replace(aside, path)
     except BaseException:
-        if shared:
-            aside.unlink(missing_ok=True)
+        aside.unlink(missing_ok=True)
         raise
     sync_path(path.parent)
 

@@ -235,9 +235,14 @@ def run_episodes(
 
     if results:
         report(0, 0, f"{finished} of {len(seeds)} episodes kept from the interrupted attempt")
-    job = partial(_run_batch, protocol, make_env, record, kept)
+    job = partial(_run_batch, protocol, make_env, record)
+
+    def keep(index: int, episodes: list[EpisodeResult]) -> None:
+        if kept is not None:
+            kept.write(missing[index], episodes)
+
     if missing:
-        computed = map_pieces(load, job, missing, workers, steps, report)
+        computed = map_pieces(load, job, missing, workers, steps, report, keep)
         results |= dict(zip(missing, computed, strict=True))
     return [episode for batch in batches for episode in results[batch]]
 
@@ -295,7 +300,6 @@ def _run_batch(
     protocol: Protocol,
     make_env: MakeEnv,
     record: bool,
-    journal: EpisodeJournal | None,
     make_agent: MakeAgent,
     seeds: tuple[int, ...],
     report: Report,
@@ -317,8 +321,6 @@ def _run_batch(
         )
     finally:
         env.close()
-    if journal is not None:
-        journal.write(seeds, episodes)
     report_steps(
         protocol.max_steps,
         protocol.max_steps,

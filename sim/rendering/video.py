@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from robots.errors import HandoffError
+from robots.storage.durable import temporary_beside
 
 
 def write_video(path: Path, frames: Iterable[np.ndarray], fps: float) -> None:
@@ -31,7 +31,7 @@ def write_video(path: Path, frames: Iterable[np.ndarray], fps: float) -> None:
         raise HandoffError(
             "video: this build of PyAV has no H.264 encoder (libx264). Install `av` from its wheels."
         )
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = temporary_beside(path)
     try:
         with av.open(
             str(partial), "w", format="mp4", options={"movflags": "faststart"}

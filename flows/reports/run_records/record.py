@@ -109,7 +109,7 @@ class RunRecord:
             # A later run of this name has begun, and has moved this record to the history.
             _write_archived(self._folder, self._entries)
         else:
-            write_json(file, self._entries, shared=True)
+            write_json(file, self._entries)
 
     def _people(self) -> Iterator[str]:
         for stage in self._declared:

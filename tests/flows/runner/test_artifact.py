@@ -18,6 +18,7 @@ from flows.runner.artifact import (
     verify_files,
 )
 from robots.errors import HandoffError
+from robots.storage.durable import temporary_beside
 
 RECORD: dict[str, Any] = {
     "stage": "count",
@@ -48,6 +49,18 @@ def test_what_was_sealed_is_verified(tmp_path: Path) -> None:
     assert manifest == artifact.manifest
     assert manifest["digest"] == artifact.digest == load_artifact(artifact.path).digest
     assert set(manifest["files"]) == {"result.txt", "inner/artifact.json"}
+
+
+def test_what_a_killed_attempt_left_of_a_file_is_not_sealed(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    left = temporary_beside(tmp_path / "two" / "count.partial" / "inner" / "result.txt")
+    left.parent.mkdir(parents=True)
+    left.write_text("half of it")
+    (left.parent / "artifact.json").write_text("{}")
+    (left.parent.parent / "result.txt").write_text("7")
+    resumed = seal(left.parent.parent, tmp_path / "two" / "count", "number", RECORD)
+    assert resumed.digest == sealed(tmp_path / "one").digest
 
 
 def test_the_digest_covers_the_files_and_their_names(tmp_path: Path) -> None:
