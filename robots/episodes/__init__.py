@@ -2,6 +2,7 @@
 
 - `store`: the append-only episode store.
 - `index`: a store's schema, and the index of its committed episodes.
+- `recovery`: segments that the index does not name, after a crash or with an older index.
 - `segment`: one segment of a store, with a group per stream and an array per field.
 - `schema`: streams of different rates, and their fields.
 - `pack`: a store as one zip file.

@@ -6,13 +6,14 @@
 | `index.json`                             | committed segments, and lengths and metadata of    |
 |                                          | their episodes                                     |
 | `segments/000000/<stream>/<field>/`      | one sharded array per field; never rewritten       |
+| `segments/000000/record.json`            | the segment's entry in the index                   |
 | `.lock`                                  | lock of the writer                                 |
 
 Episodes are appended as a new segment. Its files are written and flushed to the disk first; an
 atomic replacement of `index.json` is the commit. Segments never grow, because Zarr does not flush
 its files, and growing an array would rewrite the shard with its last committed samples while others
-may read them. A segment that is not in the index was left by a crash: readers ignore it, and the
-next writer deletes it.
+may read them. Readers ignore a segment that is not in the index; the next writer deletes it if a
+crash left it, and puts it back if the index is an older one (`robots.episodes.recovery`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import copy
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -37,6 +38,7 @@ from robots.episodes.index import (
     read_schema,
     schema_attributes,
 )
+from robots.episodes.recovery import recover, write_records
 from robots.episodes.schema import (
     EpisodeSchema,
     Streams,
@@ -107,33 +109,31 @@ class EpisodeStore:
 
     @classmethod
     def open(cls, path: Path, mode: Literal["r", "a"] = "r") -> EpisodeStore:
-        """Opens the store at `path`; mode "a" locks it for writing and deletes the segment that an
-        interrupted commit left.
+        """Opens the store at `path`; mode "a" locks it for writing, deletes the segment that an
+        interrupted commit left, and puts back committed segments that the index does not name.
 
         Raises:
             HandoffError: there is no store, it has another format or version, its index is damaged,
                 files of an array are missing or truncated, or (mode "a") there is another writer or
-                several segments are not in the index, which an interrupted commit cannot leave.
+                several segments are not in the index and have no record.
         """
         path = Path(path)
         schema = read_schema(path)
         if mode == "r":
-            return cls._opened(path, schema, None)
+            index = read_index(path, schema)
+            check_complete(path, schema, index)
+            return cls(path, schema, index, None)
         with explain_write_errors(path, "the store cannot be opened for writing"):
             lock = WriterLock(path / ".lock")
             try:
-                store = cls._opened(path, schema, lock)
-                store._check_index_is_newest()
-                store._remove_uncommitted()
+                index = recover(path, schema, read_index(path, schema))
+                check_complete(path, schema, index)
+                write_records(path, index.segments)
+                for file in filter(lambda file: is_temporary(file.name), list(path.iterdir())):
+                    file.unlink()
             except BaseException:
                 lock.release()
                 raise
-        return store
-
-    @classmethod
-    def _opened(cls, path: Path, schema: EpisodeSchema, lock: WriterLock | None) -> EpisodeStore:
-        index = read_index(path, schema)
-        check_complete(path, schema, index)
         return cls(path, schema, index, lock)
 
     @property
@@ -304,34 +304,14 @@ class EpisodeStore:
             except BaseException:
                 self._set_index(read_index(self.path, self.schema))
                 # Files that cannot be deleted now are deleted by the next writer.
-                self._remove_uncommitted(ignore_errors=True)
+                if name not in {segment.name for segment in self._index.segments}:
+                    shutil.rmtree(folder, ignore_errors=True)
                 raise
         self._index = index
         self._add_locations(segment)
-
-    def _check_index_is_newest(self) -> None:
-        """Refuses to write beside segments that an older index, such as one of a backup, does not
-        name: the next commit would replace them."""
-        unnamed = sorted(folder.name for folder in self._uncommitted())
-        if len(unnamed) > 1:
-            raise HandoffError(
-                f"{self.path}: index.json names {len(self._index.segments)} segments, but {len(unnamed)} more are "
-                f"there ({unnamed[0]} to {unnamed[-1]}). Was index.json put back from a backup? Put back the newest "
-                "one, or delete these folders below segments/ to give up their episodes."
-            )
-
-    def _uncommitted(self) -> Iterator[Path]:
-        committed = {segment.name for segment in self._index.segments}
-        for folder in (self.path / "segments").iterdir():
-            if folder.is_dir() and folder.name not in committed:
-                yield folder
-
-    def _remove_uncommitted(self, ignore_errors: bool = False) -> None:
-        for file in list(self.path.iterdir()):
-            if is_temporary(file.name):
-                file.unlink(missing_ok=True)
-        for folder in list(self._uncommitted()):
-            shutil.rmtree(folder, ignore_errors)
+        # The episodes are committed, and the next writer adds a record that is missing.
+        with suppress(OSError):
+            write_records(self.path, [segment])
 
 
 class EpisodeWriter:

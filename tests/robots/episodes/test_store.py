@@ -379,24 +379,6 @@ def test_a_damaged_index_is_refused(path):
         EpisodeStore.open(path)
 
 
-def test_an_index_that_was_put_back_from_a_backup_costs_no_episode(path):
-    with EpisodeStore.create(path, SCHEMA) as store:
-        store.append(episode(0), {})
-        backup = (path / "index.json").read_bytes()
-        for seed in range(1, 5):
-            store.append(episode(seed), {})
-    newest = (path / "index.json").read_bytes()
-    (path / "index.json").write_bytes(backup)
-    with pytest.raises(HandoffError, match="names 1 segments, but 4 more are there"):
-        EpisodeStore.open(path, "a")
-    assert EpisodeStore.open(path).num_episodes == 1, "it can be read"
-    (path / "index.json").write_bytes(newest)
-    with EpisodeStore.open(path, "a") as store:
-        assert store.num_episodes == 5
-        for seed in range(5):
-            assert_equal(store, seed, episode(seed))
-
-
 def test_create_refuses_a_path_in_use(path):
     EpisodeStore.create(path, SCHEMA).close()
     with pytest.raises(HandoffError, match="already exists"):
