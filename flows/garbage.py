@@ -1,4 +1,5 @@
-"""Deletes the artifacts that no run refers to, and what interrupted stages have left.
+"""Deletes the artifacts that no run refers to, and what interrupted stages and killed writers have
+left.
 
 An artifact is kept if a link or a `summary.json` of a run names it, or if such an artifact was
 computed from it. While a run computes a stage, all finished artifacts are kept, because it may use
@@ -21,7 +22,8 @@ from flows.runner.lock import free_locks, is_locked
 from flows.storage.shared_runs import STORAGE
 from flows.storage.working_copy import ARTIFACTS, FETCHING, PUBLISHED, SUPERSEDED
 from robots.errors import HandoffError
-from robots.storage.durable import explain_write_errors, remove_tree
+from robots.storage.durable import explain_write_errors, is_temporary, remove_tree
+from robots.storage.parsed_sources import cache_folder
 
 DAY = 86400.0
 """Length of a day [s]."""
@@ -39,13 +41,20 @@ REASONS = {
     DELETING: "a deletion was interrupted",
 }
 """Phrases for folders that are no artifacts, by their ending."""
+IMPORTS = ".imports"
+"""Ending of the file in which the processes of a stage record what they import."""
+TEMPORARY = "a writer was killed"
+"""Phrase for files and folders with a name by `robots.storage.durable.temporary_beside`."""
+LONGEST_WRITE = 1.0
+"""Age below which a temporary file is kept in any case, because a process of another computer may
+be writing it [days]."""
 _FINISHED = re.compile(r"(?P<stage>[^.].*)-[0-9a-f]{12}")
 _LEFT = re.compile(rf"\.?(?P<name>.+?-[0-9a-f]{{12}})({'|'.join(REASONS)})")
 
 
 @dataclass(frozen=True)
 class Unused:
-    """A folder that may be deleted."""
+    """A folder, or a temporary file, that may be deleted."""
 
     path: Path
     reason: str
@@ -74,7 +83,8 @@ def collect(
     keep_last: int = 0,
     dry_run: bool = False,
 ) -> None:
-    """Deletes what is unused in a folder of runs, each after a line that names it.
+    """Deletes what is unused in a folder of runs, and temporary files in the user's cache, each
+    after a line that names it.
 
     Args:
         root: the folder of runs.
@@ -98,9 +108,15 @@ def collect(
         report(f"{'unused' if dry_run else 'delete'}  {entry.line}")
         if dry_run or _delete(entry, report):
             deleted.append(entry)
-    megabytes = sum(entry.size_bytes for entry in deleted) / 1e6
+    temporary = _temporary(root, time.time(), older_than)
+    for entry in temporary:
+        report(f"{'unused' if dry_run else 'delete'}  {entry.line}")
+        if not dry_run:
+            _delete_temporary(entry)
+    megabytes = sum(entry.size_bytes for entry in [*deleted, *temporary]) / 1e6
     verb = "would be deleted" if dry_run else "deleted"
-    report(f"{len(deleted)} folders {verb}, {megabytes:.1f} MB")
+    files = f" and {len(temporary)} temporary files" if temporary else ""
+    report(f"{len(deleted)} folders{files} {verb}, {megabytes:.1f} MB")
 
 
 def _computed(root: Path) -> str | None:
@@ -204,6 +220,54 @@ def _left(root: Path, now: float) -> Iterator[Unused]:
             yield Unused(path, REASONS[left[2]], _size(path), (now - newest) / DAY)
 
 
+def _temporary(root: Path, now: float, older_than: float) -> list[Unused]:
+    """What killed writers have left in the folder of runs and in the user's cache, and no process
+    of this computer has open. What lies in the folder of a stage goes with it, or with its next
+    attempt."""
+    found = []
+    for folder, folders, files in os.walk(root):
+        if Path(folder) == root / ARTIFACTS:
+            found += [Path(folder) / name for name in (*folders, *files) if is_temporary(name)]
+            folders.clear()
+            continue
+        found += [Path(folder) / name for name in (*folders, *files) if is_temporary(name)]
+    cache = cache_folder()
+    if cache.is_dir():
+        found += [path for path in cache.iterdir() if is_temporary(path.name)]
+    entries = []
+    for path in sorted(found):
+        with suppress(FileNotFoundError):
+            days = (now - max(_times(path))) / DAY
+            if days >= max(older_than, LONGEST_WRITE):
+                size = _size(path) if path.is_dir() else path.lstat().st_size
+                entries.append(Unused(path, TEMPORARY, size, days))
+    open_files = _open_files() if entries else set()
+    return [
+        entry
+        for entry in entries
+        if not any(entry.path == file or entry.path in file.parents for file in open_files)
+    ]
+
+
+def _open_files() -> set[Path]:
+    """Files that processes of this computer have open, as far as this user may know."""
+    import psutil
+
+    found: set[Path] = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            found |= {Path(file.path) for file in process.open_files()}
+    return found
+
+
+def _delete_temporary(entry: Unused) -> None:
+    with explain_write_errors(entry.path, "it cannot be deleted"):
+        if entry.path.is_dir() and not entry.path.is_symlink():
+            remove_tree(entry.path)
+        else:
+            entry.path.unlink(missing_ok=True)
+
+
 def _delete(entry: Unused, report: Callable[[str], None]) -> bool:
     """Deletes a folder under its locks: first its name, at once, then its files."""
     path = entry.path
@@ -221,6 +285,8 @@ def _delete(entry: Unused, report: Callable[[str], None]) -> bool:
                 remove_tree(doomed)
             os.rename(path, doomed)
         remove_tree(doomed)
+        if not entry.artifact.exists():
+            path.with_name(f".{entry.artifact.name}{IMPORTS}").unlink(missing_ok=True)
     return True
 
 

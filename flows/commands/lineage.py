@@ -119,9 +119,9 @@ def gc(
     dry_run: Flag = False,
     debug: Debug = False,
 ) -> None:
-    """Delete the artifacts that no run refers to, and what interrupted stages have left.
+    """Delete the artifacts that no run refers to, and what interrupted stages and programs left.
 
-    Every folder is named before it is deleted. What a run's folder links to is kept, with all that
+    Everything is named before it is deleted. What a run's folder links to is kept, with all that
     it was computed from; so is what a run is writing. A storage keeps all that it has.
 
     Args:

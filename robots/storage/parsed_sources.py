@@ -12,11 +12,12 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from robots.storage.durable import temporary_beside
 
 FORMAT = 2
 """Version of the entries."""
@@ -102,13 +103,12 @@ class ParsedSources:
         content = json.dumps({"made_by": _made_by(), "entries": existing})
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            handle, aside = tempfile.mkstemp(prefix=f".{self._file.name}.", dir=self._file.parent)
+            aside = temporary_beside(self._file)
             try:
-                with os.fdopen(handle, "w") as file:
-                    file.write(content)
+                aside.write_text(content)
                 os.replace(aside, self._file)
             except OSError:
-                Path(aside).unlink(missing_ok=True)
+                aside.unlink(missing_ok=True)
                 raise
 
     def _read(self) -> dict[str, list]:

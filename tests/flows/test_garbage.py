@@ -18,7 +18,7 @@ from flows.runner.lock import free_locks
 from flows.runner.stage import Stage, run_stage
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
-from robots.storage.durable import remove_tree
+from robots.storage.durable import remove_tree, temporary_beside
 from tests.flows.counting_stage import CountingConfig
 
 MODULE = "tests.flows.counting_stage"
@@ -175,3 +175,52 @@ def test_an_unreadable_summary_keeps_no_artifact_and_stops_nothing(tmp_path: Pat
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "summary.json").write_text("{")
     assert len(collected(tmp_path)) == 2
+
+
+def temporary(path: Path, days: float) -> Path:
+    """What a killed writer left of a file."""
+    left = temporary_beside(path)
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.write_bytes(b"\0" * 200_000)
+    aged(left, days)
+    return left
+
+
+def test_temporary_files_of_killed_writers_are_deleted_unless_young_or_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    runs = tmp_path / "runs"
+    (runs / "artifacts").mkdir(parents=True)
+    page = temporary(runs / "demo" / "report.html", 30.0)
+    download = temporary(tmp_path / "cache" / "handoff" / "pusht.zip", 30.0)
+    young = temporary(runs / "demo" / "summary.json", 0.5)
+    held = temporary(runs / "demo" / "resolved.yaml", 30.0)
+    of_a_stage = temporary(runs / "artifacts" / "top-000000000001.partial" / "model", 3.0)
+    with held.open():
+        lines = collected(runs, dry_run=True, older_than=0.0)
+        assert lines[1:] == [
+            f"unused  {download.name}  0.2 MB, 30 days old: a writer was killed",
+            f"unused  {page.name}  0.2 MB, 30 days old: a writer was killed",
+            "1 folders and 2 temporary files would be deleted, 0.6 MB",
+        ]
+        assert page.exists()
+        collected(runs)
+    assert [left.exists() for left in (page, download, young, held, of_a_stage)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
+
+
+def test_the_imports_of_an_abandoned_stage_go_with_its_folder(tmp_path: Path) -> None:
+    partial = tmp_path / "artifacts" / "top-000000000001.partial"
+    partial.mkdir(parents=True)
+    imports = tmp_path / "artifacts" / ".top-000000000001.imports"
+    imports.write_text("")
+    aged(partial, 30.0)
+    collected(tmp_path)
+    assert not partial.exists()
+    assert not imports.exists()
