@@ -14,6 +14,10 @@ SUITS   := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info < (3,
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 \
   --constraint constraints.txt --editable
 
+# Demonstrations beside the checkout, where they are; Handoff itself searches no folder that is not named.
+ifneq ($(wildcard ../shared/data),)
+export HANDOFF_DATA ?= $(abspath ../shared/data)
+endif
 export OMP_NUM_THREADS ?= 1
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false

@@ -8,6 +8,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
+from robots.episodes.formats.zarr_v2 import check_zip_size
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.storage.durable import explain_write_errors, sync_tree, temporary_beside
@@ -45,23 +46,27 @@ def unpack_store(packed: Path, out: Path) -> Path:
     such folder.
 
     Raises:
-        HandoffError: the file is no packed store or damaged, `out` exists, or the disk is full.
+        HandoffError: the file is no packed store or damaged, its content is many times its size,
+            `out` exists, or the disk is full.
     """
     if out.exists():
         raise HandoffError(f"{out}: already exists; choose another path.")
     aside = temporary_beside(out)
     with explain_write_errors(out, f"{packed} was not unpacked"):
-        shutil.rmtree(aside, ignore_errors=True)
         try:
             with zipfile.ZipFile(packed) as archive:
+                check_zip_size(packed, archive)
                 archive.extractall(aside)
         except zipfile.BadZipFile as error:
             raise HandoffError(
                 f"{packed}: cannot be read as a zip ({error}), expected a folder or a zip. Was the download cut short?"
             ) from None
-        EpisodeStore.open(aside, "r")
-        sync_tree(aside)
-        os.rename(aside, out)
+        else:
+            EpisodeStore.open(aside, "r")
+            sync_tree(aside)
+            os.rename(aside, out)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
     return out
 
 

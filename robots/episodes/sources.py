@@ -14,6 +14,7 @@ from typing import Literal
 
 from robots.config import config
 from robots.episodes.demonstrations import find_format, identify
+from robots.episodes.formats.pusht import content_digest
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 from robots.storage.durable import temporary_beside, write_atomically
@@ -22,7 +23,12 @@ from robots.storage.parsed_sources import cache_folder
 PUSHT_URL = "https://diffusion-policy.cs.columbia.edu/data/training/pusht.zip"
 """The archive that the authors of Diffusion Policy publish."""
 
-Kind = Literal["argument", "environment", "shared", "cache", "download", "shipped"]
+PUBLISHED = {PUSHT_URL: "40f82e55e40712c4d2b8a5ef694476fd13407be4369f1b4a741e1f74f7082aaf"}
+"""`robots.episodes.formats.pusht.content_digest` of the published archives, by their address."""
+LARGEST_DOWNLOAD = 2**27
+"""Largest size of a download [bytes]; the published archive has 31 MB."""
+
+Kind = Literal["argument", "environment", "cache", "download", "shipped"]
 
 _NAMES = {
     "pusht": (
@@ -60,8 +66,9 @@ def find_demonstrations(
     progress: Progress = no_progress,
     form: str | None = None,
 ) -> Source:
-    """Finds demonstrations: `data`, $HANDOFF_DATA, ../shared/data, the cache, the published
-    download, the shipped set.
+    """Finds demonstrations: `data`, $HANDOFF_DATA, the cache, the published download, the shipped
+    set. No place is searched that depends on the working directory alone, since anybody may be able
+    to write there.
 
     Args:
         name: name of the data set; only `pusht` is known.
@@ -94,11 +101,9 @@ def find_demonstrations(
             _named_place(Path(environment), name, "$HANDOFF_DATA"),
             f"{name} from $HANDOFF_DATA",
         )
-    if path := _inside(Path("../shared/data"), name):
-        return _source("shared", path.resolve(), f"{name} from ../shared/data")
     if path := _inside(cache, name):
         return _source("cache", path, f"{name} from the cache of an earlier download")
-    tried = f"nothing at data=, $HANDOFF_DATA, ../shared/data or {cache}"
+    tried = f"nothing at data=, $HANDOFF_DATA or {cache}"
     if not download:
         return _shipped(shipped, f"{tried}; downloads are disabled")
     try:
@@ -113,7 +118,8 @@ def fetch(url: str, path: Path, timeout_s: float, progress: Progress = no_progre
 
     Raises:
         OSError: the server cannot be reached or sends nothing for `timeout_s`, the download is
-            incomplete or no zip, or the disk is full.
+            incomplete, too large, no zip, or not the published one of that address, or the disk is
+            full.
         http.client.HTTPException: an invalid response.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,9 +128,13 @@ def fetch(url: str, path: Path, timeout_s: float, progress: Progress = no_progre
         with urllib.request.urlopen(url, timeout=timeout_s) as response, aside.open("wb") as file:
             total = int(response.headers.get("Content-Length") or 0)
             done = 0
+            if total > LARGEST_DOWNLOAD:
+                raise OSError(f"the archive has {total} bytes, at most {LARGEST_DOWNLOAD} are read")
             while block := response.read(1 << 18):
                 file.write(block)
                 done += len(block)
+                if done > LARGEST_DOWNLOAD:
+                    raise OSError(f"the archive has more than {LARGEST_DOWNLOAD} bytes")
                 progress(done, max(total, done), f"downloading {path.name}")
             file.flush()
             os.fsync(file.fileno())
@@ -132,10 +142,26 @@ def fetch(url: str, path: Path, timeout_s: float, progress: Progress = no_progre
             raise OSError(f"download cut short at {done} of {total} bytes")
         if not zipfile.is_zipfile(aside):
             raise OSError("the server sent a file that is not a zip")
+        _check_published(url, aside)
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
     return path
+
+
+def _check_published(url: str, file: Path) -> None:
+    """Compares a download with the data set that its authors published, before it is decoded."""
+    expected = PUBLISHED.get(url)
+    if expected is None:
+        return
+    try:
+        found = content_digest(file)
+    except HandoffError as error:
+        raise OSError(str(error)) from None
+    if found != expected:
+        raise OSError(
+            f"its files have the sha256 {found[:12]}, those that were published {expected[:12]}"
+        )
 
 
 def source_digest(source: Source, cache: Path | None = None) -> str:

@@ -9,6 +9,7 @@ The published board of 512 px is 0.512 m here: 1 px = 1 mm, x right, y down.
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from robots.episodes.formats.zarr_v2 import check_arrays, check_zip_size
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
@@ -28,6 +30,8 @@ ENDS_FILE = "meta/episode_ends/.zarray"
 """File by which a replay buffer is recognised."""
 
 _SHAPES = {"state": (5,), "keypoint": (9, 2), "action": (2,), "img": (96, 96, 3)}
+ARRAYS = ("meta/episode_ends", *(f"data/{name}" for name in _SHAPES))
+"""Arrays that are read."""
 _RANGE_PX = {"state": (0.0, 512.0), "keypoint": (-100.0, 612.0), "action": (0.0, 512.0)}
 """Plausible values [px]. Keypoints are corners of a block whose centre is on the board; they may
 lie outside by the size of the block."""
@@ -130,7 +134,7 @@ def open_replay_buffer(path: Path, images: bool) -> Iterator[ReplayBuffer]:
     """Opens the published data set at `path`, a zip or a folder.
 
     Raises:
-        HandoffError: it is another data set, or damaged.
+        HandoffError: it is another data set, or damaged, or reading it could run code.
     """
     import zarr
     from zarr.storage import LocalStore, ZipStore
@@ -140,10 +144,15 @@ def open_replay_buffer(path: Path, images: bool) -> Iterator[ReplayBuffer]:
         raise HandoffError(
             f"{path}: holds no {ENDS_FILE}, so it is not a diffusion_policy replay buffer."
         )
+    with _explain_damage(path, "metadata"):
+        check_arrays(path, prefix, ARRAYS)
     store = LocalStore(path, read_only=True) if path.is_dir() else ZipStore(path, mode="r")
     try:
         with _explain_damage(path, "groups"):
-            group = zarr.open_group(store, path=prefix, mode="r", zarr_format=2)
+            # Consolidated metadata would replace those that were checked.
+            group = zarr.open_group(
+                store, path=prefix, mode="r", zarr_format=2, use_consolidated=False
+            )
         yield ReplayBuffer(path, group, images)
     finally:
         store.close()
@@ -166,6 +175,29 @@ def find_replay_buffer(path: Path) -> str | None:
             f"{path}: holds {len(names)} replay buffers ({', '.join(names)}), expected 1."
         )
     return names[0].removesuffix(ENDS_FILE).rstrip("/") if names else None
+
+
+def content_digest(path: Path) -> str:
+    """sha256 (hex) over the names and digests of the files of a replay buffer in a zip, as far as
+    they are read, without decoding them; it does not depend on how they are packed.
+
+    Raises:
+        HandoffError: there is no replay buffer, or the zip cannot be read.
+    """
+    prefix = find_replay_buffer(path)
+    if prefix is None:
+        raise HandoffError(f"{path}: holds no {ENDS_FILE}.")
+    start = f"{prefix}/" if prefix else ""
+    total = hashlib.sha256()
+    with _explain_damage(path, "content"), zipfile.ZipFile(path) as archive:
+        check_zip_size(path, archive)
+        for name in sorted(archive.namelist()):
+            inner = name.removeprefix(start)
+            array, _, file = inner.rpartition("/")
+            if name.startswith(start) and array in ARRAYS and file and file != ".zattrs":
+                digest = hashlib.sha256(archive.read(name)).hexdigest()
+                total.update(f"{inner}\0{digest}\n".encode())
+    return total.hexdigest()
 
 
 def zip_names(path: Path) -> list[str]:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from robots.episodes.formats.pusht import pusht_schema
+from robots.episodes import sources
+from robots.episodes.formats.pusht import content_digest, pusht_schema
 from robots.episodes.pack import pack_store
 from robots.episodes.sources import default_cache, find_demonstrations, source_digest
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from tests.robots.episodes.replay_buffer import arrays, write_folder, write_zip
+from tests.robots.episodes.test_pusht import OFFICIAL
 
 NAME = "pusht_cchi_v7_replay.zarr.zip"
 
@@ -81,7 +83,7 @@ def place(official: Path, folder: Path) -> Path:
     return folder / NAME
 
 
-def test_the_order_is_argument_environment_shared_cache_download_shipped(
+def test_the_order_is_argument_environment_cache_download_shipped(
     empty, official, shipped, serve, monkeypatch
 ):
     def kind(**arguments):
@@ -91,8 +93,6 @@ def test_the_order_is_argument_environment_shared_cache_download_shipped(
     assert kind(download=False) == "shipped"
     assert kind(url=serve(official.read_bytes())) == "download"
     assert kind(url=unreachable()) == "cache"
-    place(official, empty / "shared/data/pusht")
-    assert kind() == "shared"
     monkeypatch.setenv("HANDOFF_DATA", str(place(official, empty / "env/pusht").parent.parent))
     assert kind() == "environment"
     assert kind(data=official) == "argument"
@@ -117,12 +117,47 @@ def test_a_named_place_that_is_missing_or_empty_is_an_error(empty, shipped, monk
             find_demonstrations(data=data, shipped=shipped)
 
 
-def test_a_broken_shared_copy_is_an_error_not_skipped(empty, official, shipped):
-    broken = empty / "shared/data/pusht" / NAME
-    broken.parent.mkdir(parents=True)
-    broken.write_bytes(official.read_bytes()[:2000])
-    with pytest.raises(HandoffError, match="cannot be read as a zip"):
-        find_demonstrations(shipped=shipped)
+def test_no_folder_near_the_working_directory_is_searched(empty, official, shipped):
+    """Started in a folder like /tmp, anybody could have made it."""
+    for near in ("shared/data/pusht", "repository/shared/data/pusht", "repository/pusht"):
+        place(official, empty / near)
+    assert find_demonstrations(shipped=shipped, download=False).kind == "shipped"
+
+
+def test_a_download_must_be_the_published_one(empty, official, shipped, serve, monkeypatch):
+    url = serve(official.read_bytes())
+    monkeypatch.setitem(sources.PUBLISHED, url, content_digest(official))
+    assert find_demonstrations(shipped=shipped, url=url).kind == "download"
+    other = write_zip(empty / "other.zip", arrays(seed=1))
+    url = serve(other.read_bytes())
+    monkeypatch.setitem(sources.PUBLISHED, url, content_digest(official))
+    (default_cache() / "pusht.zip").unlink()
+    source = find_demonstrations(shipped=shipped, url=url)
+    assert source.kind == "shipped"
+    assert "its files have the sha256" in source.line
+    assert not (default_cache() / "pusht.zip").exists()
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_a_download_is_bounded_in_size(empty, official, shipped, serve, monkeypatch, stated):
+    monkeypatch.setattr(sources, "LARGEST_DOWNLOAD", 1000)
+    url = serve(official.read_bytes(), length=None if stated else 10)
+    source = find_demonstrations(shipped=shipped, url=url)
+    assert source.kind == "shipped"
+    assert ("at most 1000 are read" if stated else "cut short") in source.line or not stated
+
+
+def test_the_published_archive_is_known_by_its_files(official):
+    assert set(sources.PUBLISHED) == {sources.PUSHT_URL}
+    if not OFFICIAL.exists():
+        pytest.skip(f"{OFFICIAL} is not here")
+    assert content_digest(OFFICIAL) == sources.PUBLISHED[sources.PUSHT_URL]
+
+
+def test_the_digest_of_the_content_does_not_depend_on_how_it_is_packed(tmp_path, official):
+    nested = write_zip(tmp_path / "nested.zip", arrays(), "pusht/pusht_cchi_v7_replay.zarr/")
+    assert content_digest(nested) == content_digest(official)
+    assert nested.read_bytes() != official.read_bytes()
 
 
 @pytest.mark.parametrize("broken", ["cut", "page", "missing"])
@@ -156,7 +191,6 @@ def test_when_nothing_is_found_the_error_lists_what_was_tried(empty):
     for tried in (
         "data=",
         "$HANDOFF_DATA",
-        "../shared/data",
         "handoff",
         "download",
         "absent.zarr.zip",
