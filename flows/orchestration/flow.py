@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -51,6 +52,8 @@ def prepare_prefect(debug: bool = False) -> None:
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
         # Its own logger does not know the handler's level.
         os.environ.setdefault("PREFECT_INTERNAL_LOGGING_LEVEL", "CRITICAL")
+        # `flows.orchestration.reachable` says it in one line.
+        warnings.filterwarnings("ignore", "Failed to create the Prefect home directory")
 
 
 def make_flow() -> Callable[..., Summary]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -69,7 +69,12 @@ def _check_server(address: str) -> None:
 
 def _unwritable(folder: Path) -> str | None:
     """Returns a reason if Prefect cannot keep its database in its folder."""
-    existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
-    if os.access(existing, os.W_OK):
-        return None
-    return f"its folder {folder} cannot be written; PREFECT_HOME names another one"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Tried, because permissions tell neither of a full disk nor of a file system that refuses.
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"0")
+    except OSError as error:
+        reason = error.strerror or error
+        return f"its folder {folder} cannot be written ({reason}); PREFECT_HOME names another one"
+    return None
