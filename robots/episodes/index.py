@@ -84,17 +84,30 @@ def read_index(store: Path, schema: EpisodeSchema) -> Index:
         index = validate(Index, _read_json(store, "index.json"))
     except HandoffError as error:
         raise HandoffError(f"{store}/index.json: damaged ({error}).") from None
+    newest = -1
     for segment in index.segments:
         if not segment.name.isdecimal():
             raise HandoffError(
                 f"{store}/index.json: segment name is '{segment.name}', expected a number."
             )
+        if int(segment.name) <= newest:
+            raise HandoffError(
+                f"{store}/index.json: segment {segment.name} comes after {newest:06d}, expected rising numbers. Was it "
+                "edited?"
+            )
+        newest = int(segment.name)
         for record in segment.episodes:
             if record.lengths.keys() != schema.streams.keys():
                 raise HandoffError(
                     f"{store}/index.json: an episode has streams {sorted(record.lengths)}, "
                     f"the schema {sorted(schema.streams)}."
                 )
+            for stream, length in record.lengths.items():
+                if length < 1:
+                    raise HandoffError(
+                        f"{store}/index.json: an episode has {length} samples of {stream}, expected at least 1. Was it "
+                        "edited?"
+                    )
     return index
 
 

@@ -69,8 +69,14 @@ def read_rows(array: zarr.Array[Any], start: int, stop: int) -> np.ndarray:
     """Rows `[start, stop)` of an array.
 
     Raises:
-        HandoffError: the stored bytes cannot be decoded, or their checksum is wrong.
+        HandoffError: the stored bytes cannot be decoded, their checksum is wrong, or the array has
+            fewer rows.
     """
+    if stop > array.shape[0]:
+        raise HandoffError(
+            f"{array.store_path}: has {array.shape[0]} samples, index.json says at least {stop}. Was one of them "
+            "replaced?"
+        )
     try:
         return np.asarray(array[start:stop])
     except (OSError, ValueError, RuntimeError) as error:

@@ -26,7 +26,6 @@ import hashlib
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -229,7 +228,7 @@ def _victims(victim: str, processes: Sequence[psutil.Process]) -> list[psutil.Pr
 def _group(number: int) -> bool:
     """Whether a process of the group is left."""
     try:
-        os.killpg(number, signal.Signals(0))
+        os.killpg(number, 0)
     except ProcessLookupError:
         return False
     return True

@@ -379,6 +379,38 @@ def test_a_damaged_index_is_refused(path):
         EpisodeStore.open(path)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda first: first["episodes"][0]["lengths"].update(policy=-3),
+            "has -3 samples of policy",
+        ),
+        (lambda first: first["episodes"][0]["lengths"].update(policy=0), "has 0 samples of policy"),
+        (lambda first: first.update(name="000001"), "000001 comes after 000001, expected rising"),
+    ],
+)
+def test_an_index_with_impossible_entries_is_refused(path, change, message):
+    with EpisodeStore.create(path, SCHEMA) as store:
+        for seed in range(2):
+            store.append(episode(seed), {})
+    index = json.loads((path / "index.json").read_text())
+    change(index["segments"][0])
+    (path / "index.json").write_text(json.dumps(index))
+    with pytest.raises(HandoffError, match=message):
+        EpisodeStore.open(path)
+
+
+def test_an_episode_longer_than_its_arrays_is_refused_when_it_is_read(path):
+    with EpisodeStore.create(path, SCHEMA) as store:
+        store.append(episode(0), {})
+    index = json.loads((path / "index.json").read_text())
+    index["segments"][0]["episodes"][0]["lengths"]["policy"] += 1
+    (path / "index.json").write_text(json.dumps(index))
+    with pytest.raises(HandoffError, match=r"samples, index\.json says at least"):
+        EpisodeStore.open(path).read(0, "policy")
+
+
 def test_create_refuses_a_path_in_use(path):
     EpisodeStore.create(path, SCHEMA).close()
     with pytest.raises(HandoffError, match="already exists"):
