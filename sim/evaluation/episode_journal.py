@@ -1,5 +1,5 @@
-"""Keeps finished batches of episodes in a folder, so that an interrupted evaluation goes on with the
-missing ones."""
+"""Keeps finished batches of episodes in a folder, so that an interrupted evaluation goes on with
+the missing ones."""
 
 from __future__ import annotations
 

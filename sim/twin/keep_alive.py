@@ -1,4 +1,4 @@
-"""Repeats the last state of a twin that its computer delays, so that the client does not give it up.
+"""Repeats the last state of a twin that its computer delays, so that its client does not time out.
 
 A client of the FCI treats a robot as lost after 1 s without a state datagram. A real robot always
 sends one per millisecond; a twin may be stopped, swapped out or starved for longer than that. A

@@ -149,10 +149,10 @@ class Twin:
     def stats(self) -> dict[str, float]:
         """Counts and times since the start.
 
-        `ticks` (since the last `reset`), `motion_ticks`, `lost_packets`, `success_rate` (of the last 100 commands),
-        `motion_s` (wall seconds during motions), `realtime_factor` (motion time divided by
-        `motion_s`), and its portions `wait_s` waiting for the client's commands, `world_s` stepping
-        the world and `state_s` writing and sending states.
+        `ticks` (since the last `reset`), `motion_ticks`, `lost_packets`, `success_rate` (of the
+        last 100 commands), `motion_s` (wall seconds during motions), `realtime_factor` (motion time
+        divided by `motion_s`), and its portions `wait_s` waiting for the client's commands,
+        `world_s` stepping the world and `state_s` writing and sending states.
         """
         return self._request("stats")
 
