@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, NoReturn
 
 import pytest
 
-from real.arm import ArmFaultError
+from real.arm import ArmFaultError, ConnectionLostError
 from real.franka.arm import FrankaArm, FrankaConfig
 from real.franka.kept_faults import clear_fault, faults_file, kept_fault
 from real.franka.slot import robot_slot
@@ -132,6 +132,27 @@ def test_a_connection_that_is_lost_in_a_motion_is_a_fault(monkeypatch: pytest.Mo
         lose(robot)
         arm.state()
     assert "stopped (a lost connection (libfranka: UDP receive" in str(kept_fault(HOST))
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Net Exception"), franky.NetworkException("libfranka: UDP receive")]
+)
+def test_a_state_that_cannot_be_read_is_a_lost_connection(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """libfranka lets some errors of its sockets through as they are."""
+
+    def lost(robot: FakeRobot) -> NoReturn:
+        raise error
+
+    with (  # noqa: PT012
+        pytest.raises(ConnectionLostError, match=f"connection lost .{error}"),
+        connected(monkeypatch, KEPT) as (arm, _),
+    ):
+        arm.start()
+        monkeypatch.setattr(FakeRobot, "state", property(lost), raising=False)
+        arm.state()
+    assert "stopped (a lost connection" in str(kept_fault(HOST))
 
 
 def test_a_connection_that_is_lost_at_rest_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
