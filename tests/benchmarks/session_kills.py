@@ -183,20 +183,24 @@ def episodes(runs: Path) -> list[tuple[int, str]]:
     assert len(found) <= 1, found
     if not found:
         return []
+    path = found[0].parent
     try:
-        store = EpisodeStore.open(found[0].parent)
+        store = EpisodeStore.open(path)
+        return [_identity(store, number) for number in range(store.num_episodes)]
     except HandoffError:
-        # A writer was just renaming its folder.
+        if path.exists():
+            raise
+        # Meanwhile the finished stage has renamed its folder.
         return episodes(runs)
-    rows = []
-    for number in range(store.num_episodes):
-        about = store.metadata(number)
-        content = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-        for stream in sorted(store.schema.streams):
-            for name, values in sorted(store.read(number, stream).items()):
-                content.update(name.encode() + values.tobytes())
-        rows.append((about["seed"], content.hexdigest()))
-    return rows
+
+
+def _identity(store: EpisodeStore, number: int) -> tuple[int, str]:
+    about = store.metadata(number)
+    content = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for stream in sorted(store.schema.streams):
+        for name, values in sorted(store.read(number, stream).items()):
+            content.update(name.encode() + values.tobytes())
+    return about["seed"], content.hexdigest()
 
 
 def role(process: psutil.Process) -> str:
