@@ -8,7 +8,7 @@ from math import prod
 from typing import NamedTuple
 
 from policies.policy_config import PolicyConfig
-from robots.config import config
+from robots.config import Hertz, Whole, config
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 
@@ -41,13 +41,13 @@ class Shapes(NamedTuple):
 class PolicyCard:
     """Metadata of a saved policy, written as `config.json` next to its weights."""
 
-    version: int = 3
+    version: Whole = 3
     """Version of the layout. Version 3 names the family in `model.kind`; version 2 had diffusion
     policies only, with the network's sizes in `model.network`; version 1 had the MLP only, with its
     sizes in `model`."""
     task: str
     """Name of the task, from the schema of the demonstrations."""
-    rate_hz: float
+    rate_hz: Hertz
     """Policy steps per second of robot time."""
     observation: dict[str, FieldSpec]
     """Observation fields of one step, in the order of the observation vector."""

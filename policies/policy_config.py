@@ -18,7 +18,7 @@ from policies.chunk_policy_config import (
     VisionLanguagePolicyConfig,
 )
 from policies.networks.config import MlpConfig, NetworkConfig, PointEncoderConfig
-from robots.config import ByKind, Count, config
+from robots.config import ByKind, Count, Finite, NonNegative, Positive, Share, ShareBelowOne, config
 from robots.wire.learner import ActorCard
 
 
@@ -36,7 +36,7 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     that the network is conditioned on."""
     inference_steps: Count = 10
     """Number of sampler steps; for `diffusion` a divisor of `train_timesteps`."""
-    clip: float = 3.0
+    clip: Positive = 3.0
     """Bound on every clean sample that the sampler predicts [normalised units]."""
     network: NetworkConfig = field(default_factory=MlpConfig)
     """Denoising network."""
@@ -81,31 +81,31 @@ class BesoConfig(ChunkPolicyConfig):
     same episode."""
     goal_fields: tuple[str, ...] = ("keypoints",)
     """Observation fields that make up the goal's G entries."""
-    goal_dropout: float = 0.1
+    goal_dropout: Share = 0.1
     """Fraction of the training examples whose normalised goal is zeroed, so that the network also
     learns the unconditional distribution."""
-    guidance: float = 1.5
+    guidance: NonNegative = 1.5
     """Classifier-free guidance scale: 0 ignores the goal, 1 uses the conditional network alone,
     larger values extrapolate."""
     sampling_steps: Count = 3
     """Number of sampler steps."""
-    sigma_min: float = 0.005
+    sigma_min: Positive = 0.005
     """Smallest noise level [normalised units]; Block-push was released with 0.05."""
-    sigma_max: float = 1.0
+    sigma_max: Positive = 1.0
     """Largest noise level, at which sampling starts [normalised units]."""
-    sigma_data: float = 0.5
+    sigma_data: Positive = 0.5
     """Standard deviation of the chunks for EDM's coefficients [normalised units]."""
-    clip: float = 3.0
+    clip: Positive = 3.0
     """Bound on the sampled chunk [normalised units]."""
-    layers: int = 6
+    layers: Count = 6
     """Number of transformer layers."""
-    heads: int = 6
+    heads: Count = 6
     """Attention heads; divides `width`."""
-    width: int = 360
+    width: Count = 360
     """Token width."""
-    attention_dropout: float = 0.3
+    attention_dropout: ShareBelowOne = 0.3
     """Dropout rate of the attention weights."""
-    residual_dropout: float = 0.0
+    residual_dropout: ShareBelowOne = 0.0
     """Dropout rate of each residual branch's output."""
 
     @property
@@ -134,28 +134,28 @@ class ActConfig(ChunkPolicyConfig):
     images."""
 
     kind: Literal["act"] = "act"
-    width: int = 512
+    width: Count = 512
     """Token width; a multiple of `heads` and of 4."""
-    heads: int = 8
+    heads: Count = 8
     """Attention heads."""
-    feedforward: int = 3200
+    feedforward: Count = 3200
     """Hidden units of every feed-forward layer."""
-    latent_layers: int = 4
+    latent_layers: Count = 4
     """Layers of the encoder that maps the demonstrated chunk to the latent; used in training
     only."""
-    encoder_layers: int = 4
+    encoder_layers: Count = 4
     """Layers of the encoder of the observation tokens."""
-    decoder_layers: int = 1
+    decoder_layers: Count = 1
     """Layers of the decoder of the action tokens; the paper says 7, of which the released code uses
     the first only."""
-    latent: int = 32
+    latent: Count = 32
     """Size of the latent."""
-    kl_weight: float = 10.0
+    kl_weight: NonNegative = 10.0
     """Weight of the KL divergence of the latent from a standard normal, relative to the mean
     absolute error of normalised actions."""
-    dropout: float = 0.1
+    dropout: ShareBelowOne = 0.1
     """Dropout rate of attention, feed-forward and residual branches."""
-    temporal_ensemble: float | None = None
+    temporal_ensemble: Finite | None = None
     """Coefficient m of temporal ensembling: the policy runs at every step, and all chunks that
     predicted the step are averaged with weight exp(-m * i) for the i-th oldest; published is 0.01.
     None executes `n_action_steps` of each chunk."""
@@ -178,11 +178,11 @@ class BehaviourCloningConfig(EncodedPolicyConfig):
     """Output head: `gmm` is a Gaussian mixture over the whole chunk, trained by likelihood; `mse`
     predicts one chunk, trained by squared error, and averages over the modes of the
     demonstrations."""
-    hidden: tuple[int, ...] = (1024, 1024)
+    hidden: tuple[Count, ...] = (1024, 1024)
     """Hidden units of every layer."""
-    modes: int = 5
+    modes: Count = 5
     """Number of Gaussians of the mixture."""
-    min_deviation: float = 1e-4
+    min_deviation: Positive = 1e-4
     """Lower bound on the standard deviations of the Gaussians [normalised units]."""
 
 
@@ -197,12 +197,12 @@ class VlaConfig(VisionLanguagePolicyConfig):
     """Actions executed per chunk, from index `n_obs_steps - 1` on."""
     inference_steps: Count = 10
     """Number of Euler steps from noise to the chunk."""
-    expert_width: float = 0.75
+    expert_width: Positive = 0.75
     """Width of the action expert as a fraction of the backbone's."""
-    expert_layers: int | None = None
+    expert_layers: Count | None = None
     """Layers of the action expert, a divisor of the number of backbone layers; None takes as many
     as the backbone."""
-    self_attention_every: int = 2
+    self_attention_every: Count = 2
     """Interval of the expert's layers, starting at the first, that attend to observation and
     actions together; the others attend to the observation alone. 2 is SmolVLA's interleaving, 1 is
     pi0."""
@@ -238,12 +238,12 @@ class TokenVlaConfig(VisionLanguagePolicyConfig):
     """Initialisation of the bins' embeddings and output weights: `own` uses small random numbers,
     `vocabulary` copies those of the backbone's last vocabulary entries, as in OpenVLA. Both are
     trained."""
-    bins: int = 256
+    bins: Count = 256
     """Number of bins per action entry."""
-    quantile: float = 0.01
+    quantile: ShareBelowOne = 0.01
     """Fraction of the training actions below the first bin, and of those above the last; 0 bins
     between the extremes."""
-    temperature: float = 0.0
+    temperature: NonNegative = 0.0
     """Sampling temperature of the tokens at inference; 0 takes the most likely token and ignores
     the noise."""
 
@@ -266,7 +266,7 @@ class LearnedActorConfig(ChunkPolicyConfig):
     card: ActorCard
     """Architecture of the actor's networks. With a gripper critic, `observation_fields` must
     contain `width_target`, because the command to hold repeats that opening."""
-    gripper_width_max: float = 0.08
+    gripper_width_max: Positive = 0.08
     """Largest opening of the gripper [m]; used only with a gripper critic."""
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 import math
 import queue
@@ -33,11 +32,12 @@ from websockets.asyncio.server import serve as listen
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
-from robots.config import config, to_plain
+from robots.config import Count, Delay, Port, Seed, config, to_plain
 from robots.contract import Contract
 from robots.control.noise import chunk_noise
 from robots.errors import HandoffError
 from robots.interfaces import MultimodalPolicy, Policy, PolicyInput
+from robots.wire.addresses import is_loopback
 from robots.wire.policy import (
     CHUNK,
     NOISE,
@@ -67,15 +67,15 @@ class ServeConfig:
     host: str = "127.0.0.1"
     """Address to listen on. Traffic is not encrypted: use a tunnel or a TLS proxy to serve other
     machines."""
-    port: int = 8000
+    port: Port = 8000
     """TCP port; 0 chooses a free one."""
-    clients: int = 16
+    clients: Count = 16
     """Maximum number of connections; further ones are closed with `TRY_AGAIN_LATER`."""
-    queue: int = 8
+    queue: Count = 8
     """Maximum number of queued requests; further ones get an error immediately."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the noise of requests without noise, which are numbered from 0."""
-    stop_seconds: float = 5.0
+    stop_seconds: Delay = 5.0
     """Time for pending requests to finish after the server is asked to stop [s]."""
 
 
@@ -376,14 +376,6 @@ def choose_token(host: str, given: str | None) -> str:
     token = secrets.token_urlsafe(32) if given is None else given
     check_token(token)
     return token
-
-
-def is_loopback(host: str) -> bool:
-    """Whether the address is reachable from this machine only."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def metadata(contract: Contract) -> dict[str, Any]:

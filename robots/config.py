@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -28,19 +29,52 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
 T = TypeVar("T")
-Count = Annotated[int, Field(ge=1)]
+LARGEST = 10**12
+"""Bound of numbers that need none: what lies beyond it was mistyped."""
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
 """A number of things, at least one."""
-Whole = Annotated[int, Field(ge=0)]
+Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 """A number of things, or none."""
-Positive = Annotated[float, Field(gt=0.0)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+"""A seed, or the first of several."""
+Pixels = Annotated[int, Field(ge=1, le=8192)]
+"""Width or height of an image [px]."""
+Port = Annotated[int, Field(ge=0, le=65535)]
+"""A TCP port."""
+Finite = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+"""Any finite number."""
+Unbounded = Annotated[float, Field(allow_inf_nan=True)]
+"""Any number, also an infinite one, which stands for no bound."""
+NonNegative = Annotated[float, Field(ge=0.0, le=LARGEST)]
+Positive = Annotated[float, Field(gt=0.0, le=LARGEST)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 """A fraction of a whole."""
+PositiveShare = Annotated[float, Field(gt=0.0, le=1.0)]
+"""A fraction of a whole, not nothing."""
+ShareBelowOne = Annotated[float, Field(ge=0.0, lt=1.0)]
+"""A fraction of a whole, not all of it."""
+OpenShare = Annotated[float, Field(gt=0.0, lt=1.0)]
+"""A fraction of a whole, neither nothing nor all of it."""
+UnitComponent = Annotated[float, Field(ge=-1.0, le=1.0)]
+"""A component of a unit vector."""
+LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
+Seconds = Annotated[float, Field(gt=0.0, le=86_400.0)]
+"""A time of at most a day [s]."""
+Delay = Annotated[float, Field(ge=0.0, le=86_400.0)]
+"""A time of at most a day, which may be 0 [s]."""
+Hertz = Annotated[float, Field(gt=0.0, le=10_000.0)]
+"""A rate [1/s]."""
+Metres = Annotated[float, Field(ge=-10.0, le=10.0)]
+"""A coordinate near the robot [m]."""
+Radians = Annotated[float, Field(ge=-2.0 * math.pi, le=2.0 * math.pi)]
+"""An angle [rad]."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def config(cls: type[T]) -> type[T]:
-    """Class decorator: a frozen, keyword-only dataclass whose validation rejects unknown keys."""
-    cls.__pydantic_config__ = {"extra": "forbid"}  # type: ignore[attr-defined]
+    """Class decorator: a frozen, keyword-only dataclass whose validation rejects unknown keys and
+    numbers that are not finite. Every number states its range, e.g. by `Count` or `Positive`."""
+    cls.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}  # type: ignore[attr-defined]
     return dataclass(frozen=True, kw_only=True)(cls)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import field
 
-from robots.config import config, to_plain, validate
+from robots.config import Count, Hertz, Whole, config, to_plain, validate
 from robots.control.actions import CartesianDelta
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
@@ -20,7 +20,7 @@ ONNX_FILE = "policy.onnx"
 class Contract:
     """Shapes, units, rates and provenance of one exported policy."""
 
-    version: int = 1
+    version: Whole = 1
     """Version of the contract's layout; a reader refuses any other."""
     task: str
     """Name of the task that the policy was trained for."""
@@ -28,13 +28,13 @@ class Contract:
     """Fields of one step, concatenated in this order into the network's observation vector."""
     action: FieldSpec
     """Shape, unit and frame of one action."""
-    rate_hz: float
+    rate_hz: Hertz
     """Policy steps per second of robot time."""
-    n_obs_steps: int
+    n_obs_steps: Count
     """Number of observation steps that the network receives, the newest last."""
-    horizon: int
+    horizon: Count
     """Number of actions that the network predicts per chunk."""
-    n_action_steps: int
+    n_action_steps: Count
     """Number of actions executed per chunk, starting at index `n_obs_steps - 1`."""
     action_interface: str
     """Meaning of an action to the controller; `robots.control.actions` lists the known ones."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Unbounded, Whole, config
 from robots.errors import HandoffError
 
 
@@ -14,7 +14,7 @@ from robots.errors import HandoffError
 class FieldSpec:
     """One named array, per step (no batch or time dimension)."""
 
-    shape: tuple[int, ...]
+    shape: tuple[Whole, ...]
     """Shape of one sample."""
     dtype: str = "float32"
     """NumPy name of the number type, such as float32 or uint8."""
@@ -30,9 +30,9 @@ class FieldSpec:
 class ActionSpec:
     """Bounds and meaning of one action of an environment."""
 
-    low: tuple[float, ...]
+    low: tuple[Unbounded, ...]
     """(A,) smallest accepted values; -inf where there is no bound."""
-    high: tuple[float, ...]
+    high: tuple[Unbounded, ...]
     """(A,) largest accepted values."""
     names: tuple[str, ...] = ()
     """(A,) one short name per entry, such as x, yaw, gripper; empty if the engine does not name

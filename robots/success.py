@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from robots.config import config, to_plain, validate
+from robots.config import Count, Hertz, Share, Whole, config, to_plain, validate
 from robots.errors import HandoffError
 from robots.proportions import clopper_pearson
 from robots.spec import FieldSpec
@@ -27,11 +27,11 @@ class DetectorConfig:
     """Thresholds of the success detector. HIL-SERL (arXiv 2410.21845) has thresholds of 0.7 to
     0.85."""
 
-    threshold: float = 0.8
+    threshold: Share = 0.8
     """Smallest probability of the first positive step."""
-    release: float = 0.5
+    release: Share = 0.5
     """Smallest probability of a positive step that follows another one; at most `threshold`."""
-    steps: int = 2
+    steps: Count = 2
     """Number of consecutive positive steps that count as success."""
 
 
@@ -42,11 +42,11 @@ class SuccessContract:
     The inputs of the graph have the names of the fields; its output is `probability` (B,).
     """
 
-    version: int = 1
+    version: Whole = 1
     """Version of the contract's layout; a reader refuses any other."""
     task: str
     """Name of the task whose success is detected."""
-    rate_hz: float
+    rate_hz: Hertz
     """Steps per second of the episodes that it was trained on."""
     observation: dict[str, FieldSpec]
     """Fields of the input: images (unit u8) as uint8, all others as float32."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from robots import outside
-from robots.config import config
+from robots.config import Count, Hertz, config
 from robots.control.actions import ActionSpace
 from robots.errors import HandoffError, suggest
 from robots.franka import RobotName, find_robot
@@ -62,7 +62,7 @@ class EnvConfig:
     """The arm that does the task (mujoco, warp)."""
     actions: ActionSpace | None = None
     """Action space (mujoco, warp); None takes the task's own."""
-    rate_hz: float | None = None
+    rate_hz: Hertz | None = None
     """Control periods per second (mujoco, warp; see `sim.tasks.task.at_rate`); None takes the
     task's own."""
     reward: Literal["dense", "sparse"] = "dense"
@@ -82,7 +82,7 @@ class EnvConfig:
     resident: bool = False
     """Whether observations, actions and rewards stay on the environments' device, for fine-tuning
     (warp, maniskill; see `sim.device.arm`)."""
-    threads: int = 1
+    threads: Count = 1
     """Physics threads of one process (mujoco)."""
     contact_threshold: Annotated[float, Field(ge=0.0)] | None = None
     """Force of unwanted contacts above which they have a cost [N] (mujoco, see
@@ -93,12 +93,12 @@ class EnvConfig:
     """Options of ManiSkill; read only by the engine maniskill."""
     isaaclab: IsaacLabConfig = field(default_factory=IsaacLabConfig)
     """Options of Isaac Lab; read only by the engine isaaclab."""
-    workers: int = 1
+    workers: Count = 1
     """Processes that share the environments; 1 uses the calling process."""
     on_end: Literal["reset", "freeze"] = "reset"
     """Behaviour of an environment whose episode has ended: reset at once, or stay frozen until it
     is reset."""
-    max_steps: int | None = None
+    max_steps: Count | None = None
     """Time limit [control periods]; None takes the task's own."""
 
 

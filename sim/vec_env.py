@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Count, Whole, config
 from robots.errors import HandoffError
 from robots.interfaces import EnvState, Observation, Step
 from sim.engine import Engine, EngineState
@@ -34,9 +34,9 @@ class VecEnvConfig:
     on_end: Literal["reset", "freeze"] = "reset"
     """Behaviour of an environment whose episode has ended: it is reset from a seed derived from
     its own and its episode count (training), or stays frozen until `reset` (evaluation)."""
-    max_steps: int | None = None
+    max_steps: Count | None = None
     """Time limit [control periods]; None takes the task's own."""
-    guard_steps: int = 8
+    guard_steps: Whole = 8
     """Number of last states that are dumped when an environment becomes non-finite; 0 keeps
     none."""
     dump_folder: str = "runs/nan"

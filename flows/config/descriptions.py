@@ -11,7 +11,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from flows.config.options import KIND
-from robots.config import classes_of
+from robots.config import LARGEST, classes_of
 
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 SCALARS = {int: "integer", float: "number", str: "text", Any: "anything"}
@@ -110,7 +110,7 @@ def _is_tag(hint: Any) -> bool:
 def _type(hint: Any, style: Style) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        bounds = [f"{BOUNDS[name]} {value:g}" for name, value in _bounds(arguments[1:])]
+        bounds = [f"{BOUNDS[name]} {_number(value)}" for name, value in _bounds(arguments[1:])]
         return " ".join([_type(arguments[0], style), *bounds])
     if origin in (Union, UnionType):
         return " or ".join(_type(argument, style) for argument in arguments)
@@ -132,12 +132,18 @@ def _type(hint: Any, style: Style) -> str:
 
 
 def _bounds(metadata: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    """Limits that an annotation states, such as ("ge", 1)."""
+    """Limits that an annotation states, such as ("ge", 1), without those that only catch typing
+    errors."""
     for item in metadata:
         for part in getattr(item, "metadata", [item]):
             for name in BOUNDS:
-                if (value := getattr(part, name, None)) is not None:
+                value = getattr(part, name, None)
+                if value is not None and abs(value) != LARGEST:
                     yield name, value
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def _default(value: Any, style: Style) -> str:

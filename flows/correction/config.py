@@ -16,7 +16,7 @@ from policies.rl.hil.config import (
     ScaledTanhFeature,
 )
 from real.hil.actor import ActorConfig
-from robots.config import Count, config
+from robots.config import Count, Seed, config
 
 
 @config
@@ -47,5 +47,5 @@ class CorrectConfig:
     """Port, updates per step and saving of the learner's process."""
     actor: ActorConfig = field(default_factory=ActorConfig)
     """Exploration and limits of the actor's process."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of weights, exploration and starts."""

@@ -31,7 +31,7 @@ from flows.runner.artifact import (
     write_json,
 )
 from flows.runner.stage import PARTIAL
-from robots.config import config
+from robots.config import Positive, config
 from robots.errors import HandoffError
 from robots.html_page import head, picture, table, video
 from robots.processes import login
@@ -68,9 +68,9 @@ class ApprovalConfig:
         "The emergency stop is within reach, and somebody will stand there.",
     )
     """Sentences that the person confirms one by one."""
-    valid_hours: float = 168.0
+    valid_hours: Positive = 168.0
     """Time for which an approval is valid [h]; an arm refuses it afterwards."""
-    answer_hours: float = 72.0
+    answer_hours: Positive = 72.0
     """Time for which the question can be answered [h]; afterwards a run on a Prefect server fails,
     and another run asks again."""
 

@@ -13,10 +13,10 @@ from real.deploy.loop import LoopConfig
 from real.deploy.object_tracker import TrackerConfig
 from real.deploy.planar_space import PlaneConfig
 from real.deploy.supervision import SupervisionConfig
-from real.franka.arm import FrankaConfig
+from real.franka.config import FrankaConfig
 from real.franka.gripper import GripperDriverConfig
 from real.franka.impedance import GAINS, ImpedanceConfig
-from robots.config import Count, Whole, config
+from robots.config import Count, Metres, Seed, Whole, config
 from robots.contract import Contract
 from robots.errors import HandoffError
 from robots.franka import find_robot
@@ -47,7 +47,7 @@ class DeployConfig:
     kind: Literal["push_t"] = "push_t"
     starts: Count = 20
     """Number of episodes, each from the start that gym-pusht samples for its seed."""
-    first_seed: int = EVALUATION.start
+    first_seed: Seed = EVALUATION.start
     """Seed of the first start, and of the policy's noise in that episode."""
     videos: Whole = 2
     """Number of episodes rendered as videos, at twice the speed."""
@@ -73,9 +73,9 @@ class DeployTaskConfig:
     starts: Count = 20
     """Number of episodes, each from the start that the simulated environment samples for its
     seed."""
-    first_seed: int = EVALUATION.start
+    first_seed: Seed = EVALUATION.start
     """Seed of the first start, and of the policy's noise in that episode."""
-    max_steps: int | None = None
+    max_steps: Count | None = None
     """Time limit of an episode [policy steps]; None takes the task's."""
     videos: Whole = 2
     """Number of episodes rendered as videos, at twice the speed."""
@@ -114,10 +114,10 @@ class DeploySession:
     takes; empty takes the address."""
     wait_seconds: Annotated[float, Field(ge=0.0)] = 0.0
     """Time for which a session waits for an arm that is in use [s]."""
-    first_seed: int = DEMONSTRATIONS.start
+    first_seed: Seed = DEMONSTRATIONS.start
     """Seed of the first start and of the policy's noise in that episode; also places the simulated
     objects."""
-    start: tuple[float, float] = (0.256, 0.400)
+    start: tuple[Metres, Metres] = (0.256, 0.400)
     """Start position of a real arm's pusher [m], board frame; gym-pusht samples that of the
     simulated arm."""
     loop: LoopConfig = field(default_factory=lambda: LoopConfig(wait_for_policy=False))

@@ -52,6 +52,7 @@ class PushTTable(DeployTable):
         self._config = config
         self._contract = contract
         self._plane = Plane(config.plane)
+        self._plane.check_reach(config.loop.governor, self.robot)
         self._scene: PushTScene | None = None
 
     @property

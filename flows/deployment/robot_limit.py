@@ -7,7 +7,6 @@ the arm rests nor after. An arm at a loopback address has no users on other comp
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import time
@@ -16,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from importlib.util import find_spec
 from typing import Any
 
-from real.franka.slot import robot_address, robot_slot
+from real.franka.slot import is_on_this_computer, robot_address, robot_slot
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 
@@ -52,7 +51,7 @@ def held_arm(
         HandoffError: the arm is in use, or the Prefect server does not answer.
     """
     with robot_slot(host, robot, patience=patience, progress=progress):
-        server = None if is_loopback(host) else prefect_server()
+        server = None if is_on_this_computer(host) else prefect_server()
         limit = f"robot-{name or robot_address(host)}"
         held: AbstractContextManager[None] = nullcontext()
         if server is not None:
@@ -178,14 +177,6 @@ def _take(limit: str, server: str, arm: str, deadline: float, progress: Progress
             )
         progress(0, 1, f"waiting for {arm}: in use on another computer (limit {limit})")
         time.sleep(POLL_SECONDS)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether the address of an arm is one of this computer, as that of a twin is."""
-    try:
-        return ipaddress.ip_address(robot_address(host)).is_loopback
-    except ValueError:
-        return False
 
 
 def spoken(say: Callable[[str], None]) -> Progress:

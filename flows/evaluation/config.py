@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from flows.config.protocols import push_t_published
-from robots.config import config
+from robots.config import Count, config
 from sim.evaluation.evaluate import EvaluateConfig
 from sim.evaluation.protocol import Protocol
 
@@ -18,7 +18,7 @@ class EvaluatePolicyConfig:
     """Task, seeds and rules of the evaluation."""
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     """Environments, videos and interval of the evaluation."""
-    denoising_steps: int | None = None
+    denoising_steps: Count | None = None
     """Sampler steps; None takes the policy's."""
     instruction: str | None = None
     """Instruction for a language-conditioned policy; None takes the environment's, else the

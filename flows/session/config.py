@@ -8,7 +8,7 @@ from typing import Literal
 from real.teleop.keyboard import KeyboardConfig
 from real.teleop.spacemouse import SpaceMouseConfig
 from real.teleop.takeover import TakeoverConfig
-from robots.config import config
+from robots.config import Count, Hertz, NonNegative, Whole, config
 from robots.franka import RobotName
 from sim.make import TaskName
 from sim.recording.simulated_operator import OperatorConfig
@@ -24,14 +24,14 @@ class HilEnvConfig:
     """Name of the task."""
     robot: RobotName = "fr3"
     """Arm that performs the task."""
-    rate_hz: float | None = None
+    rate_hz: Hertz | None = None
     """Control steps per second; None takes the task's. HIL-SERL has 10 [C]."""
     instruction: str | None = None
     """Instruction of every episode of a language task, whose learner reads no text; None draws one
     per episode."""
     randomized: bool = False
     """Domain randomisation within the task's ranges."""
-    max_steps: int | None = None
+    max_steps: Count | None = None
     """Time limit of an episode [control periods]; None takes the task's."""
     observation_fields: tuple[str, ...] = ("q", "dq", "grasp_pose", "goal")
     """Observation fields of learner and policies, in this order. A commanded gripper needs `width`
@@ -48,7 +48,7 @@ class HilOperator:
     """Operator name recorded with every episode; empty takes the login."""
     simulated: OperatorConfig = field(default_factory=OperatorConfig)
     """Skill and delays of the simulated operator."""
-    half_life: int = 4000
+    half_life: Whole = 4000
     """Training steps after which the simulated operator's attention halves, because they trust the
     policy more; 0 keeps it constant."""
     keyboard: KeyboardConfig = field(default_factory=KeyboardConfig)
@@ -59,6 +59,6 @@ class HilOperator:
         default_factory=lambda: TakeoverConfig(translation=0.6, rotation=0.6)
     )
     """Speeds at full deflection at the console; its port is an option of `handoff hil`."""
-    speed: float = 1.0
+    speed: NonNegative = 1.0
     """Speed of the simulation for a person, in units of real time. With a simulated operator,
     demonstrations run at full speed."""

@@ -8,7 +8,7 @@ from typing import Literal
 from policies.rl.on_policy.config import PpoConfig
 from policies.samplers.chain import ChainConfig
 from policies.training.config import LoggingConfig, TrainingConfig
-from robots.config import Count, config
+from robots.config import Count, LearningRate, NonNegative, Positive, Seed, config
 from robots.errors import HandoffError
 from robots.seed_ranges import TRAINING
 
@@ -40,37 +40,37 @@ class OnPolicyDistilConfig(LoggingConfig):
     """Loss on action tokens: `kl` is the closed-form divergence from the teacher over all bins,
     `reinforce` RLinf's advantage of the sampled token. Diffusion and flow policies have `kl`
     alone."""
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     """Temperature of the tokens of teacher and student in training; inference keeps its own."""
-    steps: int | None = None
+    steps: Count | None = None
     """Sampler steps of teacher and student in training, and of the student afterwards. None keeps
     each policy's own; they must match."""
-    noise: float = 0.0
+    noise: NonNegative = 0.0
     """Noise of the sampler's steps: eta of DDIM, or the noise level of the flow-SDE. 0 follows the
     ODE, as inference does, and matches means."""
     chain: ChainConfig = field(default_factory=ChainConfig)
     """Bounds on that noise."""
     ppo: PpoConfig = field(default_factory=PpoConfig)
     """Clipping of the ratios of `reinforce`, when a rollout is used for several updates."""
-    learning_rate: float = 1e-4
+    learning_rate: LearningRate = 1e-4
     """Learning rate of Adam; RLinf uses 2e-6 for models with billions of weights."""
-    max_grad_norm: float | None = 1.0
+    max_grad_norm: Positive | None = 1.0
     """Norm to which the student's gradient is clipped; None does not clip."""
-    epochs: int = 1
+    epochs: Count = 1
     """Passes over a rollout; each evaluates the teacher again."""
-    batch_size: int = 640
+    batch_size: Count = 640
     """Decisions per update."""
-    rollouts: int = 40
+    rollouts: Count = 40
     """Rollouts, each followed by updates on it."""
-    decisions: int = 40
+    decisions: Count = 40
     """Decisions per environment and rollout."""
-    first_seed: int = TRAINING.start
+    first_seed: Seed = TRAINING.start
     """Seed of the first episode; seeds below are reserved for evaluation protocols."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of noise and minibatches."""
-    save_every: int = 5
+    save_every: Count = 5
     """Rollouts between two saved states; after each, all environments are reset."""
-    threads: int = 1
+    threads: Count = 1
     """CPU threads of torch."""
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from robots.config import Count, config
+from robots.config import Count, Seed, config
 from robots.contract import CONTRACT_KEY, ONNX_FILE, Contract
 from robots.control.actions import PD_TARGET, ActionInterface, CartesianDelta
 from robots.errors import HandoffError
@@ -53,11 +53,11 @@ class ExportConfig:
     steps: CartesianDelta | None = None
     """Step sizes of `cartesian_delta`. None leaves them unspecified, so that no controller accepts
     such actions; the stage `export` sets those of the simulated task of its demonstrations."""
-    opset: int = 21
+    opset: Count = 21
     """ONNX operator set of the graph."""
     golden: Count = 512
     """Number of golden examples, evenly spread over the demonstrations."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the noise of the golden examples."""
 
 

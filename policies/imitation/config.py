@@ -7,7 +7,7 @@ from pathlib import Path
 
 from policies.policy_config import DiffusionPolicyConfig, PolicyConfig
 from policies.training.config import TrainingConfig
-from robots.config import config
+from robots.config import NonNegative, Positive, ShareBelowOne, Whole, config
 
 
 @config
@@ -16,7 +16,7 @@ class MixedStore:
 
     path: str
     """Folder that contains a `store.zarr`, or the store itself."""
-    weight: float = 1.0
+    weight: Positive = 1.0
     """Share of every batch relative to the other stores' weights; above 0."""
 
     @property
@@ -36,17 +36,17 @@ class PretrainConfig:
         default_factory=lambda: TrainingConfig(steps=20_000, learning_rate=1e-3)
     )
     """Updates, learning rate, batch size and logging."""
-    validation_fraction: float = 0.02
+    validation_fraction: ShareBelowOne = 0.02
     """Fraction of every store's episodes that is held out for the validation loss; 0 trains on
     all."""
-    keep_every: int = 0
+    keep_every: Whole = 0
     """Updates between intermediate policies, saved in folders `step-<updates>`; 0 saves the last
     one only."""
     mixture: tuple[MixedStore, ...] = ()
     """Additional stores, with the same rate and the same specs of the policy's fields."""
-    demos_weight: float = 1.0
+    demos_weight: NonNegative = 1.0
     """Weight of the demonstrations in the mixture."""
-    memory_gb: float = 4.0
+    memory_gb: NonNegative = 4.0
     """Maximum memory of decoded images and point clouds, all sensors together [10^9 bytes]; a
     sensor that does not fit is read from an uncompressed file in the policy's folder, which is
     removed after training."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator
 
-from robots.config import Count, config
+from robots.config import Count, Pixels, Positive, ShareBelowOne, config
 
 
 @config
@@ -30,12 +30,12 @@ class UnetConfig:
     its state policies."""
 
     kind: Literal["unet"] = "unet"
-    widths: tuple[int, ...] = (256, 512, 1024)
+    widths: tuple[Count, ...] = (256, 512, 1024)
     """Channels of every level, finest first; the horizon is halved between levels. The paper's
     image policies use twice as many channels."""
-    kernel: int = 5
+    kernel: Count = 5
     """Kernel size of the convolutions [steps]; odd."""
-    groups: int = 8
+    groups: Count = 8
     """Number of groups of every GroupNorm; must divide all widths."""
     time_embedding: Count = 256
     """Size of the timestep embedding; even."""
@@ -53,7 +53,7 @@ class TransformerConfig:
     """Number of attention heads; must divide `width`."""
     width: Count = 256
     """Width of the tokens and of the timestep embedding; even."""
-    dropout: float = 0.01
+    dropout: ShareBelowOne = 0.01
     """Dropout rate of attention, feed-forward and residual branches."""
 
 
@@ -66,14 +66,14 @@ class ImageEncoderConfig:
     """ResNet-18 with GroupNorm, spatial softmax, random crop: Diffusion Policy's encoder of one
     camera."""
 
-    channels: tuple[int, ...] = (64, 128, 256, 512)
+    channels: tuple[Count, ...] = (64, 128, 256, 512)
     """Channels of the ResNet's stages, which have two blocks each; multiples of 16. The default is
     ResNet-18."""
-    crop: tuple[int, int] = (84, 84)
+    crop: tuple[Pixels, Pixels] = (84, 84)
     """Height and width of the crop of an image [px]: random in training, centred otherwise."""
-    keypoints: int = 32
+    keypoints: Count = 32
     """Number of keypoints of the spatial softmax."""
-    features: int = 64
+    features: Count = 64
     """Size of the feature vector of an image."""
 
 
@@ -81,9 +81,9 @@ class ImageEncoderConfig:
 class PointEncoderConfig:
     """The small PointNet of 3D Diffusion Policy."""
 
-    widths: tuple[int, ...] = (64, 128, 256)
+    widths: tuple[Count, ...] = (64, 128, 256)
     """Hidden units of the layers of the per-point MLP."""
-    features: int = 64
+    features: Count = 64
     """Size of the feature vector of a point cloud."""
 
 
@@ -94,7 +94,7 @@ class ScratchConfig:
     sentences: tuple[str, ...] = ()
     """Sentences on which the byte-pair tokenizer is trained; other words need more tokens. Without
     sentences every byte is a token."""
-    vocabulary: int = 320
+    vocabulary: Count = 320
     """Maximum vocabulary size; at least 260 (256 bytes and four more)."""
     width: Count = 128
     """Width of the tokens; a multiple of twice the number of heads."""
@@ -102,12 +102,12 @@ class ScratchConfig:
     """Number of text layers."""
     heads: Count = 4
     """Number of attention heads per layer."""
-    feedforward: int = 256
+    feedforward: Count = 256
     """Hidden units of every layer."""
-    picture: int = 32
+    picture: Pixels = 32
     """Edge of the images [px], a multiple of 16: a patch is 8 px wide, and 2 x 2 patches are a
     token."""
-    vision_layers: int = 2
+    vision_layers: Count = 2
     """Number of layers of the vision tower, which has the same width; not built for a policy
     without cameras."""
 
@@ -123,9 +123,9 @@ class BackboneConfig:
     Nothing is downloaded from a hub."""
     scratch: ScratchConfig | None = None
     """Sizes of a backbone trained from scratch, used when no folder is given."""
-    layers: int | None = None
+    layers: Count | None = None
     """Number of first text layers to keep; None keeps all. SmolVLA keeps 16 of 32."""
-    instruction_tokens: int = 48
+    instruction_tokens: Count = 48
     """Maximum length of an instruction [tokens]; longer ones are an error."""
 
 
@@ -133,11 +133,11 @@ class BackboneConfig:
 class LoraConfig:
     """Low-rank adapters (LoRA, Hu et al., ICLR 2022) in the text layers of a backbone."""
 
-    rank: int = 16
+    rank: Count = 16
     """Rank of the low-rank factors."""
-    alpha: float = 16.0
+    alpha: Positive = 16.0
     """Scale of the adapters: the product of the factors is multiplied by alpha / rank."""
-    dropout: float = 0.0
+    dropout: ShareBelowOne = 0.0
     """Dropout rate of the adapters' inputs."""
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
     """Names of the linear layers with an adapter."""

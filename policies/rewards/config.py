@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field
 
 from policies.training.config import TrainingConfig
-from robots.config import config
+from robots.config import Count, Finite, Hertz, Share, ShareBelowOne, Whole, config
 from robots.spec import FieldSpec
 from robots.success import DetectorConfig
 
@@ -28,29 +28,29 @@ class ClassifierConfig:
     relative_only: bool = False
     """Whether to drop the vectors of `relative_features` as direct inputs; with successes at few
     positions the network would otherwise learn these positions."""
-    scaled_features: tuple[tuple[str, float], ...] = ()
+    scaled_features: tuple[tuple[str, Finite], ...] = ()
     """Additional inputs tanh(vector / scale) as pairs (vector among `fields`, scale). They resolve
     small distances: two centimetres are little in a vector that spans a table, but can decide about
     success."""
     label_field: str = "reward"
     """Field with the label, above 1/2 where the task is solved, such as a sparse reward or a
     person's key."""
-    label_lead: int = 1
+    label_lead: Whole = 1
     """Steps between label and labelled observation: the reward of step t follows its action, so it
     labels observation t + 1."""
-    channels: tuple[int, ...] = (32, 64, 64, 128)
+    channels: tuple[Count, ...] = (32, 64, 64, 128)
     """Channels of the image encoder's convolutions, each of which halves height and width."""
-    embeddings: int = 8
+    embeddings: Count = 8
     """Number of learned spatial weightings of the last feature map."""
-    picture_width: int = 256
+    picture_width: Count = 256
     """Size of the feature vector of an image."""
-    vector_width: int = 64
+    vector_width: Count = 64
     """Size of the feature vector of all vector inputs together."""
-    hidden: tuple[int, ...] = (256,)
+    hidden: tuple[Count, ...] = (256,)
     """Hidden units of the layers before the logit."""
-    dropout: float = 0.1
+    dropout: ShareBelowOne = 0.1
     """Dropout rate of the hidden layers."""
-    shift: int = 4
+    shift: Whole = 4
     """Maximum random shift of images in training [px]; the edge is repeated."""
 
 
@@ -67,18 +67,18 @@ class TrainSuccessConfig:
     detector: DetectorConfig = field(default_factory=DetectorConfig)
     """Detector options; the threshold is replaced by the chosen one, and the release lowered to it
     if it is higher."""
-    precision: float = 0.95
+    precision: Share = 0.95
     """Required fraction of true successes among the accepted steps."""
-    lowest_threshold: float = 0.5
+    lowest_threshold: Share = 0.5
     """Lower bound of the chosen threshold."""
-    success_share: float | None = None
+    success_share: Share | None = None
     """Expected fraction of successes among the steps that the detector will evaluate. None uses the
     fraction in the policy's held-out steps, from which alone the threshold is chosen. With a value,
     which a policy that never succeeds requires, held-out successes of demonstrations are used
     too."""
-    choice_fraction: float = 0.2
+    choice_fraction: Share = 0.2
     """Fraction of the episodes held out for choosing the threshold."""
-    judge_fraction: float = 0.2
+    judge_fraction: Share = 0.2
     """Fraction of the episodes held out for evaluating the threshold."""
 
 
@@ -86,11 +86,11 @@ class TrainSuccessConfig:
 class SuccessCard:
     """Metadata of a saved success classifier."""
 
-    version: int = 1
+    version: Whole = 1
     """Version of the card's layout; a reader refuses any other."""
     task: str
     """Name of the task whose success is classified."""
-    rate_hz: float
+    rate_hz: Hertz
     """Steps per second."""
     observation: dict[str, FieldSpec]
     """Input fields of the classifier."""
@@ -100,7 +100,7 @@ class SuccessCard:
     """Images with an external encoder, which must be passed again to load the classifier."""
     detector: DetectorConfig
     """Threshold and persistence with which probabilities become a success."""
-    report: dict[str, float]
+    report: dict[str, Finite]
     """Detection rates on held-out episodes of a policy, see `metrics`."""
     training_data: str
     """Digest of the labelled steps."""
@@ -145,7 +145,7 @@ class ImageTextRewardConfig:
     """Sentence that describes the initial scene."""
     alpha: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
     """Share of the projection onto the line from baseline to goal; 0 is the cosine similarity."""
-    success_above: float | None = None
+    success_above: Finite | None = None
     """Reward from which a step counts as solved; None keeps the recorded success."""
 
 

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from robots.config import config
+from robots.config import Finite, NonNegative, Positive, config
 from robots.errors import HandoffError
 
 if TYPE_CHECKING:
@@ -53,19 +53,19 @@ class ChainConfig:
     reduce mean. RL-100: min_std 0.0067, max_std 0.1 or 0.8, reduce sum.
     """
 
-    min_std: float = 0.0
+    min_std: NonNegative = 0.0
     """Minimum standard deviation of the noise added at a step [normalised units]."""
-    max_std: float | None = None
+    max_std: Positive | None = None
     """Maximum standard deviation of the noise added at a step [normalised units]; None sets no
     bound."""
-    min_log_prob_std: float = 0.0
+    min_log_prob_std: NonNegative = 0.0
     """Minimum standard deviation in the computation of log-probabilities; values above that of the
     noise damp probability ratios."""
-    noise_clip: float | None = None
+    noise_clip: Positive | None = None
     """Bound on each standard normal number drawn for a step; None sets no bound."""
-    log_prob_min: float | None = None
+    log_prob_min: Finite | None = None
     """Lower bound on the log-probability of one entry, before the reduction."""
-    log_prob_max: float | None = None
+    log_prob_max: Finite | None = None
     """Upper bound on the log-probability of one entry, before the reduction."""
     reduce: Literal["none", "sum", "mean"] = "sum"
     """Reduction of log-probabilities over the entries of a chunk: none keeps (K, B, H, A), sum and

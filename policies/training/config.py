@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Literal
 
-from robots.config import Count, Positive, Share, Whole, config
+from robots.config import (
+    Count,
+    Delay,
+    LearningRate,
+    NonNegative,
+    Positive,
+    Seed,
+    Share,
+    ShareBelowOne,
+    Whole,
+    config,
+)
 
 LoggerKind = Literal["tensorboard", "wandb", "trackio"]
 
@@ -26,7 +37,7 @@ class TrainingConfig(LoggingConfig):
 
     steps: Count
     """Number of updates."""
-    learning_rate: Positive
+    learning_rate: LearningRate
     """Peak learning rate of the schedule."""
     batch_size: Count = 256
     """Windows per update, divided evenly among processes."""
@@ -37,15 +48,15 @@ class TrainingConfig(LoggingConfig):
     """Updates of linear warm-up."""
     decay_fraction: Share = 1 / 3
     """Final fraction of the updates over which `plateau` decays."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[ShareBelowOne, ShareBelowOne] = (0.9, 0.999)
     """AdamW's decay rates of the running means of gradient and squared gradient."""
-    weight_decay: float = 1e-6
+    weight_decay: NonNegative = 1e-6
     """Weight decay of AdamW."""
     decay: Literal["all", "matrices"] = "all"
     """Parameters with weight decay; `matrices` excludes biases, norms, embeddings and positions."""
-    max_grad_norm: float | None = None
+    max_grad_norm: Positive | None = None
     """Maximum gradient norm over all parameters; None disables clipping."""
-    ema_power: float = 0.75
+    ema_power: NonNegative = 0.75
     """Power of the EMA's decay, 1 - (1 + step)^-power."""
     ema_max: Share = 0.9999
     """Upper bound of the EMA's decay."""
@@ -58,10 +69,10 @@ class TrainingConfig(LoggingConfig):
     """Number of torch's CPU threads."""
     log_every: Count = 100
     """Updates between entries of the loss curve; checkpoints are written at such steps only."""
-    checkpoint_seconds: float = 20.0
+    checkpoint_seconds: Delay = 20.0
     """Wall-clock seconds between checkpoints, rounded up to the next entry of the loss curve."""
-    preflight_seconds: float = 30.0
+    preflight_seconds: Delay = 30.0
     """Time limit for measuring decode, collate and compute before the first update [s]; 0 skips the
     measurement, as do trainings of less than a hundred updates."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of initial weights, order of the data, noise and noise levels."""

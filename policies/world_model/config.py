@@ -6,7 +6,7 @@ from dataclasses import field
 
 from policies.rewards.config import ClassifierConfig, TrainSuccessConfig
 from policies.training.config import TrainingConfig
-from robots.config import config
+from robots.config import Count, Finite, Hertz, NonNegative, Share, ShareBelowOne, Whole, config
 from robots.spec import FieldSpec
 
 LATENT = "latent"
@@ -17,15 +17,15 @@ LATENT = "latent"
 class WorldModelSizes:
     """Sizes of the networks; DiWA uses 1024 recurrent units and 32 x 32 classes for images."""
 
-    recurrent: int = 256
+    recurrent: Count = 256
     """Size of the recurrent state."""
-    hidden: tuple[int, ...] = (256,)
+    hidden: tuple[Count, ...] = (256,)
     """Widths of the hidden layers of every head."""
-    latents: int = 8
+    latents: Count = 8
     """Number of categorical latent variables."""
-    classes: int = 8
+    classes: Count = 8
     """Classes of each categorical variable."""
-    uniform: float = 0.01
+    uniform: Share = 0.01
     """Fraction of the uniform distribution mixed into every categorical distribution, so that no
     class has probability 0 (DreamerV3)."""
 
@@ -41,31 +41,31 @@ class WorldModelConfig:
     policy needs in imagination and that rendering needs."""
     action_field: str = "action"
     """Field that holds the action."""
-    scaled_features: tuple[tuple[str, float], ...] = ()
+    scaled_features: tuple[tuple[str, Finite], ...] = ()
     """Additional inputs tanh(field / scale) as pairs (field, scale), with the scale in the field's
     unit. They resolve small distances: two centimetres are little in a vector that spans a table,
     but can decide about contact."""
     sizes: WorldModelSizes = field(default_factory=WorldModelSizes)
     """Sizes of the networks."""
-    sequence: int = 16
+    sequence: Count = 16
     """Length of a training sequence [steps]; DreamerV2 uses 50, for images, which contain less
     information per step than vectors."""
-    noise: float = 0.3
+    noise: NonNegative = 0.3
     """Standard deviation of the observation model [standard deviations of a step's change]; smaller
     values demand more exact predictions."""
-    kl_balance: float = 0.8
+    kl_balance: Share = 0.8
     """Weight of the prior's part of the KL divergence in KL balancing, against the posterior's
     (DreamerV2)."""
-    kl_weight: float = 1.0
+    kl_weight: NonNegative = 1.0
     """Weight of the KL divergence between posterior and prior."""
-    alone: float = 0.5
+    alone: NonNegative = 0.5
     """Weight of the open-loop loss: a sequence imagined from its first step is compared with the
     recorded one. A model trained on true states only lets a gripper sink into a table, because it
     was never trained on states slightly inside it (Venkatraman et al., AAAI 2015). 0 disables the
     loss, as in DreamerV2."""
-    held_out: float = 0.05
+    held_out: ShareBelowOne = 0.05
     """Fraction of the episodes held out for evaluation."""
-    horizons: tuple[int, ...] = (1, 10, 50)
+    horizons: tuple[Count, ...] = (1, 10, 50)
     """Horizons at which imagined and recorded observations are compared [steps]."""
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(
@@ -93,26 +93,26 @@ class WorldModelConfig:
 class WorldModelCard:
     """Metadata of a saved world model."""
 
-    version: int = 1
+    version: Whole = 1
     """Version of the card's layout; a reader refuses any other."""
     task: str
     """Name of the task of the play data."""
-    rate_hz: float
+    rate_hz: Hertz
     """Steps per second."""
     observation: dict[str, FieldSpec]
     """Observation fields in the order of the vector."""
     action: FieldSpec
     """Shape, unit and frame of an action."""
-    action_low: tuple[float, ...]
+    action_low: tuple[Finite, ...]
     """Smallest recorded action per entry, (A,); imagined actions are clipped to the recorded range,
     outside of which the model has no data."""
-    action_high: tuple[float, ...]
+    action_high: tuple[Finite, ...]
     """Largest recorded action per entry, (A,)."""
-    scaled_features: tuple[tuple[str, float], ...] = ()
+    scaled_features: tuple[tuple[str, Finite], ...] = ()
     """Scaled features, see `WorldModelConfig.scaled_features`."""
     sizes: WorldModelSizes
     """Sizes of the networks."""
-    threshold: float
+    threshold: Share
     """Success probability at which an imagined episode counts as solved."""
     training_data: str
     """Digest of the training data."""

@@ -27,7 +27,7 @@ from real.console.bindings import (
 from real.console.commands import STILL, ControlCommand, Mode
 from real.console.people import EpisodeLabel, FloodedError, PendingLabel, Person
 from real.teleop.takeover import HandInput
-from robots.config import config
+from robots.config import Count, Delay, Seconds, config
 from robots.errors import HandoffError
 from robots.interfaces import Label
 
@@ -39,12 +39,12 @@ Log = Callable[[str, str, Mapping[str, Any]], None]
 class ArbiterConfig:
     """Time limits of the control arbiter."""
 
-    watchdog: float = 0.15
+    watchdog: Seconds = 0.15
     """Longest time without a message from the page in control before the arm holds still [s]."""
-    undo: float = 1.5
+    undo: Delay = 1.5
     """Time for which a label can be undone and the arm holds still [s]. Giving the same label again
     makes it final at once."""
-    messages: int = 300
+    messages: Count = 300
     """Highest number of messages per second from one page before it is disconnected [1/s]."""
 
 

@@ -19,7 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from real.console.commands import STILL, ControlCommand, Mode
 from real.console.messages import read_command
-from robots.config import config
+from robots.config import Delay, Seconds, config
 from robots.errors import HandoffError
 from robots.interfaces import Label
 from robots.wire.policy import check_token, pack, unpack
@@ -37,11 +37,11 @@ class ConsoleClientConfig:
 
     uri: str = "ws://127.0.0.1:8700/robot"
     """Address of the console: ws:// or wss://, host, port and path."""
-    watchdog: float = 0.15
+    watchdog: Seconds = 0.15
     """Age of the newest command above which the arm holds still [s]."""
-    connect_seconds: float = 2.0
+    connect_seconds: Seconds = 2.0
     """Time limit for one attempt to connect [s]."""
-    wait: float = 0.2
+    wait: Delay = 0.2
     """Time from a lost connection to the next attempt [s]."""
 
 

@@ -30,7 +30,7 @@ from real.console.people import FloodedError
 from real.console.scene_proxy import SceneProxy
 from real.console.telemetry import Telemetry
 from real.teleop.spacemouse import SpaceMouse
-from robots.config import config
+from robots.config import Hertz, Port, config
 from robots.errors import HandoffError
 from robots.storage.durable import write_atomically
 from robots.wire.policy import check_token, pack, unpack
@@ -63,9 +63,9 @@ class ConsoleConfig:
     host: str = "127.0.0.1"
     """Address to listen at. An address that other machines can reach needs $HANDOFF_TOKEN; traffic
     is not encrypted, so use a tunnel."""
-    port: int = 8700
+    port: Port = 8700
     """TCP port to listen at; 0 takes a free one."""
-    state_hz: float = 50.0
+    state_hz: Hertz = 50.0
     """Rate of messages to a page [1/s]."""
     spacemouse: bool = False
     """Whether a SpaceMouse at the server's machine moves the arm for the person in control."""

@@ -14,11 +14,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
-from robots.config import config
+from robots.config import Delay, Hertz, Pixels, config
 from robots.errors import HandoffError
 from robots.processes import end_with_parent
 from robots.wire.policy import pack
@@ -39,13 +40,13 @@ class CameraConfig:
     source: str
     """Source of the images: a number or device (`0`, `/dev/video2`: V4L2), a network camera
     (`rtsp://...`), or a video file."""
-    height: int = 240
+    height: Pixels = 240
     """Height of the images on the page [px]; the width follows from the camera's proportions."""
-    rate_hz: float = 30.0
+    rate_hz: Hertz = 30.0
     """Highest rate of images on the page [1/s]."""
-    quality: int = 80
+    quality: Annotated[int, Field(ge=1, le=100)] = 80
     """JPEG quality, 1 to 100."""
-    again: float = 1.0
+    again: Delay = 1.0
     """Time from a lost camera to the next attempt [s]."""
 
 

@@ -10,8 +10,10 @@ is therefore never overshot, by construction and not by tuning.
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from robots.config import config
 from robots.control.actions import Motion
@@ -21,6 +23,23 @@ from robots.franka.robot import Robot
 _WAITING_SHARE = 0.8
 """Share of `max_lag` from which the reference counts as waiting for the arm; it nears `max_lag`
 asymptotically."""
+BRAKING_SECONDS = 0.5
+"""Longest time in which the reference must come to rest from its highest speed [s], so that a hold
+takes effect; the defaults need 0.12 s, those of a task's table 0.22 s."""
+
+
+LIMITS = (
+    "max_speed",
+    "max_acceleration",
+    "max_jerk",
+    "max_lag",
+    "fault_lag",
+    "blocked_seconds",
+    "catch_up_rate",
+)
+"""Options that must be positive."""
+Coordinate = Annotated[float, Field(ge=-1.5, le=1.5)]
+"""A coordinate within the arm's reach, whatever the origin of the task's frame [m]."""
 
 
 @config
@@ -32,31 +51,35 @@ class GovernorConfig:
     13.5 m/s^2. The defaults lie above the 99.9 % of both. The box is smaller than that of the
     demonstrations (0.013 to 0.511 m): it is the region that the upright pusher can reach. The
     robot's own Cartesian limits are never exceeded: a larger speed or acceleration is refused, and
-    the smaller of the two limits of jerk holds.
+    the smaller of the two limits of jerk holds. The ranges of the options end at the largest limits
+    of all robots.
     """
 
-    low: tuple[float, ...] = (0.03, 0.03)
+    low: tuple[Coordinate, ...] = (0.03, 0.03)
     """Lower corner of the keep-in box in the task frame [m]."""
-    high: tuple[float, ...] = (0.48, 0.48)
+    high: tuple[Coordinate, ...] = (0.48, 0.48)
     """Upper corner of the keep-in box in the task frame [m]."""
-    max_speed: float = 0.5
+    max_speed: Annotated[float, Field(gt=0.0, le=3.0)] = 0.5
     """Euclidean speed limit of the reference [m/s]."""
-    max_acceleration: float = 6.0
+    max_acceleration: Annotated[float, Field(gt=0.0, le=13.0)] = 6.0
     """Euclidean acceleration limit of the reference [m/s^2]; every axis gets 1/sqrt(D) of it."""
-    max_jerk: float = 4500.0
+    max_jerk: Annotated[float, Field(gt=0.0, le=6500.0)] = 4500.0
     """Jerk limit of the reference [m/s^3]. An acceleration can reverse within one tick, so neither
     this nor the robot's own limit may be below `2 max_acceleration / period`."""
-    max_lag: float = 0.06
+    max_lag: Annotated[float, Field(gt=0.0, le=0.2)] = 0.06
     """Distance ahead of the measured position at which the reference waits for the arm [m]; it
     bounds the force of the stiffness."""
-    fault_lag: float = 0.12
+    fault_lag: Annotated[float, Field(gt=0.0, le=0.3)] = 0.12
     """Distance between reference and measured position that stops the episode [m]: the arm is
     blocked or does not track."""
-    blocked_seconds: float = 0.5
+    blocked_seconds: Annotated[float, Field(gt=0.0, le=5.0)] = 0.5
     """Longest time for which the reference waits before the arm counts as blocked [s]."""
-    catch_up_rate: float = 60.0
+    catch_up_rate: Annotated[float, Field(gt=0.0, le=1000.0)] = 60.0
     """Rate at which the reference returns to the requested motion after a limit held it back
     [1/s]."""
+
+    def __post_init__(self) -> None:
+        _check_limits(self)
 
 
 class ReferenceGovernor:
@@ -82,8 +105,7 @@ class ReferenceGovernor:
     ) -> None:
         self._low = np.asarray(config.low, dtype=float)
         self._high = np.asarray(config.high, dtype=float)
-        _check_limits(config, self._low, self._high)
-        _check_robot(config, period, robot)
+        check_robot(config, period, robot)
         self._config = config
         self._dt = period
         self._axis_acceleration = config.max_acceleration / math.sqrt(self._low.size)
@@ -256,33 +278,40 @@ def _into_slabs(safe: np.ndarray, requested: np.ndarray, rows: np.ndarray) -> np
     return safe + (requested - safe) * min(1.0, float(shares.min(initial=1.0)))
 
 
-def _check_limits(config: GovernorConfig, low: np.ndarray, high: np.ndarray) -> None:
+def _check_limits(config: GovernorConfig) -> None:
+    low, high = np.asarray(config.low, dtype=float), np.asarray(config.high, dtype=float)
     if low.shape != high.shape or low.ndim != 1 or not (low < high).all():
         raise HandoffError(
             f"governor: keep-in box {config.low} to {config.high} m is empty or ill-shaped."
         )
-    positive = (
-        "max_speed",
-        "max_acceleration",
-        "max_lag",
-        "fault_lag",
-        "blocked_seconds",
-        "catch_up_rate",
-    )
-    for name in positive:
-        if not getattr(config, name) > 0.0:
-            raise HandoffError(
-                f"governor: {name} is {getattr(config, name)}, expected a positive number."
-            )
-    if config.max_lag > config.fault_lag:
+    for name in LIMITS:
+        value = getattr(config, name)
+        if not 0.0 < value < math.inf:
+            raise HandoffError(f"governor: {name} is {value}, expected a positive number.")
+    if config.max_lag >= config.fault_lag:
         raise HandoffError(
-            f"governor: max_lag {config.max_lag} m exceeds fault_lag {config.fault_lag} m."
+            f"governor: max_lag {config.max_lag} m is not below fault_lag {config.fault_lag} m."
+        )
+    braking = config.max_speed / (config.max_acceleration / math.sqrt(low.size))
+    if braking > BRAKING_SECONDS:
+        raise HandoffError(
+            f"governor: from max_speed {config.max_speed} m/s the reference brakes for {braking:.2f} s with a "
+            f"max_acceleration of {config.max_acceleration} m/s^2, limit {BRAKING_SECONDS} s. Lower the speed."
         )
 
 
-def _check_robot(config: GovernorConfig, period: float, robot: Robot) -> None:
+def check_robot(config: GovernorConfig, period: float, robot: Robot) -> None:
     """Compares with the robot's limits of translation, because coordinates of a task are
-    lengths."""
+    lengths.
+
+    Args:
+        config: limits of the reference.
+        period: period of one tick [s].
+        robot: robot whose Cartesian limits hold as well.
+
+    Raises:
+        HandoffError: a limit exceeds the robot's, or does not fit the period.
+    """
     limits = robot.cartesian
     speed, acceleration, robot_jerk = (
         float(limit[0]) for limit in (limits.velocity, limits.acceleration, limits.jerk)
@@ -302,4 +331,9 @@ def _check_robot(config: GovernorConfig, period: float, robot: Robot) -> None:
         raise HandoffError(
             f"governor: max_acceleration {config.max_acceleration} m/s^2 at a period of {period} s allows a jerk of "
             f"{jerk:.0f} m/s^3, limit {most:.0f}. Lower the acceleration or the stream rate."
+        )
+    if config.catch_up_rate * period > 1.0:
+        raise HandoffError(
+            f"governor: catch_up_rate {config.catch_up_rate} 1/s overshoots at a period of {period} s, limit "
+            f"{1.0 / period:.0f}."
         )

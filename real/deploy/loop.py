@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from real.arm import Arm, ArmState, stopping
 from real.deploy.action_space import Space
@@ -49,9 +50,9 @@ in 8 ms."""
 class LoopConfig:
     """Length, rates and limits of an episode."""
 
-    max_steps: int = 300
+    max_steps: Annotated[int, Field(ge=1, le=100_000)] = 300
     """Largest number of policy steps in an episode."""
-    stream_hz: float = 250.0
+    stream_hz: Annotated[float, Field(gt=0.0, le=1000.0)] = 250.0
     """Targets per second [1/s]."""
     wait_for_policy: bool = True
     """Whether the loop waits for a running inference, as robot time in lockstep permits. On
@@ -195,7 +196,7 @@ class _Episode:
             wait=config.wait_for_policy,
             inference_ms=self.record.inference_ms,
         )
-        self.watchdog = Watchdog(config.watchdog, policy_period)
+        self.watchdog = Watchdog(config.watchdog, policy_period, self.now)
         # The person.
         self.unreported_step: tuple[Observation, Intervention] | None = None
         self.hold_expired = False

@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidURI
 from websockets.sync.client import connect
 
@@ -26,11 +28,11 @@ class TrackerConfig:
 
     uri: str = ""
     """Address of the tracker: ws:// or wss://, host and port; empty if there is none."""
-    max_age: float = 0.25
+    max_age: Annotated[float, Field(gt=0.0, le=10.0)] = 0.25
     """Age of the newest pose above which it is an error [s]."""
-    first_seconds: float = 5.0
+    first_seconds: Annotated[float, Field(gt=0.0, le=60.0)] = 5.0
     """Time limit for the first pose [s]."""
-    wait: float = 0.2
+    wait: Annotated[float, Field(ge=0.0, le=10.0)] = 0.2
     """Time from a lost connection to the next attempt [s]."""
 
 

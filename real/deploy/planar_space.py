@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Annotated
+
 import numpy as np
+from pydantic import Field
 
 from real.arm import ArmState, PoseTarget
-from robots.config import config
+from real.deploy.governor import Coordinate, GovernorConfig
+from robots.config import UnitComponent, config
 from robots.control.actions import PD_TARGET, Motion, agent_dynamics
 from robots.control.agent_reference import AgentReference
 from robots.errors import HandoffError
+from robots.franka.robot import Robot
 from robots.interfaces import Observation
 
 
@@ -17,15 +23,15 @@ class PlaneConfig:
     """Pose of the board and orientation of the pusher; the defaults are those of the push-T
     table."""
 
-    origin: tuple[float, float, float] = (0.776, 0.256, 0.0)
+    origin: tuple[Coordinate, Coordinate, Coordinate] = (0.776, 0.256, 0.0)
     """Origin of the board in the base frame [m]."""
-    x_axis: tuple[float, float, float] = (0.0, -1.0, 0.0)
+    x_axis: tuple[UnitComponent, UnitComponent, UnitComponent] = (0.0, -1.0, 0.0)
     """Unit vector of board x in the base frame."""
-    y_axis: tuple[float, float, float] = (-1.0, 0.0, 0.0)
+    y_axis: tuple[UnitComponent, UnitComponent, UnitComponent] = (-1.0, 0.0, 0.0)
     """Unit vector of board y in the base frame."""
-    height: float = 0.004
+    height: Annotated[float, Field(ge=0.0, le=0.2)] = 0.004
     """Height of the pusher's tip above the board [m]."""
-    tool_x_axis: tuple[float, float, float] = (1.0, 0.0, 0.0)
+    tool_x_axis: tuple[UnitComponent, UnitComponent, UnitComponent] = (1.0, 0.0, 0.0)
     """Unit vector of the end effector's x in the base frame; its z points into the board."""
 
 
@@ -67,6 +73,24 @@ class Plane:
         pose = self._pose.copy()
         pose[:3, 3] = self._origin + (self._height + lift) * self._up + np.asarray(xy) @ self._axes
         return pose
+
+    def check_reach(self, box: GovernorConfig, robot: Robot) -> None:
+        """Checks that the robot reaches every corner of the governor's keep-in box.
+
+        Raises:
+            HandoffError: the box has not two coordinates, or a corner lies beyond the reach.
+        """
+        if len(box.low) != 2:
+            raise HandoffError(
+                f"governor: keep-in box {box.low} to {box.high} m, expected 2 coordinates, those of the board."
+            )
+        for corner in itertools.product(*zip(box.low, box.high, strict=True)):
+            distance = float(np.linalg.norm(self.pose(np.array(corner))[:2, 3]))
+            if distance > robot.reach:
+                raise HandoffError(
+                    f"governor: corner {list(corner)} m of the keep-in box is {distance:.3f} m from the base, "
+                    f"{robot.name} reaches {robot.reach} m. Is the origin of the board right?"
+                )
 
     def target(self, motion: Motion) -> PoseTarget:
         """Target of the impedance law for a motion on the board."""

@@ -16,7 +16,7 @@ from websockets.exceptions import (
 )
 from websockets.sync.client import ClientConnection, connect
 
-from robots.config import config, validate
+from robots.config import Seconds, config, validate
 from robots.contract import Contract
 from robots.errors import HandoffError, SafetyError
 from robots.interfaces import PolicyInput
@@ -43,9 +43,9 @@ class RemoteConfig:
 
     uri: str = "ws://127.0.0.1:8000"
     """Address of the server: ws:// or wss://, host and port."""
-    connect_seconds: float = 10.0
+    connect_seconds: Seconds = 10.0
     """Time limit for the connection, and for the server's metadata [s]."""
-    answer_seconds: float = 5.0
+    answer_seconds: Seconds = 5.0
     """Time limit for one chunk [s]; on a moving arm the loop's own watchdog is far quicker."""
 
 

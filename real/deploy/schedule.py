@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from enum import Enum
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from robots.config import config
 from robots.contract import Contract
@@ -16,12 +19,37 @@ from robots.errors import HandoffError, SafetyError
 class WatchdogConfig:
     """Age limits of the newest valid action."""
 
-    hold_periods: float = 1.5
+    hold_periods: Annotated[float, Field(gt=0.0, le=10.0)] = 1.5
     """Age above which the last target is held [policy periods]."""
-    stop_periods: float = 3.0
+    stop_periods: Annotated[float, Field(gt=0.0, le=20.0)] = 3.0
     """Age above which the reference is brought to rest where it is [policy periods]."""
-    fault_seconds: float = 0.5
+    fault_seconds: Annotated[float, Field(gt=0.0, le=10.0)] = 0.5
     """Age above which the episode ends with a fault [s]."""
+
+    def __post_init__(self) -> None:
+        for name in ("hold_periods", "stop_periods", "fault_seconds"):
+            value = getattr(self, name)
+            if not 0.0 < value < math.inf:
+                raise HandoffError(f"watchdog: {name} is {value}, expected a positive number.")
+        if self.hold_periods >= self.stop_periods:
+            raise HandoffError(
+                f"watchdog: hold_periods {self.hold_periods} is not below stop_periods {self.stop_periods}."
+            )
+
+    def check_period(self, period: float) -> None:
+        """Checks that an old action brings the arm to rest before it ends the episode.
+
+        Args:
+            period: policy period [s].
+
+        Raises:
+            HandoffError: it does not.
+        """
+        if self.stop_periods * period >= self.fault_seconds:
+            raise HandoffError(
+                f"watchdog: stop_periods {self.stop_periods} at a policy period of {period:.3g} s is "
+                f"{self.stop_periods * period:.3g} s, not below fault_seconds {self.fault_seconds} s."
+            )
 
 
 class Freshness(Enum):
@@ -33,17 +61,22 @@ class Freshness(Enum):
 
 
 class Watchdog:
-    """Judges the age of the newest valid action, from the first action on.
+    """Judges the age of the newest valid action; before the first, that of the start.
 
     Args:
         config: age limits.
         period: policy period [s].
+        time: robot time of the start [s].
+
+    Raises:
+        HandoffError: age limits that do not fit the period.
     """
 
-    def __init__(self, config: WatchdogConfig, period: float) -> None:
+    def __init__(self, config: WatchdogConfig, period: float, time: float) -> None:
+        config.check_period(period)
         self._config = config
         self._period = period
-        self._newest: float | None = None
+        self._newest = time
 
     def feed(self, time: float) -> None:
         """Notes that a valid action was executed at robot time `time` [s]."""
@@ -55,8 +88,6 @@ class Watchdog:
         Raises:
             SafetyError: the newest action is older than `fault_seconds`.
         """
-        if self._newest is None:
-            return Freshness.FRESH
         age = time - self._newest
         if age > self._config.fault_seconds:
             raise SafetyError(

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
+from pydantic import Field
 
 from real.deploy.planar_space import Plane
 from real.teleop.takeover import TakeoverConfig
@@ -32,10 +33,10 @@ base."""
 class SupervisionConfig:
     """Speed of takeovers and time limit of holds."""
 
-    speed: float = 0.15
+    speed: Annotated[float, Field(gt=0.0, le=1.0)] = 0.15
     """Speed of the pusher at full deflection [m/s]; by default below a third of the governor's
     limit."""
-    hold_seconds: float = 60.0
+    hold_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 60.0
     """Longest robot time for which one episode may be held still under control [s]. After it the
     episode ends and the arm returns to its own hold, because memory for the robot's states is
     reserved before the episode."""

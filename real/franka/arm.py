@@ -6,74 +6,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import field
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from real.arm import ArmFaultError, ArmState, ConnectionLostError, PoseTarget
 from real.clock import WallClock
+from real.franka.config import FrankaConfig, check_data_sheet
 from real.franka.connection import NO_REALTIME, arm_state, check_robot, connect, error_names
-from real.franka.impedance import ImpedanceConfig, Vector6, impedance_motion
+from real.franka.impedance import impedance_motion
 from real.franka.joint_limits import joint_velocity
 from real.franka.kept_faults import clear_fault, kept_fault, try_to_keep
 from real.franka.preflight import check_ready
 from real.franka.realtime import Scheduling, scheduled
 from real.franka.slot import robot_slot
 from real.franka.state_recorder import StateRecorder
-from robots.config import config
 from robots.errors import HandoffError, SafetyError, error_text
-from robots.franka import RobotName, find_robot
+from robots.franka import find_robot
 from robots.franka.kinematics import inverse_kinematics
 from robots.franka.robot import Robot
 from robots.interfaces import Clock
 from robots.processes import login
 
-Vector3 = tuple[float, float, float]
-
 STOP_DYNAMICS = 0.5
 """Share of the arm's limits with which a motion is stopped half-way. At the full limits franky's
 first sample failed the twin's check of accelerations, which is the robot's."""
-
-
-@config
-class FrankaConfig:
-    """Connection, controller and collision behaviour of one arm."""
-
-    robot: RobotName = "fr3"
-    """Robot that is connected; another one is refused."""
-    host: str = "127.0.0.1"
-    """Name or address of the robot's control, or of its twin."""
-    realtime: Literal["enforce", "ignore"] = "enforce"
-    """Real-time check: `enforce` refuses to run without a PREEMPT_RT kernel; `ignore` is for the
-    twin."""
-    latch: Literal["kept", "connection"] = "kept"
-    """Lifetime of a fault: `kept` refuses motions until a person clears it, also after a restart;
-    `connection` forgets it on disconnecting, for a twin whose faults belong to an experiment."""
-    impedance: ImpedanceConfig = field(default_factory=ImpedanceConfig)
-    """Impedance law that follows the targets."""
-    collision_torque: tuple[float, ...] = (40.0, 40.0, 36.0, 36.0, 12.0, 12.0, 12.0)
-    """(J,) external joint torque that stops the robot [Nm]; half of it counts as contact."""
-    collision_force: Vector6 = (50.0, 50.0, 50.0, 15.0, 15.0, 15.0)
-    """External force x, y, z [N] and moment [Nm] that stop the robot; half of them count as
-    contact."""
-    tool_length: float | None = 0.120
-    """Distance from the flange to the tool's tip [m], by default the pusher's; None takes the point
-    between the fingertips of the robot's gripper. The end effector frame is the flange's, moved
-    along its z."""
-    load_mass: float = 0.0
-    """Mass of a payload beyond the end effector configured in Desk [kg]."""
-    load_com: Vector3 = (0.0, 0.0, 0.0)
-    """Centre of mass of that payload in the flange frame [m]."""
-    move_dynamics: float = 0.1
-    """Share of the arm's velocity, acceleration and jerk limits that `move_to_joints` uses."""
-    rest_torque: float = 4.0
-    """External torque of a joint at rest above which the payload counts as wrongly configured
-    [Nm]."""
-    record_seconds: float = 60.0
-    """Time for which memory for robot states is reserved per motion [s], 0.5 kB each
-    millisecond."""
 
 
 class FrankaArm:
@@ -98,10 +56,13 @@ class FrankaArm:
                 its own clock.
             await_motion: called after every start of a motion; a lockstep twin waits in it for the
                 first command, so that granted time never passes before the motion.
+
+        Raises:
+            HandoffError: an option exceeds a figure of the robot's data sheet, or is for a twin.
         """
         self.config = config
         self.robot: Robot = find_robot(config.robot)
-        self.robot.check_per_joint("arm.collision_torque", config.collision_torque)
+        check_data_sheet(config, self.robot)
         self._await_motion = await_motion
         self.clock: Clock = (
             WallClock(lambda: self._robot.state.time.to_sec()) if clock is None else clock

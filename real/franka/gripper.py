@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
+from pydantic import Field
 
 from real.arm import ConnectionLostError
 from real.franka.slot import robot_slot
@@ -34,17 +35,17 @@ CHECK_SECONDS = 0.05
 class GripperDriverConfig:
     """Speed, force and thresholds of the gripper's commands."""
 
-    speed: float | None = None
+    speed: Annotated[float, Field(gt=0.0, le=0.1)] | None = None
     """Rate of change of the opening [m/s]; None takes the gripper's highest."""
-    force: float = 15.0
+    force: Annotated[float, Field(gt=0.0, le=70.0)] = 15.0
     """Grasping force of each finger [N]; the default is that of the simulation, whose parts are
     light."""
-    slack: float = 0.005
+    slack: Annotated[float, Field(ge=0.0, le=0.02)] = 0.005
     """Difference from the last target below which a new one is not sent [m]."""
-    closed: float = 0.010
+    closed: Annotated[float, Field(ge=0.0, le=0.08)] = 0.010
     """Target below which the gripper grasps: the fingers close until they hold something or meet
     [m]."""
-    max_age: float = 1.0
+    max_age: Annotated[float, Field(gt=0.0, le=5.0)] = 1.0
     """Age of the newest state above which it is an error [s]; a gripper sends about ten states in
     that time."""
 

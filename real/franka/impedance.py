@@ -3,17 +3,43 @@ torques in C++ at 1 kHz."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from real.arm import ArmState
 from robots.config import config
-from robots.control.impedance import ImpedanceGains, Vector6
+from robots.control.impedance import ImpedanceGains
+from robots.errors import HandoffError
 from robots.franka.robot import Robot
 
 GAINS = ImpedanceGains()
 """Gains of the simulation, so that a policy meets the same springs on the arm."""
+LARGEST_FORCE = 120.0
+"""Largest force of the Cartesian springs [N]: at a lever of 0.7 m it loads the joints 1 to 4 with 84
+of their 87 Nm."""
+LARGEST_MOMENT = 30.0
+"""Largest moment of the Cartesian springs [Nm]."""
+LinearStiffness = Annotated[float, Field(ge=0.0, le=3000.0)]
+"""A stiffness [N/m]; the FCI's own Cartesian impedance takes up to 3000."""
+AngularStiffness = Annotated[float, Field(ge=0.0, le=300.0)]
+"""A stiffness [Nm/rad]; the FCI's own Cartesian impedance takes up to 300."""
+Stiffness = tuple[
+    LinearStiffness,
+    LinearStiffness,
+    LinearStiffness,
+    AngularStiffness,
+    AngularStiffness,
+    AngularStiffness,
+]
+LinearDamping = Annotated[float, Field(ge=0.0, le=500.0)]
+AngularDamping = Annotated[float, Field(ge=0.0, le=60.0)]
+Damping = tuple[
+    LinearDamping, LinearDamping, LinearDamping, AngularDamping, AngularDamping, AngularDamping
+]
+JointStiffness = Annotated[float, Field(ge=0.0, le=1000.0)]
+JointDamping = Annotated[float, Field(ge=0.0, le=100.0)]
 
 
 @config
@@ -28,23 +54,37 @@ class ImpedanceConfig:
     controller: Literal["cartesian", "joint"] = "cartesian"
     """Impedance law: stiffness about the end effector's pose, or about joint positions by inverse
     kinematics."""
-    stiffness: Vector6 = GAINS.stiffness
+    stiffness: Stiffness = GAINS.stiffness
     """Cartesian stiffness x, y, z [N/m], rotation [Nm/rad], base axes."""
-    damping: Vector6 = GAINS.damping
+    damping: Damping = GAINS.damping
     """Cartesian damping x, y, z [Ns/m], rotation [Nms/rad]."""
-    error_clip: float = 0.02
+    error_clip: Annotated[float, Field(gt=0.0, le=0.1)] = 0.02
     """Largest position error that the stiffness acts on [m]; with 2000 N/m it limits the force to
     40 N."""
-    rotation_clip: float = 0.15
+    rotation_clip: Annotated[float, Field(gt=0.0, le=0.5)] = 0.15
     """Largest rotation error that the stiffness acts on [rad]."""
-    posture_stiffness: float = GAINS.posture_stiffness
+    posture_stiffness: Annotated[float, Field(ge=0.0, le=50.0)] = GAINS.posture_stiffness
     """Nullspace stiffness towards the posture at the start [Nm/rad]."""
-    joint_stiffness: tuple[float, ...] = GAINS.joint_stiffness
+    joint_stiffness: tuple[JointStiffness, ...] = GAINS.joint_stiffness
     """(J,) joint impedance stiffness [Nm/rad]."""
-    joint_damping: tuple[float, ...] = GAINS.joint_damping
+    joint_damping: tuple[JointDamping, ...] = GAINS.joint_damping
     """(J,) joint impedance damping [Nms/rad]."""
-    max_delta_tau: float = 1.0
+    max_delta_tau: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Largest torque step per 1 ms cycle [Nm]; 1.0 is the robot's own limit (1000 Nm/s)."""
+
+    def __post_init__(self) -> None:
+        if not min(self.damping) >= 0.0 or not min(self.joint_damping) >= 0.0:
+            raise HandoffError(
+                f"impedance: damping is {self.damping}, joint_damping {self.joint_damping}, expected none negative."
+            )
+        force = max(self.stiffness[:3]) * self.error_clip
+        moment = max(self.stiffness[3:]) * self.rotation_clip
+        # The products of defaults are not exact.
+        if not force <= LARGEST_FORCE + 1e-9 or not moment <= LARGEST_MOMENT + 1e-9:
+            raise HandoffError(
+                f"impedance: the springs pull with up to {force:.0f} N and {moment:.1f} Nm (stiffness times error_clip "
+                f"and rotation_clip), limits {LARGEST_FORCE:g} N and {LARGEST_MOMENT:g} Nm."
+            )
 
 
 def impedance_motion(config: ImpedanceConfig, robot: Robot, state: ArmState) -> Any:

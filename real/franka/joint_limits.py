@@ -3,10 +3,14 @@ refuses it."""
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from typing import Annotated
 
-from robots.config import config
-from robots.errors import SafetyError
+import numpy as np
+from pydantic import Field
+
+from robots.config import PositiveShare, config
+from robots.errors import HandoffError, SafetyError
 from robots.franka.chain import KinematicChain
 from robots.franka.robot import JointLimits, Robot
 
@@ -15,15 +19,26 @@ from robots.franka.robot import JointLimits, Robot
 class JointGuardConfig:
     """Distances that the arm keeps from its joint limits."""
 
-    position_margin: float = 0.05
+    position_margin: Annotated[float, Field(ge=0.0, le=0.5)] = 0.05
     """Distance from the joint position limits within which a target is refused [rad]."""
-    velocity_share: float = 0.7
+    velocity_share: PositiveShare = 0.7
     """Share of the position-dependent joint velocity limits at which the reference is slowed down.
 
     At the corners of the push-T board joint 4 reaches its limit at a pusher speed of 0.19 m/s.
     """
-    fault_share: float = 0.95
+    fault_share: PositiveShare = 0.95
     """Share of the position-dependent joint velocity limits above which a target is refused."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.velocity_share < self.fault_share <= 1.0:
+            raise HandoffError(
+                f"joints: velocity_share is {self.velocity_share} and fault_share {self.fault_share}, expected "
+                "0 < velocity_share < fault_share <= 1."
+            )
+        if not 0.0 <= self.position_margin < math.inf:
+            raise HandoffError(
+                f"joints: position_margin is {self.position_margin} rad, expected 0 or more."
+            )
 
 
 def tool_jacobian(chain: KinematicChain, q: np.ndarray, flange_T_ee: np.ndarray) -> np.ndarray:

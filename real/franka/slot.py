@@ -23,6 +23,7 @@ from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 from robots.processes import command_line, login
 from robots.storage.durable import open_shared
+from robots.wire.addresses import is_loopback
 
 FOLDER = Path("/tmp")
 """Folder of the lock files. All users must have the same, so `TMPDIR` does not move it."""
@@ -83,6 +84,11 @@ def robot_address(host: str) -> str:
     except (OSError, UnicodeError):
         address = host
     return re.sub(r"[^\w.-]", "_", address)
+
+
+def is_on_this_computer(host: str) -> bool:
+    """Whether the address of an arm is one of this computer, as that of a twin is."""
+    return is_loopback(robot_address(host))
 
 
 def _lock(file: Path, arm: str, deadline: float, progress: Progress) -> int:

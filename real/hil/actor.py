@@ -26,7 +26,7 @@ from real.hil.interfaces import (
 )
 from real.hil.journal import Journal
 from real.hil.rewards import EnvReward, RewardSource, Verdict
-from robots.config import config
+from robots.config import Count, Seed, Whole, config
 from robots.errors import HandoffError
 from robots.interfaces import Clock, Intervention, Label, Observation, Operator, Step, VecEnv
 from robots.wire.learner import EPISODES_PER_START, MAX_ROWS
@@ -50,17 +50,17 @@ class ActorStream(IntEnum):
 class ActorConfig:
     """Exploration and recording of an actor."""
 
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the environments' starts and of exploration; every start of the actor draws
     others."""
-    random_steps: int = 0
+    random_steps: Whole = 0
     """Number of control steps, in the journal's first start, whose proposals are uniform; SERL has
     300, HIL-SERL 0 [C]."""
     deterministic: bool = False
     """Whether the actor proposes the policy's mode instead of a sample."""
     pictures: tuple[str, ...] = ()
     """Fields of the observation that are sent as images (uint8)."""
-    commit_every: int = 1
+    commit_every: Count = 1
     """Number of control steps per entry of the journal. With n above 1 a crash loses up to n - 1
     steps, which is meant for simulation far faster than real time; the end of an episode is always
     committed at once."""

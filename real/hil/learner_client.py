@@ -21,7 +21,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from real.hil.actor_policy import ActorPolicy
 from real.hil.journal import Journal
-from robots.config import config
+from robots.config import Count, Delay, Seconds, config
 from robots.errors import HandoffError
 from robots.storage.durable import write_atomically
 from robots.wire.learner import Acknowledgement, Hello, Parameters, Pause, decode, encode
@@ -41,21 +41,21 @@ class LearnerClientConfig:
     uri: str = "ws://127.0.0.1:8010"
     """Address of the learner: ws:// or wss://, host and port. Traffic is not encrypted with ws://:
     beyond this machine, use a tunnel."""
-    connect_seconds: float = 5.0
+    connect_seconds: Seconds = 5.0
     """Time limit for one attempt to connect, and for the learner's first answer [s]."""
-    wait_first: float = 0.2
+    wait_first: Delay = 0.2
     """Time from a lost connection to the first attempt to reconnect [s]; doubles with every attempt
     up to `wait_longest`."""
-    wait_longest: float = 5.0
+    wait_longest: Delay = 5.0
     """Longest time between attempts to reconnect [s]."""
-    window: int = 64
+    window: Count = 64
     """Largest number of entries that are sent but not acknowledged."""
-    silence: float = 10.0
+    silence: Seconds = 10.0
     """Time without an answer to a ping, or without progress of a send, after which the connection
     is lost [s]."""
-    largest_frame: int = 2**28
+    largest_frame: Count = 2**28
     """Largest size of a message from the learner [bytes]."""
-    keep_seconds: float = 5.0
+    keep_seconds: Delay = 5.0
     """Shortest time between two writes of the newest parameters to disk [s]."""
 
 

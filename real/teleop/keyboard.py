@@ -17,7 +17,7 @@ import numpy as np
 
 from real.teleop.takeover import HandInput, Takeover, TakeoverConfig, base_twist
 from real.teleop.terminal import ESCAPE, Keys, Terminal
-from robots.config import config
+from robots.config import Delay, config
 from robots.interfaces import Intervention, Label, Observation, Requests
 from robots.spec import ActionSpec
 
@@ -58,10 +58,10 @@ STOP = ESCAPE
 class KeyboardConfig:
     """Time limits of held keys, and scaling of the motion."""
 
-    hold_time: float = 0.7
+    hold_time: Delay = 0.7
     """Time for which a first press keeps the arm, the dead-man time-out [s]. It must exceed the
     keyboard's delay before repetition, which is 500 ms on most desktops and 660 ms on plain X11."""
-    repeat_time: float = 0.15
+    repeat_time: Delay = 0.15
     """Time for which a repeated press keeps the arm, and for which any press moves it [s]."""
     takeover: TakeoverConfig = field(
         default_factory=lambda: TakeoverConfig(translation=0.6, rotation=0.6)

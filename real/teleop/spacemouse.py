@@ -18,7 +18,7 @@ import numpy as np
 
 from real.teleop.keyboard import KeySource, LabelKeys
 from real.teleop.takeover import HandInput, Takeover, TakeoverConfig
-from robots.config import config
+from robots.config import Delay, Seconds, ShareBelowOne, config
 from robots.errors import HandoffError
 from robots.interfaces import Intervention, Observation, Requests
 from robots.spec import ActionSpec
@@ -34,14 +34,14 @@ _AXES = ("x", "y", "z", "roll", "pitch", "yaw")
 class SpaceMouseConfig:
     """Thresholds of the deflection, and scaling of the motion."""
 
-    dead_zone: float = 0.05
+    dead_zone: ShareBelowOne = 0.05
     """Deflection of an axis below which it counts as centred, as a share of full deflection; larger
     deflections are scaled to begin at 0. HIL-SERL's code has no dead zone: a device that does not
     quite come to rest then never gives the arm back."""
-    hold_over: float = 0.0
+    hold_over: Delay = 0.0
     """Time for which the person keeps the arm after the last deflection [s]; RLinf has 0.5,
     HIL-SERL's code 0."""
-    silence: float = 0.3
+    silence: Seconds = 0.3
     """Time without a report after which a deflection counts as released [s], as when the cable is
     lost."""
     takeover: TakeoverConfig = field(default_factory=TakeoverConfig)

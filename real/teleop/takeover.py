@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Delay, PositiveShare, Radians, config
 from robots.control.actions import AXES
 from robots.control.gripper_commands import entry_from_command
 from robots.errors import HandoffError
@@ -30,15 +30,15 @@ GRIPPER = "gripper"
 class TakeoverConfig:
     """Scaling and axes of a person's motion."""
 
-    ramp: float = 0.3
+    ramp: Delay = 0.3
     """Time after a takeover over which the speed limit rises from 0 to full [s]."""
-    view_yaw: float = 0.0
+    view_yaw: Radians = 0.0
     """Direction in which the person looks, about the base's z [rad]: 0 is along the base's x, from
     behind the arm; pi is towards the base, as the person of HIL-SERL sits. Forward for the person
     is then forward for the gripper."""
-    translation: float = 1.0
+    translation: PositiveShare = 1.0
     """Share of the action's range that full deflection asks for, in x, y and z."""
-    rotation: float = 1.0
+    rotation: PositiveShare = 1.0
     """Share of the action's range that full deflection asks for, in roll, pitch and yaw."""
 
 

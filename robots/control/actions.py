@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Hertz, Metres, NonNegative, Positive, Radians, UnitComponent, config
 from robots.errors import HandoffError
 from robots.franka.robot import Gripper, JointLimits, Robot
 from robots.spec import ActionSpec
@@ -39,11 +39,11 @@ AXES: tuple[Axis, ...] = ("x", "y", "z", "roll", "pitch", "yaw")
 class AgentDynamics:
     """Dynamics of the second-order agent that follows position targets."""
 
-    k_p: float = 100.0
+    k_p: NonNegative = 100.0
     """Stiffness per mass [1/s^2]."""
-    k_v: float = 20.0
+    k_v: NonNegative = 20.0
     """Damping per mass [1/s]."""
-    rate_hz: float = 100.0
+    rate_hz: Hertz = 100.0
     """Steps of the recursion per second."""
 
 
@@ -83,21 +83,21 @@ class CartesianDelta:
     """Name of the space in a configuration file."""
     axes: tuple[Axis, ...] = ("x", "y", "z", "yaw")
     """Axes that an action moves; the others keep their target."""
-    translation: float = 0.02
+    translation: Positive = 0.02
     """Step of x, y and z for an entry of 1 [m]."""
-    rotation: float = 0.10
+    rotation: Positive = 0.10
     """Step of roll, pitch and yaw (entries of the rotation vector) for an entry of 1 [rad]."""
-    leash_translation: float = 0.03
+    leash_translation: Positive = 0.03
     """Largest distance from target to measured position, per axis [m]."""
-    leash_rotation: float = 0.20
+    leash_rotation: Positive = 0.20
     """Largest difference from target to measured rotation, per entry of the rotation vector
     [rad]."""
-    low: tuple[float, float, float] = (0.30, -0.28, 0.005)
+    low: tuple[Metres, Metres, Metres] = (0.30, -0.28, 0.005)
     """Lowest target position [m]; the gripper, pointing down, reaches the corners of the box at any
     yaw within 1.2 rad."""
-    high: tuple[float, float, float] = (0.66, 0.28, 0.45)
+    high: tuple[Metres, Metres, Metres] = (0.66, 0.28, 0.45)
     """Highest target position [m]."""
-    rotation_limit: float = 1.7
+    rotation_limit: Radians = 1.7
     """Bound of each entry of the target's rotation vector [rad]."""
 
     def spec(self, robot: Robot) -> ActionSpec:
@@ -141,11 +141,11 @@ class JointDelta:
 
     kind: Literal["joint_delta"] = "joint_delta"
     """Name of the space in a configuration file."""
-    step: float = 0.06
+    step: Positive = 0.06
     """Step for an entry of 1 [rad]."""
-    leash: float = 0.15
+    leash: Positive = 0.15
     """Largest distance from target to measured position, per joint [rad]."""
-    margin: float = 0.05
+    margin: NonNegative = 0.05
     """Distance kept from the joint limits [rad]."""
 
     def spec(self, robot: Robot) -> ActionSpec:
@@ -171,11 +171,11 @@ class JointTarget:
 
     kind: Literal["joint_target"] = "joint_target"
     """Name of the space in a configuration file."""
-    margin: float = 0.05
+    margin: NonNegative = 0.05
     """Distance kept from the joint limits [rad]."""
-    speed: float = 0.8
+    speed: Positive = 0.8
     """Largest velocity of the target, as a share of the joint velocity limits."""
-    leash: tuple[float, ...] = (0.29, 0.29, 0.29, 0.29, 0.72, 0.73, 1.50)
+    leash: tuple[Positive, ...] = (0.29, 0.29, 0.29, 0.29, 0.72, 0.73, 1.50)
     """(J,) largest distance from target to measured position [rad]: the lag of a
     joint of the FR3 behind a target that moves at `speed`, plus the distance covered in one period
     at 20 Hz. It prevents a jump when a blocked arm is released. A Panda moves more slowly; for it
@@ -223,17 +223,17 @@ class PdTarget:
 
     kind: Literal["pd_target"] = "pd_target"
     """Name of the space in a configuration file."""
-    low: tuple[float, float] = (0.030, 0.030)
+    low: tuple[Metres, Metres] = (0.030, 0.030)
     """Lowest target on the board [m]."""
-    high: tuple[float, float] = (0.480, 0.480)
+    high: tuple[Metres, Metres] = (0.480, 0.480)
     """Highest target on the board [m]."""
-    origin: tuple[float, float, float] = (0.776, 0.256, 0.004)
+    origin: tuple[Metres, Metres, Metres] = (0.776, 0.256, 0.004)
     """Position of the frame "grasp" at the board's origin [m], base."""
-    x_axis: tuple[float, float, float] = (0.0, -1.0, 0.0)
+    x_axis: tuple[UnitComponent, UnitComponent, UnitComponent] = (0.0, -1.0, 0.0)
     """Unit vector of board x in the base frame."""
-    y_axis: tuple[float, float, float] = (-1.0, 0.0, 0.0)
+    y_axis: tuple[UnitComponent, UnitComponent, UnitComponent] = (-1.0, 0.0, 0.0)
     """Unit vector of board y in the base frame."""
-    mass: float = 7.0
+    mass: Positive = 7.0
     """Apparent mass of the upright arm along the board, for the feed-forward force [kg]: 5 to 8
     over most of the board, more beside the base."""
     dynamics: AgentDynamics = AgentDynamics()

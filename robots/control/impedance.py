@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from robots.config import config
+from robots.config import NonNegative, Positive, config
 
-Vector6 = tuple[float, float, float, float, float, float]
+Vector6 = tuple[NonNegative, NonNegative, NonNegative, NonNegative, NonNegative, NonNegative]
 
 
 @config
@@ -27,20 +27,20 @@ class ImpedanceGains:
     """Cartesian stiffness of x, y, z [N/m] and of rotations [Nm/rad], base axes."""
     damping: Vector6 = (120.0, 120.0, 120.0, 15.0, 15.0, 15.0)
     """Cartesian damping of x, y, z [Ns/m] and of rotations [Nms/rad]."""
-    force_limit: float = 120.0
+    force_limit: Positive = 120.0
     """Largest force of spring and damper together along x, y or z [N]. Without a bound, a jammed
     and twisted gripper saturates the joints of the wrist while the springs load the stronger ones,
     and the arm jumps when it comes free."""
-    torque_limit: float = 10.0
+    torque_limit: Positive = 10.0
     """Largest torque of spring and damper together about each axis [Nm]; the joints of the wrist
     reach 12."""
-    posture_stiffness: float = 10.0
+    posture_stiffness: NonNegative = 10.0
     """Nullspace stiffness towards the posture [Nm/rad]."""
-    posture_damping: float = 2.0
+    posture_damping: NonNegative = 2.0
     """Damping of every joint, in addition to the Cartesian damping [Nms/rad]."""
-    joint_stiffness: tuple[float, ...] = (600.0, 600.0, 600.0, 600.0, 250.0, 150.0, 50.0)
+    joint_stiffness: tuple[Positive, ...] = (600.0, 600.0, 600.0, 600.0, 250.0, 150.0, 50.0)
     """(J,) joint impedance stiffness [Nm/rad]; FR3 and Panda have the same torque limits."""
-    joint_damping: tuple[float, ...] = (50.0, 50.0, 50.0, 50.0, 30.0, 25.0, 15.0)
+    joint_damping: tuple[Positive, ...] = (50.0, 50.0, 50.0, 50.0, 30.0, 25.0, 15.0)
     """(J,) joint impedance damping [Nms/rad]."""
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from robots.config import config, to_plain, validate
+from robots.config import Whole, config, to_plain, validate
 from robots.episodes.schema import EpisodeSchema
 from robots.episodes.segment import stored_bytes
 from robots.errors import HandoffError
@@ -20,7 +20,7 @@ VERSION = 1
 class EpisodeRecord:
     """One committed episode."""
 
-    lengths: dict[str, int]
+    lengths: dict[str, Whole]
     """Number of samples per stream."""
     metadata: dict[str, Any]
     """Metadata of the episode, such as its seed and whether it succeeded."""
@@ -32,7 +32,7 @@ class SegmentRecord:
 
     name: str
     """Name of its folder below `segments`, a number."""
-    stored_bytes: dict[str, int]
+    stored_bytes: dict[str, Whole]
     """Sizes of the files per `stream/field`, to detect an incomplete copy [bytes]."""
     episodes: tuple[EpisodeRecord, ...]
     """Episodes of the segment, in the order of their samples."""

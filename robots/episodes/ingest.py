@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Count, config
 from robots.episodes.demonstrations import Demonstrations, open_demonstrations
 from robots.episodes.formats.pusht import STREAM
 from robots.episodes.mirror import check_mirrored, mirrored
@@ -31,7 +31,7 @@ class IngestConfig:
     the formats of Handoff."""
     images: bool = True
     """Whether camera images are copied, if the demonstrations have any."""
-    max_episodes: int | None = None
+    max_episodes: Count | None = None
     """Number of episodes to copy, from the first; None copies all."""
     mirror: bool = False
     """Whether the mirror image of every episode is appended; for push-T only, see

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Hertz, config
 from robots.errors import HandoffError
 from robots.spec import FieldSpec, check_fields
 
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 class StreamSpec:
     """Fields sampled together."""
 
-    rate_hz: float
+    rate_hz: Hertz
     """Samples per second of robot time."""
     fields: dict[str, FieldSpec]
     """Fields of one sample by name."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from robots.franka.gripper import FRANKA_HAND
-from robots.franka.research_3 import CARTESIAN, CHAIN, LIMITS, Q_HOME
+from robots.franka.research_3 import CARTESIAN, CHAIN, LIMITS, Q_HOME, REACH
 from robots.franka.robot import LinkInertials, Robot
 
 FR3 = Robot(
@@ -53,6 +53,7 @@ FR3 = Robot(
     joint_damping=0.1,
     q_home=Q_HOME,
     gripper=FRANKA_HAND,
+    reach=REACH,
     model_xml=Path(__file__).with_name("fr3.xml"),
 )
 """Franka Research 3, first hardware version."""

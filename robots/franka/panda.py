@@ -94,6 +94,7 @@ PANDA = Robot(
     # The ready posture of libfranka's examples.
     q_home=np.array([0.0, -np.pi / 4, 0.0, -3 * np.pi / 4, 0.0, np.pi / 2, np.pi / 4]),
     gripper=FRANKA_HAND,
+    reach=0.855,
     model_xml=Path(__file__).with_name("panda.xml"),
 )
 """Franka Emika Robot (Panda)."""

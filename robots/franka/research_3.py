@@ -57,3 +57,5 @@ CARTESIAN = CartesianLimits(
 
 Q_HOME = np.array([0.0, -np.pi / 4, 0.0, -3 * np.pi / 4, 0.0, np.pi / 2, np.pi / 4])
 """(7,) the ready posture of libfranka's examples [rad]."""
+REACH = 0.855
+"""Reach by the data sheet [m]."""

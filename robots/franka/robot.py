@@ -7,6 +7,7 @@ callers share them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -204,6 +205,9 @@ class Robot:
     """Gripper that the robot carries unless a task mounts another tool."""
     model_xml: Path
     """MuJoCo model of the arm alone, built from primitive shapes; its figures equal these."""
+    reach: float = math.inf
+    """Largest distance of the flange from the base's axis by the data sheet [m]; infinity leaves it
+    to the kinematics."""
     path: str = ""
     """Name by which a configuration selects a robot outside Handoff, set when it is found; empty
     for those of Handoff, which are selected by `name`."""
@@ -242,17 +246,33 @@ class Robot:
         """End effector that the robot carries unless a task mounts another one: its gripper."""
         return self.gripper.tool
 
-    def check_per_joint(self, name: str, values: Sequence[float]) -> None:
+    def check_per_joint(
+        self, name: str, values: Sequence[float], highest: np.ndarray | None = None, unit: str = ""
+    ) -> None:
         """Checks that the setting `name` has one entry for every joint.
 
+        Args:
+            name: name of the setting.
+            values: its entries.
+            highest: (J,) limits of the entries; None for none.
+            unit: unit of the entries.
+
         Raises:
-            HandoffError: the number of entries differs from the number of joints.
+            HandoffError: the number of entries differs from the number of joints, or an entry
+                exceeds its limit.
         """
         if len(values) != self.num_joints:
             raise HandoffError(
                 f"{self.name}: {name} has {len(values)} entries, expected {self.num_joints}, one per joint. "
                 "Was it written for another robot?"
             )
+        if highest is None:
+            return
+        for i, (value, limit) in enumerate(zip(values, highest, strict=True)):
+            if not value <= limit:
+                raise HandoffError(
+                    f"{self.name}: {name} of joint{i + 1} is {value} {unit}, limit {limit:g} {unit} by the data sheet."
+                )
 
 
 def _make_read_only(figures: Any) -> None:

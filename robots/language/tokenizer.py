@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from robots.config import config, to_plain, validate
+from robots.config import Count, config, to_plain, validate
 from robots.errors import HandoffError
 
 TOKENIZER_KEY = "handoff.reading"
@@ -38,7 +38,7 @@ class TokenizerSpec:
 
     tokenizer: str
     """Digest (hex sha256) of the bundle's `tokenizer.json`."""
-    longest: int
+    longest: Count
     """Largest number of tokens of a sentence."""
     said: str | None = None
     """Default instruction of the policy; None if it has none."""

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from robots.config import config, to_plain, validate
+from robots.config import Finite, Whole, config, to_plain, validate
 from robots.errors import HandoffError
 from robots.wire.policy import pack, unpack
 from robots.wire.steps import Steps
@@ -44,7 +44,7 @@ class MlpCard:
     """A multi-layer perceptron of Linear, optional LayerNorm (epsilon 1e-6) and activation; the
     last layer is Linear only."""
 
-    layers: tuple[int, ...]
+    layers: tuple[Whole, ...]
     """Sizes of the input, of every hidden layer and of the output."""
     activation: Literal["tanh", "relu"]
     """Name of the activation function."""
@@ -60,24 +60,24 @@ class ActorCard:
     entry of an action is the command with the highest value: -1 close, 0 hold or 1 open.
     """
 
-    observation: int
+    observation: Whole
     """Number of entries of the observation vector, O."""
-    action: int
+    action: Whole
     """Number of entries of an action including the gripper's, A."""
-    relative_features: tuple[tuple[int, int, int, float], ...] = ()
+    relative_features: tuple[tuple[Whole, Whole, Whole, Finite], ...] = ()
     """Pairs of entries whose differences are additional features; see
     `policies.rl.replay.transitions.Sizes`."""
-    scaled_features: tuple[tuple[int, int, int, float], ...] = ()
+    scaled_features: tuple[tuple[Whole, Whole, Whole, Finite], ...] = ()
     """Entries that are additional features at another scale; see
     `policies.rl.replay.transitions.Sizes`."""
     actor: MlpCard
     """Network from features to means, followed by log standard deviations unless these are
     fixed."""
-    log_std_min: float
+    log_std_min: Finite
     """Lower bound of the log standard deviation."""
-    log_std_max: float
+    log_std_max: Finite
     """Upper bound of the log standard deviation."""
-    fixed_log_std: float | None = None
+    fixed_log_std: Finite | None = None
     """Log standard deviation that does not depend on the observation; None takes the network's."""
     hand: MlpCard | None = None
     """Gripper critic, from features to the values of close, hold and open; None without gripper

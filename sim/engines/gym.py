@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Count, Hertz, config
 from robots.errors import HandoffError
 from robots.interfaces import EnvState, Observation
 from robots.spec import FieldSpec
@@ -42,9 +42,9 @@ class GymConfig:
     Fetch tasks)."""
     info: tuple[str, ...] = ()
     """Keys of the environment's info, with one number each, that are passed on; 0 after a reset."""
-    max_steps: int | None = None
+    max_steps: Count | None = None
     """Time limit [control periods]; None takes the registered one."""
-    rate_hz: float | None = None
+    rate_hz: Hertz | None = None
     """Control periods per second; None takes the environment's own, `metadata["render_fps"]` or 1 /
     `dt`."""
     saving: Literal["state", "replay"] = "state"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Pixels, config
 from robots.errors import HandoffError
 from robots.interfaces import EnvState
 from robots.spec import ActionSpec, FieldSpec
@@ -32,7 +32,7 @@ NO_LIMIT = 2**31 - 1
 class PushTConfig:
     """Observations of the benchmark's environments."""
 
-    picture: int | None = None
+    picture: Pixels | None = None
     """Edge length of the square images in the field `image` [px], 96 in the demonstrations; None
     renders none."""
 

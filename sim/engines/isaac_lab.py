@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Count, Seed, config
 from robots.errors import HandoffError
 from robots.interfaces import EnvState, Observation
 from robots.spec import ActionSpec, FieldSpec
@@ -42,7 +42,7 @@ class IsaacLabConfig:
     """Device of physics and tensors."""
     overrides: tuple[str, ...] = ()
     """Isaac Lab's own overrides of the task's configuration, such as `physics=newton_mjwarp`."""
-    creation_seed: int = 0
+    creation_seed: Seed = 0
     """Seed of the scene's construction (terrain, start-up randomisation)."""
     seeding: Literal["per_env", "batch"] = "per_env"
     """Seeding of resets. `per_env`: environments are reset one after another, each from its own
@@ -50,7 +50,7 @@ class IsaacLabConfig:
     Lab has just reset itself is not reset again unless all are."""
     success_term: str = ""
     """Termination term (manager-based) that means success, such as `success`; "" for none."""
-    max_steps: int | None = None
+    max_steps: Count | None = None
     """Time limit [control periods]; None takes the task's own."""
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Pixels, config
 from robots.errors import HandoffError
 from robots.spec import ActionSpec, FieldSpec
 from sim.engines.opencv_substitute import kept_search_path
@@ -41,7 +41,7 @@ class ManiSkillConfig:
     observation: Literal["state", "rgb", "state+rgb"] = "state"
     """Observed fields: the state with the poses of objects, images with the robot's own state, or
     both."""
-    image_size: tuple[int, int] | None = None
+    image_size: tuple[Pixels, Pixels] | None = None
     """Height and width of every camera [px]; None takes the environment's own."""
     control_mode: str | None = None
     """Control mode, such as `pd_ee_delta_pose` or `pd_joint_delta_pos`; None takes the robot's

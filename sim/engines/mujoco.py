@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Count, config
 from robots.control.actions import ActionSpace, CartesianDelta, PdTarget
 from robots.errors import HandoffError
 from robots.interfaces import EnvState
@@ -49,7 +49,7 @@ class MujocoConfig:
     """Cameras whose images are observed; None renders none."""
     dynamics: ArmDynamics | None = None
     """Tuned parameters of the arm; None keeps the model's own."""
-    threads: int = 1
+    threads: Count = 1
     """Number of physics threads, which does not affect the results."""
 
 

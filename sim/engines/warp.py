@@ -32,7 +32,7 @@ from typing import Literal
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Count, config
 from robots.control.actions import ActionSpace
 from robots.interfaces import EnvState
 from sim.engines.arm_engine import ArmEngine
@@ -74,9 +74,9 @@ class WarpConfig:
     """Tuned parameters of the arm; None keeps the model's own."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of the physics."""
-    contacts: int = 64
+    contacts: Count = 64
     """Maximum number of contacts per environment, in a pool shared by all environments."""
-    constraints: int = 256
+    constraints: Count = 256
     """Maximum number of constraint rows in each environment; an elliptic contact takes 3, 4 or
     6."""
 

@@ -28,7 +28,7 @@ from typing import Literal
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Count, OpenShare, Seed, config
 from robots.errors import HandoffError
 
 Pair = tuple[str, str]
@@ -40,18 +40,18 @@ BATCH = 1_000_000
 class AdaStopConfig:
     """Sample sizes and error probability of the test."""
 
-    n: int = 5
+    n: Count = 5
     """Scores per agent and stage."""
-    stages: int = 5
+    stages: Count = 5
     """Maximum number of stages."""
-    permutations: int = 10_000
+    permutations: Count = 10_000
     """Samples of the null distribution."""
-    alpha: float = 0.05
+    alpha: OpenShare = 0.05
     """Family-wise error: upper bound on the probability of any wrong decision."""
     permute: Literal["all", "pairs"] = "all"
     """Scores that are exchangeable under the null hypothesis: all scores of a stage, or the two
     scores of one episode, if score i of every agent comes from the same seed."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the permutations."""
 
 

@@ -10,7 +10,7 @@ from typing import runtime_checkable
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Count, Finite, config
 from robots.control.noise import chunk_noise
 from robots.control.temporal_ensemble import temporal_ensemble
 from robots.errors import HandoffError
@@ -63,17 +63,17 @@ class Chunking:
     listens: bool = False
     """Whether an instruction observed from the environment (`robots.language.text.INSTRUCTION`)
     takes precedence over `instruction`."""
-    action_size: int = 2
+    action_size: Count = 2
     """A, entries of one action."""
-    n_obs_steps: int = 2
+    n_obs_steps: Count = 2
     """Observations per inference, newest last; at the start of an episode the first one is
     repeated."""
-    horizon: int = 16
+    horizon: Count = 16
     """Actions predicted per inference."""
-    n_action_steps: int = 8
+    n_action_steps: Count = 8
     """Actions executed per inference, starting at index `n_obs_steps - 1`, which belongs to the
     newest observation."""
-    ensemble: float | None = None
+    ensemble: Finite | None = None
     """Temporal ensembling: infers at every step, ignoring `n_action_steps`, and averages the
     predictions of all chunks for that step with weight exp(-ensemble * i) for the i-th oldest
     (`robots.control.temporal_ensemble`); None executes one chunk at a time."""

@@ -14,7 +14,7 @@ from typing import Protocol as Interface
 
 import numpy as np
 
-from robots.config import Count, Whole, config, validate
+from robots.config import Count, OpenShare, Whole, config, validate
 from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv
 from robots.storage.durable import remove_tree, write_atomically
@@ -69,7 +69,7 @@ class EvaluateConfig:
     """Number of episodes recorded as videos, failures first; 0 records none."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     """Device of a torch policy; CUDA is faster only for wide networks."""
-    confidence: float = 0.95
+    confidence: OpenShare = 0.95
     """Two-sided confidence of every interval."""
 
 

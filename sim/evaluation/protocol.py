@@ -47,7 +47,7 @@ class Sampling:
     noise: Literal["gaussian", "zero"] = "gaussian"
     """Noise of a chunk policy: standard normal as a function of the episode's seed and the chunk's
     index (`robots.control.noise.chunk_noise`), or zeros."""
-    denoising_steps: int | None = None
+    denoising_steps: Count | None = None
     """Sampler steps; None keeps the agent's own."""
 
 
@@ -55,11 +55,11 @@ class Sampling:
 class ChunkRule:
     """Execution of chunks; None keeps the agent's own setting."""
 
-    n_obs_steps: int | None = None
+    n_obs_steps: Count | None = None
     """Observations per inference."""
-    horizon: int | None = None
+    horizon: Count | None = None
     """Actions predicted per inference."""
-    n_action_steps: int | None = None
+    n_action_steps: Count | None = None
     """Actions executed per inference, which is the number of control periods between two
     inferences."""
 
@@ -68,7 +68,7 @@ class ChunkRule:
 class Protocol:
     """One evaluation, as defined by a protocol file."""
 
-    version: int = SCHEMA_VERSION
+    version: Whole = SCHEMA_VERSION
     """Version of this schema."""
     name: str
     """Name of the protocol in results."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from robots.config import config
+from robots.config import Count, Finite, Positive, Seed, Whole, config
 from robots.control.impedance import ImpedanceGains
 from robots.franka import RobotName
 from sim.scene.dynamics import DynamicsQuantity, DynamicsValue, quantity_name
@@ -21,12 +21,12 @@ class Parameter:
     `TrackingConfig.gains`. viscous, friction: joint friction, proportional to velocity [Nm s/rad]
     and constant [Nm]. armature: reflected rotor inertia [kg m^2]. payload: mass between the
     fingertips [kg]. delay: delay of all targets [s]."""
-    joints: tuple[int, ...] = ()
+    joints: tuple[Whole, ...] = ()
     """Numbers, from 1, of the joints that share the value; empty for all joints. Ignored for
     payload and delay."""
-    low: float
+    low: Finite
     """Lower bound, in the unit of `UNITS`."""
-    high: float
+    high: Finite
     """Upper bound, in the unit of `UNITS`."""
     log: bool = False
     """Whether the search is uniform in the logarithm, suitable for factors."""
@@ -82,11 +82,11 @@ class TrackingConfig:
     """Whether the robot's gripper is mounted."""
     payload_compensated: bool = False
     """Whether the robot compensates the payload's weight; then only its inertia has an effect."""
-    timestep: float = 0.005
+    timestep: Positive = 0.005
     """Maximum physics step [s], that of the environments that will use the result."""
-    threads: int = 1
+    threads: Count = 1
     """Number of physics threads, which does not affect the results."""
-    batch: int = 64
+    batch: Count = 64
     """Number of parameter sets simulated together, which bounds memory."""
 
 
@@ -130,7 +130,7 @@ class TuneConfig:
     """Algorithm of the search."""
     keep: Annotated[int, Field(ge=1)] = 10
     """Number of best sets whose standard deviation is reported."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the search."""
     noise_floor: Annotated[float, Field(gt=0.0)] = 2e-5
     """Minimum standard deviation of a measured position for the intervals [rad]; our choice, a

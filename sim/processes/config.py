@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from robots.config import config
+from robots.config import Count, NonNegative, Seconds, config
 from robots.errors import HandoffError
 
 Kind = Literal["collocated", "disaggregated", "hybrid"]
@@ -21,11 +21,11 @@ class ClusterConfig:
     strategy: Strategy = "SPREAD"
     """Ray's strategy for placing bundles on nodes; with a strict one, the loss of a node requires a
     replacement."""
-    cores: float = 1.0
+    cores: NonNegative = 1.0
     """Cores per simulator."""
-    gpus: float = 0.0
+    gpus: NonNegative = 0.0
     """GPUs per simulator; with a fraction, several simulators share one."""
-    patience_s: float = 120.0
+    patience_s: Seconds = 120.0
     """Maximum time until resources for the simulators are free [s], including replacements for a
     lost node."""
 
@@ -49,10 +49,10 @@ class PlacementConfig:
     """Kind of placement. `collocated`: one process simulates, infers and learns in turn.
     `disaggregated`: separate processes simulate, in turn with the policy. `hybrid`: separate
     processes simulate one part of the environments while the policy infers for another."""
-    parts: int = 2
+    parts: Count = 2
     """Number of parts into which the environments are split, at least two; used only by
     `hybrid`."""
-    simulators: int = 1
+    simulators: Count = 1
     """Number of simulator processes, each with some environments of every part; not used by
     `collocated`."""
     cluster: ClusterConfig | None = None

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 from typing import Literal
 
-from robots.config import config
+from robots.config import Count, NonNegative, Positive, config
 from robots.errors import HandoffError
 from sim.engines.mujoco import MujocoConfig
+
+Weights = tuple[NonNegative, NonNegative, NonNegative, NonNegative, NonNegative, NonNegative]
 
 
 @config
 class PlayConfig:
     """Recording of play."""
 
-    steps: int = 400
+    steps: Count = 400
     """Length of an episode [control periods]; the task's time limit and success do not end it."""
-    weights: tuple[float, float, float, float, float, float] = (0.2, 0.15, 0.2, 0.1, 0.1, 0.25)
+    weights: Weights = (0.2, 0.15, 0.2, 0.1, 0.1, 0.25)
     """Relative probability of each `SubGoal`."""
-    duration: tuple[float, float] = (0.6, 2.5)
+    duration: tuple[Positive, Positive] = (0.6, 2.5)
     """Minimum and maximum time limit of one sub-goal [s]; it ends earlier when it is reached."""
-    noise: float = 0.005
+    noise: NonNegative = 0.005
     """Standard deviation of the noise on the target position at every step [m]."""
-    spread: float = 0.01
+    spread: NonNegative = 0.01
     """Standard deviation of the offset from an object at which the gripper approaches or pushes it
     [m]; a larger value records misses."""
-    turn: float = 1.0
+    turn: NonNegative = 1.0
     """Maximum yaw offset of the gripper from the expert's [rad]."""
-    slowest: float = 0.5
+    slowest: Positive = 0.5
     """Minimum speed as a fraction of the maximum; speeds are drawn between it and 1."""
-    batch: int = 16
+    batch: Count = 16
     """Number of environments recorded together, which bounds memory."""
     mujoco: MujocoConfig = MujocoConfig()
     """Options of the engine: action space, randomisation, cameras."""
@@ -38,16 +40,16 @@ class PlayConfig:
 class ExpertDemonstrationsConfig:
     """Recording of scripted demonstrations."""
 
-    noise: float = 0.0
+    noise: NonNegative = 0.0
     """Standard deviation of the noise on the target position at every step [m]; with `noise_high`,
     its lower bound."""
-    noise_high: float | None = None
+    noise_high: NonNegative | None = None
     """Upper bound of the standard deviation [m], which is drawn uniformly for every episode, so
     that good and bad behaviour is recorded; None takes `noise` for all."""
     keep: Literal["successful", "all"] = "successful"
     """Episodes that are stored: solved ones, or failed ones too; their metadata contain `success`
     in either case."""
-    batch: int = 16
+    batch: Count = 16
     """Number of environments recorded together, which bounds memory."""
     mujoco: MujocoConfig = MujocoConfig()
     """Options of the engine: action space, randomisation, cameras."""
@@ -66,7 +68,7 @@ class TaskRewardConfig:
     seeds."""
 
     kind: Literal["task"] = "task"
-    tolerance: float = 1e-3
+    tolerance: Positive = 1e-3
     """Largest difference between a recorded and a replayed observation [unit of the field]; beyond
     it the episode was recorded with other options or another engine."""
     mujoco: MujocoConfig = MujocoConfig()

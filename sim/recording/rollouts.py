@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from robots.config import config, to_plain
+from robots.config import Count, NonNegative, Seed, config, to_plain
 from robots.episodes.formats.pusht import STREAM, pusht_schema
 from robots.errors import HandoffError
 from robots.interfaces import Progress
@@ -31,19 +31,19 @@ FIELDS = pusht_schema(images=False).streams[STREAM].fields
 class RecordConfig:
     """Number and selection of the recorded rollouts."""
 
-    first_seed: int = RECORDING.start
+    first_seed: Seed = RECORDING.start
     """Seed of the first attempt; attempt i uses `first_seed + i`, far from the evaluation seeds."""
-    attempts: int = 600
+    attempts: Count = 600
     """Number of episodes to run."""
-    keep: int = 200
+    keep: Count = 200
     """Number of successful episodes to store, the first ones in the order of seeds."""
-    max_steps: int = 300
+    max_steps: Count = 300
     """Time limit of an attempt [control periods of 0.1 s]."""
-    batch: int = 50
+    batch: Count = 50
     """Attempts stepped together."""
-    workers: int = 1
+    workers: Count = 1
     """Number of processes, which does not affect the result."""
-    quantum: float = 1e-4
+    quantum: NonNegative = 1e-4
     """Grid to which every stored number is rounded [m, rad], which makes the compressed dataset
     small; 0 keeps full float32."""
     policy: str

@@ -26,7 +26,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Delay, Finite, NonNegative, PositiveShare, Share, config
 from robots.errors import HandoffError
 from robots.interfaces import Intervention, Observation, Reason, Requests
 from robots.spec import ActionSpec
@@ -34,7 +34,7 @@ from sim.episode_streams import EpisodeStream
 from sim.scene.view import View
 from sim.tasks.task import CLOSED, ExpertTarget, Task
 
-Vector6 = tuple[float, float, float, float, float, float]
+Vector6 = tuple[Finite, Finite, Finite, Finite, Finite, Finite]
 
 Value = Callable[[Observation, np.ndarray], np.ndarray]
 """Reference Q: observation (N, ...) and action (N, A) -> (N,)."""
@@ -66,47 +66,47 @@ class OperatorConfig:
     """Name of the operator in recordings."""
     policy: Literal["never", "always", "random", "value_gap", "failure"] = "failure"
     """Rule for interventions, see the module's docstring."""
-    reaction_time: tuple[float, float] = (0.2, 0.5)
+    reaction_time: tuple[Delay, Delay] = (0.2, 0.5)
     """Minimum and maximum time from cause to takeover [s], drawn per event, rounded to control
     periods."""
-    hold_time: tuple[float, float] = (0.5, 1.0)
+    hold_time: tuple[Delay, Delay] = (0.5, 1.0)
     """Bounds of an intervention's minimum duration [s], which is drawn per event and at least one
     control period."""
     hand_back: Literal["after_hold", "when_recovered"] = "after_hold"
     """Condition for returning control: the hold time is over (RLIF, HIL-SERL), or the hold time is
     over and the cause is gone (HG-DAgger)."""
-    skill: float = 1.0
+    skill: Share = 1.0
     """Skill of the operator: 1 acts like the scripted expert, 0 with the full `noise`, `slip` and
     `slowest`; linear in between."""
     noise: Vector6 = (0.03, 0.03, 0.03, 0.2, 0.2, 0.2)
     """Standard deviation of the target pose at skill 0 [m, rad], drawn at every step."""
-    slip: float = 0.3
+    slip: Share = 0.3
     """Probability per step at skill 0 of a wrong action: a pose at distance `slip_size` and the
     opposite opening of the gripper."""
-    slip_size: float = 0.15
+    slip_size: NonNegative = 0.15
     """Distance of a wrong action's pose [m]."""
-    slowest: float = 0.3
+    slowest: PositiveShare = 0.3
     """Speed at skill 0, as a fraction of the expert's."""
     bias: Vector6 = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     """Constant offset of the target pose [m, rad] at any skill."""
-    rate: float = 0.3
+    rate: Share = 0.3
     """Probability per step of deciding to intervene, for `random`."""
-    gap: float = 0.03
+    gap: NonNegative = 0.03
     """Fraction of the expert's value by which the policy's action must be worse, for `value_gap`;
     RLIF: 0.01 to 0.03."""
-    gap_probability: float = 0.95
+    gap_probability: Share = 0.95
     """Probability per step of deciding to intervene if the action is worse, for `value_gap`."""
-    idle_probability: float = 0.05
+    idle_probability: Share = 0.05
     """Probability per step of deciding to intervene otherwise, for `value_gap`."""
-    patience: float = 0.5
+    patience: Delay = 0.5
     """Time without progress, or with disagreement, after which the task counts as failing [s], for
     `failure`."""
-    progress: float = 0.005
+    progress: Finite = 0.005
     """Increase of the dense reward that counts as progress, for `failure`."""
-    disagreement: float = 0.4
+    disagreement: NonNegative = 0.4
     """Root mean square difference between the actions of policy and expert that counts as
     disagreement, in halves of each entry's range, or in rad for joint positions, for `failure`."""
-    agreement: float = 0.05
+    agreement: NonNegative = 0.05
     """Difference between the mean actions of policy and expert over the patience, in the unit of
     `disagreement`, up to which a stall is ignored because the expert waits, too, for example while
     the gripper closes, for `failure`. The mean is used because an operator perceives the motion,

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Pixels, config
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 
@@ -29,9 +29,9 @@ class CamerasConfig:
 
     names: tuple[str, ...] = ("front", "wrist")
     """Cameras of the scene, each observed as `image_<name>`."""
-    height: int = 128
+    height: Pixels = 128
     """Height of an image [px]."""
-    width: int = 128
+    width: Pixels = 128
     """Width of an image [px]."""
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Finite, Whole, config
 from robots.errors import HandoffError
 from robots.franka import RobotName
 from robots.franka.robot import Robot
@@ -48,10 +48,10 @@ class DynamicsValue:
     friction: joint friction, proportional to velocity [Nm s/rad] and constant [Nm]. armature:
     reflected rotor inertia [kg m^2]. payload: mass between the fingertips [kg]. delay: delay of all
     targets [s]."""
-    joints: tuple[int, ...] = ()
+    joints: tuple[Whole, ...] = ()
     """Numbers, from 1, of the joints that share the value; empty for all joints. Payload and delay
     have none."""
-    value: float
+    value: Finite
     """Value in the unit of `UNITS`."""
 
     @property

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Finite, config
 from robots.errors import HandoffError
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ class Range:
     names: tuple[str, ...] = ()
     """Names of the bodies, geoms, actuators, joints, cameras or lights, which share one draw; a
     trailing * matches any ending. Empty for `delay`."""
-    low: float = 1.0
+    low: Finite = 1.0
     """Lower bound, in the same unit as `high`."""
-    high: float = 1.0
+    high: Finite = 1.0
     """Upper bound: a factor of the model's own value, except for `delay` [s] and `camera` [m]."""
 
 

@@ -14,9 +14,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Delay, Seconds, Whole, config
 from robots.errors import HandoffError
 from robots.imported_code import CodeGuard, current_guard, install_guard
+from robots.wire.addresses import is_loopback
 from sim.twin.checks import PERIOD
 from sim.twin.world import World
 
@@ -38,13 +39,20 @@ class TwinConfig:
     clock: Literal["lockstep", "real"] = "lockstep"
     """Clock of the simulation: `lockstep` advances only by `Twin.advance` and is deterministic,
     `real` runs at 1 kHz of wall time."""
-    patience: float = 60.0
+    patience: Seconds = 60.0
     """Wall time after which a command counts as lost [s], only for `lockstep`; a busy computer may
     delay the client by seconds."""
-    cpu: int | None = None
+    cpu: Whole | None = None
     """CPU to which the twin is pinned; None lets the system choose."""
-    log_seconds: float = 0.0
+    log_seconds: Delay = 0.0
     """Motion time for which `Twin.recorded` keeps every state [s]; takes 1.4 MB/s."""
+
+    def __post_init__(self) -> None:
+        # The robot's protocol has no authentication: whoever connects moves the arm.
+        if not is_loopback(self.host):
+            raise HandoffError(
+                f"twin: host is '{self.host}', expected an address of this computer, e.g. 127.0.0.1 or 127.0.0.2."
+            )
 
 
 class Twin:

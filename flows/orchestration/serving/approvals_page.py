@@ -100,7 +100,7 @@ class ApprovalsPage:
 
     def _refusal(self, request: Request) -> str:
         """Says why a request is refused whatever it asks for; empty if it is not."""
-        from policies.serve import is_loopback
+        from robots.wire.addresses import is_loopback
 
         host = request.headers.get("host", "")
         origin = request.headers.get("origin")

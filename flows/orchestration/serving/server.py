@@ -252,7 +252,7 @@ def _runs(options: ServerOptions) -> Path:
 
 def _check_access(options: ServerOptions) -> None:
     """Checks the addresses before anything is started."""
-    from policies.serve import is_loopback
+    from robots.wire.addresses import is_loopback
 
     if not is_loopback(options.host) and not os.environ.get(AUTH):
         raise HandoffError(

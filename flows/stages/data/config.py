@@ -14,7 +14,7 @@ from policies.rewards.config import (
     ImageTextRewardConfig,
     SuccessRewardConfig,
 )
-from robots.config import Count, config
+from robots.config import Count, Seed, config
 from robots.errors import HandoffError
 from robots.franka import RobotName
 from robots.seed_ranges import DEMONSTRATIONS, PLAY, ROLLOUTS
@@ -35,7 +35,7 @@ class ScriptedConfig:
     """Instruction of all episodes; None draws one per episode where the task has several."""
     episodes: Count = 50
     """Number of attempts; failed ones are recorded with `demonstrate.keep: all` only."""
-    first_seed: int = DEMONSTRATIONS.start
+    first_seed: Seed = DEMONSTRATIONS.start
     """Seed of the first start; the seeds of protocols are higher."""
     demonstrate: ExpertDemonstrationsConfig = field(default_factory=ExpertDemonstrationsConfig)
     """Episodes, seeds and noise of the scripted expert."""
@@ -51,7 +51,7 @@ class RecordPlayConfig:
     """Arm that plays."""
     episodes: Count = 400
     """Number of play episodes."""
-    first_seed: int = PLAY.start
+    first_seed: Seed = PLAY.start
     """Seed of the first start; the seeds of demonstrations and protocols are lower."""
     play: PlayConfig = field(default_factory=lambda: PlayConfig(steps=250))
     """Length and behaviour of a play episode."""
@@ -67,7 +67,7 @@ class DemonstrateConfig:
     """Person or simulated operator who demonstrates."""
     episodes: Count = 20
     """Number of successful demonstrations; SERL and HIL-SERL use 20 to 30 [C]."""
-    first_seed: int = DEMONSTRATIONS.start
+    first_seed: Seed = DEMONSTRATIONS.start
     """Seed of the first attempt's start; it increases by 1 per attempt."""
 
 
@@ -87,7 +87,7 @@ class RolloutConfig:
     """Number of environments stepped together."""
     least_success: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
     """Success rate below which the stage stops with an error."""
-    first_seed: int = ROLLOUTS.start
+    first_seed: Seed = ROLLOUTS.start
     """Seed of the first attempt's start."""
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from policies.rl.finetuning.config import FinetuneConfig, VlaFinetuneConfig
 from policies.rl.from_scratch.config import FromScratchConfig
 from policies.rl.offline.config import IqlConfig, OfflineAlgorithm, OfflineRunConfig
 from policies.training.config import TrainingConfig
-from robots.config import Count, config
+from robots.config import Count, Seed, Whole, config
 from robots.errors import HandoffError
 from robots.seed_ranges import CLASSIFIER
 from sim.evaluation.protocol import Protocol
@@ -102,17 +102,17 @@ class ClassifyConfig:
     """Task, observations and actions of the environment."""
     operator: HilOperator = field(default_factory=HilOperator)
     """Person or simulated operator whose episodes are labelled."""
-    positives: int = 200
+    positives: Whole = 200
     """Minimum number of success states from demonstrations [C]."""
-    linger: int = 10
+    linger: Whole = 10
     """Control periods that an episode continues after its first success, to record more success
     states."""
-    policy_episodes: int = 60
+    policy_episodes: Whole = 60
     """Number of policy episodes: a quarter each of a policy cloned from the demonstrations, of the
     clone with corrections, of random actions, and of the expert, which leaves the success state,
     waits and returns. They provide the hard negatives, and the held-out states on which the
     classifier is evaluated."""
-    first_seed: int = CLASSIFIER.start
+    first_seed: Seed = CLASSIFIER.start
     """Seed of the first episode's start."""
     train: TrainSuccessConfig = field(
         default_factory=lambda: TrainSuccessConfig(

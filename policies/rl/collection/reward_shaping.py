@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Finite, config
 
 
 @config
 class RewardShaping:
     """Reward shaping on top of the task reward."""
 
-    task: float = 1.0
+    task: Finite = 1.0
     """Weight of the task reward."""
-    step: float = 0.0
+    step: Finite = 0.0
     """Reward added to every action. If success ends the episode and an action earns up to r, set
     -r; otherwise stalling next to the goal is optimal."""
-    success: float = 0.0
+    success: Finite = 0.0
     """Reward of the action that solves the task."""
-    failure: float = 0.0
+    failure: Finite = 0.0
     """Reward of the action that ends the episode unsolved before its time limit."""
-    progress: float = 0.0
+    progress: Finite = 0.0
     """Weight of the increase of the task reward since the previous action: potential-based shaping
     (Ng, Harada and Russell, ICML 1999) without its discount. Over an episode it adds up to the last
     minus the first task reward, so stalling earns nothing and credit is immediate."""

@@ -36,7 +36,18 @@ from policies.rl.on_policy.config import (
     Trunk,
 )
 from policies.training.config import LoggingConfig, TrainingConfig
-from robots.config import Count, config, to_plain, validate
+from robots.config import (
+    Count,
+    Finite,
+    LearningRate,
+    Positive,
+    Seed,
+    Share,
+    Whole,
+    config,
+    to_plain,
+    validate,
+)
 from robots.errors import HandoffError
 from robots.outside import import_outside
 from robots.seed_ranges import TRAINING
@@ -88,7 +99,7 @@ class DppoFinetuneConfig(FinetuneAlgorithm):
     """Steps, noise and frozen part of the denoising chain."""
     learning: OnPolicyConfig = field(default_factory=OnPolicyConfig)
     """Losses, learning rates and epochs of PPO."""
-    critic: tuple[int, ...] = (256, 256, 256)
+    critic: tuple[Count, ...] = (256, 256, 256)
     """Hidden units of the critic, with Mish activations as in the released code."""
 
     def reward_discount(self) -> float:
@@ -107,7 +118,7 @@ class ChunkSelectionConfig(FinetuneAlgorithm):
     """Chunks N sampled per decision; 32 in Q-chunking [C], 8 in EXPO [P]."""
     discount: Annotated[float, Field(gt=0, le=1)] = 0.99
     """Discount per action, not per chunk."""
-    learning_rate: Annotated[float, Field(gt=0)] = 3e-4
+    learning_rate: LearningRate = 3e-4
     """Learning rate of the critics."""
     tau: Annotated[float, Field(gt=0, le=1)] = 0.01
     """Polyak coefficient of the target critics per update."""
@@ -175,13 +186,13 @@ class ExpoFinetuneConfig(ChunkSelectionConfig):
     """Layers of a critic."""
     edit: MlpSizes = MlpSizes(hidden=(256, 256), activation="relu")
     """Layers of the edit policy."""
-    edit_learning_rate: Annotated[float, Field(gt=0)] = 3e-4
+    edit_learning_rate: LearningRate = 3e-4
     """Learning rate of the edit policy."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Initial weight of the entropy of an edit, which then adapts to `target_entropy` [P]."""
-    temperature_learning_rate: Annotated[float, Field(gt=0)] = 3e-4
+    temperature_learning_rate: LearningRate = 3e-4
     """Learning rate of that weight."""
-    target_entropy: float | None = None
+    target_entropy: Finite | None = None
     """Target entropy of an edit [nat]; None takes half a nat per entry below that of the uniform
     distribution over edits."""
     updates: Annotated[int, Field(ge=0)] = 200
@@ -264,12 +275,12 @@ class RL100FinetuneConfig(FinetuneAlgorithm):
     """Always True: demonstrations are part of the data."""
 
     kind: Literal["rl100"] = "rl100"
-    iterations: int = 2
+    iterations: Count = 2
     """Offline iterations. Each improves the policy on all recorded data, collects rollouts, and
     retrains the policy by imitation."""
-    offline_every: int = 5
+    offline_every: Count = 5
     """Rollouts per iteration; the rollouts after all iterations train online."""
-    discount: float = 0.99
+    discount: Share = 0.99
     """Discount per action, not per chunk."""
     critics: ExpectileCriticsConfig = field(
         default_factory=lambda: ExpectileCriticsConfig(
@@ -284,9 +295,9 @@ class RL100FinetuneConfig(FinetuneAlgorithm):
     """Options of IQL's critics on the data. RL-100 uses expectile 0.7, two layers of 512 units and
     tau 0.005. Here a larger tau suits the few updates, and the minimum of four critics with layer
     norm overestimates less outside the data."""
-    critic_updates: int = 5000
+    critic_updates: Whole = 5000
     """Updates of the critics per iteration."""
-    critic_batch: int = 256
+    critic_batch: Count = 256
     """Transitions per update of the critics."""
     dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
     """Dynamics ensemble of the offline updates."""
@@ -323,7 +334,7 @@ class RL100FinetuneConfig(FinetuneAlgorithm):
     )
     """Options of online PPO as published; the actor's learning rate starts small and adapts to the
     KL divergence. `discount` above replaces its discount."""
-    critic: tuple[int, ...] = (256, 256, 256)
+    critic: tuple[Count, ...] = (256, 256, 256)
     """Hidden units of the online critic."""
 
     def __post_init__(self) -> None:
@@ -354,17 +365,17 @@ class VlaFinetuneConfig(FinetuneAlgorithm):
     values: Literal["chunk", "action"] = "action"
     """Unit with one value: the chunk, or each of its actions, which RLinf found to be better. Used
     by PPO only."""
-    critic: tuple[int, ...] = (512, 128)
+    critic: tuple[Count, ...] = (512, 128)
     """Hidden units of the value head."""
     critic_trunk: Trunk = "shared"
     """Input of the value head: `shared` reads the policy's hidden states and trains them, as in
     RLinf; `detached` reads them without gradient; `own` reads a copy of the initial policy that is
     trained for values only."""
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     """Temperature of the action tokens in rollouts."""
     flow: FlowNoiseConfig = field(default_factory=FlowNoiseConfig)
     """Noise that makes a flow-matching policy stochastic."""
-    staleness: int = 0
+    staleness: Whole = 0
     """Updates by which the acting policy may lag the learning one (AReaL's eta). From 1 on,
     rollouts are collected during updates; more than 1 has no further effect. Needs
     `learning.decoupled`."""
@@ -446,9 +457,9 @@ class FinetuneConfig(LoggingConfig):
     """Rollouts, each followed by updates on it."""
     decisions: Count = 40
     """Decisions per environment and rollout."""
-    first_seed: int = TRAINING.start
+    first_seed: Seed = TRAINING.start
     """Seed of the first episode; seeds below are reserved for evaluation protocols."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of initial weights, noise and minibatches."""
     save_every: Count = 5
     """Rollouts between two saved states."""

@@ -17,7 +17,7 @@ from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import GaussianExplorationConfig, GsdeConfig, SacOptions
 from policies.rl.off_policy.fast_td3_config import FastTd3Config, PqlConfig
 from policies.training.config import LoggingConfig
-from robots.config import Count, config
+from robots.config import Count, LearningRate, Seed, config
 from robots.seed_ranges import TRAINING
 
 PLAIN_LAYERS = MlpSizes(activation="relu", layer_norm=False)
@@ -181,9 +181,9 @@ class PpoOptions:
     """Passes over a rollout."""
     batch_size: Count = 512
     """Steps per minibatch."""
-    actor_learning_rate: Annotated[float, Field(gt=0.0)] = 3e-4
+    actor_learning_rate: LearningRate = 3e-4
     """Learning rate of the actor (Adam); the first one where it adapts."""
-    critic_learning_rate: Annotated[float, Field(gt=0.0)] = 1e-3
+    critic_learning_rate: LearningRate = 1e-3
     """Learning rate of the critics (Adam)."""
     adaptive_kl_target: Annotated[float, Field(gt=0.0)] | None = 0.01
     """KL divergence that the actor's learning rate is adapted to (rsl_rl); None keeps the rate."""
@@ -242,9 +242,9 @@ class FromScratchConfig(LoggingConfig):
     reward: RewardShaping = field(default_factory=RewardShaping)
     """Reward shaping. If a task rewards every step and success ends the episode, set its `step`
     penalty; see there."""
-    first_seed: int = TRAINING.start
+    first_seed: Seed = TRAINING.start
     """Seed of the first initial state; the seeds of evaluation protocols lie below it."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of weights, exploration and minibatches."""
     threads: Count = 1
     """CPU threads of torch."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import SacConfig
-from robots.config import config
+from robots.config import Count, LearningRate, NonNegative, Positive, PositiveShare, config
 
 
 @config
@@ -21,17 +21,17 @@ class BehaviourConfig:
     `diffusion` predicts noise on a variance-preserving schedule (EXPO [P])."""
     network: MlpSizes = MlpSizes(hidden=(512, 512, 512, 512), activation="relu", layer_norm=False)
     """Layers of the network; sizes of Q-chunking [C], whose code uses GELU."""
-    steps: int = 10
+    steps: Count = 10
     """Denoising steps: Euler steps of the flow [C], or noise levels K of the diffusion (EXPO
     [P])."""
-    beta_min: float = 0.1
+    beta_min: Positive = 0.1
     """Lowest beta of the schedule per unit of time. With .1 and 20 the last level keeps 4.3e-5 of
     the variance of the signal; betas from 1e-4 to .02 would keep .904 at K = 10."""
-    beta_max: float = 20.0
+    beta_max: Positive = 20.0
     """Highest beta of the schedule per unit of time."""
-    eta: float = 1.0
+    eta: NonNegative = 1.0
     """Noise of the diffusion sampler: 1 is DDPM, 0 is deterministic DDIM."""
-    learning_rate: float = 3e-4
+    learning_rate: LearningRate = 3e-4
     """Learning rate of the behaviour model."""
 
 
@@ -57,11 +57,11 @@ class ExpoConfig:
     )
     """Base policy whose actions are edited. None has none of its own: its samples are given with
     every minibatch, and it is trained elsewhere."""
-    beta: float = 0.3
+    beta: Positive = 0.3
     """Bound on every entry of an edit [action units]; .05 to .7 depending on the task [P]."""
-    limit: float = 1.0
+    limit: Positive = 1.0
     """Bound on every entry of an edited action [action units]."""
-    samples: int = 8
+    samples: Count = 8
     """Base samples per observation, each also edited, among which the best is selected [P]."""
     edits: bool = True
     """Whether edits are used; without them the best base sample acts."""
@@ -76,15 +76,15 @@ class QChunkingConfig:
     data."""
 
     kind: Literal["q_chunking"] = "q_chunking"
-    horizon: int = 5
+    horizon: Count = 5
     """Actions per chunk h, executed open-loop [C]; 1 is the same method without chunks."""
     actor: Literal["best_of", "one_step"] = "best_of"
     """Policy. `best_of` selects the best of `samples` chunks of the behaviour model (QC);
     `one_step` is a one-step network, distilled from the behaviour model and trained to maximise Q
     (QC-FQL)."""
-    samples: int = 32
+    samples: Count = 32
     """Chunks sampled per observation by `best_of` [C]."""
-    distillation: float = 100.0
+    distillation: NonNegative = 100.0
     """Weight of the distillation loss of the one-step network [C; 1e2 to 3e4 depending on the
     task]."""
     critic: MlpSizes = MlpSizes(hidden=(512, 512, 512, 512), activation="relu")
@@ -92,11 +92,11 @@ class QChunkingConfig:
     behaviour: BehaviourConfig | None = BehaviourConfig()
     """Behaviour model from which chunks are sampled. None has none of its own: its samples are
     given with every minibatch, and it is trained elsewhere; `best_of` only."""
-    critics: int = 2
+    critics: Count = 2
     """Critics in the ensemble."""
     value: Literal["mean", "min"] = "mean"
     """Aggregation over the critics, in the Bellman target and for `best_of` [C]."""
-    learning_rate: float = 3e-4
+    learning_rate: LearningRate = 3e-4
     """Learning rate of the critics."""
-    tau: float = 0.005
+    tau: PositiveShare = 0.005
     """Polyak step size of the target networks per update."""

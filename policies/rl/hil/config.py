@@ -16,7 +16,7 @@ from policies.rl.off_policy.jsrl import JsrlCurriculum, JsrlSchedule
 from policies.rl.off_policy.wsrl import WARM_UP_STEPS, wsrl_sac
 from policies.rl.replay.config import ReplayConfig
 from policies.training.config import LoggingConfig
-from robots.config import Count, config
+from robots.config import Count, Delay, Port, Positive, config
 from robots.spec import ActionSpec
 
 RewardSignal = Literal["classifier", "task"]
@@ -229,18 +229,18 @@ class LearnerConfig(LoggingConfig):
     host: str = "127.0.0.1"
     """Address to listen on. Traffic is not encrypted; to other machines, use a tunnel or a TLS
     proxy."""
-    port: int = 8010
+    port: Port = 8010
     """TCP port; 0 selects a free one."""
-    actors: int = 4
+    actors: Count = 4
     """Maximum number of simultaneous actor connections."""
-    publish_every: int = 50
+    publish_every: Count = 50
     """Updates between two publications of the actor's parameters; 50 in HIL-SERL, 30 in SERL
     [C]."""
-    checkpoint_seconds: float = 60.0
+    checkpoint_seconds: Delay = 60.0
     """Time between checkpoints [s]; a crash loses the updates since the last one."""
-    metrics_every: int = 100
+    metrics_every: Count = 100
     """Updates between two lines of `metrics.jsonl`."""
-    log_bytes: int = 32_000_000
+    log_bytes: Count = 32_000_000
     """Size above which the message log starts a new file [byte]."""
 
 
@@ -253,9 +253,9 @@ class RelativeFeature:
     """Observation field."""
     other: str | None = None
     """Observation field that is subtracted; None subtracts nothing."""
-    entries: int = 3
+    entries: Count = 3
     """Number of leading entries of the field to use."""
-    scale: float = 0.1
+    scale: Positive = 0.1
     """Value that is mapped to 1 [unit of the field]."""
 
 
@@ -263,5 +263,5 @@ class RelativeFeature:
 class ScaledTanhFeature(RelativeFeature):
     """Additional network input like `RelativeFeature`, passed through tanh."""
 
-    scale: float = 0.01
+    scale: Positive = 0.01
     """Value that is mapped to tanh(1) [unit of the field]."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from robots.config import config
+from robots.config import Count, Whole, config
 
 
 @config
 class MlpSizes:
     """Multi-layer perceptron: layers of Linear, optional LayerNorm, activation."""
 
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: tuple[Count, ...] = (256, 256)
     """Units of each hidden layer."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation of the hidden layers: tanh in HIL-SERL [C], relu in RLPD [C]."""
@@ -27,13 +27,13 @@ class MlpSizes:
 class EncoderConfig:
     """Image encoder (SERL, arXiv 2401.16013); used if the observations contain images."""
 
-    channels: tuple[int, ...] = (32, 64, 128, 256)
+    channels: tuple[Count, ...] = (32, 64, 128, 256)
     """Channels of the convolutions, each with stride 2, as in SERL's small encoder [C]."""
-    embeddings: int = 8
+    embeddings: Count = 8
     """Learned spatial embeddings per channel [C]."""
-    picture_width: int = 256
+    picture_width: Count = 256
     """Features per camera [C]."""
-    vector_width: int = 64
+    vector_width: Count = 64
     """Features of the observation vector [C]."""
-    shift: int = 4
+    shift: Whole = 4
     """Largest random shift of the images in training [pixel] [C]; 0 disables the augmentation."""

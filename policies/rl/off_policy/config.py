@@ -10,7 +10,17 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from policies.rl.networks.config import EncoderConfig, MlpSizes
-from robots.config import config
+from robots.config import (
+    Count,
+    Finite,
+    LearningRate,
+    NonNegative,
+    Positive,
+    Share,
+    ShareBelowOne,
+    Whole,
+    config,
+)
 from robots.errors import HandoffError
 
 
@@ -20,10 +30,10 @@ class GripperConfig:
 
     network: MlpSizes = MlpSizes()
     """Layers of the gripper's critic, which has one output per command: 0 close, 1 hold, 2 open."""
-    toggle_penalty: float = -0.02
+    toggle_penalty: Finite = -0.02
     """Reward added for each command that reverses the gripper, for this critic only [C: USB
     task]."""
-    learning_rate: float = 3e-4
+    learning_rate: LearningRate = 3e-4
     """Learning rate of the gripper's critic."""
 
 
@@ -32,13 +42,13 @@ class GuidanceConfig:
     """Behaviour-cloning term of the actor, whose weight decays over training
     (`policies.rl.off_policy.sac_bc`); not part of HIL-SERL."""
 
-    first: float = 50.0
+    first: NonNegative = 50.0
     """Weight of the squared distance to the human action at the first update."""
-    last: float = 5.0
+    last: NonNegative = 5.0
     """Weight from update `updates` on; in between it decays geometrically."""
-    updates: int = 20_000
+    updates: Whole = 20_000
     """Updates over which the weight decays."""
-    margin: float = 0.1
+    margin: NonNegative = 0.1
     """Margin by which the gripper's critic should value the human command above the others (DQfD,
     arXiv 1704.03732); 0 disables this loss."""
 
@@ -63,9 +73,9 @@ class SacOptions:
     backup_entropy: bool = False
     """Whether the Bellman target includes the entropy of the next action; True in SAC [P] and in
     RLPD's locomotion tasks [C]."""
-    learning_rate: Annotated[float, Field(gt=0.0)] = 3e-4
+    learning_rate: LearningRate = 3e-4
     """Learning rate of the critics (Adam)."""
-    actor_learning_rate: Annotated[float, Field(gt=0.0)] = 3e-4
+    actor_learning_rate: LearningRate = 3e-4
     """Learning rate of the actor (Adam)."""
     temperature_learning_rate: Annotated[float, Field(ge=0.0)] = 3e-4
     """Learning rate of the temperature (Adam); 0 keeps the initial one."""
@@ -73,10 +83,10 @@ class SacOptions:
     """Polyak step size of the target critics per critic update."""
     init_temperature: Annotated[float, Field(gt=0.0)] = 0.01
     """Initial temperature: 1e-2 in HIL-SERL, 1 in RLPD [C]."""
-    target_entropy: float | None = None
+    target_entropy: Finite | None = None
     """Target entropy of the actor [nat]; None takes minus half the number of continuous entries of
     an action (RLPD, HIL-SERL [C])."""
-    final_scale: float = 1.0
+    final_scale: NonNegative = 1.0
     """Factor on the initial weights of the actor's last layer; 1e-2 in WSRL [C]."""
 
     def __post_init__(self) -> None:
@@ -99,14 +109,14 @@ class SacConfig(SacOptions):
     HIL-SERL [C]."""
 
     kind: Literal["sac"] = "sac"
-    log_std_min: float = -11.5
+    log_std_min: Finite = -11.5
     """Lower bound of the log standard deviation. HIL-SERL bounds the standard deviation by 1e-5 =
     exp(-11.5) and 5 [C]; RLPD bounds its logarithm by -20 and 2 [C]."""
-    log_std_max: float = 1.6
+    log_std_max: Finite = 1.6
     """Upper bound of the log standard deviation."""
-    fixed_std: float | None = None
+    fixed_std: Positive | None = None
     """Fixed standard deviation of the Gaussian before tanh; None learns one per state."""
-    actor_ema: float | None = None
+    actor_ema: ShareBelowOne | None = None
     """Upper bound of the decay of an exponential moving average of the weights of the actor and the
     gripper's critic. The policy acts with the average; training uses the current weights. None acts
     with the current weights, as in HIL-SERL."""
@@ -132,9 +142,9 @@ class GaussianExplorationConfig:
     per state."""
 
     kind: Literal["gaussian"] = "gaussian"
-    log_std_min: float = -11.5
+    log_std_min: Finite = -11.5
     """Lower bound of the log standard deviation before tanh; see `SacConfig.log_std_min`."""
-    log_std_max: float = 1.6
+    log_std_max: Finite = 1.6
     """Upper bound of the log standard deviation before tanh."""
 
 
@@ -146,7 +156,7 @@ class GsdeConfig:
     kind: Literal["gsde"] = "gsde"
     steps: Annotated[int, Field(ge=1)] = 8
     """Steps for which an environment keeps its exploration matrix [P: 4 to 64]."""
-    log_std_init: float = -2.0
+    log_std_init: Finite = -2.0
     """Initial log standard deviation per feature [C: -2 and -3]."""
     learn_features: bool = False
     """Whether gradients of the exploration variance reach the features; False in PPO and A2C, True
@@ -159,14 +169,14 @@ class GsdeConfig:
 class OnlineConfig:
     """Ratio of environment steps to updates, and composition of the minibatches."""
 
-    batch_size: int = 256
+    batch_size: Count = 256
     """Transitions per minibatch, including those from demonstrations."""
-    demo_share: float = 0.5
+    demo_share: Share = 0.5
     """Fraction of each minibatch from the demonstration buffer (RLPD, HIL-SERL [C]); 0 uses
     none."""
-    updates_per_step: float = 1.0
+    updates_per_step: Positive = 1.0
     """Updates (each of `minibatches`) per environment step; fractions accumulate exactly."""
-    minibatches: int = 1
+    minibatches: Count = 1
     """Critic steps per update: 20 in RLPD, 2 in HIL-SERL [C]."""
-    training_starts: int = 100
+    training_starts: Whole = 100
     """Environment steps before the first update; HIL-SERL 100, RLPD 5,000 [C]."""

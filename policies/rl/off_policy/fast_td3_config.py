@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 from policies.rl.networks.config import MlpSizes
-from robots.config import config
+from robots.config import Count, Finite, LearningRate, NonNegative, Positive, PositiveShare, config
 from robots.errors import HandoffError
 
 
@@ -24,9 +24,9 @@ class PerEnvNoiseConfig:
     start of each episode [C]; `linear` spaces them evenly over the environments and keeps them [Q];
     `geometric` does so with constant ratios, so that half of the environments lie below sqrt(low
     high) (our addition)."""
-    low: float = 0.001
+    low: Finite = 0.001
     """Smallest standard deviation [action units]; .001 [C], .05 [Q]."""
-    high: float = 0.4
+    high: Finite = 0.4
     """Largest standard deviation [action units]; .4 [C], .8 [Q]. If equal to `low`, all
     environments share one."""
 
@@ -47,30 +47,30 @@ class FastTd3Config:
     """Layers of both critics [C]; PQL has 512, 256, 128 with ELU [Q]."""
     actor: MlpSizes = MlpSizes(hidden=(512, 256, 128), activation="relu", layer_norm=False)
     """Layers of the actor [C]."""
-    atoms: int = 101
+    atoms: Count = 101
     """Atoms K of the return distribution [C]; 51 in the distributional option of PQL [Q]."""
-    low: float = -250.0
+    low: Finite = -250.0
     """Lowest atom of the return distribution [reward] [C]; -10 in Playground [C] and PQL [Q]."""
-    high: float = 250.0
+    high: Finite = 250.0
     """Highest atom of the return distribution [reward] [C]."""
-    learning_rate: float = 3e-4
+    learning_rate: LearningRate = 3e-4
     """Learning rate of the critics (AdamW) [C]; 5e-4 [Q]."""
-    actor_learning_rate: float = 3e-4
+    actor_learning_rate: LearningRate = 3e-4
     """Learning rate of the actor (AdamW)."""
-    weight_decay: float = 0.1
+    weight_decay: NonNegative = 0.1
     """Weight decay of AdamW for both networks [C]; torch's .01 [Q]."""
-    max_grad_norm: float | None = None
+    max_grad_norm: Positive | None = None
     """Maximum gradient norm; None does not clip [C]. .5 [Q]."""
-    tau: float = 0.1
+    tau: PositiveShare = 0.1
     """Polyak step size of the target critics per critic update [C]; .05 [Q]. There is no target
     actor."""
-    target_noise: float = 0.001
+    target_noise: NonNegative = 0.001
     """Standard deviation of the noise on the target action [action units] [C]; .8 [Q]."""
-    target_noise_clip: float = 0.5
+    target_noise_clip: NonNegative = 0.5
     """Clip range of the target noise [action units] [C]; .2 [Q]."""
-    critic_per_policy: float = 2.0
+    critic_per_policy: Positive = 2.0
     """Critic updates per policy update, 1 / beta_p:v; 2 [C, Q]. Fractions accumulate exactly."""
-    init_scale: float = 0.01
+    init_scale: Positive = 0.01
     """Standard deviation of the initial weights of the actor's last layer [C]."""
     normalise: bool = True
     """Whether observations are normalised by their running mean and standard deviation [C, Q]."""
@@ -93,25 +93,25 @@ class PqlConfig(FastTd3Config):
     """Layers of both critics."""
     actor: MlpSizes = MlpSizes(hidden=(512, 256, 128), activation="relu", layer_norm=False)
     """Layers of the actor."""
-    atoms: int = 51
+    atoms: Count = 51
     """Atoms K of the return distribution."""
-    low: float = -10.0
+    low: Finite = -10.0
     """Lowest atom of the return distribution [reward]."""
-    high: float = 10.0
+    high: Finite = 10.0
     """Highest atom of the return distribution [reward]."""
-    learning_rate: float = 5e-4
+    learning_rate: LearningRate = 5e-4
     """Learning rate of the critics (AdamW)."""
-    actor_learning_rate: float = 5e-4
+    actor_learning_rate: LearningRate = 5e-4
     """Learning rate of the actor (AdamW)."""
-    weight_decay: float = 0.01
+    weight_decay: NonNegative = 0.01
     """Weight decay of AdamW for both networks; torch's default."""
-    max_grad_norm: float | None = 0.5
+    max_grad_norm: Positive | None = 0.5
     """Maximum gradient norm; None does not clip."""
-    tau: float = 0.05
+    tau: PositiveShare = 0.05
     """Polyak step size of the target critics per critic update."""
-    target_noise: float = 0.8
+    target_noise: NonNegative = 0.8
     """Standard deviation of the noise on the target action [action units]."""
-    target_noise_clip: float = 0.2
+    target_noise_clip: NonNegative = 0.2
     """Clip range of the target noise [action units]."""
     noise: PerEnvNoiseConfig = PerEnvNoiseConfig(spread="linear", low=0.05, high=0.8)
     """Exploration noise per environment."""

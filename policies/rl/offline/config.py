@@ -18,7 +18,7 @@ from policies.rl.on_policy.config import DppoConfig
 from policies.rl.replay.trajectory_weighting import TrajectoryWeightingConfig
 from policies.samplers.chain import ChainConfig
 from policies.training.config import LoggingConfig
-from robots.config import config
+from robots.config import Count, Finite, LearningRate, NonNegative, Positive, Seed, Whole, config
 from robots.errors import HandoffError
 
 
@@ -35,7 +35,7 @@ class InSampleCriticsConfig:
     """Layers of V."""
     huber: Annotated[float, Field(gt=0.0)] | None = None
     """Threshold of the Huber loss of Q [reward]; 20 in f-DVL [C]. None uses the squared error."""
-    learning_rate: Annotated[float, Field(gt=0.0)] = 3e-4
+    learning_rate: LearningRate = 3e-4
     """Learning rate of Q and V (Adam) [C]."""
     tau: Annotated[float, Field(gt=0.0, le=1.0)] = 0.005
     """Polyak step size of the target critics per update [C]."""
@@ -55,7 +55,7 @@ class GumbelCriticsConfig(InSampleCriticsConfig):
 
     temperature: Annotated[float, Field(gt=0.0)] = 1.0
     """Scale that divides the advantage in the loss of V [reward]."""
-    gumbel_clip: float = 7.0
+    gumbel_clip: Positive = 7.0
     """Upper bound of the exponent [C]."""
 
 
@@ -88,14 +88,14 @@ class WeightedActorConfig:
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Dropout probability of the actor's hidden units; .1 for small data sets (kitchen, Adroit)
     [C]."""
-    actor_learning_rate: Annotated[float, Field(gt=0.0)] = 3e-4
+    actor_learning_rate: LearningRate = 3e-4
     """Learning rate of the actor (Adam)."""
     actor_decay_updates: Annotated[int, Field(ge=1)] | None = None
     """Updates over which the actor's learning rate decays to 0 along half a cosine, 1,000,000 in
     the code; None keeps it constant."""
-    log_std_min: float = -5.0
+    log_std_min: Finite = -5.0
     """Lower bound of the actor's log standard deviations, which do not depend on the state [C]."""
-    log_std_max: float = 2.0
+    log_std_max: Finite = 2.0
     """Upper bound of the actor's log standard deviations."""
 
 
@@ -172,7 +172,7 @@ class CalQlConfig(StateLearnerConfig):
     from the policy at s' [C]."""
     target_actions: Annotated[int, Field(ge=1)] = 10
     """Next actions over which the Bellman target takes the maximum [C]; 1 is the target of SAC."""
-    gap: float | None = None
+    gap: Finite | None = None
     """Target of the conservative term in the Lagrange form, 0.8 in Cal-QL's AntMaze [C]; None uses
     the fixed `weight`."""
 
@@ -263,7 +263,7 @@ class EdpConfig:
     """Critics in the ensemble."""
     critic: MlpSizes = MlpSizes(hidden=(256, 256, 256), activation="relu", layer_norm=False)
     """Layers of a critic, and of V in the form `iql`."""
-    learning_rate: Annotated[float, Field(gt=0.0)] = 3e-4
+    learning_rate: LearningRate = 3e-4
     """Learning rate of all networks (Adam) [C]."""
     tau: Annotated[float, Field(gt=0.0, le=1.0)] = 0.005
     """Polyak step size of the target networks per update."""
@@ -288,19 +288,19 @@ class EdpConfig:
 class DynamicsConfig:
     """Ensemble of learned dynamics models; sizes of RL-100 [C of a fork]."""
 
-    members: int = 7
+    members: Count = 7
     """Models in the ensemble."""
-    elites: int = 5
+    elites: Count = 5
     """Number of models kept for prediction, those with the lowest error on held-out rows."""
     network: MlpSizes = MlpSizes(hidden=(400, 400, 400, 400), activation="relu", layer_norm=False)
     """Layers of a model."""
-    learning_rate: float = 1e-3
+    learning_rate: LearningRate = 1e-3
     """Learning rate of the ensemble."""
-    weight_decay: float = 1e-5
+    weight_decay: NonNegative = 1e-5
     """Weight decay of the ensemble."""
-    batch_size: int = 256
+    batch_size: Count = 256
     """Rows per model and update."""
-    updates: int = 2000
+    updates: Whole = 2000
     """Updates of the ensemble."""
 
 
@@ -317,35 +317,35 @@ class OfflinePpoConfig:
 
     denoising: DppoConfig = field(default_factory=lambda: DppoConfig(steps=10, chain=RL100_CHAIN))
     """Steps and noise of the denoising chain."""
-    learning_rate: float = 1e-5
+    learning_rate: LearningRate = 1e-5
     """Learning rate of the policy; 1e-6 to 1e-5 in RL-100."""
-    updates: int = 5000
+    updates: Whole = 5000
     """Updates of the policy; 5,000 to 8,000 in RL-100."""
-    batch_size: int = 512
+    batch_size: Count = 512
     """Denoising steps per minibatch."""
-    chains: int = 8192
+    chains: Count = 8192
     """Denoising chains sampled at a time (our choice); a single advantage is mostly noise, so few
     chains would fit that noise."""
-    redraw_every: int = 100
+    redraw_every: Count = 100
     """Updates between two samplings of chains (our choice). Within one set of chains, the clip
     range limits how far the policy moves."""
-    clip: float = 0.25
+    clip: Positive = 0.25
     """Initial clip range of the ratio."""
-    last_clip: float = 0.05
+    last_clip: Positive = 0.05
     """Clip range to which `clip` falls linearly (our choice; the released code does not state its
     decay)."""
-    max_grad_norm: float = 0.5
+    max_grad_norm: Positive = 0.5
     """Maximum gradient norm."""
     gate: bool = True
     """Whether a policy that has not improved is reverted; false is the ablation."""
-    gate_every: int = 50
+    gate_every: Count = 50
     """Updates between two evaluations of the policy by the gate."""
-    margin: float = 0.05
+    margin: NonNegative = 0.05
     """Relative improvement d / |J| that the gate requires. The achievable improvement depends on
     `gate_every` times the learning rate: .05 needs far more than 50 updates at 1e-5."""
-    judged_steps: int = 5
+    judged_steps: Count = 5
     """Chunks simulated in the learned dynamics to evaluate the policy; 3 to 20 in RL-100."""
-    judged_rows: int = 1000
+    judged_rows: Count = 1000
     """Initial states of that evaluation (our choice)."""
 
 
@@ -407,5 +407,5 @@ class OfflineRunConfig(LoggingConfig):
     """Wall-clock seconds between checkpoints, rounded up to the next entry of the loss curve."""
     threads: Annotated[int, Field(ge=1)] = 1
     """CPU threads of torch."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of initial weights, minibatches and noise."""

@@ -21,7 +21,7 @@ from policies.training.loggers import CURVE
 from policies.training.loop import STATE
 from policies.training.plots import LOSS, draw_entries
 from policies.training.resumable_run import ResumableRun
-from robots.config import config
+from robots.config import Count, Whole, config
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 
@@ -42,12 +42,12 @@ _PLOTTED = {
 class OfflineConfig:
     """Number and size of the updates of offline training."""
 
-    updates: int = 100_000
+    updates: Whole = 100_000
     """Total number of updates, including those before a resume. 1,000,000 in IQL, 2,000,000 in EDP
     [C]."""
-    batch_size: int = 256
+    batch_size: Count = 256
     """Transitions per minibatch; 1024 in f-DVL [C]."""
-    minibatches: int = 1
+    minibatches: Count = 1
     """Minibatches per update; see `policies.rl.off_policy.online.Learner.update`."""
 
 

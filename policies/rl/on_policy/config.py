@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from policies.samplers.chain import ChainConfig
-from robots.config import config
+from robots.config import Count, Finite, LearningRate, NonNegative, Positive, Share, Whole, config
 from robots.errors import HandoffError
 
 
@@ -16,18 +16,18 @@ from robots.errors import HandoffError
 class PpoConfig:
     """Options of the PPO loss, with the defaults of PPO."""
 
-    clip: float = 0.2
+    clip: Positive = 0.2
     """Clip range of the ratio below and above 1."""
-    clip_high: float | None = None
+    clip_high: Positive | None = None
     """Upper clip range; None uses `clip` for both sides (DAPO: 0.28)."""
-    dual_clip: float | None = None
+    dual_clip: Positive | None = None
     """Bound on the ratio of rows with a negative advantage, above 1 (Ye et al.: 3). None sets no
     bound."""
-    value_clip: float | None = None
+    value_clip: Positive | None = None
     """Clip range of a value around its value in the rollout (RL-100: 0.2). None does not clip."""
-    value_huber: float | None = None
+    value_huber: Positive | None = None
     """Delta of the Huber loss of the values (RLinf: 10). None uses the squared error."""
-    behaviour_cap: float | None = None
+    behaviour_cap: Positive | None = None
     """Cap on the importance weight between the proximal and the acting policy (AReaL: 5)."""
 
     def __post_init__(self) -> None:
@@ -47,38 +47,38 @@ class OnPolicyConfig:
 
     ppo: PpoConfig = field(default_factory=lambda: PpoConfig(clip=0.01))
     """Clipping and value loss."""
-    clip_min: float | None = 0.001
+    clip_min: NonNegative | None = 0.001
     """Clip range of the noisiest denoising step, from which it rises to `ppo.clip` at the last.
     None uses `ppo.clip` for all steps."""
-    denoising_discount: float = 0.99
+    denoising_discount: Share = 0.99
     """Discount per denoising step; the advantage of step k is weighted by g^(K - 1 - k)."""
-    discount: float = 0.99
+    discount: Share = 0.99
     """Discount per action, not per chunk."""
-    gae_lambda: float = 0.95
+    gae_lambda: Share = 0.95
     """Lambda of generalised advantage estimation, per decision."""
-    epochs: int = 5
+    epochs: Count = 5
     """Passes over a rollout."""
-    batch_size: int = 7500
+    batch_size: Count = 7500
     """Rows per minibatch over all workers."""
-    actor_learning_rate: float = 1e-4
+    actor_learning_rate: LearningRate = 1e-4
     """Learning rate of the actor."""
-    critic_learning_rate: float = 1e-3
+    critic_learning_rate: LearningRate = 1e-3
     """Learning rate of the critic."""
-    target_kl: float | None = 1.0
+    target_kl: Positive | None = 1.0
     """KL divergence above which no further epoch runs. None runs all epochs."""
-    adaptive_kl_target: float | None = None
+    adaptive_kl_target: Positive | None = None
     """KL divergence that the actor's learning rate is adapted to (RL-100: 0.02). None keeps the
     rate."""
-    critic_warmup_rollouts: int = 2
+    critic_warmup_rollouts: Whole = 2
     """Rollouts at the start that train only the critic."""
-    value_weight: float = 0.5
+    value_weight: NonNegative = 0.5
     """Weight of the value loss."""
-    max_grad_norm: float | None = None
+    max_grad_norm: Positive | None = None
     """Norm to which the gradients of actor and critic are clipped separately; None does not
     clip."""
-    bc_weight: float = 0.0
+    bc_weight: NonNegative = 0.0
     """Weight of the behaviour cloning loss towards the initial policy (DiWA: 0.05)."""
-    entropy_coef: float = 0.0
+    entropy_coef: NonNegative = 0.0
     """Entropy bonus coefficient; ignored by actors without an entropy."""
     decoupled: bool = False
     """Whether ratios are clipped against the policy at the start of the update, with importance
@@ -114,7 +114,7 @@ Outcome = Literal["return", "success", "brevity"]
 class GroupConfig:
     """Options of group-relative advantages (GRPO); see `policies.rl.on_policy.advantages`."""
 
-    size: int = 8
+    size: Count = 8
     """Trajectories per group, all from one initial state."""
     drop_alike: bool = True
     """Whether groups with equal outcomes are dropped; they count as rows but carry no gradient."""
@@ -123,7 +123,7 @@ class GroupConfig:
     outcomes: tuple[Outcome, ...] = ("return",)
     """Outcomes of a trajectory, normalised one by one: `return` is its summed reward, `success` 1
     if it solved the task, `brevity` the remaining share of its time limit if it did."""
-    weights: tuple[float, ...] = ()
+    weights: tuple[NonNegative, ...] = ()
     """Weights of the outcomes; empty gives each the weight 1."""
 
 
@@ -142,15 +142,15 @@ RELEASED_CHAIN = ChainConfig(
 class DppoConfig:
     """Options of the denoising chain that DPPO trains."""
 
-    steps: int = 5
+    steps: Count = 5
     """Denoising steps K: DDIM steps with DDPM's noise, or flow-SDE steps. Released: 20 DDPM steps,
     5 DDIM steps for images."""
-    frozen_steps: int = 0
+    frozen_steps: Whole = 0
     """Number of first denoising steps that keep the initial weights. Released: 10 of 20 for
     state-based tasks, 0 of 5."""
     chain: ChainConfig = field(default_factory=lambda: RELEASED_CHAIN)
     """Noise of the chain and the definition of its log-probability."""
-    flow_noise: float = 0.5
+    flow_noise: NonNegative = 0.5
     """Noise level of the flow-SDE."""
 
 
@@ -162,17 +162,17 @@ class FlowNoiseConfig:
     kind: Literal["sde", "learned"] = "sde"
     """Source of the noise: `sde` is Flow-SDE at the level `sde_noise`, `learned` is Flow-Noise,
     whose standard deviation a network predicts (pi_RL)."""
-    steps: int = 4
+    steps: Count = 4
     """Sampler steps K during fine-tuning and at inference afterwards."""
-    sde_noise: float = 0.5
+    sde_noise: NonNegative = 0.5
     """Noise level of the SDE; 0.2 was unstable."""
     one_step: bool = True
     """Whether only one SDE step per decision is stochastic, which halves the time of an update."""
-    low: float = 0.08
+    low: Finite = 0.08
     """Lower bound of the learned standard deviation [normalised units]."""
-    high: float = 0.16
+    high: Finite = 0.16
     """Upper bound of the learned standard deviation [normalised units]."""
-    hidden: int = 128
+    hidden: Count = 128
     """Hidden units of the network that predicts the standard deviation."""
 
     def __post_init__(self) -> None:

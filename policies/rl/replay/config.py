@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from robots.config import config
+from robots.config import Count, Finite, Share, config
 
 
 @config
 class ReplayConfig:
     """Capacity of the replay buffer and form of its samples."""
 
-    capacity: int = 200_000
+    capacity: Count = 200_000
     """Capacity [steps]; the oldest steps are overwritten. 200k in HIL-SERL [C]."""
-    discount: float = 0.97
+    discount: Share = 0.97
     """Discount per control period; .97 to .985 in HIL-SERL [C]."""
-    n_step: int = 1
+    n_step: Count = 1
     """Steps of the n-step return."""
-    horizon: int = 1
+    horizon: Count = 1
     """Actions per chunk. If above 1, a sample has that many actions and the sum of as many rewards
     (Q-chunking), and `n_step` is ignored."""
     timeouts_end: bool = False
@@ -25,7 +25,7 @@ class ReplayConfig:
     """Whether samples have `extra["mc_return"]`, the discounted return from their step to the end
     of its episode (Cal-QL). It is minus infinity, which bounds nothing, if the episode has not
     ended yet or steps before its end are missing."""
-    mc_tail: float = 0.0
+    mc_tail: Finite = 0.0
     """Constant reward per step that `mc_return` assumes after a truncation, without end. The
     released Cal-QL does so with AntMaze's negative reward, so that never reaching the goal has the
     return r / (1 - g) [C]."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Positive, PositiveShare, config
 from robots.errors import HandoffError
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ class TrajectoryWeightingConfig:
     kind: Literal["aw", "rw", "top", "uniform"] = "aw"
     """Weighting: `aw` by the advantage over the return expected from the first observation, `rw` by
     the return, `top` uniform over the steps of the best trajectories, `uniform` over all steps."""
-    temperature: float = 0.1
+    temperature: Positive = 0.1
     """Temperature T, on the scale where the worst trajectory has 0 and the best 1 [C]."""
-    top_share: float = 0.1
+    top_share: PositiveShare = 0.1
     """Fraction of the trajectories that `top` keeps, at least one trajectory; 0.1 in the paper's
     comparison [P]."""
     spread: Literal["trajectory", "step"] = "trajectory"

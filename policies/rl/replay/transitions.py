@@ -10,27 +10,27 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from robots.config import config
+from robots.config import Finite, Whole, config
 
 
 @config
 class Sizes:
     """Sizes and features of the observations and actions in the data."""
 
-    observation: int
+    observation: Whole
     """Entries O of the observation vector."""
-    action: int
+    action: Whole
     """Entries A of an action, including the gripper; for chunks, entries of all actions of a
     chunk."""
-    relative_features: tuple[tuple[int, int, int, float], ...] = ()
+    relative_features: tuple[tuple[Whole, Whole, Whole, Finite], ...] = ()
     """Additional linear network inputs (begin, other, count, scale): entries `begin..begin+count`
     minus entries `other..other+count` (nothing is subtracted if `other` is -1), divided by `scale`.
     They give the networks relative positions, such as the gripper's to the cube."""
-    scaled_features: tuple[tuple[int, int, int, float], ...] = ()
+    scaled_features: tuple[tuple[Whole, Whole, Whole, Finite], ...] = ()
     """Additional network inputs (begin, other, count, scale), computed like `relative_features` and
     passed through tanh. They magnify small differences, such as half a millimetre at a peg hole,
     and stay bounded for large ones."""
-    pictures: tuple[tuple[str, int, int], ...] = ()
+    pictures: tuple[tuple[str, Whole, Whole], ...] = ()
     """(name, height, width) of every camera."""
 
 

@@ -20,7 +20,7 @@ from flows.deployment.arms import SimulatedSetup, held_for_session
 from flows.deployment.config import DeployConfig, DeploySession, DeployTaskConfig
 from flows.deployment.robot_limit import held_arm, spoken
 from real.console.server import ConsoleConfig
-from real.franka.arm import FrankaConfig
+from real.franka.config import FrankaConfig
 from real.franka.kept_faults import keep_fault
 from real.franka.slot import robot_slot
 from robots.errors import HandoffError, SafetyError

@@ -25,7 +25,7 @@ from real.console.server import ConsoleConfig
 from real.deploy.loop import LoopConfig
 from real.deploy.object_tracker import TrackerConfig
 from real.deploy.schedule import WatchdogConfig
-from real.franka.arm import FrankaConfig
+from real.franka.config import FrankaConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.wire.policy import pack

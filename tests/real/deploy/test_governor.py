@@ -123,7 +123,7 @@ def test_target_beyond_the_wall_stops_at_the_wall():
 
 def test_arm_far_from_its_reference_is_a_fault_naming_the_limit():
     governor = ReferenceGovernor(
-        GovernorConfig(max_lag=0.02, fault_lag=0.02), PERIOD, np.array([0.1, 0.1]), FR3
+        GovernorConfig(max_lag=0.01, fault_lag=0.02), PERIOD, np.array([0.1, 0.1]), FR3
     )
     with pytest.raises(SafetyError, match=r"from its reference, limit 0\.02 m"):
         governor.step(at_rest(0.1, 0.1), np.array([0.2, 0.1]))

@@ -165,6 +165,20 @@ def test_arm_is_stopped_while_the_policy_still_hangs_once_its_chunk_has_run_dry(
     assert np.linalg.norm(record.reference["velocity"][-1]) < 1e-6
 
 
+def test_a_policy_that_never_gives_a_chunk_ends_the_episode():
+    setup, release = Setup(), threading.Event()
+
+    def policy(observation, noise):
+        release.wait(60.0)
+        return setup.still(observation, noise)
+
+    with pytest.raises(SafetyError, match=r"no valid action for 0\.50"):
+        setup.run(policy, steps=40, config=LoopConfig(wait_for_policy=False))
+    release.set()
+    assert setup.arm.stopped == 1
+    assert setup.clock.now() == pytest.approx(0.504, abs=0.005)
+
+
 def test_observation_without_a_field_of_the_contract_is_refused():
     setup = Setup()
     with pytest.raises(HandoffError, match=r"lacks \['keypoints'\]"):

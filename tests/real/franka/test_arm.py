@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from real.arm import ArmFaultError, PoseTarget
-from real.franka.arm import FrankaArm, FrankaConfig
+from real.franka.arm import FrankaArm
+from real.franka.config import FrankaConfig
 from real.franka.connection import arm_state, error_names
 from real.franka.impedance import ImpedanceConfig
 from real.franka.state_recorder import StateRecorder

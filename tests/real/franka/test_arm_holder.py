@@ -10,7 +10,8 @@ from typing import Literal, NoReturn
 import pytest
 
 from real.arm import ArmFaultError, ConnectionLostError
-from real.franka.arm import FrankaArm, FrankaConfig
+from real.franka.arm import FrankaArm
+from real.franka.config import FrankaConfig
 from real.franka.kept_faults import clear_fault, faults_file, kept_fault
 from real.franka.slot import robot_slot
 from robots.errors import HandoffError, SafetyError, error_text
@@ -27,7 +28,7 @@ from tests.real.franka.test_arm import FakeRobot, hold  # noqa: E402  imports fr
 FR3 = find_robot("fr3")
 HOST = "192.0.2.7"
 KEPT = FrankaConfig(host=HOST)
-TWIN = FrankaConfig(host=HOST, realtime="ignore", latch="connection")
+TWIN = FrankaConfig(host=HOST, latch="connection")
 
 
 @contextmanager

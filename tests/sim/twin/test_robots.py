@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from real.arm import PoseTarget
-from real.franka.arm import FrankaArm, FrankaConfig
+from real.franka.arm import FrankaArm
+from real.franka.config import FrankaConfig
 from real.franka.impedance import ImpedanceConfig
 from robots.errors import HandoffError, SafetyError
 from robots.franka import find_robot

@@ -15,7 +15,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from real.franka.arm import FrankaArm, FrankaConfig
+from real.franka.arm import FrankaArm
+from real.franka.config import FrankaConfig
 from real.franka.realtime import Scheduling
 from robots.errors import HandoffError
 from robots.franka import find_robot
