@@ -12,5 +12,6 @@
 - `robot_limit`: one holder per arm, on this computer and among several.
 - `fault_clearing`: implements `handoff clear-fault`.
 - `arms`: simulated and real arm set-ups of a session.
+- `safety`: checks the options of a session before anything moves.
 - `session`: implements `handoff deploy`: episodes supervised at the console.
 """

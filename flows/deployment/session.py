@@ -32,7 +32,7 @@ from flows.deployment.arms import (
 )
 from flows.deployment.config import DeploySession, check_robot_of_session
 from flows.deployment.push_t_table import EXTRA, PushTScene
-from flows.deployment.robot_limit import is_loopback
+from flows.deployment.safety import check_session, is_real, longest_episode
 from flows.session.config import HilEnvConfig, HilOperator
 from real.deploy.cameras import CameraConfig
 from robots.contract import ONNX_FILE
@@ -94,8 +94,7 @@ def deploy_command(
     chosen += [] if tracker is None else [f"tracker.uri='{tracker}'"]
     session = compose_deploy("push_t", chosen)
     # What moves an arm is signed and approved; a simulated arm takes what passed its gate.
-    real = session.host and not is_loopback(session.host)
-    robot = f"{session.arm.robot} at {session.host}" if real else None
+    robot = f"{session.arm.robot} at {session.host}" if is_real(session) else None
     with verified_policy(release, arm=robot, warn=say) as bundle:
         recorded = deploy(
             session,
@@ -192,16 +191,13 @@ def deploy(
             f"deploy: a policy of task '{policy.contract.task}'; sessions at an arm support push_t only."
         )
     check_robot_of_session(policy.contract, session.arm)
+    check_session(session, policy.contract)
     name = session.arm.robot
     # The recording must hold the longest episode.
     schema = deploy_schema(
         policy.contract, EXTRA, session.loop.stream_hz, find_robot(name), supervised=True
     )
-    seconds = (
-        session.loop.max_steps / policy.contract.rate_hz
-        + session.supervision.hold_seconds
-        + SPARE_SECONDS
-    )
+    seconds = longest_episode(session, policy.contract) + SPARE_SECONDS
     session = replace(session, arm=replace(session.arm, record_seconds=seconds))
     out.mkdir(parents=True, exist_ok=True)
     # Hold the arm; open store, console, viewer, cameras and arm; then run episodes.

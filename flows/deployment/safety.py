@@ -1,0 +1,129 @@
+"""Checks the options of a session against the robot, the policy and one another, before anything
+moves."""
+
+from __future__ import annotations
+
+from operator import attrgetter, ge, le
+from typing import Any
+
+from flows.deployment.config import DeploySession
+from real.deploy.governor import check_robot
+from real.deploy.planar_space import Plane
+from real.franka.config import check_data_sheet
+from real.franka.slot import is_on_this_computer
+from robots.config import to_plain, validate
+from robots.contract import Contract
+from robots.errors import HandoffError
+from robots.franka import find_robot
+
+ONLY_FOR_TWINS = {
+    "loop.wait_for_policy": (True, "the loop would stand while the policy hangs, unwatched"),
+    "arm.realtime": ("ignore", "the control needs a PREEMPT_RT kernel"),
+    "arm.latch": ("connection", "a fault must be kept until a person clears it"),
+}
+"""Options that a real arm does not take: the value, and the reason."""
+AT_MOST = (
+    "loop.watchdog.hold_periods",
+    "loop.watchdog.stop_periods",
+    "loop.watchdog.fault_seconds",
+    "loop.governor.max_speed",
+    "loop.governor.max_acceleration",
+    "loop.governor.max_jerk",
+    "loop.governor.max_lag",
+    "loop.governor.fault_lag",
+    "loop.governor.blocked_seconds",
+    "loop.joints.velocity_share",
+    "loop.joints.fault_share",
+    "supervision.speed",
+    "tracker.max_age",
+    "arm.collision_torque",
+    "arm.collision_force",
+    "arm.impedance.stiffness",
+    "arm.impedance.error_clip",
+    "arm.impedance.rotation_clip",
+    "arm.impedance.joint_stiffness",
+    "arm.move_dynamics",
+    "arm.rest_torque",
+)
+"""Options that a session at a real arm can lower from their defaults, not raise."""
+AT_LEAST = ("loop.joints.position_margin",)
+"""Options that a session at a real arm can raise, not lower."""
+LONGEST = 3600.0
+"""Longest episode for which memory for the robot's states is reserved [s]: 1.8 GB."""
+
+
+def is_real(session: DeploySession) -> bool:
+    """Whether the session is at a real arm: not simulated, and not at this computer."""
+    return bool(session.host) and not is_on_this_computer(session.host)
+
+
+def check_session(session: DeploySession, contract: Contract) -> None:
+    """Checks the options of a session.
+
+    Args:
+        session: options of arm, limits and rates.
+        contract: contract of the policy.
+
+    Raises:
+        HandoffError: an option is out of its range, exceeds the robot's data sheet or contradicts
+            another one; or it is for a simulated arm, or looser than its default, at a real one.
+    """
+    # Options that were not read from text or a command line have not been validated.
+    validate(DeploySession, to_plain(session), "")
+    robot, governor = find_robot(session.arm.robot), session.loop.governor
+    period = 1.0 / contract.rate_hz
+    check_robot(governor, 1.0 / session.loop.stream_hz, robot)
+    session.loop.watchdog.check_period(period)
+    check_data_sheet(session.arm, robot)
+    Plane(session.plane).check_reach(governor, robot)
+    if session.supervision.speed > governor.max_speed:
+        raise HandoffError(
+            f"supervision: speed {session.supervision.speed} m/s exceeds the governor's max_speed "
+            f"{governor.max_speed} m/s."
+        )
+    bounds = zip(governor.low, session.start, governor.high, strict=True)
+    if not all(low <= start <= high for low, start, high in bounds):
+        raise HandoffError(
+            f"session: start {list(session.start)} m lies outside the keep-in box {list(governor.low)} to "
+            f"{list(governor.high)} m."
+        )
+    seconds = longest_episode(session, contract)
+    if seconds > LONGEST:
+        raise HandoffError(
+            f"session: an episode of {session.loop.max_steps} steps at {contract.rate_hz:g} Hz takes up to "
+            f"{seconds:.0f} s, limit {LONGEST:g} s. Lower loop.max_steps."
+        )
+    if is_real(session):
+        check_real(session)
+
+
+def longest_episode(session: DeploySession, contract: Contract) -> float:
+    """Longest time for which the arm can be under control in one episode [s]."""
+    return session.loop.max_steps / contract.rate_hz + session.supervision.hold_seconds
+
+
+def check_real(session: DeploySession) -> None:
+    """Checks that a session at a real arm has no option of a simulated one, and no limit that is
+    looser than its default.
+
+    Raises:
+        HandoffError: it has one; the message names the option, its value and the limit.
+    """
+    for path, (value, reason) in ONLY_FOR_TWINS.items():
+        if attrgetter(path)(session) == value:
+            raise HandoffError(
+                f"deploy: {path}={str(value).lower()} is for a simulated arm, not for {session.host}: {reason}."
+            )
+    usual = DeploySession()
+    for paths, compare, word in ((AT_MOST, le, "at most"), (AT_LEAST, ge, "at least")):
+        for path in paths:
+            value, limit = attrgetter(path)(session), attrgetter(path)(usual)
+            if not all(map(compare, _entries(value), _entries(limit))):
+                raise HandoffError(
+                    f"deploy: {path} is {value}, {word} {limit} at a real arm: its limits can be tightened, not "
+                    "loosened."
+                )
+
+
+def _entries(value: Any) -> tuple[float, ...]:
+    return value if isinstance(value, tuple) else (value,)
