@@ -14,6 +14,7 @@ import numpy as np
 
 from robots.errors import HandoffError, SafetyError, error_text
 from robots.franka.robot import Robot
+from robots.signals import delayed_signals
 
 
 @dataclass(frozen=True)
@@ -84,17 +85,23 @@ class Arm(Protocol):
 def stopping(arm: Arm) -> Iterator[None]:
     """Brings the arm to rest when the context ends, normally or by an exception.
 
-    The exception propagates; if stopping the arm fails as well, that is noted on it.
+    The exception propagates; if stopping the arm fails as well, that is noted on it. A signal, such
+    as a second Ctrl-C, waits until the arm rests.
     """
     try:
         yield
     except BaseException as error:
         try:
-            arm.stop()
+            with delayed_signals():
+                arm.stop()
+        except KeyboardInterrupt as second:
+            second.add_note(error_text(error))
+            raise
         except Exception as second:  # noqa: BLE001  the first error is the cause
             error.add_note(f"Stopping the arm failed: {error_text(second)}")
         raise
-    arm.stop()
+    with delayed_signals():
+        arm.stop()
 
 
 class ConnectionLostError(HandoffError):

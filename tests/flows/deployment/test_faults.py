@@ -240,6 +240,50 @@ def test_a_session_that_a_signal_ends_stops_the_arm_and_keeps_its_episode(
     assert np.all(store.read(0, "policy", ["step_time"])["step_time"] >= 0.0)
 
 
+STOPPING = """
+import sys, time
+from pathlib import Path
+from flows.__main__ import main
+from tests.flows.deployment.fake_tables import SupervisedTable
+
+folder = Path(sys.argv[1])
+
+def deploy(*arguments, **options):
+    table = SupervisedTable(folder, steps=10_000)
+    stop = table.arm.stop
+
+    def slow_stop():
+        print("stopping", flush=True)
+        time.sleep(0.5)
+        stop()
+
+    table.arm.stop = slow_stop
+    table.arm.events = lambda event: (folder / event).touch()
+    table.clock.on_tick.append(lambda: time.sleep(0.002))
+    table.at(0.5, lambda: print("running", flush=True))
+    table.run()
+
+import flows.deployment.session
+flows.deployment.session.deploy_command = deploy
+sys.exit(main(["deploy", "gate"]))
+"""
+
+
+def test_a_second_ctrl_c_does_not_interrupt_the_stop_of_the_arm(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STOPPING, str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as session:
+        assert session.stdout is not None
+        assert session.stdout.readline() == "running\n"
+        session.send_signal(signal.SIGINT)
+        assert session.stdout.readline() == "stopping\n"
+        session.send_signal(signal.SIGINT)
+        _, said = session.communicate(timeout=60.0)
+    assert (tmp_path / "stopped").exists(), said
+    assert session.returncode == 130, said
+    assert SupervisedTable(tmp_path).stored().metadata(0)["fault"].startswith("interrupted")
+
+
 CLOSED = """
 import sys
 from pathlib import Path
