@@ -211,6 +211,8 @@ class PolicyServer:
                 self._config.host,
                 self._config.port,
                 process_request=self._admit,
+                # Programs send no origin; a page of any site does.
+                origins=[None],
                 compression=None,
                 max_size=self._limit,
                 max_queue=2,

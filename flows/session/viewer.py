@@ -59,10 +59,13 @@ def scene_viewer(env: HilEnvConfig, console: OpenConsole, *, images: bool = True
     if find_spec("mujoco") is None:
         yield
         return
+    from real.console.process import without_robot_token
+
     context = multiprocessing.get_context("spawn")
-    arguments = (env, console.uri, console.robot_token, images)
+    arguments = (env, console.uri, console.camera_token, images)
     process = context.Process(target=_run_viewer, args=arguments, name="handoff-view", daemon=True)
-    process.start()
+    with without_robot_token():
+        process.start()
     try:
         yield
     finally:
@@ -124,7 +127,7 @@ class _View:
 def _draw(view: _View, uri: str, token: str) -> None:
     from websockets.sync.client import connect
 
-    with connect(uri, max_size=2**20, compression=None) as connection:
+    with connect(uri, max_size=2**20, compression=None, proxy=None) as connection:
         connection.send(
             pack({"kind": "hello", "role": "camera", "token": token, "scene": view.scene.port})
         )

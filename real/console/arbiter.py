@@ -25,7 +25,7 @@ from real.console.bindings import (
     RefusedBindingError,
 )
 from real.console.commands import STILL, ControlCommand, Mode
-from real.console.people import EpisodeLabel, FloodedError, PendingLabel, Person
+from real.console.people import EpisodeLabel, FloodedError, PendingLabel, Person, RefusalCount
 from real.teleop.takeover import HandInput
 from robots.config import Count, Delay, Seconds, config
 from robots.errors import HandoffError
@@ -56,15 +56,23 @@ class ControlArbiter:
         bindings: map from keys and buttons to actions.
         log: called with every action, before the action becomes visible to anybody.
         now: returns the time [s].
+        trouble: says why the log fails, which holds the arm; empty if it does not.
     """
 
     def __init__(
-        self, config: ArbiterConfig, bindings: Bindings, log: Log, now: Callable[[], float]
+        self,
+        config: ArbiterConfig,
+        bindings: Bindings,
+        log: Log,
+        now: Callable[[], float],
+        trouble: Callable[[], str] = lambda: "",
     ) -> None:
         self.config = config
         self.bindings = bindings
         self._log = log
         self._now = now
+        self._trouble = trouble
+        self._refusals = RefusalCount()
         self.people: dict[int, Person] = {}
         """People by the numbers of their pages."""
         self.controller: int | None = None
@@ -98,20 +106,26 @@ class ControlArbiter:
 
     def refuse(self, address: str, why: str) -> None:
         """Notes that a connection was refused, and holds the arm."""
-        self._log(address, "refused", {"why": why})
         self.hold(f"A connection from {address} was refused: {why}.")
+        if self._refusals.counts(self._now()):
+            self._log(address, "refused", {"why": why})
+
+    def turn_away(self, address: str, why: str) -> None:
+        """Notes that a page of another site was refused, which cannot hold the arm either."""
+        if self._refusals.counts(self._now()):
+            self._log(address, "turned away", {"why": why})
 
     def leave(self, number: int, why: str) -> None:
         """Removes a page; the arm holds still if it was in control."""
         person = self.people.pop(number, None)
         if person is None:
             return
-        self._log(person.name, "left", {"why": why})
         if self.asking == number:
             self.asking = None
         if self.controller == number:
             self.controller = None
             self.hold(f"The page of {person.name} disconnected: {why}.")
+        self._log(person.name, "left", {"why": why})
 
     def count(self, number: int) -> None:
         """Counts a message of a page.
@@ -122,8 +136,8 @@ class ControlArbiter:
         person = self.people[number]
         messages = person.count_message(self._now())
         if messages > self.config.messages:
-            self._log(person.name, "flooded", {"messages": messages})
             self.hold(f"The page of {person.name} sent too many messages.")
+            self._log(person.name, "flooded", {"messages": messages})
             raise FloodedError(
                 f"{person.name}: more than {self.config.messages} messages in a second."
             )
@@ -185,10 +199,10 @@ class ControlArbiter:
         elif action == RESUME:
             self._resume(person)
         elif action == END:
-            self._log(person.name, "ended the session", {})
             self.mode = Mode.STOP
             self.why = f"{person.name} ended the session."
             self._hand = STILL
+            self._log(person.name, "ended the session", {})
         else:
             raise HandoffError(
                 f"console: '{action}' is no action of a page. Does the page have another version?"
@@ -254,8 +268,8 @@ class ControlArbiter:
 
     def hold(self, why: str) -> None:
         """Holds the arm still until the person in control presses `go on`."""
-        if self.mode in (Mode.POLICY, Mode.PERSON):
-            self._log("console", "hold", {"why": why})
+        moving = self.mode in (Mode.POLICY, Mode.PERSON)
+        if moving:
             self.mode = Mode.HOLD
         if self.mode is Mode.HOLD:
             self.why = why
@@ -263,6 +277,9 @@ class ControlArbiter:
             self._label.pending.resume = False
         self._hand = STILL
         self._released = False
+        # Last: the arm does not wait for a disk.
+        if moving:
+            self._log("console", "hold", {"why": why})
 
     def tick(self) -> None:
         """Checks the watchdog and the pending label; to be called a hundred times per second."""
@@ -271,11 +288,16 @@ class ControlArbiter:
             person = None if self.controller is None else self.people[self.controller]
             if person is None:
                 self.hold("Nobody has control.")
+            elif self._trouble():
+                self.hold(self._trouble())
             elif now - person.last_heard > self.config.watchdog:
                 silent_ms = 1e3 * (now - person.last_heard)
                 self.hold(f"The page of {person.name} was silent for {silent_ms:.0f} ms.")
         if self._label.pending is not None and now >= self._label.pending.until:
             self._commit_label()
+        left_out = self._refusals.left_out(now)
+        if left_out:
+            self._log("console", "refused", {"why": "many connections", "more": left_out})
 
     def command(self) -> ControlCommand:
         """The command to the robot's process at this moment."""
@@ -375,7 +397,8 @@ class ControlArbiter:
         committed = self._label.commit()
         details = {"label": committed.label.name.lower(), "number": self._label.number}
         self._log(committed.person, "label counts", details)
-        if self.mode is Mode.HOLD and committed.resume and self._controller_present():
+        ready = self._controller_present() and not self._trouble()
+        if self.mode is Mode.HOLD and committed.resume and ready:
             self.mode = Mode.POLICY
             self.why = ""
 
@@ -386,8 +409,8 @@ class ControlArbiter:
             self.why = "Wait for the robot to connect." if not self.robot else "Show the page."
             return
         self._log(person.name, "said go on", {})
-        self.mode = Mode.POLICY
-        self.why = ""
+        self.why = self._trouble()
+        self.mode = Mode.HOLD if self.why else Mode.POLICY
 
     def _controller_present(self) -> bool:
         if self.controller is None:

@@ -1,7 +1,8 @@
 """Connects the robot's process to the console: a thread that reconnects, sends and receives.
 
 The acting thread never waits for it. A command that is older than the watchdog allows does not
-count: without a console, or with one that has stopped, the arm holds still.
+count: without a console, or with one that has stopped, the arm holds still. It then holds until the
+console has sent a hold of its own, which a person must end, even if newer commands arrive.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class ConsoleClient:
         self._scene: bytes | None = None
         self._newest: tuple[ControlCommand, float, int] = (NO_COMMAND, -np.inf, 0)
         """The newest command, the time at which it came [s], and the number of its connection."""
+        self._held = True
+        """Whether the arm holds still until the console commands it to hold."""
         self._connections = 0
         self._thread = threading.Thread(target=self._work, name="console", daemon=True)
 
@@ -91,12 +94,10 @@ class ConsoleClient:
     def command(self) -> ControlCommand:
         """The newest command, or one to hold still if that is older than the watchdog allows."""
         command, received, _ = self._newest
-        age = time.monotonic() - received
-        return (
-            command
-            if age <= self._config.watchdog
-            else command._replace(mode=_hold_mode(command.mode), hand=STILL)
-        )
+        self._check_age(received)
+        if self._held:
+            return command._replace(mode=_hold_mode(command.mode), hand=STILL)
+        return command
 
     def send(self, message: Mapping[str, Any], scene: bytes | None = None) -> None:
         """Queues a message, and a scene that replaces one that is still queued; never waits."""
@@ -105,6 +106,21 @@ class ConsoleClient:
             self._messages.append(packed)
             self._scene = scene or self._scene
             self._queued.notify_all()
+
+    def _check_age(self, received: float) -> None:
+        """Holds the arm if the newest command, received at that time [s], is too old, and says so
+        to the console, whose pages would show that the arm moves."""
+        age = time.monotonic() - received
+        if age > self._config.watchdog and not self._held:
+            self._held = True
+            self.send({"kind": "hold", "why": f"The robot heard nothing for {1e3 * age:.0f} ms."})
+
+    def _receive(self, command: ControlCommand) -> None:
+        """Takes a command; one to hold, or to stop, ends the hold of the robot's side."""
+        self._check_age(self._newest[1])
+        self._newest = (command, time.monotonic(), self._connections)
+        if command.mode in (Mode.HOLD, Mode.STOP):
+            self._held = False
 
     def _work(self) -> None:
         while not self._closing.is_set():
@@ -122,6 +138,8 @@ class ConsoleClient:
                 open_timeout=self._config.connect_seconds,
                 max_size=2**16,
                 compression=None,
+                # The token must reach nobody else.
+                proxy=None,
             )
         except InvalidURI as error:
             raise HandoffError(
@@ -145,7 +163,7 @@ class ConsoleClient:
                         command = read_command(
                             unpack(frame if isinstance(frame, bytes) else frame.encode())
                         )
-                        self._newest = (command, time.monotonic(), self._connections)
+                        self._receive(command)
             finally:
                 ended.set()
                 with self._queued:

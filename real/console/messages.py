@@ -8,7 +8,7 @@ process and its cameras send msgpack maps (`robots.wire.policy`), never pickle: 
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -141,7 +141,8 @@ def _numbers(values: Any, most: int, low: float, name: str) -> tuple[float, ...]
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
-            or not math.isfinite(value)
+            # Not math.isfinite, which fails on an integer that no float holds.
+            or not abs(value) <= sys.float_info.max
         ):
             raise HandoffError(f"inputs: {name} hold {value!r}, expected a number.")
     return tuple(min(1.0, max(low, float(value))) for value in values)

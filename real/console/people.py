@@ -9,6 +9,11 @@ from real.teleop.takeover import HandInput
 from robots.errors import HandoffError
 from robots.interfaces import Label
 
+MOST_REFUSALS = 10
+"""Largest number of refused connections in a period that are written down one by one."""
+REFUSAL_SECONDS = 10.0
+"""Length of a period [s]."""
+
 
 @dataclass
 class Person:
@@ -39,6 +44,30 @@ class Person:
             self.window_messages = 0
         self.window_messages += 1
         return self.window_messages
+
+
+class RefusalCount:
+    """Refused connections, of which at most `MOST_REFUSALS` are written down in a period, so that
+    nobody fills the disk with them."""
+
+    def __init__(self) -> None:
+        self._began = 0.0
+        self._count = 0
+
+    def counts(self, now: float) -> bool:
+        """Counts a refusal at time `now` [s]; whether it is to be written down."""
+        self._count += 1
+        if self._count == 1:
+            self._began = now
+        return self._count <= MOST_REFUSALS
+
+    def left_out(self, now: float) -> int:
+        """At the end of a period, number of its refusals that were not written down."""
+        if not self._count or now - self._began < REFUSAL_SECONDS:
+            return 0
+        left_out = max(0, self._count - MOST_REFUSALS)
+        self._count = 0
+        return left_out
 
 
 class FloodedError(HandoffError):

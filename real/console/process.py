@@ -21,7 +21,8 @@ from real.console.client import ConsoleClientConfig
 from real.console.server import BINDINGS, ConsoleConfig
 from robots.errors import HandoffError
 from robots.processes import end, killing_signal, spawn
-from robots.wire.policy import TOKEN_VARIABLE
+from robots.wire.addresses import is_loopback
+from robots.wire.policy import TOKEN_VARIABLE, check_token
 
 ROBOT_VARIABLE = "HANDOFF_CONSOLE"
 """Environment variable with the console's address for a session's processes: `<uri> <token of the
@@ -30,8 +31,6 @@ START_SECONDS = 20.0
 """Time limit for the server to listen [s]."""
 END_SECONDS = 5.0
 """Time limit for the server to end after it was asked to [s]."""
-LOCAL = ("127.0.0.1", "::1", "localhost")
-"""Hosts that only this machine can reach."""
 
 
 class OpenConsole(NamedTuple):
@@ -43,6 +42,8 @@ class OpenConsole(NamedTuple):
     """Address for the robot's process."""
     robot_token: str
     """Token that the robot's process must show."""
+    camera_token: str
+    """Token that a process that sends images must show; it cannot take the robot's place."""
     process: Any
     """Process of the server."""
 
@@ -65,11 +66,15 @@ def open_console(
         attach: see `ConsoleServer`.
 
     Raises:
-        HandoffError: no token for an address that other machines can reach, stored bindings that
-            are refused, a port that is taken, or a server that does not start.
+        HandoffError: no token for an address that other machines can reach, an unusable one, stored
+            bindings that are refused, a port that is taken, or a server that does not start.
     """
     token = os.environ.get(TOKEN_VARIABLE, "")
-    if not token and config.host not in LOCAL:
+    if token:
+        check_token(token)
+    if not 0 <= config.port <= 65535:
+        raise HandoffError(f"console: port is {config.port}, expected 0 to 65535.")
+    if not token and not is_loopback(config.host):
         raise HandoffError(
             f"console: listening at {config.host} needs a token in ${TOKEN_VARIABLE}; anybody "
             "with the token can move the arm."
@@ -78,21 +83,33 @@ def open_console(
     # for the person who starts the session.
     stored_bindings(folder / BINDINGS)
     token = token or secrets.token_urlsafe(18)
-    robot_token = secrets.token_urlsafe(18)
+    robot_token, camera_token = secrets.token_urlsafe(18), secrets.token_urlsafe(18)
     config = replace(config, port=config.port or _free_port(config.host))
-    process = _start(config, (config, token, robot_token, folder, attach))
+    process = _start(config, (config, token, robot_token, camera_token, folder, attach))
     host = f"[{config.host}]" if ":" in config.host else config.host
     uri = f"ws://{host}:{config.port}/robot"
     outer = os.environ.get(ROBOT_VARIABLE)
     os.environ[ROBOT_VARIABLE] = f"{uri} {robot_token}"
     try:
-        yield OpenConsole(f"http://{host}:{config.port}/#{token}", uri, robot_token, process)
+        url = f"http://{host}:{config.port}/#{token}"
+        yield OpenConsole(url, uri, robot_token, camera_token, process)
     finally:
         if outer is None:
             del os.environ[ROBOT_VARIABLE]
         else:
             os.environ[ROBOT_VARIABLE] = outer
         process.end()
+
+
+@contextmanager
+def without_robot_token() -> Iterator[None]:
+    """Context in which a process is started that must not take the robot's place."""
+    held = os.environ.pop(ROBOT_VARIABLE, None)
+    try:
+        yield
+    finally:
+        if held is not None:
+            os.environ[ROBOT_VARIABLE] = held
 
 
 def console_address() -> tuple[ConsoleClientConfig, str]:
@@ -172,15 +189,21 @@ def _start(config: ConsoleConfig, arguments: tuple[Any, ...]) -> _SupervisedServ
 
 
 def _serve(
-    config: ConsoleConfig, token: str, robot_token: str, folder: Path, attach: Attach | None
+    config: ConsoleConfig,
+    token: str,
+    robot_token: str,
+    camera_token: str,
+    folder: Path,
+    attach: Attach | None,
 ) -> None:
     """Runs the server; target of its process."""
     import uvicorn
 
     from real.console.app import application
     from real.console.server import LARGEST_FRAME, ConsoleServer
+    from robots.wire.web_server import limited_protocols
 
-    console = ConsoleServer(config, token, robot_token, folder, attach=attach)
+    console = ConsoleServer(config, token, robot_token, camera_token, folder, attach=attach)
     settings = uvicorn.Config(
         application(console),
         host=config.host,
@@ -189,7 +212,7 @@ def _serve(
         ws_max_size=LARGEST_FRAME,
         # Images are compressed already.
         ws_per_message_deflate=False,
-        timeout_graceful_shutdown=1,
+        **limited_protocols(),
     )
     uvicorn.Server(settings).run()
 

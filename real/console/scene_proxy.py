@@ -68,6 +68,7 @@ class SceneProxy:
                 subprotocols=subprotocols or None,
                 max_size=LARGEST,
                 compression=None,
+                proxy=None,
             ) as scene:
                 await browser.accept(subprotocol=scene.subprotocol)
 
@@ -113,10 +114,12 @@ class SceneProxy:
 def _fetch(port: int) -> bytes:
     """The page at a port of the loopback."""
     from urllib.error import URLError
-    from urllib.request import urlopen
+    from urllib.request import ProxyHandler, build_opener
 
     try:
-        with urlopen(f"http://127.0.0.1:{port}/", timeout=5.0) as answer:
+        with build_opener(ProxyHandler({})).open(
+            f"http://127.0.0.1:{port}/", timeout=5.0
+        ) as answer:
             return answer.read()
     except (URLError, OSError) as error:
         raise HandoffError(f"console: the scene does not answer ({error}).") from None

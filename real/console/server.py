@@ -1,9 +1,10 @@
 """Serves the console: the page, its websocket, and the connection to the robot's process.
 
-A page must send a token before it receives anything; the robot's process has another token. A
+A page must send a token before it receives anything; the robot's process has another token, and so
+have its cameras. A
 malformed message closes its page and holds the arm still; a connection without the right token does
-the same. A page of another site, which the browser may have open as well, is refused before,
-without any effect on the arm.
+the same. A page of another site, which the browser may have open as well, is refused before
+(`robots.wire.web_server`), without any effect on the arm.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ import contextlib
 import hmac
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from real.console.arbiter import ArbiterConfig, ControlArbiter
 from real.console.attached import Attach, AttachedPages
@@ -34,6 +34,7 @@ from robots.config import Hertz, Port, config
 from robots.errors import HandoffError
 from robots.storage.durable import write_atomically
 from robots.wire.policy import check_token, pack, unpack
+from robots.wire.web_server import LARGER
 
 if TYPE_CHECKING:
     from starlette.websockets import WebSocket
@@ -52,6 +53,8 @@ BAD_MESSAGE = 4400
 """Code with which the websocket of a malformed message is closed."""
 WRONG_TOKEN = 4401
 """Code with which the websocket of a wrong token is closed."""
+_UNREADABLE = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+"""Errors of a greeting or message that is no map of the expected form."""
 FLOODED = 4429
 """Code with which the websocket of a page that sends too many messages is closed."""
 
@@ -80,6 +83,7 @@ class ConsoleServer:
         config: rates and time limits.
         token: token that pages must show.
         robot_token: token that the robot's process must show.
+        camera_token: token that cameras, and whoever else sends images, must show.
         folder: folder of the audit log and of the bindings, which survive a restart.
         now: returns the time [s].
         attach: makes another application, which pages that have shown the token can open.
@@ -93,20 +97,25 @@ class ConsoleServer:
         config: ConsoleConfig,
         token: str,
         robot_token: str,
+        camera_token: str,
         folder: Path,
         now: Callable[[], float] = time.monotonic,
         attach: Attach | None = None,
     ) -> None:
         check_token(token)
         check_token(robot_token)
+        check_token(camera_token)
         self.config = config
         self._token = token
-        self._robot_token = robot_token
+        self._tokens = {"robot": robot_token, "camera": camera_token}
+        """Token of every role that a process can have."""
         folder.mkdir(parents=True, exist_ok=True)
         self._bindings_file = folder / BINDINGS
         self.audit = AuditLog(folder / "audit.jsonl")
         bindings = stored_bindings(self._bindings_file)
-        self.arbiter = ControlArbiter(config.arbiter, bindings, self.audit, now)
+        self.arbiter = ControlArbiter(
+            config.arbiter, bindings, self.audit, now, lambda: self.audit.trouble
+        )
         self.telemetry = Telemetry()
         self.scene_proxy = SceneProxy()
         self._pages: dict[int, PageConnection] = {}
@@ -151,10 +160,6 @@ class ConsoleServer:
     async def page(self, socket: WebSocket) -> None:
         """Serves one page from its greeting until it disconnects."""
         address = _address(socket)
-        if not same_site(socket.headers):
-            self.audit(address, "turned away", {"origin": socket.headers.get("origin", "")})
-            await socket.close()
-            return
         await socket.accept()
         name = await self._authenticate(socket, address)
         if name is None:
@@ -194,20 +199,23 @@ class ConsoleServer:
         try:
             hello = unpack(await asyncio.wait_for(socket.receive_bytes(), HELLO_SECONDS))
             token, role = str(hello["token"]), str(hello["role"])
-        except (TimeoutError, HandoffError, KeyError, TypeError, _disconnected()):
+            about = dict(hello.get("about", {}))
+        except (TimeoutError, HandoffError, *_UNREADABLE, _disconnected()):
             self.arbiter.refuse(address, "no greeting of a robot")
             await _close(socket, BAD_MESSAGE, "no greeting")
             return
-        if not _equal(token, self._robot_token) or role not in ("robot", "camera"):
+        if not _equal(token, self._tokens.get(role, "")) or role not in self._tokens:
             self.arbiter.refuse(address, "wrong token of a robot")
             await _close(socket, WRONG_TOKEN, "wrong token")
             return
+        if LARGER in socket.scope:
+            socket.scope[LARGER](LARGEST_FRAME)
         if role == "camera":
             await self._serve_camera(
                 socket, hello.get("scene"), draws=hello.get("draws") is not False
             )
         else:
-            await self._serve_robot(socket, dict(hello.get("about", {})))
+            await self._serve_robot(socket, about)
 
     def _read_device(self) -> None:
         """Reads the SpaceMouse at this machine; if its cable was pulled, the arm holds still."""
@@ -317,7 +325,7 @@ class ConsoleServer:
                 elif message["kind"] == "end":
                     self.telemetry.end(message["told"])
                     self._episodes_ended += 1
-        except (HandoffError, KeyError, TypeError, RuntimeError, OSError, _disconnected()):
+        except (HandoffError, *_UNREADABLE, RuntimeError, OSError, _disconnected()):
             await _close(socket, BAD_MESSAGE, "gone")
         finally:
             if self._robot is socket:
@@ -371,12 +379,6 @@ class ConsoleServer:
                 changed.clear()
                 if self._scene is not None:
                     await socket.send_bytes(self._scene)
-
-
-def same_site(headers: Mapping[str, str]) -> bool:
-    """Whether a request comes from a page of this server; programs send no origin."""
-    origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == headers.get("host")
 
 
 def _equal(received: str, token: str) -> bool:

@@ -61,6 +61,8 @@ def camera_streams(cameras: Mapping[str, CameraConfig], console: OpenConsole) ->
     Raises:
         HandoffError: a name that cannot be sent, or settings without an image.
     """
+    from real.console.process import without_robot_token
+
     for name, settings in cameras.items():
         frame(name, np.zeros((2, 2, 3), np.uint8))
         if settings.height < 1 or settings.rate_hz <= 0.0 or not 1 <= settings.quality <= 100:
@@ -71,14 +73,16 @@ def camera_streams(cameras: Mapping[str, CameraConfig], console: OpenConsole) ->
     processes = [
         context.Process(
             target=_stream_and_reconnect,
-            args=(name, settings, console.uri, console.robot_token),
+            args=(name, settings, console.uri, console.camera_token),
             name=f"handoff-{name}",
         )
         for name, settings in cameras.items()
     ]
     for process in processes:
         process.daemon = True
-        process.start()
+        # It reads what a network sends, so it has no token but its own.
+        with without_robot_token():
+            process.start()
     try:
         yield
     finally:
@@ -208,7 +212,7 @@ def _stream(name: str, config: CameraConfig, uri: str, token: str) -> None:
 
     camera = Camera(config)
     try:
-        with connect(uri, max_size=2**20, compression=None) as connection:
+        with connect(uri, max_size=2**20, compression=None, proxy=None) as connection:
             connection.send(
                 pack({"kind": "hello", "role": "camera", "token": token, "draws": False})
             )

@@ -2,6 +2,7 @@
 
 - `policy`: messages between a policy server and its clients.
 - `learner`: messages between actor and learner.
+- `web_server`: limits of a web server: names, origins, connections, first messages.
 - `addresses`: which addresses only this computer can reach.
 - `steps`: batches of steps that an actor sends to a learner.
 """

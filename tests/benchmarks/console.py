@@ -98,7 +98,7 @@ def takeovers(
                 "window.pressed = []; addEventListener('keydown', (event) => event.repeat || "
                 "pressed.push((performance.timeOrigin + event.timeStamp) / 1000))"
             )
-            viewer = Page(OpenConsole(url, "", "", None), "clock")
+            viewer = Page(OpenConsole(url, "", "", "", None), "clock")
             threading.Thread(target=_watch, args=(viewer, acted), daemon=True).start()
             chance = random.Random(0)
             for _ in range(count):
@@ -340,7 +340,7 @@ def _film(opened: OpenConsole, ending: threading.Event) -> None:
     image = np.clip(smooth + grain, 0, 255).astype(np.uint8)[..., None].repeat(3, axis=2)
     frames = [frame(name, image) for name in ("front", "wrist")]
     with connect(opened.uri, compression=None) as socket:
-        socket.send(pack({"kind": "hello", "role": "camera", "token": opened.robot_token}))
+        socket.send(pack({"kind": "hello", "role": "camera", "token": opened.camera_token}))
         due = time.monotonic()
         while not ending.is_set():
             for one in frames:

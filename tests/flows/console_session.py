@@ -22,7 +22,7 @@ class Session:
         self.process = context.Process(target=run, args=(*arguments, here))
         self.process.start()
         assert there.poll(STARTS)
-        self.opened = OpenConsole(there.recv(), "", "", None)
+        self.opened = OpenConsole(there.recv(), "", "", "", None)
 
     def page(self) -> Page:
         page = Page(self.opened)

@@ -43,10 +43,15 @@ class Served:
         self.server, self.port, self.thread = server, port, thread
         self.uri = f"ws://127.0.0.1:{port}"
 
-    def connect(self, authorization=f"Api-Key {TOKEN}"):
+    def connect(self, authorization=f"Api-Key {TOKEN}", **options):
         headers = {"Authorization": authorization} if authorization else {}
         return connect(
-            self.uri, additional_headers=headers, compression=None, proxy=None, close_timeout=5.0
+            self.uri,
+            additional_headers=headers,
+            compression=None,
+            proxy=None,
+            close_timeout=5.0,
+            **options,
         )
 
     def client(self):

@@ -2,6 +2,7 @@ import asyncio
 import http.client
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -107,6 +108,23 @@ def test_connection_without_the_token_is_refused_with_401(server, authorization)
     with pytest.raises(InvalidStatus) as caught:
         server.connect(authorization)
     assert caught.value.response.status_code == 401
+
+
+def test_a_page_of_another_site_is_refused_even_with_the_token(server):
+    with pytest.raises(InvalidStatus) as caught:
+        server.connect(f"Api-Key {TOKEN}", origin="https://evil.example")
+    assert caught.value.response.status_code == 403
+
+
+def test_half_open_connections_are_closed_and_others_served(server, client):
+    lines = [socket.create_connection(("127.0.0.1", server.port), 5.0) for _ in range(50)]
+    for line in lines:
+        line.sendall(b"GET / HTTP/1.1\r\nHost: local")
+    assert ask(client, fields())["actions"].shape == (15, 2)
+    for line in lines:
+        line.settimeout(20.0)
+        assert line.recv(1) == b""
+        line.close()
 
 
 def health(server):

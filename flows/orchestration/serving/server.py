@@ -235,11 +235,14 @@ def start_results(options: ServerOptions) -> None:
 
     import uvicorn
 
+    from robots.wire.web_server import guarded, limited_protocols
+
     settings = uvicorn.Config(
-        results_app(_runs(options)),
+        guarded(results_app(_runs(options))),
         host=options.host,
         port=options.results_port,
         log_level="error",
+        **limited_protocols(),
     )
     server = uvicorn.Server(settings)
     # Signals belong to the main thread, which ends the whole program.

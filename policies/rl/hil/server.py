@@ -152,6 +152,8 @@ class LearnerServer:
                 config.host,
                 config.port,
                 process_request=self._authorise,
+                # Programs send no origin; a page of any site does.
+                origins=[None],
                 compression=None,
                 max_size=self._limit,
                 max_queue=4,

@@ -148,8 +148,12 @@ $("three").onclick = () => {
   page.dirty = true;
 };
 
+// The scene is opened by the other name of this computer: as a page of another origin it cannot read
+// this page's token. At a third name there is no other one, and no scene.
+const OTHER_NAME = { "127.0.0.1": "localhost", "localhost": "127.0.0.1" };
 function showScene() {
-  const path = sceneEnabled() ? page.state.scene : null, box = $("scene");
+  const host = OTHER_NAME[location.hostname], box = $("scene");
+  const path = sceneEnabled() && host ? page.state.scene : null;
   $("three").setAttribute("aria-pressed", String(sceneEnabled()));
   if (box.dataset.path === (path ?? "")) return;
   box.dataset.path = path ?? "";
@@ -159,7 +163,8 @@ function showScene() {
   const frame = document.createElement("iframe");
   frame.title = "3-D scene";
   frame.tabIndex = -1;
-  frame.src = dark() ? `${path}?darkMode` : path;
+  frame.sandbox = "allow-scripts allow-same-origin";
+  frame.src = `${location.protocol}//${host}:${location.port}/${path}${dark() ? "?darkMode" : ""}`;
   box.append(frame);
 }
 

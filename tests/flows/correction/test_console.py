@@ -45,7 +45,7 @@ class Person:
     every second episode."""
 
     def __init__(self, url: str, goals: np.ndarray) -> None:
-        self.page, self.goals = Page(OpenConsole(url, "", "", None)), goals
+        self.page, self.goals = Page(OpenConsole(url, "", "", "", None)), goals
         self.stage, self.demonstrated = "", 0
 
     def act(self) -> None:

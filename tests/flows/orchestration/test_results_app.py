@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from flows.orchestration.serving.results_app import AUTH, results_app
 from flows.orchestration.serving.server import ServerOptions, serve_prefect
 from robots.errors import HandoffError
+from robots.wire.web_server import guarded
 
 
 @pytest.fixture
@@ -36,6 +37,15 @@ def test_files_are_served_also_through_the_links_of_a_run_and_in_parts(runs: Pat
     part = page.get("/demo/gate/latency.png", headers={"range": "bytes=2-4"})
     assert (part.status_code, part.content) == (206, b"234")
     assert "latency.png" in page.get("/demo/gate/").text
+
+
+def test_only_a_name_of_this_computer_is_served(runs: Path) -> None:
+    served: Any = guarded(results_app(runs))
+    own, foreign = (
+        TestClient(served, base_url=f"http://{name}:4201") for name in ("127.0.0.1", "evil.example")
+    )
+    assert own.get("/").status_code == 200
+    assert foreign.get("/").status_code == 421
 
 
 def test_nothing_outside_the_folder_is_served(runs: Path) -> None:

@@ -1,12 +1,14 @@
 """The page in a real browser, Chromium: every way to take the arm, and every way in which a page
 can fail."""
 
+import http.server
 import os
 import signal
 import threading
 import time
 
 import numpy as np
+from websockets.sync.client import connect
 
 from real.console.commands import Mode
 from real.deploy.cameras import frame
@@ -214,7 +216,7 @@ def test_pictures_strip_and_counters_are_shown(tab, robot, opened):
     picture = np.zeros((240, 320, 3), np.uint8)
     picture[..., 0] = 200
     with connect(opened.uri) as camera:
-        camera.send(pack({"kind": "hello", "role": "camera", "token": opened.robot_token}))
+        camera.send(pack({"kind": "hello", "role": "camera", "token": opened.camera_token}))
         camera.send(frame("front", picture))
         tab.page.wait_for_selector("#cameras canvas")
     colour = tab.page.evaluate(
@@ -304,3 +306,38 @@ def test_what_three_pages_are_told_stays_in_step(tab, browser, opened, robot):
         one.until("handoff.steps.length === 200")
     for one in others:
         one.context.close()
+
+
+def test_the_scene_is_of_another_origin_and_cannot_read_the_token(browser, opened, robot):
+    """A process that shows a scene, whose page tries to read the token of the page around it."""
+    page = b"<!doctype html><title>scene</title><p>A scene</p>"
+
+    class Scene(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *arguments):
+            pass
+
+    with (
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), Scene) as server,
+        connect(opened.uri) as camera,
+    ):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        hello = {"kind": "hello", "role": "camera", "token": opened.camera_token}
+        camera.send(pack({**hello, "scene": server.server_address[1]}))
+        on = "localStorage.setItem('handoff-scene', 'on')"
+        tab = Tab(browser, opened.url, before=on).ready()
+        tab.until("document.querySelector('#scene iframe') !== null")
+        tab.page.wait_for_selector("#scene iframe")
+        frame = tab.page.query_selector("#scene iframe").content_frame()
+        frame.wait_for_selector("p")
+        read = (
+            "(() => { try { return parent.sessionStorage.length } catch (e) { return e.name } })()"
+        )
+        assert frame.evaluate(read) == "SecurityError"
+        assert tab.page.evaluate("sessionStorage.length") > 0
+        tab.context.close()
+        server.shutdown()

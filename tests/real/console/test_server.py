@@ -164,7 +164,7 @@ def test_a_page_of_another_site_is_turned_away_and_nothing_happens(page, robot, 
         Page(opened, origin="http://example.org")  # type: ignore[arg-type]
     page.keys("ArrowUp")
     assert robot.command().mode is Mode.PERSON
-    assert logged(folder, "turned away")[-1]["origin"] == "http://example.org"
+    assert logged(folder, "turned away")[-1]["why"] == "a page of http://example.org"
 
 
 def test_a_label_arrives_once(page, robot):
@@ -225,7 +225,7 @@ def test_a_page_that_comes_late_gets_the_whole_episode(opened, robot):
 def test_frames_go_to_every_page_and_scenes_to_every_camera(page, robot, opened):
     other = Page(opened, "bob")
     with contextlib.closing(other.socket), connect(opened.uri) as camera:
-        camera.send(pack({"kind": "hello", "role": "camera", "token": opened.robot_token}))
+        camera.send(pack({"kind": "hello", "role": "camera", "token": opened.camera_token}))
         robot.send({"kind": "status"}, scene=pack({"qpos": 1}))
         scene = camera.recv(timeout=5.0)
         assert isinstance(scene, bytes)
@@ -236,7 +236,7 @@ def test_frames_go_to_every_page_and_scenes_to_every_camera(page, robot, opened)
 
 def test_a_camera_that_reads_nothing_keeps_nobody_waiting(page, robot, opened):
     with connect(opened.uri, max_queue=1, close_timeout=0.2) as camera:
-        camera.send(pack({"kind": "hello", "role": "camera", "token": opened.robot_token}))
+        camera.send(pack({"kind": "hello", "role": "camera", "token": opened.camera_token}))
         step = {"episode": 1, "reward": 0.0, "person": False}
         for number in range(200):
             robot.send({"kind": "step", "told": {**step, "step": number}}, scene=bytes(200_000))

@@ -11,6 +11,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.sync.connection import Connection
+from websockets.typing import Origin
 
 from policies.rl.actor_export import sac_actor
 from policies.rl.hil.config import LearnerConfig, RlifConfig
@@ -115,6 +116,17 @@ def test_a_client_without_the_token_is_refused(serving: Serving) -> None:
             connected(serving, token)
     with pytest.raises(InvalidStatus, match="401"):
         connect(f"ws://127.0.0.1:{serving.port}", compression=None, proxy=None)
+
+
+def test_a_page_of_another_site_is_refused_even_with_the_token(serving: Serving) -> None:
+    headers = {"Authorization": f"Api-Key {TOKEN}"}
+    with pytest.raises(InvalidStatus, match="403"):
+        connect(
+            f"ws://127.0.0.1:{serving.port}",
+            additional_headers=headers,
+            origin=Origin("https://evil.example"),
+            proxy=None,
+        )
 
 
 def test_garbage_is_answered_in_text_and_the_server_continues(serving: Serving) -> None:
