@@ -2,6 +2,7 @@
 behind the FCI."""
 
 import contextlib
+import itertools
 import sys
 import threading
 import time
@@ -185,8 +186,8 @@ class Lab:
 
     def _track(self, connection: Any) -> None:
         with contextlib.suppress(Exception):
-            while True:
-                connection.send(pack({"pose": self.pose}))
+            for frame in itertools.count():
+                connection.send(pack({"pose": self.pose, "frame": frame}))
                 time.sleep(0.02)
 
 
