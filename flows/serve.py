@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+from flows.stages.release.export import task_of
 from robots.contract import ONNX_FILE, Contract
-from robots.control.actions import PD_TARGET
 from robots.errors import HandoffError
 from robots.interfaces import MultimodalPolicy, Policy
 from robots.wire.policy import TOKEN_VARIABLE
@@ -84,11 +85,12 @@ def open_policy(
     Args:
         path: ONNX file with a contract, a folder with `policy.onnx` such as a release, or the
             directory of a saved policy.
-        action_interface: action interface of a saved policy, which does not store it; None takes
-            `pd_target`.
+        action_interface: action interface of a saved policy; None takes the one that its recorded
+            actions or its simulated task state.
 
     Raises:
-        HandoffError: `path` contains no policy, or a damaged one.
+        HandoffError: `path` contains no policy, a damaged one, or one whose actions have an unknown
+            meaning.
     """
     onnx = path / ONNX_FILE if (path / ONNX_FILE).is_file() else path
     if onnx.suffix == ".onnx":
@@ -101,15 +103,17 @@ def open_policy(
             f"serve: {path} is neither an .onnx file nor a directory. Is the path right?"
         )
     from policies.checkpoint import WEIGHTS, digest_file, read_card
-    from policies.export.onnx import contract_of
+    from policies.export.contract import ActionMeaning, contract_of, stated_interface
     from policies.load import load_policy
 
     card, policy = read_card(path), load_policy(path)
     digest = digest_file(path / WEIGHTS)
-    interface = action_interface or PD_TARGET
+    task = task_of(card.task, card.rate_hz, card.robot)
+    if task is not None and not card.action.interface:
+        card = replace(card, action=replace(card.action, interface=task.actions.kind))
     return policy, contract_of(
         card,
-        interface,
+        ActionMeaning(stated_interface(action_interface, card)),
         card.model.sampler_name(card.model.sampler_steps),
         policy=digest,
         training_data="",

@@ -1,12 +1,18 @@
-"""Defines the contract of an exported policy: shapes, units and rates, stored in the ONNX file."""
+"""Defines the contract of an exported policy, stored in the ONNX file. Together with the graph it
+states all that a program needs to act with the policy."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import field
+from math import prod
+from typing import Literal
 
 from robots.config import Count, Hertz, Whole, config, to_plain, validate
-from robots.control.actions import CartesianDelta
+from robots.control.actions import AgentDynamics, CartesianDelta
+from robots.control.impedance import ImpedanceGains
+from robots.control.training_range import DataRange, InputRange
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 
@@ -14,13 +20,77 @@ CONTRACT_KEY = "handoff.contract"
 """Metadata key of the contract's JSON inside the ONNX file."""
 ONNX_FILE = "policy.onnx"
 """Name of the exported policy in the folder of a bundle."""
+VERSION = 2
+"""Version of the contract's layout that this build writes and reads."""
+
+CONVENTIONS = {
+    "units": "SI units as each field states them; angles in radians",
+    "quaternion": "w, x, y, z; unit length, w >= 0",
+    "rotation vector": "axis times angle [rad], in axes of the stated frame",
+    "observation": (
+        "float32 (batch, n_obs_steps, O), oldest step first; each field flattened in row-major order, "
+        "fields concatenated in the order of `observation`"
+    ),
+    "sensors": (
+        "one input per entry of `sensors`, named by it: cameras (batch, n_obs_steps, height, width, 3) uint8 RGB from "
+        "0 to 255 at the stated size, not normalised; point clouds (batch, n_obs_steps, points, coordinates) float32"
+    ),
+    "history": "one step every 1 / rate_hz seconds; an episode begins with its first one repeated",
+    "noise": (
+        "float32 (batch, horizon, A), independent standard normal numbers, drawn anew for every chunk; Handoff's "
+        "evaluation draws chunk i of an episode from numpy.random.Generator(numpy.random.Philox(key=[seed, i]))"
+    ),
+    "action": (
+        "float32 (batch, horizon, A) in the stated unit; index n_obs_steps - 1 belongs to the newest observation"
+    ),
+    "execution": (
+        "per chunk, the actions from index n_obs_steps - 1 on, n_action_steps in number, are executed, one every "
+        "1 / rate_hz seconds; then the next chunk is inferred"
+    ),
+    "ensemble": (
+        "unless `ensemble` is null, a chunk is inferred in every step in place of `execution`, and the predictions of "
+        "all chunks for the step are averaged with weights exp(-ensemble * i), i = 0 for the oldest chunk"
+    ),
+    "training_range": (
+        "low to high was in the training data; inputs below refuse_below or above refuse_above are refused, others are "
+        "passed unchanged"
+    ),
+}
+"""Rules that hold for every policy; names in backquotes are entries of the contract."""
+
+FRAMES = {
+    "board": (
+        "board of push-T, 0.512 m square: origin in the upper left corner of gym-pusht's image, x right, y down; "
+        "1 mm is 1 px"
+    ),
+    "base": "base of the arm (libfranka's frame O): origin on the mounting plane, x forward, z up",
+}
+"""Frames by the names that fields and actions give."""
+INTERFACES = {
+    "pd_target": (
+        "position target a of a point p, which moves by v <- v + (k_p (a - p) - k_v v) dt, p <- p + v dt "
+        "with `dynamics` and dt = 1 / dynamics.rate_hz"
+    ),
+    "cartesian_delta": (
+        "entries in [-1, 1] move the target of the frame between the fingertips along `steps.axes`, in base axes, "
+        "times steps.translation or steps.rotation, within steps.low and steps.high, and at most the leash away from "
+        "the measured pose; an impedance law with the gains `impedance`, at 1 kHz on an FR3, follows it; a last entry "
+        "beyond the axes is the gripper: -1 closed, 1 open"
+    ),
+    "joint_delta": (
+        "entries in [-1, 1] move the joints' target positions; an impedance law with the joint gains of `impedance` "
+        "follows them"
+    ),
+    "joint_target": "target joint positions [rad]",
+}
+"""Meanings of an action by `Contract.action_interface`."""
 
 
 @config
 class Contract:
-    """Shapes, units, rates and provenance of one exported policy."""
+    """Shapes, units, rates, rules and provenance of one exported policy."""
 
-    version: Whole = 1
+    version: Whole = VERSION
     """Version of the contract's layout; a reader refuses any other."""
     task: str
     """Name of the task that the policy was trained for."""
@@ -37,7 +107,7 @@ class Contract:
     n_action_steps: Count
     """Number of actions executed per chunk, starting at index `n_obs_steps - 1`."""
     action_interface: str
-    """Meaning of an action to the controller; `robots.control.actions` lists the known ones."""
+    """Meaning of an action to the controller; `INTERFACES` explains the known ones."""
     sampler: str
     """Name and steps of the sampler inside the graph, e.g. `ddim-10` or `one-step`."""
     training_data: str
@@ -45,22 +115,37 @@ class Contract:
     policy: str
     """Digest of the policy artifact that was exported."""
     sensors: dict[str, FieldSpec] = field(default_factory=dict)
-    """Cameras and point clouds of one step; empty in contracts written before they were
-    supported."""
+    """Cameras and point clouds of one step."""
     instruction: bool = False
     """Whether the policy is language-conditioned and needs an instruction."""
+    ensemble: float | None = None
+    """Coefficient of temporal ensembling (`robots.control.temporal_ensemble`); None executes one
+    chunk at a time."""
+    precision: Literal["float32", "float16"] = "float32"
+    """Number type inside the graph; inputs and outputs are float32 in any case."""
     steps: CartesianDelta | None = None
-    """Step sizes and workspace of the interface `cartesian_delta`; None for other interfaces, and
-    in contracts written before the field existed."""
+    """Step sizes and workspace of the interface `cartesian_delta`; None for other interfaces."""
+    dynamics: AgentDynamics | None = None
+    """Dynamics of the point that the interface `pd_target` moves; None for other interfaces."""
+    impedance: ImpedanceGains | None = None
+    """Gains of the impedance law in training for interfaces of an arm; None for others, and where
+    they are not known."""
     robot: str = ""
     """Name of the robot whose joints, gripper and limits the policy was trained with; empty if the
-    environment has no robot (gym's push-T), and in contracts written before the field existed."""
+    environment has no robot (gym's push-T)."""
+    training_range: dict[str, InputRange] = field(default_factory=dict)
+    """Range of the training data by the name of an observation field or point cloud. Empty if the
+    policy was not exported but is served from its directory."""
+    action_range: DataRange | None = None
+    """Range of the actions in the training data; None where `training_range` is empty."""
+    conventions: dict[str, str] = field(default_factory=lambda: dict(CONVENTIONS))
+    """Rules for inputs, outputs and execution, for programs other than Handoff."""
+    frames: dict[str, str] = field(default_factory=dict)
+    """Meaning of the frames of observation and action."""
 
     @property
     def observation_size(self) -> int:
         """O, entries of the flat observation of one step."""
-        from math import prod
-
         return sum(prod(spec.shape) for spec in self.observation.values())
 
     def to_json(self) -> str:
@@ -81,9 +166,20 @@ class Contract:
             raise HandoffError(
                 f"contract: not JSON ({error}). Was the ONNX file made by another tool?"
             ) from None
-        contract = validate(cls, values, "contract")
-        if contract.version != 1:
+        return cls.from_plain(values)
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, object]) -> Contract:
+        """Reads `robots.config.to_plain` of a contract back.
+
+        Raises:
+            HandoffError: unknown or missing keys, or another contract version.
+        """
+        version = values.get("version", 1) if isinstance(values, Mapping) else values
+        # The version comes first: keys of other versions are not known here. Version 1 lacks the
+        # range of the training data and the file's digest, which cannot be added afterwards.
+        if version != VERSION:
             raise HandoffError(
-                f"contract: version {contract.version}, this build reads 1. Export the policy again."
+                f"contract: version {version}, this build reads {VERSION}. Export the policy again."
             )
-        return contract
+        return validate(cls, values, "contract")

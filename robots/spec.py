@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 
 import numpy as np
 
 from robots.config import Unbounded, Whole, config
 from robots.errors import HandoffError
+
+XYZ = (("x", "y", "z"),)
+"""Names of the entries of a position or rotation vector."""
+WXYZ = (("w", "x", "y", "z"),)
+"""Names of the entries of a quaternion."""
+POSE = (("x", "y", "z", "rx", "ry", "rz"),)
+"""Names of the entries of a position followed by a rotation vector."""
 
 
 @config
@@ -22,8 +30,18 @@ class FieldSpec:
     """SI unit symbol: m, rad, s, N, Nm; "1" when dimensionless; "u8" for images."""
     frame: str = ""
     """Coordinate frame of the values, e.g. "board", "base"."""
-    about: str = ""
+    about: str = field(default="", compare=False)
     """One phrase: the meaning of the field, and the order of its entries."""
+    names: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
+    """Names of the entries along each axis, such as x, y; empty if they are not named. Specs
+    that differ only in `about`, `names`, `points` or `interface` are equal, because these only
+    describe the array, and older stores have less of them."""
+    points: tuple[tuple[float, ...], ...] = field(default=(), compare=False)
+    """(N, D) positions of the field's N points in the frame of the body to which they are fixed
+    [unit of the field]; empty for fields of other kinds."""
+    interface: str = field(default="", compare=False)
+    """Meaning of an action to the controller, see `ActionSpec.interface`; empty for observations,
+    and for actions whose meaning is not known."""
 
 
 @config
@@ -47,6 +65,16 @@ class ActionSpec:
     def size(self) -> int:
         """Number of entries of one action, A."""
         return len(self.low)
+
+    def field_spec(self, about: str = "") -> FieldSpec:
+        """The recorded array of such actions, described as `about`."""
+        return FieldSpec(
+            shape=(self.size,),
+            unit=self.unit,
+            about="; ".join(filter(None, (about, f"{self.interface}: {', '.join(self.names)}"))),
+            names=(self.names,) if self.names else (),
+            interface=self.interface,
+        )
 
 
 def check_field(name: str, spec: FieldSpec, array: np.ndarray, leading: int = 1) -> None:

@@ -90,7 +90,8 @@ def make_agent(
             return Entrant(name, *_remote_agent(spec, protocol, instruction))
         case _ if path.suffix == ".onnx":
             name = path.parent.resolve().name if path.stem == "policy" else path.stem
-            return Entrant(name, *_onnx_agent(path, protocol, instruction))
+            load, execution = _onnx_agent(path, protocol, instruction)
+            return Entrant(name + ("-changed" if execution["changed"] else ""), load, execution)
         case _ if (path / ONNX_FILE).is_file() and not (path / CARD).exists():
             return make_agent(str(path / ONNX_FILE), protocol, instruction, device)
         case _ if path.is_dir():
@@ -213,11 +214,19 @@ def load_expert() -> MakeAgent:
     return ExpertAgent
 
 
-def load_onnx(path: Path, chunking: Chunking, sampling: Sampling) -> MakeAgent:
-    """Loads an exported policy, limited to one thread of ONNX Runtime."""
+def load_onnx(path: Path, digest: str, chunking: Chunking, sampling: Sampling) -> MakeAgent:
+    """Loads an exported policy, limited to one thread of ONNX Runtime.
+
+    Raises:
+        HandoffError: the file is no longer the one with this digest.
+    """
     from real.deploy.onnx_policy import OnnxPolicy
 
-    policy = OnnxPolicy(path)
+    policy = OnnxPolicy(path, allow_changed=True)
+    if policy.digest != digest:
+        raise HandoffError(
+            f"{path}: has digest {policy.digest[:12]}, expected {digest[:12]}. Was it replaced during the evaluation?"
+        )
     return lambda env: ChunkAgent(policy, chunking, sampling)
 
 
@@ -241,14 +250,17 @@ def _onnx_agent(
 ) -> tuple[partial[MakeAgent], dict[str, Any]]:
     from real.deploy.onnx_policy import OnnxPolicy
 
-    policy = OnnxPolicy(path)
+    policy = OnnxPolicy(path, allow_changed=True)
     chunking, steps = _onnx_chunking(policy, protocol, instruction)
     execution = {
         **to_plain(chunking),
         "denoising_steps": steps,
-        "policy": policy.contract.policy,
+        "policy": policy.name,
+        "changed": policy.changed,
+        "file": policy.digest,
+        "precision": policy.contract.precision,
     }
-    return partial(load_onnx, path, chunking, protocol.sampling), execution
+    return partial(load_onnx, path, policy.digest, chunking, protocol.sampling), execution
 
 
 def onnx_chunking(policy: OnnxPolicy, protocol: Protocol) -> Chunking:
@@ -263,7 +275,7 @@ def onnx_chunking(policy: OnnxPolicy, protocol: Protocol) -> Chunking:
 def _onnx_chunking(
     policy: OnnxPolicy, protocol: Protocol, instruction: str | None
 ) -> tuple[Chunking, int]:
-    default = policy.tokenizer.spec.said if policy.tokenizer is not None else None
+    default = policy.tokenizer.spec.default_instruction if policy.tokenizer is not None else None
     return _contract_chunking(str(policy.path), policy.contract, protocol, instruction, default)
 
 
@@ -329,6 +341,7 @@ def _contract_chunking(
             n_action_steps=contract.n_action_steps,
             instruction=instruction or default_instruction,
             listens=contract.instruction and instruction is None,
+            ensemble=contract.ensemble,
         ),
     )
     return chunking, steps

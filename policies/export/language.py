@@ -109,6 +109,6 @@ def tokenizer_spec(policy: VisionLanguagePolicy) -> tuple[TokenizerSpec, bytes]:
     data = backbone.files()[TOKENIZER_FILE]
     return TokenizerSpec(
         tokenizer=tokenizer_digest(data),
-        longest=backbone.instruction_tokens,
-        said=policy.default_instruction,
+        max_tokens=backbone.instruction_tokens,
+        default_instruction=policy.default_instruction,
     ), data

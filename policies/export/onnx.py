@@ -12,23 +12,34 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
+from policies.export.contract import (
+    ActionMeaning,
+    contract_of,
+    stated_interface,
+    training_ranges,
+)
+from policies.export.manifests import foreign_manifests
+from policies.export.precision import to_float16
 from robots.config import Count, Seed, config
-from robots.contract import CONTRACT_KEY, ONNX_FILE, Contract
-from robots.control.actions import PD_TARGET, ActionInterface, CartesianDelta
+from robots.contract import CONTRACT_KEY, ONNX_FILE
+from robots.control.actions import ActionInterface, CartesianDelta
+from robots.control.impedance import ImpedanceGains
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 from robots.language.text import INSTRUCTION, encode
-from robots.language.tokenizer import TOKEN_INPUTS, TOKENIZER_FILE, TOKENIZER_KEY
+from robots.language.tokenizer import TOKEN_INPUTS, TOKENIZER_FILE, TOKENIZER_KEY, TokenizerSpec
 from robots.storage.durable import explain_write_errors, write_atomically
+from robots.storage.onnx_file import with_digest
 
 if TYPE_CHECKING:
     import onnx
 
-    from policies.card import PolicyCard
+    from policies.data.demonstrations import DemonstrationArrays
     from policies.policy import ChunkPolicy
 
 
@@ -47,14 +58,20 @@ class ExportConfig:
     """Options of the ONNX export."""
 
     action_interface: ActionInterface | None = None
-    """Meaning of an action to the controller, see `robots.control.actions`. None takes
-    `cartesian_delta` if the demonstrations are of a simulated task whose actions are Cartesian
-    steps (in the stage `export`), else `pd_target`."""
+    """Meaning of an action to the controller, see `robots.contract.INTERFACES`. None takes the one
+    that the recorded actions or the task of the demonstrations state, and refuses actions of
+    unknown meaning."""
     steps: CartesianDelta | None = None
     """Step sizes of `cartesian_delta`. None leaves them unspecified, so that no controller accepts
     such actions; the stage `export` sets those of the simulated task of its demonstrations."""
-    opset: Count = 21
-    """ONNX operator set of the graph."""
+    impedance: ImpedanceGains | None = None
+    """Gains of the impedance law in training, for the contract. None leaves them unspecified; the
+    stage `export` sets those of the simulated task of its demonstrations."""
+    precision: Literal["float32", "float16"] = "float32"
+    """Number type inside the graph. The golden examples are those of torch in float32 in any case,
+    so that the gate measures what half precision costs."""
+    opset: Annotated[int, Field(ge=18, le=23)] = 20
+    """ONNX operator set of the graph; with 20, ONNX Runtime from 1.17 on reads the file."""
     golden: Count = 512
     """Number of golden examples, evenly spread over the demonstrations."""
     seed: Seed = 0
@@ -70,8 +87,8 @@ def export(
     policy_digest: str,
     demos_digest: str,
 ) -> dict[str, Any]:
-    """Writes `policy.onnx` and `golden.npz` to `out`, and `tokenizer.json` of a
-    language-conditioned policy.
+    """Writes a bundle to `out`: `policy.onnx`, `golden.npz`, `leapp.yaml`, `manifest.json`, and
+    `tokenizer.json` of a language-conditioned policy.
 
     `golden.npz` contains `observation` (N, T, O), `noise` and `action` (N, H, A), computed by torch
     in float32, observations and actions in physical units, and `action_scale` (H, A), physical
@@ -92,42 +109,54 @@ def export(
         Metrics: bytes, nodes, opset, sampler and golden.
 
     Raises:
-        HandoffError: no policy, one that is too large for a file, unusable demonstrations, or a
-            full disk.
+        HandoffError: no policy, one that is too large for a file, actions of unknown meaning,
+            unusable demonstrations, or a full disk.
     """
+    from policies.data.demonstrations import read_demonstrations
     from policies.families.lora import merge_adapters
     from policies.load import load_module
 
-    # Build the graph.
+    # Read the policy and its data; the meaning of its actions must be known.
     module, card = load_module(policy)
     merge_adapters(module)
+    interface = stated_interface(config.action_interface, card)
+    data = read_demonstrations(demos, card.model)
     contract = contract_of(
         card,
-        config.action_interface or PD_TARGET,
+        ActionMeaning(interface, config.steps, config.impedance),
         module.sampler,
         policy=policy_digest,
         training_data=demos_digest,
-        steps=config.steps,
+        ranges=training_ranges(module, data),
+        precision=config.precision,
     )
+    # Build the graph, with contract, tokenizer metadata and digest.
     model = to_onnx(module, config.opset)
+    if config.precision == "float16":
+        model = to_float16(model)
     progress(1, 3, "graph")
-    # Add contract and tokenizer metadata.
     language = _language_files(module)
     for key, value in {CONTRACT_KEY: contract.to_json(), **language.metadata}.items():
         entry = model.metadata_props.add()
         entry.key = key
         entry.value = value
+    graph = with_digest(model.SerializeToString())
     # Compute golden examples and write the files.
-    golden = golden_examples(config, module, card, demos)
+    golden = golden_examples(config, module, data)
     progress(2, 3, "golden examples")
+    files = {
+        "golden.npz": _npz(golden),
+        **language.files,
+        **foreign_manifests(contract, model, graph, language.spec),
+        # The graph comes last: a folder with it is complete.
+        ONNX_FILE: graph,
+    }
     with explain_write_errors(out, "the bundle was not written"):
-        write_atomically(out / "golden.npz", _npz(golden))
-        for name, data in language.files.items():
-            write_atomically(out / name, data)
-        write_atomically(out / ONNX_FILE, model.SerializeToString())
+        for name, content in files.items():
+            write_atomically(out / name, content)
     progress(3, 3, "written")
     return {
-        "bytes": (out / ONNX_FILE).stat().st_size,
+        "bytes": len(graph),
         "nodes": len(model.graph.node),
         "opset": config.opset,
         "sampler": contract.sampler,
@@ -147,6 +176,7 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
             that are too large for a file, or a graph that takes batches of one size only.
     """
     import torch
+    from onnx import helper
 
     from policies.families.vision_language import VisionLanguagePolicy
 
@@ -199,8 +229,11 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
             **options,
         )
     assert program is not None
-    _check_batch(program.model_proto)
-    return program.model_proto
+    model = program.model_proto
+    _check_batch(model)
+    # torch writes a newer version of the format than the operators need; old readers refuse it.
+    model.ir_version = helper.find_min_ir_version_for(model.opset_import)
+    return model
 
 
 def _check_batch(model: onnx.ModelProto) -> None:
@@ -233,18 +266,16 @@ def _quietly() -> Iterator[None]:
 
 
 def golden_examples(
-    config: ExportConfig, module: ChunkPolicy, card: PolicyCard, demos: Path
+    config: ExportConfig, module: ChunkPolicy, data: DemonstrationArrays
 ) -> dict[str, np.ndarray]:
     """Recorded observations and instructions, noise, and the actions computed by torch."""
     import torch
 
-    from policies.data.demonstrations import read_demonstrations
     from policies.data.windows import window_index
     from policies.training.loop import rng
 
     # Choose evenly spread windows and their noise.
-    sizes, data = card.model, read_demonstrations(demos, card.model)
-    index = window_index(data.ends_E, *sizes.window)
+    index = window_index(data.ends_E, *module.config.window)
     window_N = np.unique(
         np.linspace(0, len(index.observation_NT) - 1, config.golden).astype(np.int64)
     )
@@ -283,44 +314,6 @@ def golden_examples(
     }
 
 
-def contract_of(
-    card: PolicyCard,
-    action_interface: str,
-    sampler: str,
-    *,
-    policy: str,
-    training_data: str,
-    steps: CartesianDelta | None = None,
-) -> Contract:
-    """The contract of a saved policy.
-
-    Args:
-        card: card of the policy.
-        action_interface: meaning of its actions to the controller.
-        sampler: name and steps of the sampler.
-        policy: digest of the policy.
-        training_data: digest of the demonstrations; empty where unknown.
-        steps: step sizes of `cartesian_delta`.
-    """
-    return Contract(
-        task=card.task,
-        observation=card.observation,
-        action=card.action,
-        rate_hz=card.rate_hz,
-        n_obs_steps=card.model.n_obs_steps,
-        horizon=card.model.horizon,
-        n_action_steps=card.model.n_action_steps,
-        action_interface=action_interface,
-        sampler=sampler,
-        training_data=training_data,
-        policy=policy,
-        sensors=card.sensors,
-        instruction=card.model.language_conditioned,
-        steps=steps,
-        robot=card.robot,
-    )
-
-
 class _LanguageFiles(NamedTuple):
     """Additional content of the bundle of a language-conditioned policy; empty for others."""
 
@@ -328,17 +321,18 @@ class _LanguageFiles(NamedTuple):
     """Metadata of the graph by key."""
     files: dict[str, bytes]
     """File contents by name."""
+    spec: TokenizerSpec | None
 
 
 def _language_files(module: ChunkPolicy) -> _LanguageFiles:
     from policies.families.vision_language import VisionLanguagePolicy
 
     if not isinstance(module, VisionLanguagePolicy):
-        return _LanguageFiles({}, {})
+        return _LanguageFiles({}, {}, None)
     from policies.export.language import tokenizer_spec
 
-    reading, tokenizer = tokenizer_spec(module)
-    return _LanguageFiles({TOKENIZER_KEY: reading.to_json()}, {TOKENIZER_FILE: tokenizer})
+    spec, tokenizer = tokenizer_spec(module)
+    return _LanguageFiles({TOKENIZER_KEY: spec.to_json()}, {TOKENIZER_FILE: tokenizer}, spec)
 
 
 def _npz(arrays: dict[str, np.ndarray]) -> bytes:

@@ -112,6 +112,11 @@ def run_episode(
         HandoffError: an observation, a space or a gripper that does not fit the contract, or a lost
             connection.
     """
+    if contract.sensors:
+        raise HandoffError(
+            f"contract: the policy needs {', '.join(contract.sensors)}; the controller provides no sensors, only "
+            "vectors. Serve it, or run it with ONNX Runtime itself."
+        )
     if space.interface != contract.action_interface:
         raise HandoffError(
             f"contract: actions of {contract.task} are '{contract.action_interface}', the loop's space is one of "

@@ -16,7 +16,7 @@ from websockets.exceptions import (
 )
 from websockets.sync.client import ClientConnection, connect
 
-from robots.config import Seconds, config, validate
+from robots.config import Seconds, config
 from robots.contract import Contract
 from robots.errors import HandoffError, SafetyError
 from robots.interfaces import PolicyInput
@@ -160,7 +160,7 @@ class RemotePolicy:
             raise HandoffError(
                 f"{self._name}: has protocol {protocol!r}, expected {PROTOCOL!r}. Is it another server?"
             )
-        contract = validate(Contract, metadata["contract"], "contract")
+        contract = Contract.from_plain(metadata["contract"])
         if metadata.get("digest") != contract_digest(contract):
             raise HandoffError(
                 f"{self._name}: its contract does not match its digest. Is it another version?"

@@ -102,6 +102,10 @@ class ChunkSchedule:
     """Executes chunks synchronously: a new chunk is due every `n_action_steps`, and the rest of the
     last one bridges its delay.
 
+    With temporal ensembling a new chunk is due in every step, and an action is the weighted mean of
+    all chunks that have one, as in `robots.control.temporal_ensemble`; chunks that a slow policy
+    did not deliver are missing from the mean.
+
     Args:
         contract: horizon, history and number of actions to execute.
 
@@ -111,13 +115,15 @@ class ChunkSchedule:
 
     def __init__(self, contract: Contract) -> None:
         self._first = contract.n_obs_steps - 1
-        self._steps = contract.n_action_steps
+        self._steps = contract.n_action_steps if contract.ensemble is None else 1
+        self._ensemble = contract.ensemble
         if self._first + self._steps > contract.horizon:
             raise HandoffError(
                 f"contract: {self._steps} actions from index {self._first} do not fit the horizon {contract.horizon}."
             )
-        self._chunk: np.ndarray | None = None
-        self._chunk_step = 0
+        self._chunks: list[tuple[int, np.ndarray]] = []
+        """Chunks with the policy steps of their observations, oldest first; one without
+        ensembling."""
         self._requested_step: int | None = None
 
     def due(self, step: int) -> bool:
@@ -130,15 +136,20 @@ class ChunkSchedule:
 
     def receive(self, chunk: np.ndarray, step: int) -> None:
         """Takes the chunk `(horizon, A)` predicted from the observation of policy step `step`."""
-        self._chunk = chunk
-        self._chunk_step = step
+        kept = [] if self._ensemble is None else self._chunks
+        expired = step - len(chunk) + self._first
+        self._chunks = [*(old for old in kept if old[0] > expired), (step, chunk)]
 
     def action(self, step: int) -> np.ndarray | None:
-        """`(A,)` action of policy step `step`; None if the newest chunk has none for it."""
-        if self._chunk is None:
+        """`(A,)` action of policy step `step`; None if no chunk has one."""
+        indexed = [(self._first + step - begin, chunk) for begin, chunk in self._chunks]
+        predictions = [chunk[index] for index, chunk in indexed if index < len(chunk)]
+        if not predictions:
             return None
-        index = self._first + step - self._chunk_step
-        return self._chunk[index] if index < len(self._chunk) else None
+        weights = np.exp(-(self._ensemble or 0.0) * np.arange(len(predictions)))
+        return np.tensordot(weights / weights.sum(), predictions, axes=1).astype(
+            predictions[-1].dtype
+        )
 
 
 class ObservationHistory:

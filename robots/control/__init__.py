@@ -6,4 +6,5 @@
 - `impedance`: impedance laws about a pose or about joint positions.
 - `noise`: the noise of a chunk by seed and index.
 - `temporal_ensemble`: the weighted mean of all chunks that predicted a step.
+- `training_range`: the range of the training data, and the refusal of inputs far outside it.
 """

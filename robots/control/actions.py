@@ -29,8 +29,8 @@ from robots.spec import ActionSpec
 PD_TARGET = "pd_target"
 """`Contract.action_interface`: the action is the position target of the 100 Hz agent above."""
 
-ActionInterface = Literal["pd_target", "cartesian_delta"]
-"""Meanings of an action to a controller."""
+ActionInterface = Literal["pd_target", "cartesian_delta", "joint_delta", "joint_target"]
+"""Meanings of an action to a controller; the arm's loop runs the first two."""
 Axis = Literal["x", "y", "z", "roll", "pitch", "yaw"]
 AXES: tuple[Axis, ...] = ("x", "y", "z", "roll", "pitch", "yaw")
 
@@ -152,7 +152,7 @@ class JointDelta:
         """Specification of the arm's entries of an action; the gripper's entry follows them."""
         n = robot.num_joints
         return ActionSpec(
-            low=(-1.0,) * n, high=(1.0,) * n, names=_joint_entries(robot), interface="joint_delta"
+            low=(-1.0,) * n, high=(1.0,) * n, names=joint_entries(robot), interface="joint_delta"
         )
 
     def target(
@@ -186,7 +186,7 @@ class JointTarget:
         return ActionSpec(
             low=tuple((robot.limits.q_min + self.margin).tolist()),
             high=tuple((robot.limits.q_max - self.margin).tolist()),
-            names=_joint_entries(robot),
+            names=joint_entries(robot),
             unit="rad",
             interface="joint_target",
         )
@@ -211,7 +211,7 @@ class JointTarget:
         return np.clip(near, lowest, highest)
 
 
-def _joint_entries(robot: Robot) -> tuple[str, ...]:
+def joint_entries(robot: Robot) -> tuple[str, ...]:
     """(J,) names of the entries of an action."""
     return tuple(f"joint{i}" for i in range(1, robot.num_joints + 1))
 

@@ -76,14 +76,11 @@ def corrections_schema(
         raise HandoffError(
             f"corrections: the environment observes {taken}, which are reserved names of the schema."
         )
-    names = f"{action.interface}: {', '.join(action.names)}"
     reasons = ", ".join(f"{reason.value} {reason.name.lower()}" for reason in Reason)
     fields = {
         **observation,
-        "action": FieldSpec(shape=(action.size,), unit=action.unit, about=f"executed; {names}"),
-        "action_policy": FieldSpec(
-            shape=(action.size,), unit=action.unit, about=f"proposed by the policy; {names}"
-        ),
+        "action": action.field_spec("executed"),
+        "action_policy": action.field_spec("proposed by the policy"),
         "intervention": FieldSpec(shape=(), dtype="uint8", about="1 where a person acted"),
         "segment": FieldSpec(
             shape=(), dtype="int32", about="number of the takeover in the episode, -1 without one"

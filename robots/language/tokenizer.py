@@ -21,7 +21,7 @@ import numpy as np
 from robots.config import Count, config, to_plain, validate
 from robots.errors import HandoffError
 
-TOKENIZER_KEY = "handoff.reading"
+TOKENIZER_KEY = "handoff.tokenizer"
 """Metadata key of the JSON of a `TokenizerSpec` inside the ONNX file."""
 TOKENIZER_FILE = "tokenizer.json"
 """Name of the tokenizer's file, beside the ONNX file."""
@@ -38,10 +38,17 @@ class TokenizerSpec:
 
     tokenizer: str
     """Digest (hex sha256) of the bundle's `tokenizer.json`."""
-    longest: Count
+    max_tokens: Count
     """Largest number of tokens of a sentence."""
-    said: str | None = None
+    default_instruction: str | None = None
     """Default instruction of the policy; None if it has none."""
+    suffix: str = "\n"
+    """Text that is appended to a sentence unless it ends with it, before it is tokenized."""
+    special_tokens: bool = True
+    """Whether the tokenizer adds its special tokens, as its post-processor says; padding and
+    truncation that the tokenizer's file sets are not applied."""
+    pad_token: int = 0
+    """Token that fills shorter sentences of a batch up at their end; its mask is False."""
 
     def to_json(self) -> str:
         """JSON; `from_json` reads it back."""
@@ -91,7 +98,7 @@ class SentenceTokenizer:
     def tokens(self, instructions: Sequence[str], rows: int) -> Tokens:
         """Tokens of the instructions, padded to the longest one.
 
-        A newline is appended to sentences without one, as in training.
+        The suffix of the specification is appended to sentences without it, as in training.
 
         Args:
             instructions: one sentence per row, or none for the policy's default instruction.
@@ -102,17 +109,19 @@ class SentenceTokenizer:
                 or one is too long.
         """
         sentences = tuple(instructions)
-        if not sentences and self.spec.said is not None:
-            sentences = (self.spec.said,) * rows
+        if not sentences and self.spec.default_instruction is not None:
+            sentences = (self.spec.default_instruction,) * rows
         if len(sentences) != rows or not rows:
             raise HandoffError(
                 f"policy: {len(sentences)} instructions for {rows} observations, expected one each. Is an instruction "
                 "missing, and was the policy exported without a default?"
             )
+        suffix = self.spec.suffix
         numbers = [
-            self._numbers(line if line.endswith("\n") else f"{line}\n") for line in sentences
+            self._numbers(line if line.endswith(suffix) else f"{line}{suffix}")
+            for line in sentences
         ]
-        token_BL = np.zeros((rows, max(map(len, numbers))), np.int64)
+        token_BL = np.full((rows, max(map(len, numbers))), self.spec.pad_token, np.int64)
         mask_BL = np.zeros(token_BL.shape, bool)
         for row, ids in enumerate(numbers):
             token_BL[row, : len(ids)] = ids
@@ -120,11 +129,11 @@ class SentenceTokenizer:
         return Tokens(token_BL, mask_BL)
 
     def _encoded(self, line: str) -> list[int]:
-        ids = self._tokenizer.encode(line).ids
-        if len(ids) > self.spec.longest:
+        ids = self._tokenizer.encode(line, add_special_tokens=self.spec.special_tokens).ids
+        if len(ids) > self.spec.max_tokens:
             raise HandoffError(
                 f"policy: instruction {line.strip()[:60]!r} has {len(ids)} tokens, limit "
-                f"{self.spec.longest}. Shorten it."
+                f"{self.spec.max_tokens}. Shorten it."
             )
         return ids
 

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from robots.config import Pixels, config
+from robots.control.actions import PD_TARGET
+from robots.episodes.formats.pusht import AGENT_FIELD, BLOCK_POSE_FIELD, KEYPOINTS_FIELD
 from robots.errors import HandoffError
 from robots.interfaces import EnvState
 from robots.spec import ActionSpec, FieldSpec
@@ -56,16 +58,12 @@ class PushTEngine:
     rate_hz = RATE_HZ
     max_steps = 300  # of the published protocol
     board_spec: Mapping[str, FieldSpec] = {
-        "agent": FieldSpec(shape=(2,), unit="m", frame="board", about="centre of the pusher, x y"),
-        "keypoints": FieldSpec(
-            shape=(9, 2), unit="m", frame="board", about="points of the block, x y"
-        ),
-        "block_pose": FieldSpec(
-            shape=(3,), unit="m, m, rad", frame="board", about="block x, y, angle in [0, 2 pi)"
-        ),
+        "agent": AGENT_FIELD,
+        "keypoints": KEYPOINTS_FIELD,
+        "block_pose": BLOCK_POSE_FIELD,
     }
     action_spec = ActionSpec(
-        low=(0.0, 0.0), high=(0.512, 0.512), names=("x", "y"), unit="m", interface="position_target"
+        low=(0.0, 0.0), high=(0.512, 0.512), names=("x", "y"), unit="m", interface=PD_TARGET
     )
 
     def __init__(self, num_envs: int, frame_size: int = 96, config: PushTConfig | None = None):

@@ -143,11 +143,9 @@ def _finished(store: EpisodeStore, keys: np.ndarray, source: str) -> int:
 
 
 def _schema(engine: MujocoEngine, labels: dict[str, FieldSpec]) -> EpisodeSchema:
-    spec = engine.action_spec
-    about = ", ".join(spec.names)
     fields = {
         **engine.observation_spec,
-        "action": FieldSpec(shape=(spec.size,), unit=spec.unit, about=f"{spec.interface}: {about}"),
+        "action": engine.action_spec.field_spec(),
         "reward": FieldSpec(shape=(), about="reward that followed the action"),
         "success": FieldSpec(
             shape=(), dtype="uint8", about="1 where the task is solved after the action"

@@ -386,6 +386,9 @@ def task(robot: Robot) -> Task:
                     unit="m",
                     frame="base",
                     about="x, y, z of points from anchor to plug",
+                    names=(
+                        tuple(f"{axis}{point}" for point in range(SEGMENTS + 2) for axis in "xyz"),
+                    ),
                 ),
                 lambda v: _points(v).reshape(v.n, -1),
             ),

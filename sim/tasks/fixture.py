@@ -82,7 +82,13 @@ def fixture_pose(view: View, name: str) -> np.ndarray:
 
 def fixture(name: str) -> dict[str, ObservationTerm]:
     """Observation term of the fixture `name`: its pose."""
-    spec = FieldSpec(shape=(3,), unit="m, m, rad", frame="base", about=f"x, y, yaw of the {name}")
+    spec = FieldSpec(
+        shape=(3,),
+        unit="m, m, rad",
+        frame="base",
+        about=f"x, y, yaw of the {name}",
+        names=(("x", "y", "yaw"),),
+    )
     return {f"{name}_pose": ObservationTerm(spec, lambda v: fixture_pose(v, name))}
 
 

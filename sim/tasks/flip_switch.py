@@ -18,7 +18,7 @@ import numpy as np
 
 from robots.control.actions import CartesianDelta
 from robots.franka.robot import Robot
-from robots.spec import FieldSpec
+from robots.spec import XYZ, FieldSpec
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import FINGER_HALF, arm_scene
 from sim.scene.view import View
@@ -248,7 +248,10 @@ def task(robot: Robot) -> Task:
             **proprioception(robot),
             **fixture("switch"),
             "knob_position": ObservationTerm(
-                FieldSpec(shape=(3,), unit="m", frame="base", about="middle of the knob"), _knob
+                FieldSpec(
+                    shape=(3,), unit="m", frame="base", about="middle of the knob", names=XYZ
+                ),
+                _knob,
             ),
             "knob_offset": ObservationTerm(
                 FieldSpec(
@@ -256,6 +259,7 @@ def task(robot: Robot) -> Task:
                     unit="m",
                     frame="switch",
                     about="from the fingertips' point to the knob",
+                    names=XYZ,
                 ),
                 lambda v: _knob_in_switch(v) - in_fixture(v, "switch", v.grasp_position),
             ),
@@ -264,6 +268,7 @@ def task(robot: Robot) -> Task:
                     shape=(2,),
                     unit="rad, rad/s",
                     about="angle and speed of the lever; positive is on",
+                    names=(("angle", "speed"),),
                 ),
                 lambda v: np.stack([v.joint("lever"), v.joint_velocity("lever")], axis=1),
             ),

@@ -18,7 +18,7 @@ import numpy as np
 
 from robots.control.actions import CartesianDelta
 from robots.franka.robot import Robot
-from robots.spec import FieldSpec
+from robots.spec import XYZ, FieldSpec
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import arm_scene
 from sim.scene.view import View
@@ -255,7 +255,8 @@ def task(robot: Robot) -> Task:
             **proprioception(robot),
             **fixture("cabinet"),
             "handle_position": ObservationTerm(
-                FieldSpec(shape=(3,), unit="m", frame="base", about="middle of the bar"), _handle
+                FieldSpec(shape=(3,), unit="m", frame="base", about="middle of the bar", names=XYZ),
+                _handle,
             ),
             "slot_offset": ObservationTerm(
                 FieldSpec(
@@ -263,6 +264,7 @@ def task(robot: Robot) -> Task:
                     unit="m",
                     frame="cabinet",
                     about="from the fingertips to behind the bar",
+                    names=XYZ,
                 ),
                 _offset,
             ),

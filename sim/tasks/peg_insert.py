@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robots.franka.robot import Robot
-from robots.spec import FieldSpec
+from robots.spec import XYZ, FieldSpec
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import arm_scene
 from sim.scene.view import View, yaw_quaternion
@@ -254,6 +254,7 @@ def task(robot: Robot) -> Task:
                     unit="m",
                     frame="base",
                     about="from the middle of the hole's rim to the peg's tip",
+                    names=XYZ,
                 ),
                 _tip_offset,
             ),
@@ -269,6 +270,7 @@ def task(robot: Robot) -> Task:
                     unit="1",
                     frame="base",
                     about="x and y of the peg's axis: sines of its tilt",
+                    names=(("x", "y"),),
                 ),
                 lambda v: _axis(v)[:, :2],
             ),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robots.franka.robot import Robot
-from robots.spec import FieldSpec
+from robots.spec import XYZ, FieldSpec
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import arm_scene
 from sim.scene.view import View, yaw_quaternion
@@ -114,21 +114,34 @@ def _observations(robot: Robot) -> dict[str, ObservationTerm]:
             FieldSpec(
                 shape=(2,),
                 about="cosine, sine of four times the cube's yaw relative to the gripper: equal for all sides",
+                names=(("cos", "sin"),),
             ),
             lambda v: quarter_turns(v, "cube"),
         ),
         "goal": ObservationTerm(
-            FieldSpec(shape=(3,), unit="m", frame="base", about="goal position of the cube"),
+            FieldSpec(
+                shape=(3,), unit="m", frame="base", about="goal position of the cube", names=XYZ
+            ),
             lambda v: v.goal,
         ),
         # Positions relative to the gripper, which do not depend on the place on the table.
         "hand_turn": ObservationTerm(
-            FieldSpec(shape=(3,), unit="rad", frame="base", about="rotation vector of the gripper"),
+            FieldSpec(
+                shape=(3,),
+                unit="rad",
+                frame="base",
+                about="rotation vector of the gripper",
+                names=XYZ,
+            ),
             lambda v: v.grasp_pose[:, 3:],
         ),
         "hand_velocity": ObservationTerm(
             FieldSpec(
-                shape=(3,), unit="m/s", frame="base", about="linear velocity of the grasp point"
+                shape=(3,),
+                unit="m/s",
+                frame="base",
+                about="linear velocity of the grasp point",
+                names=XYZ,
             ),
             lambda v: v.grasp_velocity[:, :3],
         ),
@@ -138,12 +151,17 @@ def _observations(robot: Robot) -> dict[str, ObservationTerm]:
                 unit="m",
                 frame="base",
                 about="from the grasp point to the cube's centre",
+                names=XYZ,
             ),
             lambda v: v.position("cube") - v.grasp_position,
         ),
         "goal_offset": ObservationTerm(
             FieldSpec(
-                shape=(3,), unit="m", frame="base", about="from the cube's centre to the goal"
+                shape=(3,),
+                unit="m",
+                frame="base",
+                about="from the cube's centre to the goal",
+                names=XYZ,
             ),
             lambda v: v.goal - v.position("cube"),
         ),

@@ -12,7 +12,7 @@ import numpy as np
 
 from robots.control.actions import CartesianDelta
 from robots.franka.robot import Robot
-from robots.spec import FieldSpec
+from robots.spec import XYZ, FieldSpec
 from sim.scene.randomize import Range
 from sim.scene.scene import arm_scene
 from sim.scene.view import View
@@ -92,7 +92,7 @@ def task(robot: Robot) -> Task:
         observations={
             **proprioception(robot, use_gripper=False),
             "goal": ObservationTerm(
-                FieldSpec(shape=(3,), unit="m", frame="base", about="goal position"),
+                FieldSpec(shape=(3,), unit="m", frame="base", about="goal position", names=XYZ),
                 lambda v: v.goal,
             ),
         },

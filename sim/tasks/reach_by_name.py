@@ -19,7 +19,7 @@ import numpy as np
 from robots.control.actions import CartesianDelta
 from robots.franka.robot import Robot
 from robots.language.text import encode, text_field
-from robots.spec import FieldSpec
+from robots.spec import XYZ, FieldSpec
 from sim.scene.scene import arm_scene
 from sim.scene.view import View
 from sim.tasks.pick_by_name import COLOURS, NAMES
@@ -123,7 +123,7 @@ def _expert(view: View) -> ExpertTarget:
 def _marker_offset(number: int) -> ObservationTerm:
     """Observation term: position of a marker relative to the fingertips."""
     about = f"from the grasp point to the {NAMES[number]} marker"
-    spec = FieldSpec(shape=(3,), unit="m", frame="base", about=about)
+    spec = FieldSpec(shape=(3,), unit="m", frame="base", about=about, names=XYZ)
     return ObservationTerm(spec, lambda v: _markers(v)[:, number] - v.grasp_position)
 
 

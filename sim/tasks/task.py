@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from robots.control.actions import CartesianDelta, PdTarget
+from robots.control.actions import CartesianDelta, PdTarget, joint_entries
 from robots.control.impedance import ImpedanceGains
 from robots.errors import HandoffError, suggest
 from robots.franka.robot import Robot
 from robots.interfaces import Observation
-from robots.spec import FieldSpec
+from robots.spec import POSE, WXYZ, XYZ, FieldSpec
 from sim.scene.randomize import Range
 from sim.scene.view import FREE_JOINT, Layout, View
 
@@ -215,12 +215,15 @@ def with_instruction(task: Task, instruction: str) -> Task:
 def proprioception(robot: Robot, use_gripper: bool = True) -> dict[str, ObservationTerm]:
     """Observation terms of the robot: joints, the frame "grasp", its target and the gripper."""
     joints = (robot.num_joints,)
+    joint_names = (joint_entries(robot),)
     fields = {
         "q": ObservationTerm(
-            FieldSpec(shape=joints, unit="rad", about="joint positions"), lambda v: v.q
+            FieldSpec(shape=joints, unit="rad", about="joint positions", names=joint_names),
+            lambda v: v.q,
         ),
         "dq": ObservationTerm(
-            FieldSpec(shape=joints, unit="rad/s", about="joint velocities"), lambda v: v.dq
+            FieldSpec(shape=joints, unit="rad/s", about="joint velocities", names=joint_names),
+            lambda v: v.dq,
         ),
         "grasp_pose": ObservationTerm(
             FieldSpec(
@@ -228,6 +231,7 @@ def proprioception(robot: Robot, use_gripper: bool = True) -> dict[str, Observat
                 unit="m, rad",
                 frame="base",
                 about="position, rotation vector of the frame grasp",
+                names=POSE,
             ),
             lambda v: v.grasp_pose,
         ),
@@ -237,6 +241,7 @@ def proprioception(robot: Robot, use_gripper: bool = True) -> dict[str, Observat
         unit="m, rad",
         frame="base",
         about="the controller's target relative to grasp_pose",
+        names=POSE,
     )
     # Actions move the target, not the arm: without this field the same arm state would have
     # different successors.
@@ -255,8 +260,10 @@ def proprioception(robot: Robot, use_gripper: bool = True) -> dict[str, Observat
 
 def body(name: str) -> dict[str, ObservationTerm]:
     """Observation terms of the body with the free joint `name`: position and orientation."""
-    position = FieldSpec(shape=(3,), unit="m", frame="base", about=f"position of {name}")
-    quaternion = FieldSpec(shape=(4,), frame="base", about=f"orientation of {name}, wxyz, w >= 0")
+    position = FieldSpec(shape=(3,), unit="m", frame="base", about=f"position of {name}", names=XYZ)
+    quaternion = FieldSpec(
+        shape=(4,), frame="base", about=f"orientation of {name}, wxyz, w >= 0", names=WXYZ
+    )
     return {
         f"{name}_position": ObservationTerm(position, lambda v: v.position(name)),
         f"{name}_quaternion": ObservationTerm(quaternion, lambda v: _same_half(v.quaternion(name))),

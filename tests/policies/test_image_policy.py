@@ -295,7 +295,16 @@ def test_the_range_of_the_points_is_saved_with_the_policy(pictures: Path, tmp_pa
 @pytest.fixture(scope="module")
 def bundle(trained: Path, pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("bundle")
-    export(ExportConfig(golden=5), trained, pictures, out, no_progress, "p" * 64, "d" * 64)
+    config = ExportConfig(action_interface="pd_target", golden=5)
+    export(
+        config,
+        trained,
+        pictures,
+        out,
+        no_progress,
+        "p" * 64,
+        "d" * 64,
+    )
     return out
 
 
@@ -333,11 +342,18 @@ def test_golden_examples_hold_the_pictures(bundle: Path, session: onnxruntime.In
     assert (np.abs(np.asarray(action) - golden["action"]) / golden["action_scale"]).max() <= 1e-4
 
 
-def test_the_controller_refuses_a_policy_that_sees_pictures(bundle: Path):
-    with pytest.raises(
-        HandoffError, match="needs camera; the controller provides no sensors, only vectors"
-    ):
-        OnnxPolicy(bundle / "policy.onnx")
+def test_the_exported_policy_takes_pictures_and_refuses_missing_scaled_or_turned_ones(bundle: Path):
+    policy = OnnxPolicy(bundle / "policy.onnx")
+    golden = np.load(bundle / "golden.npz")
+    vector, noise, camera = (golden[name] for name in ("observation", "noise", "sensors/camera"))
+    action = policy(PolicyInput(vector, {"camera": camera}), noise)
+    assert (np.abs(action - golden["action"]) / golden["action_scale"]).max() <= 1e-4
+    with pytest.raises(HandoffError, match="needs camera, which the observation lacks"):
+        policy(vector, noise)
+    with pytest.raises(HandoffError, match="camera is float32, expected uint8 from 0 to 255"):
+        policy(PolicyInput(vector, {"camera": camera.astype(np.float32)}), noise)
+    with pytest.raises(HandoffError, match="axes in another order"):
+        policy(PolicyInput(vector, {"camera": np.moveaxis(camera, -1, 2)}), noise)
 
 
 def request(given: PolicyInput, noise: np.ndarray) -> dict:
@@ -345,7 +361,7 @@ def request(given: PolicyInput, noise: np.ndarray) -> dict:
 
 
 def test_a_served_policy_sees_the_pictures_of_a_request(trained: Path):
-    policy, contract = open_policy(trained)
+    policy, contract = open_policy(trained, "pd_target")
     assert contract.sampler == load_module(trained)[0].sampler
     given, noise = policy_input(1)
     with served(policy, contract) as server, server.client() as connection:
@@ -368,7 +384,7 @@ def test_a_served_language_conditioned_policy_gets_the_prompt(trained: Path):
         instructions.append(observation.instructions)
         return noise
 
-    contract = replace(open_policy(trained)[1], instruction=True)
+    contract = replace(open_policy(trained, "pd_target")[1], instruction=True)
     given, noise = policy_input(1)
     with served(policy, contract) as server, server.client() as connection:
         ask(connection, request(given, noise) | {"prompt": "reach the square"})

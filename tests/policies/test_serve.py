@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgpack
 import numpy as np
+import onnx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
@@ -19,6 +20,7 @@ from flows.serve import open_policy
 from policies.serve import PolicyServer, ServeConfig, choose_token, frame_limit
 from robots.contract import Contract
 from robots.control.noise import chunk_noise
+from robots.control.training_range import input_range
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from tests.policies.conftest import TINY
@@ -400,7 +402,7 @@ def test_saved_policy_is_served_as_it_computes_by_itself(tmp_path):
         model=TINY,
     )
     save_policy(tmp_path, card, DiffusionPolicy(TINY, card.shapes).state_dict())
-    policy, loaded_contract = open_policy(tmp_path)
+    policy, loaded_contract = open_policy(tmp_path, "pd_target")
     observation = {
         name: np.array([[0.1, 0.2], [0.2, 0.3]], np.float32) for name in ("goal", "agent")
     }
@@ -417,6 +419,30 @@ def test_saved_policy_is_served_as_it_computes_by_itself(tmp_path):
         "ddim-4",
         "pd_target",
     )
+
+
+def test_a_file_that_was_changed_after_its_export_is_not_served(tmp_path):
+    path = tmp_path / "policy.onnx"
+    onnx_models.save_policy(path)
+    model = onnx.load(path)
+    model.graph.node[1].op_type = "Sub"
+    onnx.save(model, path)
+    with pytest.raises(HandoffError, match="was changed after its export"):
+        open_policy(tmp_path)
+
+
+def test_a_client_with_other_units_gets_an_error_in_place_of_actions(tmp_path):
+    metres = np.array([[0.0] * 18, [0.5] * 18], np.float32)
+    onnx_models.save_policy(
+        tmp_path / "policy.onnx", training_range={"keypoints": input_range("m", metres)}
+    )
+    with served(*open_policy(tmp_path)) as running, running.client() as connection:
+        given = fields()
+        answer = ask(connection, {**given, "keypoints": given["keypoints"] + 250.0})
+        assert isinstance(answer, str)
+        assert "keypoints[0, 0] is 2" in answer
+        assert "other units, such as pixels" in answer
+        assert "actions" in ask(connection, given)
 
 
 def test_path_that_holds_no_policy_is_a_clear_error(tmp_path):

@@ -5,14 +5,19 @@ import hashlib
 import json
 
 import numpy as np
-import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from robots.contract import CONTRACT_KEY
 from robots.language.tokenizer import TOKENIZER_KEY, TokenizerSpec
+from robots.storage.onnx_file import with_digest
 from tests.real.fakes import contract
 
 BATCH = "batch"
+
+
+def write(path, model):
+    """Writes the model with its digest, as the export does."""
+    path.write_bytes(with_digest(model.SerializeToString()))
 
 
 def constant(name, value, dtype):
@@ -52,7 +57,7 @@ def save_policy(path, *, scale=0.01, with_contract=True, horizon=16, loops=0, **
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     if with_contract:
         helper.set_model_props(model, {CONTRACT_KEY: contract(**changes).to_json()})
-    onnx.save(model, path)
+    write(path, model)
 
 
 def save_linear_policy(path, contract, weights):
@@ -87,7 +92,7 @@ def save_linear_policy(path, contract, weights):
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     helper.set_model_props(model, {CONTRACT_KEY: contract.to_json()})
-    onnx.save(model, path)
+    write(path, model)
 
 
 LETTERS = {"a": 1, "b": 2, "c": 3, "Ċ": 10}
@@ -170,11 +175,11 @@ def save_language_policy(
         }
     ).encode()
     digest = "0" * 64 if exchanged else hashlib.sha256(tokenizer).hexdigest()
-    reading = TokenizerSpec(tokenizer=digest, longest=longest, said=said)
+    reading = TokenizerSpec(tokenizer=digest, max_tokens=longest, default_instruction=said)
     props = {
         CONTRACT_KEY: contract.to_json(),
         **({} if silent else {TOKENIZER_KEY: reading.to_json()}),
     }
     helper.set_model_props(model, props)
-    onnx.save(model, path)
+    write(path, model)
     path.with_name("tokenizer.json").write_bytes(tokenizer)

@@ -95,7 +95,7 @@ def test_a_tokenizer_of_another_bundle_is_refused(tmp_path):
 
 def test_a_graph_that_does_not_name_its_tokenizer_is_refused(tmp_path):
     save_language_policy(tmp_path / "policy.onnx", CONTRACT, silent=True)
-    with pytest.raises(HandoffError, match=r"names no tokenizer \(metadata 'handoff\.reading'\)"):
+    with pytest.raises(HandoffError, match=r"names no tokenizer \(metadata 'handoff\.tokenizer'\)"):
         OnnxPolicy(tmp_path / "policy.onnx")
 
 
@@ -128,7 +128,7 @@ def test_reading_takes_neither_torch_nor_transformers(policy_file):
 def test_damaged_words_about_the_tokenizer_are_refused():
     with pytest.raises(HandoffError, match="tokenizer spec: not JSON"):
         TokenizerSpec.from_json("{")
-    with pytest.raises(HandoffError, match=r"missing key 'tokenizer\.longest'"):
+    with pytest.raises(HandoffError, match=r"missing key 'tokenizer\.max_tokens'"):
         TokenizerSpec.from_json('{"tokenizer": "0"}')
 
 

@@ -25,16 +25,31 @@ def test_observation_size_counts_every_entry() -> None:
     assert CONTRACT.observation_size == 20
 
 
-def test_a_contract_from_before_there_were_sensors_still_loads() -> None:
+def test_a_contract_of_the_first_version_asks_for_another_export() -> None:
     old = json.loads(CONTRACT.to_json())
-    assert (old.pop("sensors"), old.pop("instruction")) == ({}, False)
-    assert Contract.from_json(json.dumps(old)) == CONTRACT
+    for added in ("conventions", "training_range", "precision", "dynamics", "frames"):
+        del old[added]
+    for version in ({"version": 1}, {}):
+        del old["version"]
+        old |= version
+        with pytest.raises(HandoffError, match="version 1, this build reads 2"):
+            Contract.from_json(json.dumps(old))
+        old["version"] = 0
 
 
-def test_a_contract_from_before_robots_were_stated_has_none() -> None:
-    old = json.loads(contract(robot="panda").to_json())
-    assert old.pop("robot") == "panda"
-    assert Contract.from_json(json.dumps(old)) == CONTRACT
+def test_the_rules_explain_every_choice_that_a_foreign_runtime_must_make() -> None:
+    told = json.loads(CONTRACT.to_json())["conventions"]
+    assert "wxyz" in told["quaternion"].replace(", ", "").replace(" ", "")
+    for rule, word in {
+        "observation": "row-major",
+        "noise": "standard normal",
+        "history": "repeated",
+        "execution": "n_obs_steps - 1",
+        "sensors": "uint8 RGB",
+        "ensemble": "oldest",
+        "training_range": "refused",
+    }.items():
+        assert word in told[rule]
 
 
 @pytest.mark.parametrize(
@@ -42,8 +57,8 @@ def test_a_contract_from_before_robots_were_stated_has_none() -> None:
     [
         ("{", "not JSON"),
         (
-            CONTRACT.to_json().replace('"version": 1', '"version": 2'),
-            "version 2, this build reads 1",
+            CONTRACT.to_json().replace('"version": 2', '"version": 3'),
+            "version 3, this build reads 2",
         ),
         (CONTRACT.to_json().replace('"horizon"', '"horizont"'), "did you mean 'horizon'"),
     ],

@@ -127,11 +127,7 @@ def _append(
 
 def _schema(task: str, robot: str, env: VecEnv) -> EpisodeSchema:
     from robots.episodes.schema import EpisodeSchema, StreamSpec
-    from robots.spec import FieldSpec
 
-    spec = env.action_spec
-    action = FieldSpec(
-        shape=(spec.size,), unit=spec.unit, about=f"{spec.interface}: {', '.join(spec.names)}"
-    )
-    stream = StreamSpec(rate_hz=env.rate_hz, fields={**env.observation_spec, "action": action})
+    fields = {**env.observation_spec, "action": env.action_spec.field_spec()}
+    stream = StreamSpec(rate_hz=env.rate_hz, fields=fields)
     return EpisodeSchema(name=task, streams={"policy": stream}, robot=robot)

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.artifacts import Bundle, Episodes, Output, Policy
 from flows.runner.artifact import read_manifest
 from flows.stages.data.config import ScriptedConfig
 from policies.export.onnx import ExportConfig
-from real.deploy.action_space import CartesianSteps
 from robots.control.actions import PD_TARGET, CartesianDelta
 from robots.errors import HandoffError
 from robots.interfaces import Progress
+
+if TYPE_CHECKING:
+    from policies.card import PolicyCard
+    from sim.tasks.task import Task
 
 FIXED_SEEDS = True
 
@@ -34,16 +37,17 @@ def check(config: ExportConfig, sources: Mapping[str, Any]) -> None:
 def run(
     config: ExportConfig, out: Path, progress: Progress, *, policy: Policy, demos: Episodes
 ) -> Output[Bundle]:
-    """Exports `policy`; golden examples are taken from `demos`, and the step sizes of Cartesian
-    actions from the simulated task of `demos`, unless they are given.
+    """Exports `policy`; golden examples and the range of the training data are taken from `demos`,
+    and the meaning of the actions from these or their simulated task, unless it is given.
 
     Raises:
         HandoffError: the policy cannot be exported.
     """
+    from policies.checkpoint import read_card
     from policies.export.onnx import export
 
     metrics = export(
-        _with_steps(config, demos),
+        with_meaning(config, read_card(policy), demos),
         policy,
         demos,
         out,
@@ -54,35 +58,46 @@ def run(
     return Output(metrics)
 
 
-def _with_steps(config: ExportConfig, demos: Path) -> ExportConfig:
-    """The options with the action interface and steps of the simulated task whose demonstrations
-    these are.
+def with_meaning(config: ExportConfig, card: PolicyCard, demos: Path) -> ExportConfig:
+    """The options with the action interface, steps and gains of the simulated task whose
+    demonstrations these are.
+
+    Args:
+        config: options of the export.
+        card: card of the policy.
+        demos: folder of the demonstrations.
 
     Raises:
-        HandoffError: another interface than that of the task.
+        HandoffError: another interface than that of the task, or actions of unknown meaning.
     """
-    steps = _task_steps(demos)
-    if config.action_interface is None:
-        config = replace(config, action_interface=PD_TARGET if steps is None else steps.kind)
-    if config.action_interface == PD_TARGET and steps is not None:
-        raise HandoffError(
-            f"export: action_interface is '{PD_TARGET}', but actions of the demonstrations are Cartesian steps; "
-            f"leave it out, or give '{CartesianSteps.interface}'."
-        )
-    if config.action_interface == PD_TARGET or config.steps is not None:
-        return config
-    return replace(config, steps=steps)
-
-
-def _task_steps(demos: Path) -> CartesianDelta | None:
-    """Steps of the simulated task of the demonstrations; None if they are of none, or if its
-    actions are no Cartesian steps."""
+    from policies.export.contract import stated_interface
     from robots.episodes.store import EpisodeStore
-    from sim.make import find_task, is_task
 
     schema = EpisodeStore.open(demos / "store.zarr").schema
-    if not is_task(schema.name):
-        return None
-    rate_hz = schema.stream("policy").rate_hz
-    actions = find_task(schema.name, rate_hz, schema.robot or "fr3").actions
-    return actions if isinstance(actions, CartesianDelta) else None
+    action = schema.stream(card.model.stream).fields.get(card.model.action_field, card.action)
+    task = task_of(schema.name, card.rate_hz, schema.robot)
+    # Recorded actions may be others than those of the task.
+    interface = action.interface or (task.actions.kind if task is not None else "")
+    if None not in (config.action_interface, task) and config.action_interface != interface:
+        raise HandoffError(
+            f"export: action_interface is '{config.action_interface}', but actions of the demonstrations of "
+            f"'{schema.name}' are '{interface}'. Leave it out."
+        )
+    config = replace(
+        config,
+        action_interface=stated_interface(
+            config.action_interface, replace(card, action=replace(action, interface=interface))
+        ),
+    )
+    if task is None or config.action_interface != task.actions.kind:
+        return config
+    if config.steps is None and isinstance(task.actions, CartesianDelta):
+        config = replace(config, steps=task.actions)
+    return replace(config, impedance=config.impedance or task.gains)
+
+
+def task_of(name: str, rate_hz: float, robot: str) -> Task | None:
+    """The simulated task `name` at a control rate; None if there is no such task."""
+    from sim.make import find_task, is_task
+
+    return find_task(name, rate_hz, robot or "fr3") if is_task(name) else None

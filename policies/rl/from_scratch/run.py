@@ -21,7 +21,6 @@ from policies.training.resumable_run import ResumableRun
 from robots.config import to_plain
 from robots.errors import HandoffError
 from robots.interfaces import VecEnv
-from robots.spec import FieldSpec
 from robots.wire.learner import ActorCard, Parameters
 
 STATE = "reinforce.pt"
@@ -86,16 +85,11 @@ class ScratchRun:
             robot: name of the robot; empty if it is not one of Handoff's.
         """
         env = self.env.env
-        spec = env.action_spec
         card = PolicyCard(
             task=task,
             rate_hz=env.rate_hz,
             observation=self.env.observation_spec,
-            action=FieldSpec(
-                shape=(spec.size,),
-                unit=spec.unit,
-                about=f"{spec.interface}: {', '.join(spec.names)}",
-            ),
+            action=env.action_spec.field_spec(),
             model=LearnedActorConfig(observation_fields=self.env.fields, card=actor.card),
             robot=robot,
         )

@@ -29,6 +29,48 @@ METRES_PER_PIXEL = 1e-3
 ENDS_FILE = "meta/episode_ends/.zarray"
 """File by which a replay buffer is recognised."""
 
+KEYPOINTS = 1e-3 * np.array(
+    [
+        [9.26979, 90.04097],
+        [-60.98347, -1.18673],
+        [60.91276, -1.39336],
+        [-0.27050, 25.54363],
+        [-14.06493, 122.81585],
+        [39.00274, 32.85741],
+        [-39.96641, 32.72966],
+        [-16.82434, 62.86318],
+        [23.54146, -1.70029],
+    ]
+)
+"""(9, 2) the demonstrations' keypoints in the block frame [m]: the median over all 25,650 frames of
+the published data, with a median error of 1e-5 mm."""
+AGENT_FIELD = FieldSpec(
+    shape=(2,), unit="m", frame="board", about="centre of the pusher", names=(("x", "y"),)
+)
+KEYPOINTS_FIELD = FieldSpec(
+    shape=(9, 2),
+    unit="m",
+    frame="board",
+    about="nine points fixed to the T; `points` has them in the frame of block_pose",
+    names=(tuple(f"point{i}" for i in range(9)), ("x", "y")),
+    points=tuple((round(float(x), 8), round(float(y), 8)) for x, y in KEYPOINTS),
+)
+BLOCK_POSE_FIELD = FieldSpec(
+    shape=(3,),
+    unit="m, m, rad",
+    frame="board",
+    about="pose of the T: origin in the middle of the bar's outer edge, y along the stem, "
+    "angle from board x to board y",
+    names=(("x", "y", "angle"),),
+)
+TARGET_FIELD = FieldSpec(
+    shape=(2,),
+    unit="m",
+    frame="board",
+    about="target position of the pusher",
+    names=(("x", "y"),),
+)
+
 _SHAPES = {"state": (5,), "keypoint": (9, 2), "action": (2,), "img": (96, 96, 3)}
 ARRAYS = ("meta/episode_ends", *(f"data/{name}" for name in _SHAPES))
 """Arrays that are read."""
@@ -40,16 +82,10 @@ lie outside by the size of the block."""
 def pusht_schema(images: bool) -> EpisodeSchema:
     """Schema of push-T episodes, with or without the 96x96 camera image."""
     fields = {
-        "agent": FieldSpec(shape=(2,), unit="m", frame="board", about="pusher x, y"),
-        "keypoints": FieldSpec(
-            shape=(9, 2), unit="m", frame="board", about="points of the T, x y each"
-        ),
-        "block_pose": FieldSpec(
-            shape=(3,), unit="m, m, rad", frame="board", about="T x, y, angle about board z"
-        ),
-        "action": FieldSpec(
-            shape=(2,), unit="m", frame="board", about="target position of the pusher x, y"
-        ),
+        "agent": AGENT_FIELD,
+        "keypoints": KEYPOINTS_FIELD,
+        "block_pose": BLOCK_POSE_FIELD,
+        "action": TARGET_FIELD,
     }
     if images:
         fields["image"] = FieldSpec(

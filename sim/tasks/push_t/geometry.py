@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from robots.episodes.formats.pusht import KEYPOINTS
 from robots.franka.robot import Robot
 from sim.scene.scene import add_table
 
@@ -42,22 +43,6 @@ TEE_THICKNESS = 0.030
 TEE_GYM_COG = np.array([0.0, 0.045])
 """(2,) point about which gym-pusht rotates the block [m]: the mean of the two rectangles' centres,
 block frame."""
-
-KEYPOINTS = 1e-3 * np.array(
-    [
-        [9.26979, 90.04097],
-        [-60.98347, -1.18673],
-        [60.91276, -1.39336],
-        [-0.27050, 25.54363],
-        [-14.06493, 122.81585],
-        [39.00274, 32.85741],
-        [-39.96641, 32.72966],
-        [-16.82434, 62.86318],
-        [23.54146, -1.70029],
-    ]
-)
-"""(9, 2) the demonstrations' keypoints in the block frame [m]: the median over all 25,650 frames of
-the published data, with a median error of 1e-5 mm."""
 
 
 def _rotation(angle: float) -> np.ndarray:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robots.control.actions import PdTarget
+from robots.episodes.formats.pusht import AGENT_FIELD, BLOCK_POSE_FIELD, KEYPOINTS_FIELD
 from robots.franka.kinematics import inverse_kinematics
 from robots.franka.robot import Robot
-from robots.spec import FieldSpec
 from sim.scene.randomize import Range
 from sim.scene.scene import GRASP_SITE, add_front_camera, draw_fast, wrist_view
 from sim.scene.view import Layout, View
@@ -130,27 +130,9 @@ def task(robot: Robot) -> Task:
         reset=_reset,
         q_posture=Q_BOARD_CENTRE,
         observations={
-            "agent": ObservationTerm(
-                FieldSpec(
-                    shape=(2,), unit="m", frame="board", about="position of the pusher's tip"
-                ),
-                _agent,
-            ),
-            "keypoints": ObservationTerm(
-                FieldSpec(
-                    shape=(9, 2),
-                    unit="m",
-                    frame="board",
-                    about="points of the block, see push_t.KEYPOINTS",
-                ),
-                lambda v: keypoints(block_pose(v)),
-            ),
-            "block_pose": ObservationTerm(
-                FieldSpec(
-                    shape=(3,), unit="m, rad", frame="board", about="x, y, angle of the block"
-                ),
-                block_pose,
-            ),
+            "agent": ObservationTerm(AGENT_FIELD, _agent),
+            "keypoints": ObservationTerm(KEYPOINTS_FIELD, lambda v: keypoints(block_pose(v))),
+            "block_pose": ObservationTerm(BLOCK_POSE_FIELD, block_pose),
             **proprioception(robot, use_gripper=False),
         },
         rewards={

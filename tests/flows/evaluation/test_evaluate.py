@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
@@ -278,6 +279,22 @@ def test_onnx_file_is_executed_as_its_contract_says(tmp_path: Path) -> None:
     assert (entrant.execution["horizon"], entrant.execution["n_obs_steps"]) == (16, 2)
     entrant.load()
     assert make_agent(str(path.parent), push_t_published()).execution == entrant.execution
+
+
+def test_a_changed_file_is_evaluated_under_a_name_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "bundle" / "policy.onnx"
+    path.parent.mkdir()
+    onnx_models.save_policy(path)
+    original = make_agent(str(path), push_t_published())
+    model = onnx.load(path)
+    model.graph.node[1].op_type = "Sub"
+    onnx.save(model, path)
+    changed = make_agent(str(path), push_t_published())
+    assert (original.name, changed.name) == ("bundle", "bundle-changed")
+    assert original.execution["policy"] == "p" * 8
+    assert changed.execution["policy"] == f"changed-{changed.execution['file']}"
+    with pytest.raises(HandoffError, match="Was it replaced during the evaluation"):
+        original.load()
 
 
 def test_protocol_that_rules_the_sampler_overrides_or_refuses(

@@ -56,7 +56,7 @@ def saved(tmp_path: Path) -> Path:
         task="push_t",
         rate_hz=10.0,
         observation={"keypoints": FieldSpec(shape=(9, 2)), "agent": FieldSpec(shape=(2,))},
-        action=FieldSpec(shape=(2,)),
+        action=FieldSpec(shape=(2,), unit="m"),
         model=model,
     )
     torch.manual_seed(0)

@@ -33,6 +33,7 @@ from robots.interfaces import PolicyInput, no_progress
 from robots.language.text import INSTRUCTION, decode, encode
 from robots.language.tokenizer import SentenceTokenizer, tokenizer_digest
 from robots.spec import FieldSpec
+from tests.documents import ROOT, blocks
 from tests.policies.vlm_fixture import write_backbone
 
 RED, BLUE = "pick up the red cube", "pick up the blue cube"
@@ -119,7 +120,16 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         policy,
         no_progress,
     )
-    export(ExportConfig(golden=20), policy, demos, bundle, no_progress, "p" * 64, "d" * 64)
+    config = ExportConfig(action_interface="pd_target", golden=20)
+    export(
+        config,
+        policy,
+        demos,
+        bundle,
+        no_progress,
+        "p" * 64,
+        "d" * 64,
+    )
     return Exported(policy, bundle)
 
 
@@ -170,20 +180,44 @@ def test_the_bundle_names_its_tokenizer(exported: Exported):
         "policy.onnx",
         "golden.npz",
         "tokenizer.json",
+        "leapp.yaml",
+        "manifest.json",
     }
     policy = OnnxPolicy(exported.bundle / "policy.onnx")
     assert policy.contract.instruction
     assert policy.tokenizer is not None
     data = (exported.bundle / "tokenizer.json").read_bytes()
     assert policy.tokenizer.spec.tokenizer == tokenizer_digest(data)
-    assert policy.tokenizer.spec.longest == 24
+    assert policy.tokenizer.spec.max_tokens == 24
+
+
+def test_the_functions_of_the_documentation_tokenize_as_the_policy(exported: Exported):
+    (page,) = [
+        block
+        for block in blocks((ROOT / "docs" / "concepts" / "contract.md").read_text())
+        if block.title == "tokens.py"
+    ]
+    scope: dict = {}
+    exec(page.text, scope)
+    policy = OnnxPolicy(exported.bundle / "policy.onnx")
+    assert policy.tokenizer is not None
+    session = onnxruntime.InferenceSession(exported.bundle / "policy.onnx")
+    given, noise = policy_input(policy, BLUE, f"{BLUE}\n", RED)
+    for row, sentence in enumerate((BLUE, f"{BLUE}\n", RED)):
+        tensors = scope["tokens"](exported.bundle, sentence)
+        expected = policy.tokenizer.tokens((sentence,), 1)
+        np.testing.assert_array_equal(tensors["tokens"], expected.token_BL)
+        one = PolicyInput(given.vector[row : row + 1], {}, (sentence,))
+        answer = policy(one, noise[row : row + 1])
+        tensors |= {"observation": one.vector, "noise": noise[row : row + 1]}
+        np.testing.assert_array_equal(session.run(["action"], tensors)[0], answer)
 
 
 def test_without_instruction_it_uses_its_default_or_raises(exported: Exported):
     policy = OnnxPolicy(exported.bundle / "policy.onnx")
     given, noise = policy_input(policy, rows=2)
     assert policy.tokenizer is not None
-    if policy.tokenizer.spec.said is None:
+    if policy.tokenizer.spec.default_instruction is None:
         with pytest.raises(
             HandoffError, match="0 instructions for 2 observations, expected one each"
         ):

@@ -154,12 +154,12 @@ answers |= {
     "chunk": module.chunk_shape,
     "sampler": module.sampler,
     "one step": load_module(out, steps=1)[0].sampler,
-    "served": open_policy(out)[1].sampler,
+    "served": open_policy(out, "pd_target")[1].sampler,
     "ensemble": chunking.ensemble,
     "instruction": chunking.instruction,
     "steps": checkpoint_agent(out, push_t_published())[1]["denoising_steps"],
 }
-export(ExportConfig(golden=8), out, demos, out, no_progress, "a" * 64, "b" * 64)
+export(ExportConfig(action_interface="pd_target", golden=8), out, demos, out, no_progress, "a" * 64, "b" * 64)
 golden, exported = np.load(out / "golden.npz"), OnnxPolicy(out / "policy.onnx")
 actions = exported(golden["observation"], golden["noise"])
 again = load_policy(out)(golden["observation"], golden["noise"])

@@ -147,7 +147,8 @@ def greeting(**changes):
         ("text", "has protocol None"),
         (b"\xc1", "not a msgpack value"),
         (greeting(digest="0" * 64), "does not match its digest"),
-        (greeting(contract={"task": "x"}), "missing key 'contract.observation'"),
+        (greeting(contract={"version": 2, "task": "x"}), "missing key 'contract.observation'"),
+        (greeting(contract={"version": 1}), "version 1, this build reads 2"),
     ],
 )
 def test_server_of_another_kind_is_refused(metadata, message):

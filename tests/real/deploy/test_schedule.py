@@ -47,6 +47,28 @@ def test_late_chunk_is_entered_at_the_step_of_the_clock():
     assert schedule.action(10) == [203.0]
 
 
+def test_ensembling_averages_all_chunks_that_have_an_action_for_the_step():
+    schedule = ChunkSchedule(contract(ensemble=0.5))
+    for step in range(3):
+        assert schedule.due(step)
+        schedule.requested(step)
+        schedule.receive(chunk(100.0 * step), step)
+    weights = np.exp([0.0, -0.5, -1.0])
+    expected = weights @ [1.0 + 2.0, 101.0 + 1.0, 201.0] / weights.sum()
+    action = schedule.action(2)
+    assert action is not None
+    np.testing.assert_allclose(action, [expected])
+
+
+def test_ensembling_forgets_chunks_that_have_ended():
+    schedule = ChunkSchedule(contract(ensemble=0.0))
+    schedule.receive(chunk(0.0), 0)
+    schedule.receive(chunk(100.0), 15)
+    action = schedule.action(15)
+    assert action is not None
+    np.testing.assert_allclose(action, [101.0])
+
+
 def test_more_actions_than_the_horizon_holds_are_refused():
     with pytest.raises(HandoffError, match="16 actions from index 1 do not fit the horizon 16"):
         ChunkSchedule(contract(n_action_steps=16))

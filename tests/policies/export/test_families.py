@@ -1,0 +1,255 @@
+"""Every policy family exports, and ONNX Runtime computes from its file what torch does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from policies.card import PolicyCard
+from policies.checkpoint import save_policy
+from policies.data.demonstrations import read_demonstrations
+from policies.export.onnx import SENSORS, ExportConfig, export
+from policies.families.rl_actor import save_actor
+from policies.load import new_module
+from policies.networks.config import (
+    ImageEncoderConfig,
+    PointEncoderConfig,
+    TransformerConfig,
+    UnetConfig,
+)
+from policies.normalize import MinMaxStatistics
+from policies.policy_config import (
+    ActConfig,
+    BehaviourCloningConfig,
+    BesoConfig,
+    LearnedActorConfig,
+    PolicyConfig,
+    TokenVlaConfig,
+    VlaConfig,
+)
+from policies.rl.actor_export import fast_td3_actor, gsde_actor, sac_actor
+from policies.rl.networks.config import MlpSizes
+from policies.rl.off_policy.config import GripperConfig, GsdeConfig, SacConfig
+from policies.rl.off_policy.fast_td3 import FastTd3
+from policies.rl.off_policy.fast_td3_config import FastTd3Config
+from policies.rl.off_policy.gsde import GsdeSac
+from policies.rl.off_policy.sac import Sac
+from policies.rl.offline.config import IqlConfig
+from policies.rl.offline.iql import Iql
+from policies.rl.offline.saved_learner import in_sample_actor
+from policies.rl.replay.transitions import Sizes
+from real.deploy.onnx_policy import OnnxPolicy
+from robots.config import classes_of
+from robots.episodes.schema import EpisodeSchema, StreamSpec
+from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError
+from robots.interfaces import PolicyInput, no_progress
+from robots.spec import FieldSpec
+from robots.wire.learner import Parameters
+from tests.policies.conftest import TINY
+
+EDGE = 32
+POINT = FieldSpec(shape=(2,), unit="m")
+FIELDS = {
+    "goal": POINT,
+    "agent": POINT,
+    "width_target": FieldSpec(shape=(1,), unit="m"),
+    "camera": FieldSpec(shape=(EDGE, EDGE, 3), dtype="uint8", unit="u8"),
+    "cloud": FieldSpec(shape=(6, 3), unit="m"),
+    "action": replace(POINT, interface="pd_target"),
+    "steps": FieldSpec(shape=(3,), interface="cartesian_delta"),
+}
+ONE = replace(TINY, inference_steps=1)
+FLOW = replace(TINY, objective="flow", inference_steps=2)
+SEEING = replace(
+    TINY,
+    observation_fields=("agent",),
+    image_fields=("camera",),
+    inference_steps=1,
+    image_encoder=ImageEncoderConfig(channels=(16, 16), crop=(28, 28), keypoints=4, features=8),
+    point_encoder=PointEncoderConfig(widths=(8, 8), features=8),
+)
+ACT = ActConfig(
+    observation_fields=("goal", "agent"),
+    horizon=4,
+    n_action_steps=2,
+    width=16,
+    heads=2,
+    feedforward=32,
+    latent_layers=1,
+    encoder_layers=1,
+    latent=4,
+    temporal_ensemble=0.01,
+)
+BC = BehaviourCloningConfig(
+    observation_fields=("goal", "agent"), horizon=4, n_action_steps=2, hidden=(16, 16), modes=3
+)
+BESO = BesoConfig(
+    observation_fields=("goal", "agent"),
+    goal="field",
+    goal_fields=("goal",),
+    n_obs_steps=2,
+    horizon=4,
+    n_action_steps=2,
+    sampling_steps=1,
+    layers=1,
+    heads=2,
+    width=16,
+)
+FAMILIES: dict[str, PolicyConfig] = {
+    "diffusion_mlp": replace(TINY, inference_steps=2),
+    "diffusion_unet": replace(ONE, network=UnetConfig(widths=(8, 16), groups=2, time_embedding=8)),
+    "diffusion_transformer": replace(ONE, network=TransformerConfig(width=16, layers=1, heads=2)),
+    "diffusion_pictures": SEEING,
+    "diffusion_points": replace(SEEING, image_fields=(), point_fields=("cloud",)),
+    "flow": FLOW,
+    "act": ACT,
+    "bc": BC,
+    "bc_mse": replace(BC, head="mse"),
+    "beso": BESO,
+}
+MLP = MlpSizes(hidden=(8, 8))
+SIZES = Sizes(observation=5, action=3)
+ACTORS: dict[str, Callable[[], tuple]] = {
+    "sac": lambda: sac_actor(Sac(SacConfig(critic=MLP, actor=MLP), SIZES, seed=0)),
+    "sac_gripper": lambda: sac_actor(
+        Sac(SacConfig(critic=MLP, actor=MLP, gripper=GripperConfig(network=MLP)), SIZES, seed=0)
+    ),
+    "gsde": lambda: gsde_actor(
+        GsdeSac(SacConfig(critic=MLP, actor=MLP), GsdeConfig(), SIZES, seed=0)
+    ),
+    "fast_td3": lambda: fast_td3_actor(
+        FastTd3(FastTd3Config(critic=MLP, actor=MLP), SIZES, num_envs=1)
+    ),
+    "iql": lambda: in_sample_actor(Iql(IqlConfig(critic=MLP, actor=MLP), SIZES, 0)),
+}
+
+
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four episodes of eight steps with all fields."""
+    folder, draw = tmp_path_factory.mktemp("demos"), np.random.default_rng(0)
+    schema = EpisodeSchema(
+        name="point", streams={"policy": StreamSpec(rate_hz=10.0, fields=FIELDS)}
+    )
+    with EpisodeStore.create(folder / "store.zarr", schema) as store, store.writer() as writer:
+        for _ in range(4):
+            values = {
+                name: draw.integers(0, 256, (8, *spec.shape), dtype=np.uint8)
+                if spec.unit == "u8"
+                else draw.uniform(0.0, 0.5, (8, *spec.shape)).astype(np.float32)
+                for name, spec in FIELDS.items()
+            }
+            writer.append({"policy": values}, {})
+    return folder
+
+
+def save_untrained(folder: Path, model: PolicyConfig, demos: Path) -> None:
+    """A policy with random weights, whose normalisers are fitted to the demonstrations."""
+    torch.manual_seed(0)
+    data = read_demonstrations(demos, model)
+    module = new_module(model, data.card.shapes)
+    statistics = MinMaxStatistics(data.card.observation_size)
+    statistics.update(data.observation_MO)
+    module.normalize_observation.fit(statistics)
+    module.normalize_action.scale.fill_(0.2)
+    save_policy(folder, data.card, module.state_dict(), module.extra_files())
+
+
+def save_learned(folder: Path, actor: tuple, demos: Path) -> None:
+    """The actor of an untrained learner."""
+    card, arrays = actor
+    fields = ("goal", "agent", "width_target")
+    model = LearnedActorConfig(observation_fields=fields, action_field="steps", card=card)
+    policy = PolicyCard(
+        task="point",
+        rate_hz=10.0,
+        observation={name: FIELDS[name] for name in fields},
+        action=FIELDS["steps"],
+        model=model,
+    )
+    save_actor(folder, policy, Parameters(0, card, arrays))
+
+
+def deviation(bundle: Path) -> float:
+    """Largest difference from torch over the golden examples [normalised units]."""
+    golden = dict(np.load(bundle / "golden.npz"))
+    sensors = {
+        name.removeprefix(SENSORS): array
+        for name, array in golden.items()
+        if name.startswith(SENSORS)
+    }
+    given = PolicyInput(golden["observation"], sensors)
+    action = OnnxPolicy(bundle / "policy.onnx")(given, golden["noise"])
+    return float((np.abs(action - golden["action"]) / golden["action_scale"]).max())
+
+
+def exported(folder: Path, demos: Path, **options) -> Path:
+    config = ExportConfig(golden=6, **options)
+    export(config, folder, demos, folder, no_progress, "p" * 64, "d" * 64)
+    return folder
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_computes_in_onnx_runtime_what_torch_does(
+    name: str, demos: Path, tmp_path: Path
+) -> None:
+    save_untrained(tmp_path, FAMILIES[name], demos)
+    assert deviation(exported(tmp_path, demos)) <= 1e-5
+    assert OnnxPolicy(tmp_path / "policy.onnx").contract.ensemble == FAMILIES[name].ensemble
+
+
+@pytest.mark.parametrize("name", ACTORS)
+def test_a_learned_actor_computes_in_onnx_runtime_what_torch_does(
+    name: str, demos: Path, tmp_path: Path
+) -> None:
+    save_learned(tmp_path, ACTORS[name](), demos)
+    assert deviation(exported(tmp_path, demos)) <= 1e-5
+
+
+def test_the_table_has_every_family() -> None:
+    tested = {model.kind for model in FAMILIES.values()} | {LearnedActorConfig.kind}
+    # Those with language are exported in test_language.py.
+    tested |= {VlaConfig.kind, TokenVlaConfig.kind}
+    assert tested == {cls.kind for cls in classes_of(PolicyConfig)}
+
+
+@pytest.mark.parametrize("name", ["bc", "sac"])
+def test_half_precision_is_judged_by_the_examples_of_torch_in_float32(
+    name: str, demos: Path, tmp_path: Path
+) -> None:
+    if name in ACTORS:
+        save_learned(tmp_path, ACTORS[name](), demos)
+    else:
+        save_untrained(tmp_path, FAMILIES[name], demos)
+    whole = exported(tmp_path, demos)
+    golden = (whole / "golden.npz").read_bytes()
+    half = exported(tmp_path, demos, precision="float16")
+    assert (half / "golden.npz").read_bytes() == golden
+    assert 1e-5 < deviation(half) < 5e-2
+    policy = OnnxPolicy(half / "policy.onnx")
+    assert policy.contract.precision == "float16"
+    model = onnx.load(half / "policy.onnx")
+    float32 = onnx.TensorProto.FLOAT
+    assert all(tensor.data_type != float32 for tensor in model.graph.initializer if tensor.dims)
+    tensors = (*model.graph.input, *model.graph.output)
+    assert {entry.type.tensor_type.elem_type for entry in tensors} == {float32}
+
+
+def test_a_weight_that_half_precision_cannot_hold_is_refused(demos: Path, tmp_path: Path) -> None:
+    save_untrained(tmp_path, ONE, demos)
+    from policies.checkpoint import read_card, read_weights
+
+    card, weights = read_card(tmp_path), read_weights(tmp_path)
+    weights["normalize_action.scale"] = torch.full_like(weights["normalize_action.scale"], 1e6)
+    save_policy(tmp_path, card, weights)
+    with pytest.raises(
+        HandoffError, match=r"has a value of 1e\+06, the largest in float16 is 65504"
+    ):
+        exported(tmp_path, demos, precision="float16")
