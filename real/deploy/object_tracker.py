@@ -81,7 +81,8 @@ class RemoteTracker:
         config: address and time limits.
 
     Raises:
-        HandoffError: an unusable token, or none for another computer; on entering, no pose within `first_seconds`.
+        HandoffError: an unusable token, or none for another computer; on entering, no pose within
+            `first_seconds`.
     """
 
     def __init__(self, config: TrackerConfig) -> None:
@@ -187,7 +188,8 @@ class RemoteTracker:
         """
         pose, now = _pose_of(message), time.monotonic()
         news = _news_of(message)
-        last, self._last = self._last, news
+        last = self._last
+        self._last = news
         if last is not None and _repeats(news, last, first=first):
             self._trouble = f"it repeats an old picture, number {news.frame}"
             return

@@ -1,5 +1,6 @@
 """Drives a Franka arm and its gripper through franky 2.0.0.
 
+- `config`: connection, controller and collision behaviour of an arm.
 - `arm`: the arm under impedance control, with its faults and its recovery.
 - `connection`: connecting, converting states, and checking which robot is connected.
 - `slot`: one process of the computer per arm.

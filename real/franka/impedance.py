@@ -17,8 +17,8 @@ from robots.franka.robot import Robot
 GAINS = ImpedanceGains()
 """Gains of the simulation, so that a policy meets the same springs on the arm."""
 LARGEST_FORCE = 120.0
-"""Largest force of the Cartesian springs [N]: at a lever of 0.7 m it loads the joints 1 to 4 with 84
-of their 87 Nm."""
+"""Largest force of the Cartesian springs [N]: at a lever of 0.7 m it loads the joints 1 to 4 with
+84 of their 87 Nm."""
 LARGEST_MOMENT = 30.0
 """Largest moment of the Cartesian springs [Nm]."""
 LinearStiffness = Annotated[float, Field(ge=0.0, le=3000.0)]

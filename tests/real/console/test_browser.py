@@ -318,7 +318,7 @@ def test_the_scene_is_of_another_origin_and_cannot_read_the_token(browser, opene
             self.end_headers()
             self.wfile.write(page)
 
-        def log_message(self, *arguments):
+        def log_message(self, format, *args):
             pass
 
     with (

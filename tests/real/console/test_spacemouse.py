@@ -49,7 +49,9 @@ def test_the_servers_device_moves_the_arm_and_a_pulled_cable_holds_it(
     monkeypatch.setattr(server, "SpaceMouse", lambda: SpaceMouse(device=device))
     asyncio.run(
         moved(
-            ConsoleServer(ConsoleConfig(spacemouse=True), TOKEN, TOKEN, tmp_path, now=lambda: 0.0),
+            ConsoleServer(
+                ConsoleConfig(spacemouse=True), TOKEN, TOKEN, TOKEN, tmp_path, now=lambda: 0.0
+            ),
             device,
         )
     )

@@ -384,7 +384,7 @@ def test_a_damaged_index_is_refused(path):
     [
         (
             lambda first: first["episodes"][0]["lengths"].update(policy=-3),
-            "has -3 samples of policy",
+            r"'segments\.0\.episodes\.0\.lengths\.policy' is -3",
         ),
         (lambda first: first["episodes"][0]["lengths"].update(policy=0), "has 0 samples of policy"),
         (lambda first: first.update(name="000001"), "000001 comes after 000001, expected rising"),

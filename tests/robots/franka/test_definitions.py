@@ -25,6 +25,8 @@ OTHER_SEVENS = {
     "policies/random_streams.py": "the number of a random stream",
     "policies/rl/offline/config.py": "members of an ensemble, as in RL-100",
     "policies/training/plots.py": "the size of a marker",
+    "robots/signing/certificates.py": "bits of a DER length",
+    "robots/storage/onnx_file.py": "bits of a varint",
     "sim/evaluation/charts.py": "the width of a figure",
     "sim/identification/report.py": "the size of a font",
     "sim/scene/view.py": "generalised positions of a free joint",
