@@ -113,10 +113,9 @@ class ChunkPolicyConfig:
         return {}
 
     @property
-    def distils_to_one_step(self) -> bool:
-        """Whether `policies.distillation.one_step` can distil the policy into a one-step
-        student."""
-        return False
+    def one_step_methods(self) -> tuple[str, ...]:
+        """Algorithms (`policies.distillation.config`) that can distil the policy to one step."""
+        return ()
 
     @property
     def finetuning_methods(self) -> tuple[str, ...]:

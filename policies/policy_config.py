@@ -19,6 +19,7 @@ from policies.chunk_policy_config import (
 )
 from policies.networks.config import MlpConfig, NetworkConfig, PointEncoderConfig
 from robots.config import ByKind, Count, Finite, NonNegative, Positive, Share, ShareBelowOne, config
+from robots.errors import HandoffError
 from robots.wire.learner import ActorCard
 
 
@@ -40,6 +41,17 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     """Bound on every clean sample that the sampler predicts [normalised units]."""
     network: NetworkConfig = field(default_factory=MlpConfig)
     """Denoising network."""
+    step_conditioned: bool = False
+    """Whether the network of a `flow` is also conditioned on the length of the sampler's step; set
+    by the distillation `shortcut`, which learns it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.step_conditioned and self.objective != "flow":
+            raise HandoffError(
+                f"policy: step_conditioned with the objective '{self.objective}', expected 'flow'. A network that is "
+                "conditioned on its step's length is made by `distill` with the algorithm 'shortcut'."
+            )
 
     @property
     def sampler(self) -> str:
@@ -56,14 +68,20 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
         return replace(self, inference_steps=steps)
 
     @property
-    def distils_to_one_step(self) -> bool:
-        """See `ChunkPolicyConfig.distils_to_one_step`; the teacher must sample with DDIM."""
-        return self.objective == "diffusion"
+    def one_step_methods(self) -> tuple[str, ...]:
+        """See `ChunkPolicyConfig.one_step_methods`; `shortcut` requires the straight path of a
+        flow."""
+        if self.step_conditioned:
+            return ()
+        return ("one_step", "shortcut") if self.objective == "flow" else ("one_step",)
 
     @property
     def finetuning_methods(self) -> tuple[str, ...]:
-        """See `ChunkPolicyConfig.finetuning_methods`; all of them require vector observations."""
-        return () if self.sensor_fields else ("dppo", "best_of_n", "expo", "q_chunking", "rl100")
+        """See `ChunkPolicyConfig.finetuning_methods`; all of them require vector observations, and
+        a velocity that is trained at every time."""
+        if self.sensor_fields or self.step_conditioned:
+            return ()
+        return ("dppo", "best_of_n", "expo", "q_chunking", "rl100")
 
 
 @config

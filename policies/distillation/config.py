@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from policies.rl.on_policy.config import PpoConfig
 from policies.samplers.chain import ChainConfig
@@ -15,7 +17,7 @@ from robots.seed_ranges import TRAINING
 
 @config
 class DistilConfig:
-    """Options of a one-step student of a diffusion policy."""
+    """Options of a one-step student of a diffusion or flow policy by regression."""
 
     kind: Literal["one_step"] = "one_step"
     training: TrainingConfig = field(
@@ -27,6 +29,33 @@ class DistilConfig:
     demonstrations and the teacher's visited states."""
     teacher_batch: Count = 1024
     """Pairs per forward pass of the teacher."""
+
+
+@config
+class ShortcutConfig:
+    """Options of a one-step student of a flow policy by self-distillation."""
+
+    kind: Literal["shortcut"] = "shortcut"
+    training: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(steps=8_000, learning_rate=1e-3, decay_fraction=0.7)
+    )
+    """Updates, learning rate, batch size, moving average of the targets, and logging."""
+    halvings: Count = 4
+    """Times that the way from noise to chunk is halved. A step learns to be two steps of half its
+    length; the shortest ones learn from the velocity, so that a single step stands for
+    2^(halvings + 1) steps of Euler's method."""
+    flow_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.25
+    """Share of a batch that learns flow matching on the demonstrated chunks; the rest learns
+    steps."""
+
+
+def check_halvings(halvings: int, timesteps: int) -> None:
+    """Raises HandoffError if the shortest step cannot be halved once more."""
+    if 2 ** (halvings + 1) > timesteps:
+        raise HandoffError(
+            f"distill: {halvings} halvings of {timesteps} training timesteps leave steps of less than two, expected "
+            f"at most {timesteps.bit_length() - 2} halvings."
+        )
 
 
 @config

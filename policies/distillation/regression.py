@@ -105,6 +105,8 @@ def same_noise_objective(
     batch of each update."""
     device = windows.chunk_NHA.device
     (step_,) = ddim_steps(student.config.train_timesteps, 1)
+    # A step of Euler's method is the whole way of a flow, where diffusion rotates.
+    alpha, sigma = (1.0, 1.0) if student.config.objective == "flow" else (step_.alpha, step_.sigma)
 
     def batch(step: int) -> tuple[ObservationTensors, Tensor, Tensor]:
         pair_B = torch.from_numpy(
@@ -120,8 +122,8 @@ def same_noise_objective(
         observed, noise_BHA, target_BHA = batch
         timestep_B = torch.full((len(noise_BHA),), step_.timestep, device=device)
         with autocast(precision, device):
-            velocity_BHA = student.velocity(observed)(noise_BHA, timestep_B)
-        return mse_loss(step_.alpha * noise_BHA - step_.sigma * velocity_BHA.float(), target_BHA)
+            velocity_BHA = student.denoise(student.encoder(observed))(noise_BHA, timestep_B)
+        return mse_loss(alpha * noise_BHA - sigma * velocity_BHA.float(), target_BHA)
 
     return Objective(batch, loss)
 

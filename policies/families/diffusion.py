@@ -2,7 +2,8 @@
 
 With `objective: flow` the same networks learn flow matching (Lipman et al. 2023) at the K times
 1/K, 2/K .. 1; the network is conditioned on the index of the time, as on the timestep of a
-diffusion.
+diffusion. A student of `policies.distillation.shortcut` is conditioned on the length of the
+sampler's step as well.
 
 Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, K noise levels.
 """
@@ -10,6 +11,7 @@ Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, K
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,7 +25,7 @@ from policies.networks.config import (
     TransformerConfig,
     UnetConfig,
 )
-from policies.networks.mlp import MlpDenoiser
+from policies.networks.mlp import MlpDenoiser, StepLengthEmbedding
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.networks.transformer import TransformerDenoiser
 from policies.networks.unet import UnetDenoiser
@@ -41,6 +43,16 @@ from policies.samplers.flow_matching import flow_example, sde_grid
 from robots.errors import HandoffError
 
 
+class StepDenoise(Protocol):
+    """A `Denoise` that may be given the length of the sampler's step."""
+
+    def __call__(
+        self, noisy_BHA: Tensor, timestep_B: Tensor, length_B: Tensor | None = None, /
+    ) -> Tensor:
+        """The velocity (B, H, A); timesteps and lengths are (B,) int64."""
+        ...
+
+
 class DiffusionPolicy(DenoisingPolicy):
     """Denoises a chunk conditioned on the observation; see `ChunkPolicy`."""
 
@@ -54,6 +66,11 @@ class DiffusionPolicy(DenoisingPolicy):
         condition = (config.n_obs_steps, shapes.observation + self.encoder.features)
         self.denoiser = new_denoiser(
             config.network, self.chunk_shape, condition, config.train_timesteps
+        )
+        self.step_length = (
+            StepLengthEmbedding(config.train_timesteps, config.network.time_features)
+            if config.step_conditioned
+            else None
         )
         schedule = cosine_schedule(config.train_timesteps)
         self.register_buffer("alpha_K", schedule.alpha_K, persistent=False)
@@ -90,10 +107,11 @@ class DiffusionPolicy(DenoisingPolicy):
         sample_BHA, count = noise_BHA, len(self.steps)
         for number in range(count):
             # `len` would be a constant in an exported graph, the size of the example's batch.
-            timestep_B = torch.full(
-                (noise_BHA.shape[0],), self._timestep(1.0 - number / count), device=noise_BHA.device
-            )
-            sample_BHA = sample_BHA - denoise(sample_BHA, timestep_B) / count
+            rows = (noise_BHA.shape[0],)
+            start, end = (self._time_index(1.0 - (number + i) / count) for i in (0, 1))
+            timestep_B = torch.full(rows, start - 1, device=noise_BHA.device)
+            length_B = torch.full(rows, start - end, device=noise_BHA.device)
+            sample_BHA = sample_BHA - denoise(sample_BHA, timestep_B, length_B) / count
         return self.clip_chunk(sample_BHA)
 
     def clip_chunk(self, chunk_BHA: Tensor) -> Tensor:
@@ -113,12 +131,20 @@ class DiffusionPolicy(DenoisingPolicy):
         """See `ChunkPolicy.shared_settings`."""
         return {"objective": self.config.objective}
 
-    def denoise(self, condition_BTO: Tensor) -> Denoise:
+    def denoise(self, condition_BTO: Tensor) -> StepDenoise:
         """The denoiser, conditioned on an encoded observation: (noisy (B, H, A), timestep (B,)) to
-        velocity."""
+        velocity.
 
-        def denoise(noisy_BHA: Tensor, timestep_B: Tensor) -> Tensor:
-            return self.denoiser(noisy_BHA, timestep_B, condition_BTO)
+        The length of the sampler's step (B,), in training timesteps, may follow; a network that is
+        not conditioned on it ignores it, and 0, the default, asks for the instantaneous velocity.
+        """
+
+        def denoise(
+            noisy_BHA: Tensor, timestep_B: Tensor, length_B: Tensor | None = None
+        ) -> Tensor:
+            if self.step_length is None or length_B is None:
+                return self.denoiser(noisy_BHA, timestep_B, condition_BTO)
+            return self.denoiser(noisy_BHA, timestep_B, condition_BTO, self.step_length(length_B))
 
         return denoise
 
@@ -143,8 +169,9 @@ class DiffusionPolicy(DenoisingPolicy):
             predicted_BHA = self.denoiser(noisy_BHA, timestep_B, condition_BTO)
         return mse_loss(predicted_BHA.float(), velocity_BHA)
 
-    def _timestep(self, time: float) -> int:
-        return round(time * self.config.train_timesteps) - 1
+    def _time_index(self, time: float) -> int:
+        """Time in training timesteps: 0 is the clean chunk, `train_timesteps` pure noise."""
+        return round(time * self.config.train_timesteps)
 
 
 def new_denoiser(

@@ -8,6 +8,7 @@ from pathlib import Path
 from policies.policy_config import DiffusionPolicyConfig, PolicyConfig
 from policies.training.config import TrainingConfig
 from robots.config import NonNegative, Positive, ShareBelowOne, Whole, config
+from robots.errors import HandoffError
 
 
 @config
@@ -56,3 +57,10 @@ class PretrainConfig:
     keep_normalizers: bool = True
     """Whether to keep the normalisers of `initial`; otherwise they are fitted to the
     demonstrations."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.policy, DiffusionPolicyConfig) and self.policy.step_conditioned:
+            raise HandoffError(
+                "pretrain: policy.step_conditioned is true, expected false; imitation does not learn steps of a length. "
+                "Pretrain the flow, and let `distill` with the algorithm 'shortcut' make the student."
+            )

@@ -23,6 +23,11 @@ class MlpConfig:
     time_embedding: Count = 64
     """Size of the sinusoidal timestep embedding; even."""
 
+    @property
+    def time_features(self) -> int:
+        """Size of the timestep embedding."""
+        return self.time_embedding
+
 
 @config
 class UnetConfig:
@@ -40,6 +45,11 @@ class UnetConfig:
     time_embedding: Count = 256
     """Size of the timestep embedding; even."""
 
+    @property
+    def time_features(self) -> int:
+        """Size of the timestep embedding."""
+        return self.time_embedding
+
 
 @config
 class TransformerConfig:
@@ -55,6 +65,11 @@ class TransformerConfig:
     """Width of the tokens and of the timestep embedding; even."""
     dropout: ShareBelowOne = 0.01
     """Dropout rate of attention, feed-forward and residual branches."""
+
+    @property
+    def time_features(self) -> int:
+        """Size of the timestep embedding."""
+        return self.width
 
 
 NetworkConfig = Annotated[MlpConfig | UnetConfig | TransformerConfig, Discriminator("kind")]

@@ -65,18 +65,55 @@ class MlpDenoiser(nn.Module):
         self.blocks = nn.Sequential(*(ResidualBlock(width) for _ in range(blocks)))
         self.output = nn.Sequential(nn.LayerNorm(width), nn.SiLU(), nn.Linear(width, flat_chunk))
 
-    def forward(self, noisy_BHA: Tensor, timestep_B: Tensor, observation_BTO: Tensor) -> Tensor:
+    def forward(
+        self,
+        noisy_BHA: Tensor,
+        timestep_B: Tensor,
+        observation_BTO: Tensor,
+        shift_BE: Tensor | None = None,
+    ) -> Tensor:
         """Predicts the velocity (B, H, A).
 
         Args:
             noisy_BHA: chunk at its noise level, normalised.
             timestep_B: int64.
             observation_BTO: normalised, newest step last.
+            shift_BE: added to the embedding of the timestep; None adds nothing.
         """
-        inputs = (noisy_BHA.flatten(1), observation_BTO.flatten(1), self.embeddings_KE[timestep_B])
+        time_BE = self.embeddings_KE[timestep_B]
+        if shift_BE is not None:
+            time_BE = time_BE + shift_BE
+        inputs = (noisy_BHA.flatten(1), observation_BTO.flatten(1), time_BE)
         return self.output(self.blocks(self.input(torch.cat(inputs, dim=-1)))).unflatten(
             1, self.chunk
         )
+
+
+class StepLengthEmbedding(nn.Module):
+    """Shift of the timestep embedding by the length of a sampler's step, as in shortcut models
+    (Frans et al., arXiv 2410.12557): a linear function of the length's sinusoidal embedding.
+
+    It begins at 0, so that a network starts as what it was without it (SnapFlow, arXiv
+    2604.05656). That the shift of length 0, of the instantaneous velocity, is 0 for every weight
+    is ours: what is learned about steps leaves the velocity's inputs alone.
+
+    Args:
+        timesteps: longest length.
+        size: E, even.
+    """
+
+    embeddings_KE: Tensor
+
+    def __init__(self, timesteps: int, size: int) -> None:
+        super().__init__()
+        embeddings_KE = sinusoidal_embedding(timesteps + 1, size)
+        self.register_buffer("embeddings_KE", embeddings_KE - embeddings_KE[:1], persistent=False)
+        self.linear = nn.Linear(size, size, bias=False)
+        nn.init.zeros_(self.linear.weight)
+
+    def forward(self, length_B: Tensor) -> Tensor:
+        """Lengths (B,) int64 [1 / timesteps of the way from noise to chunk] to shifts (B, E)."""
+        return self.linear(self.embeddings_KE[length_B])
 
 
 def sinusoidal_embedding(count: int, size: int) -> Tensor:

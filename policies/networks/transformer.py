@@ -85,15 +85,23 @@ class TransformerDenoiser(nn.Module):
         self.register_buffer("later_HM", memory_M - 1 > step_H1, persistent=False)
         self._initialize()
 
-    def forward(self, noisy_BHA: Tensor, timestep_B: Tensor, observation_BTO: Tensor) -> Tensor:
+    def forward(
+        self,
+        noisy_BHA: Tensor,
+        timestep_B: Tensor,
+        observation_BTO: Tensor,
+        shift_BW: Tensor | None = None,
+    ) -> Tensor:
         """Predicts the velocity (B, H, A).
 
         Args:
             noisy_BHA: chunk at its noise level, normalised.
             timestep_B: int64.
             observation_BTO: normalised, newest step last.
+            shift_BW: added to the embedding of the timestep; None adds nothing.
         """
-        timestep_B1W = self.embeddings_KW[timestep_B][:, None]
+        timestep_BW = self.embeddings_KW[timestep_B]
+        timestep_B1W = (timestep_BW if shift_BW is None else timestep_BW + shift_BW)[:, None]
         observation_BTW = self.observation(observation_BTO)
         memory_BMW = self.memory(
             torch.cat([timestep_B1W.to(observation_BTW.dtype), observation_BTW], dim=1)

@@ -12,7 +12,8 @@ product over gathered neighbours: on one CPU core it runs several times faster t
 gradients.
 
 Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, L steps at a level, C
-channels, F condition.
+channels, F condition, E
+embedding of the timestep.
 """
 
 from __future__ import annotations
@@ -81,15 +82,23 @@ class UnetDenoiser(nn.Module):
         self.last = NormalizedConvolution(widths[0], widths[0], config.kernel, config.groups)
         self.output = nn.Linear(widths[0], chunk[1])
 
-    def forward(self, noisy_BHA: Tensor, timestep_B: Tensor, observation_BTO: Tensor) -> Tensor:
+    def forward(
+        self,
+        noisy_BHA: Tensor,
+        timestep_B: Tensor,
+        observation_BTO: Tensor,
+        shift_BE: Tensor | None = None,
+    ) -> Tensor:
         """Predicts the velocity (B, H, A).
 
         Args:
             noisy_BHA: chunk at its noise level, normalised.
             timestep_B: int64.
             observation_BTO: normalised, newest step last.
+            shift_BE: added to the embedding of the timestep; None adds nothing.
         """
-        embedded = self.time(self.embeddings_KE[timestep_B])
+        time_BE = self.embeddings_KE[timestep_B]
+        embedded = self.time(time_BE if shift_BE is None else time_BE + shift_BE)
         # Every block starts with the Mish of the same vector, so it is computed once.
         condition_BF = mish(
             torch.cat([embedded, observation_BTO.flatten(1).to(embedded.dtype)], dim=-1)

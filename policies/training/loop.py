@@ -86,6 +86,7 @@ def train(
     keep_every: int = 0,
     keep: SaveWeights | None = None,
     precision: str = "fp32",
+    average: nn.Module | None = None,
 ) -> TrainingResult:
     """Trains `model` in place, resuming from the checkpoint in `out` if its identity matches.
 
@@ -104,12 +105,14 @@ def train(
         keep: called with intermediate weights; after a resume it may be called again with the same
             ones.
         precision: `bf16` computes the whole loss under autocast; `fp32` leaves it to the loss.
+        average: a copy of `model` that has the averaged weights in every update, for losses with
+            targets of its own; None keeps them out of sight.
 
     Raises:
         HandoffError: a health check failed (see `policies.training.health`; the broken state is not
             saved), or the disk is full.
     """
-    run = _Training(config, model, identity, out, precision)
+    run = _Training(config, model, identity, out, precision, average)
     try:
         with run.resumable.timed():
             run.start(objective)
@@ -229,6 +232,7 @@ class _Training:
         identity: str,
         out: Path,
         precision: str = "fp32",
+        average: nn.Module | None = None,
     ) -> None:
         self.config = config
         self.model = model
@@ -241,7 +245,12 @@ class _Training:
         self.accelerator = new_accelerator(self.parameters[0].device, precision)
         self.writes = self.accelerator.is_main_process
         self.loss: nn.Module = self.accelerator.prepare_model(_Loss(model))
-        self.average = [parameter.detach().clone() for parameter in self.parameters]
+        if average is None:
+            self.average = [parameter.detach().clone() for parameter in self.parameters]
+        else:
+            averaged = dict(average.named_parameters())
+            # Updated and restored in place, so the module follows.
+            self.average = [averaged[name].detach() for name in self.named]
         self.optimizer = new_optimizer(config, model)
         self.health = TrainingHealth(self.named, self.optimizer)
         self.step = 0

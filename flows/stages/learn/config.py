@@ -9,7 +9,7 @@ from pydantic import Field
 
 from flows.config.protocols import push_t_published
 from flows.session.config import HilEnvConfig, HilOperator
-from policies.distillation.config import DistilConfig, OnPolicyDistilConfig
+from policies.distillation.config import DistilConfig, OnPolicyDistilConfig, ShortcutConfig
 from policies.rewards.config import (
     ClassifierConfig,
     RecordedRewardConfig,
@@ -74,7 +74,9 @@ class DistilOnPolicyConfig(OnPolicyDistilConfig):
     """Number of parallel environments."""
 
 
-DistilAlgorithmConfig = Annotated[DistilConfig | DistilOnPolicyConfig, Field(discriminator="kind")]
+DistilAlgorithmConfig = Annotated[
+    DistilConfig | ShortcutConfig | DistilOnPolicyConfig, Field(discriminator="kind")
+]
 
 
 @config
@@ -82,7 +84,8 @@ class DistilPolicyConfig:
     """Distillation of a teacher to a student."""
 
     algorithm: DistilAlgorithmConfig = field(default_factory=DistilConfig)
-    """Way of the distillation: to one step, or on the student's own states."""
+    """Way of the distillation: to one step by regression (`one_step`) or by self-distillation of a
+    flow (`shortcut`), or on the student's own states (`on_policy`)."""
 
 
 @config

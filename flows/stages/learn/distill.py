@@ -10,13 +10,15 @@ from typing import Any
 from flows.artifacts import Episodes, Output, Policy
 from flows.stages.learn.config import (
     TRAINING_TELEMETRY,
+    DistilAlgorithmConfig,
     DistilOnPolicyConfig,
     DistilPolicyConfig,
     FinetunePolicyConfig,
 )
 from policies.chunk_policy_config import VisionLanguagePolicyConfig
+from policies.distillation.config import ShortcutConfig, check_halvings
 from policies.imitation.config import PretrainConfig
-from policies.policy_config import PolicyConfig
+from policies.policy_config import DiffusionPolicyConfig, PolicyConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
@@ -37,7 +39,8 @@ def check(config: DistilPolicyConfig, sources: Mapping[str, Any]) -> None:
     student = sources.get("student")
     imitated = _imitated("teacher", sources)
     if not on_policy and imitated is not None:
-        _check_one_step(imitated.policy)
+        finetuned = isinstance(sources.get("teacher"), FinetunePolicyConfig)
+        _check_one_step(config.algorithm, imitated.policy, finetuned=finetuned)
     if not isinstance(student, PretrainConfig):
         return
     model = student.policy
@@ -57,17 +60,31 @@ def _imitated(name: str, sources: Mapping[str, Any]) -> PretrainConfig | None:
     return found if isinstance(found, PretrainConfig) else None
 
 
-def _check_one_step(model: PolicyConfig) -> None:
-    if not model.distils_to_one_step or model.sensor_fields:
+def _check_one_step(
+    algorithm: DistilAlgorithmConfig, model: PolicyConfig, *, finetuned: bool
+) -> None:
+    shortcut = isinstance(algorithm, ShortcutConfig)
+    if algorithm.kind not in model.one_step_methods or model.sensor_fields:
         objective = getattr(model, "objective", None)
         family = (
             f"'{model.kind}'" if objective is None else f"'{model.kind}' (objective {objective})"
         )
         cameras = f" with {', '.join(model.sensor_fields)}" if model.sensor_fields else ""
+        objectives = "flow" if shortcut else "diffusion or flow"
         raise HandoffError(
-            f"distill: a teacher of the family {family}{cameras} cannot be distilled to one step; "
-            "expected 'diffusion' (objective diffusion) without image observations. Give this one to export as it is."
+            f"distill: a teacher of the family {family}{cameras} cannot be distilled to one step by the algorithm "
+            f"'{algorithm.kind}'; expected 'diffusion' (objective {objectives}) without image observations. Give this "
+            "one to export as it is."
         )
+    if not shortcut:
+        return
+    if finetuned:
+        raise HandoffError(
+            "distill: the teacher is fine-tuned, and the algorithm 'shortcut' learns from demonstrated actions, which "
+            "fine-tuning has left behind; expected a pretrained teacher. Use the algorithm 'one_step'."
+        )
+    if isinstance(model, DiffusionPolicyConfig):
+        check_halvings(algorithm.halvings, model.train_timesteps)
 
 
 def _check_teachers(config: DistilPolicyConfig, count: int) -> None:
@@ -98,8 +115,8 @@ def run(
 ) -> Output[Policy]:
     """Distils `teacher` to a policy in `out`.
 
-    With the algorithm `one_step`, a many-step teacher is distilled on the observations of `demos`;
-    with `on_policy`, the pretrained `student` learns from the teacher on its own states in
+    With the algorithms `one_step` and `shortcut`, a many-step teacher is distilled on the
+    observations of `demos`; with `on_policy`, the pretrained `student` learns from the teacher on its own states in
     simulated environments. `more_teachers` teach it as well: each has its instruction
     (`instructions` of the algorithm), or all teach every state. An interrupted attempt resumes.
 

@@ -274,14 +274,13 @@ mine: {uses: 'own_filter:run', inputs: {demos: demos}}
     assert "x" in built(tmp_path, text, head)
 
 
-def test_a_fine_tuned_policy_that_cannot_be_distilled_is_refused(tmp_path: Path) -> None:
+def test_a_fine_tuned_flow_is_distilled_by_regression_alone(tmp_path: Path) -> None:
     head = OBSERVED.replace("anchor_field: null", "anchor_field: null, objective: flow")
     text = (
         "tuned: {uses: finetune, inputs: {policy: teacher}, with: {protocol: open_drawer}}\n"
         "again: {uses: finetune, inputs: {policy: tuned}, with: {protocol: open_drawer}}\n"
-        "x: {uses: distill, inputs: {teacher: again, demos: demos}}"
+        "x: {uses: distill, inputs: {teacher: again, demos: demos}%s}"
     )
-    with pytest.raises(
-        HandoffError, match=r"a teacher of the family 'diffusion'.* cannot be distilled"
-    ):
-        built(tmp_path, text, head)
+    assert "x" in built(tmp_path, text % "", head)
+    with pytest.raises(HandoffError, match="the teacher is fine-tuned, and the algorithm 'shortcut'"):
+        built(tmp_path, text % ", with: {algorithm: {kind: shortcut}}", head)

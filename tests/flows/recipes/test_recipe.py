@@ -279,10 +279,31 @@ def test_a_policy_that_cannot_be_finetuned_is_refused_before_imitation(name: str
         options("pusht_best_of_n", [f"pretrained.policy={name}"])
 
 
-@pytest.mark.parametrize("name", ["act", "flow", "unet_image"])
-def test_a_policy_that_cannot_be_distilled_is_refused_before_imitation(name: str) -> None:
-    with pytest.raises(HandoffError, match="cannot be distilled to one step"):
-        options("demo", [f"teacher.policy={name}"])
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [("act", "one_step"), ("unet_image", "one_step"), ("mlp", "shortcut"), ("act", "shortcut")],
+)
+def test_a_policy_that_cannot_be_distilled_is_refused_before_imitation(
+    name: str, algorithm: str
+) -> None:
+    words = f"cannot be distilled to one step by the algorithm '{algorithm}'"
+    with pytest.raises(HandoffError, match=words):
+        options("demo", [f"teacher.policy={name}", f"student.algorithm={{kind: {algorithm}}}"])
+
+
+@pytest.mark.parametrize("algorithm", ["one_step", "shortcut"])
+def test_a_flow_is_distilled_by_both_algorithms(algorithm: str) -> None:
+    options("demo", ["teacher.policy=flow", f"student.algorithm={{kind: {algorithm}}}"])
+
+
+def test_more_halvings_than_the_timesteps_have_are_refused() -> None:
+    with pytest.raises(HandoffError, match=r"6 halvings of 100 .* expected at most 5 halvings"):
+        options("demo", ["teacher.policy=flow", "student.algorithm={kind: shortcut, halvings: 6}"])
+
+
+def test_imitation_of_a_step_conditioned_policy_is_refused() -> None:
+    with pytest.raises(HandoffError, match="imitation does not learn steps of a length"):
+        options("demo", ["teacher.policy=flow", "teacher.policy.step_conditioned=true"])
 
 
 def test_a_policy_without_language_cannot_be_finetuned_as_a_vla() -> None:

@@ -1,0 +1,167 @@
+"""Self-distillation of a flow policy to one step; the torch part of
+`policies.distillation.one_step` for `algorithm: {kind: shortcut}`.
+
+The network predicts the mean velocity over a step, given time and length of the step. A step learns
+to be two steps of half its length, which are taken by the moving average of the network itself, and
+a part of every batch learns flow matching on the demonstrated chunks, the velocity of length 0.
+
+- From shortcut models (Frans et al., arXiv 2410.12557): the condition on the length, targets by two
+  half steps of the moving average, lengths that are halved up to the shortest, a batch divided into
+  both kinds of example.
+- From SnapFlow (arXiv 2604.05656): a pretrained policy as the start, with an embedding that begins
+  at 0, so that the student starts as its teacher.
+- Ours: lengths are counted in the teacher's training timesteps, so a half may be longer than the
+  other by one, and the target weighs them by their lengths. SnapFlow takes its two half steps with
+  the velocity alone; here only those of the shortest length do.
+
+Noisy chunks lie on the straight path from noise to a demonstrated chunk, so only states with
+demonstrated actions are used.
+
+Shape suffixes: B batch, T observed steps, O observation, H horizon, A action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from policies.data.windows import Windows, shuffled_batch
+from policies.distillation.config import ShortcutConfig, check_halvings
+from policies.families.diffusion import DiffusionPolicy
+from policies.policy import Batch, ObservationTensors
+from policies.random_streams import RandomStream
+from policies.samplers.flow_matching import flow_example
+from policies.training.loop import Objective, autocast, rng
+
+StepVelocity = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Mean velocity (B, H, A) of steps: noisy chunk (B, H, A), time (B,) and length (B,), both int64
+and counted in training timesteps; length 0 is the instantaneous velocity."""
+
+
+class Steps(NamedTuple):
+    """Steps of the sampler from `start` by `middle` to `end`, in training timesteps: 0 is the clean
+    chunk, the number of timesteps pure noise."""
+
+    start_B: Tensor
+    middle_B: Tensor
+    end_B: Tensor
+    shortest_B: Tensor
+    """True where the two halves are too short to be learned steps, and take the velocity."""
+
+
+def shortcut_student(teacher: DiffusionPolicy) -> DiffusionPolicy:
+    """A trainable copy of the teacher that samples in one step and is conditioned on its length, in
+    evaluation mode (without dropout); its predictions are the teacher's."""
+    config = replace(teacher.config.with_sampler_steps(1), step_conditioned=True)
+    student = DiffusionPolicy(config, teacher.shapes)
+    missing, unexpected = student.load_state_dict(teacher.state_dict(), strict=False)
+    assert not unexpected
+    assert all(name.startswith("step_length.") for name in missing)
+    return student.eval().to(teacher.device)
+
+
+def draw_steps(
+    generator: np.random.Generator, rows: int, halvings: int, timesteps: int, device: torch.device
+) -> Steps:
+    """Steps of lengths that are drawn uniformly from the halvings, each from a multiple of its
+    length."""
+    halving_B = generator.integers(0, halvings + 1, rows)
+    number_B = (generator.random(rows) * 2**halving_B).astype(np.int64)
+
+    def time(part_B: np.ndarray, parts_B: np.ndarray) -> Tensor:
+        index_B = timesteps - np.rint(timesteps * part_B / parts_B).astype(np.int64)
+        return torch.from_numpy(index_B).to(device)
+
+    parts_B = 2**halving_B
+    return Steps(
+        time(number_B, parts_B),
+        time(2 * number_B + 1, 2 * parts_B),
+        time(number_B + 1, parts_B),
+        torch.from_numpy(halving_B == halvings).to(device),
+    )
+
+
+def two_half_steps(
+    velocity: StepVelocity, noisy_BHA: Tensor, steps: Steps, timesteps: int
+) -> Tensor:
+    """Mean velocity (B, H, A) of two steps in a row that make up every one of `steps`.
+
+    Args:
+        velocity: the network that takes them.
+        noisy_BHA: chunk at the start of the steps.
+        steps: the steps.
+        timesteps: number of training timesteps.
+    """
+    first_B, second_B = steps.start_B - steps.middle_B, steps.middle_B - steps.end_B
+    lengths = (first_B.where(~steps.shortest_B, 0), second_B.where(~steps.shortest_B, 0))
+    velocity_BHA = velocity(noisy_BHA, steps.start_B, lengths[0]).float()
+    way_BHA = (first_B / timesteps)[:, None, None] * velocity_BHA
+    later_BHA = velocity(noisy_BHA - way_BHA, steps.middle_B, lengths[1]).float()
+    way_BHA = way_BHA + (second_B / timesteps)[:, None, None] * later_BHA
+    return way_BHA / ((first_B + second_B) / timesteps)[:, None, None]
+
+
+def shortcut_objective(
+    config: ShortcutConfig,
+    student: DiffusionPolicy,
+    average: DiffusionPolicy,
+    windows: Windows,
+    precision: str,
+) -> Objective[Batch]:
+    """Mean squared error of the mean velocities of steps, and of the velocity on the flow, over the
+    batch of each update.
+
+    Args:
+        config: options of the distillation.
+        student: policy that is trained.
+        average: a copy of it with the moving average of its weights, which takes the half steps.
+        windows: windows of the demonstrations, normalised.
+        precision: `bf16` or `fp32`.
+
+    Raises:
+        HandoffError: too many halvings for the policy's timesteps.
+    """
+    training, timesteps = config.training, student.config.train_timesteps
+    check_halvings(config.halvings, timesteps)
+    device = windows.chunk_NHA.device
+
+    def batch(step: int) -> Batch:
+        window_B = shuffled_batch(training.batch_size, len(windows), step, training.seed)
+        return windows.batch(torch.from_numpy(window_B))
+
+    def loss(batch: Batch, step: int) -> Tensor:
+        generator = rng(training.seed, RandomStream.UPDATE + step)
+        clean_BHA, rows = batch.chunk_BHA, len(batch.chunk_BHA)
+        noise_BHA = torch.from_numpy(
+            generator.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)
+        ).to(device)
+        # The first rows learn the velocity of the flow, the others learn steps.
+        flows = round(config.flow_share * rows)
+        time_B = torch.from_numpy(generator.integers(1, timesteps + 1, flows)).to(device)
+        steps = draw_steps(generator, rows - flows, config.halvings, timesteps, device)
+        start_B = torch.cat([time_B, steps.start_B])
+        length_B = torch.cat([torch.zeros_like(time_B), steps.start_B - steps.end_B])
+        noisy_BHA, target_BHA = flow_example(clean_BHA, noise_BHA, start_B / timesteps)
+        with autocast(precision, device):
+            predicted_BHA = _velocity(student, batch.obs)(noisy_BHA, start_B, length_B)
+            with torch.no_grad():
+                half = _velocity(average, batch.obs, flows)
+                steps_BHA = two_half_steps(half, noisy_BHA[flows:], steps, timesteps)
+        return mse_loss(predicted_BHA.float(), torch.cat([target_BHA[:flows], steps_BHA]))
+
+    return Objective(batch, loss)
+
+
+def _velocity(
+    policy: DiffusionPolicy, observed: ObservationTensors, first: int = 0
+) -> StepVelocity:
+    """The policy's network for the rows of a batch from `first` on."""
+    denoise = policy.denoise(policy.encoder(observed)[first:])
+    # The network is conditioned on the index of the time, which begins at 1 / timesteps.
+    return lambda noisy_BHA, time_B, length_B: denoise(noisy_BHA, time_B - 1, length_B)
