@@ -77,8 +77,9 @@ def distil(
         windows, num_visited = _states(teacher, policy, card.model, demos)
         if num_visited and isinstance(config, ShortcutConfig):
             raise HandoffError(
-                f"{teacher}: the teacher was fine-tuned, and the algorithm 'shortcut' learns from demonstrated actions, "
-                "which fine-tuning has left behind; expected a pretrained policy. Use the algorithm 'one_step'."
+                f"{teacher}: the teacher was fine-tuned, and the algorithm 'shortcut' learns from demonstrated "
+                "actions, which fine-tuning has left behind; expected a pretrained policy. Use the algorithm "
+                "'one_step'."
             )
         identity = job_identity(
             config, windows.digest() + digest_file(teacher / WEIGHTS), precision, device

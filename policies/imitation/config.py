@@ -61,6 +61,6 @@ class PretrainConfig:
     def __post_init__(self) -> None:
         if isinstance(self.policy, DiffusionPolicyConfig) and self.policy.step_conditioned:
             raise HandoffError(
-                "pretrain: policy.step_conditioned is true, expected false; imitation does not learn steps of a length. "
+                "pretrain: policy.step_conditioned is true, expected false; imitation learns no steps of a length. "
                 "Pretrain the flow, and let `distill` with the algorithm 'shortcut' make the student."
             )

@@ -282,5 +282,7 @@ def test_a_fine_tuned_flow_is_distilled_by_regression_alone(tmp_path: Path) -> N
         "x: {uses: distill, inputs: {teacher: again, demos: demos}%s}"
     )
     assert "x" in built(tmp_path, text % "", head)
-    with pytest.raises(HandoffError, match="the teacher is fine-tuned, and the algorithm 'shortcut'"):
+    with pytest.raises(
+        HandoffError, match="the teacher is fine-tuned, and the algorithm 'shortcut'"
+    ):
         built(tmp_path, text % ", with: {algorithm: {kind: shortcut}}", head)

@@ -302,7 +302,7 @@ def test_more_halvings_than_the_timesteps_have_are_refused() -> None:
 
 
 def test_imitation_of_a_step_conditioned_policy_is_refused() -> None:
-    with pytest.raises(HandoffError, match="imitation does not learn steps of a length"):
+    with pytest.raises(HandoffError, match="imitation learns no steps of a length"):
         options("demo", ["teacher.policy=flow", "teacher.policy.step_conditioned=true"])
 
 

@@ -230,7 +230,7 @@ def test_a_fine_tuned_teacher_is_refused(teacher: Path, demos: Path, tmp_path: P
     tuned = tmp_path / "tuned"
     shutil.copytree(teacher, tuned)
     save_visited_states(tuned, torch.zeros(10, 2, 4))
-    with pytest.raises(HandoffError, match="learns from demonstrated actions"):
+    with pytest.raises(HandoffError, match="learns from demonstrated"):
         distil(CONFIG, tuned, demos, tmp_path, no_progress)
 
 
