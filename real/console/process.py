@@ -26,7 +26,7 @@ from robots.wire.policy import TOKEN_VARIABLE, check_token
 
 ROBOT_VARIABLE = "HANDOFF_CONSOLE"
 """Environment variable with the console's address for a session's processes: `<uri> <token of the
-robot's process>`."""
+robot's process> <watchdog of the robot's process, s>`."""
 START_SECONDS = 20.0
 """Time limit for the server to listen [s]."""
 END_SECONDS = 5.0
@@ -89,7 +89,7 @@ def open_console(
     host = f"[{config.host}]" if ":" in config.host else config.host
     uri = f"ws://{host}:{config.port}/robot"
     outer = os.environ.get(ROBOT_VARIABLE)
-    os.environ[ROBOT_VARIABLE] = f"{uri} {robot_token}"
+    os.environ[ROBOT_VARIABLE] = f"{uri} {robot_token} {config.arbiter.watchdog}"
     try:
         url = f"http://{host}:{config.port}/#{token}"
         yield OpenConsole(url, uri, robot_token, camera_token, process)
@@ -119,11 +119,12 @@ def console_address() -> tuple[ConsoleClientConfig, str]:
         HandoffError: no console is open.
     """
     parts = os.environ.get(ROBOT_VARIABLE, "").split(" ")
-    if len(parts) != 2:
+    if len(parts) != 3:
         raise HandoffError(
             "operator: no console is open. `handoff hil` and `handoff console` open one."
         )
-    return ConsoleClientConfig(uri=parts[0]), parts[1]
+    # The robot's side is as patient as the server is with its pages.
+    return ConsoleClientConfig(uri=parts[0], watchdog=float(parts[2])), parts[1]
 
 
 class _SupervisedServer:
