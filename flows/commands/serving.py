@@ -22,7 +22,7 @@ def serve(
     port: Port = 8000,
     clients: Annotated[int, Count] = 16,
     queue: Annotated[int, Count] = 8,
-    seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**32))] = 0,
     action_interface: str | None = None,
     debug: Debug = False,
 ) -> None:

@@ -308,6 +308,6 @@ def _runs(value: Any) -> str:
 
 
 def _seed(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise HandoffError(f"recipe: seed is {value!r}, expected 0 or more.")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**32:
+        raise HandoffError(f"recipe: seed is {value!r}, expected 0 to {2**32 - 1}.")
     return value

@@ -192,6 +192,7 @@ def _open(path: Path, data: bytes) -> Any:
     except (
         failures.InvalidProtobuf,
         failures.InvalidGraph,
+        failures.InvalidArgument,
         failures.Fail,
         failures.NotImplemented,
     ) as error:
