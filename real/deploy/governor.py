@@ -28,6 +28,10 @@ BRAKING_SECONDS = 0.5
 takes effect; the defaults need 0.12 s, those of a task's table 0.22 s."""
 
 
+LARGEST = 1e6
+"""Largest position [m] and velocity [m/s] that is taken for a number: squares of much larger ones
+overflow."""
+
 LIMITS = (
     "max_speed",
     "max_acceleration",
@@ -165,6 +169,10 @@ class ReferenceGovernor:
     ) -> Motion:
         """Advances the reference with the velocity nearest to `requested` (D,) [m/s]."""
         measured = self._require("measured position", measured)
+        if bounds is not None and not (np.abs(bounds) <= LARGEST).all():
+            raise SafetyError(
+                "governor: the joints' bounds on the velocity are not finite. Did a joint sensor fail?"
+            )
         self._judge_lag(float(np.linalg.norm(self._position - measured)))
         new_velocity = self._feasible(self._wait_for_arm(requested, measured), bounds)
         new_position = self._position + (self._velocity + new_velocity) / 2.0 * self._dt
@@ -244,10 +252,10 @@ class ReferenceGovernor:
 
     def _require(self, name: str, value: np.ndarray) -> np.ndarray:
         value = np.array(value, dtype=np.float64)
-        if value.shape != self._low.shape or not np.isfinite(value).all():
+        if value.shape != self._low.shape or not (np.abs(value) <= LARGEST).all():
             raise SafetyError(
-                f"governor: {name} is {value.tolist()}, expected {self._low.size} finite numbers. "
-                "Did the policy or a sensor fail?"
+                f"governor: {name} is {value.tolist()}, expected {self._low.size} finite numbers of at most "
+                f"{LARGEST:g} m or m/s. Did the policy or a sensor fail?"
             )
         return value
 
