@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ def serve_command(
     queue: int,
     seed: int,
     action_interface: str | None,
+    names: Sequence[str] = (),
 ) -> None:
     """Runs `handoff serve` until it is interrupted; prints a generated token if the environment has
     none.
@@ -36,10 +37,13 @@ def serve_command(
         queue: maximum number of waiting requests.
         seed: seed of the noise for requests without noise.
         action_interface: see `open_policy`.
+        names: `NAME=FIELD`, what names in requests mean.
     """
     from policies.serve import ServeConfig, choose_token, serve
 
-    config = ServeConfig(host=host, port=port, clients=clients, queue=queue, seed=seed)
+    config = ServeConfig(
+        host=host, port=port, clients=clients, queue=queue, seed=seed, names=dict(_pairs(names))
+    )
     known_token = os.environ.get(TOKEN_VARIABLE) or None
     token = choose_token(config.host, known_token)
     with verified_path(path, _print) as verified:
@@ -54,6 +58,16 @@ def serve_command(
             _print(f"token {token}")
 
     serve(policy, contract, config, token, announce)
+
+
+def _pairs(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for given in names:
+        name, separator, field = given.partition("=")
+        if not name or not separator:
+            raise HandoffError(
+                f"--map {given}: expected NAME=FIELD, such as observation/state=state; NAME= ignores a name."
+            )
+        yield name, field
 
 
 @contextmanager

@@ -6,13 +6,17 @@ The protocol is that of openpi's policy server (github.com/Physical-Intelligence
 observation, answered by a binary frame with `actions` and `server_timing`, or by a text frame with
 an error message; `GET /healthz` answers 200. Differences: a token is required, metadata carry the
 policy's contract and its digest, a request may carry its noise, and an error keeps the connection
-open. Images are uint8 under their fields' names; the instruction is under `prompt`. As in openpi,
-`actions` starts at the newest observation; `prediction` is the whole chunk.
+open. Images are uint8 under their fields' names; the instruction is under `prompt`. Nested maps,
+names that begin with `observation/`, images of other sizes and a prompt that the policy does not
+read are adapted (`robots.wire.adapt`), so that openpi's own robot programs connect as they are; the
+token is also taken as the password of the address, `ws://robot:TOKEN@HOST`. As in openpi, `actions`
+starts at the newest observation; `prediction` is the whole chunk.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import hmac
 import logging
 import math
@@ -23,6 +27,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import field
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -37,6 +42,7 @@ from robots.contract import Contract
 from robots.control.noise import chunk_noise
 from robots.errors import HandoffError
 from robots.interfaces import MultimodalPolicy, Policy, PolicyInput
+from robots.wire.adapt import LARGEST_IMAGE, RequestAdapter
 from robots.wire.addresses import is_loopback
 from robots.wire.policy import (
     CHUNK,
@@ -56,6 +62,8 @@ from robots.wire.policy import (
 LOG = logging.getLogger(__name__)
 OVERHEAD = 65536
 """Bytes of a frame in addition to its numbers: names, types and shapes."""
+NOTES = "notes"
+"""Entry of an answer: what the server ignored in the request."""
 LONGEST_ERROR = 2000
 """Maximum characters of an error frame, which may quote the request."""
 
@@ -75,6 +83,8 @@ class ServeConfig:
     """Maximum number of queued requests; further ones get an error immediately."""
     seed: Seed = 0
     """Seed of the noise of requests without noise, which are numbered from 0."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Names in requests and the fields that they mean; an empty field ignores the name."""
     stop_seconds: Delay = 5.0
     """Time for pending requests to finish after the server is asked to stop [s]."""
 
@@ -183,6 +193,8 @@ class PolicyServer:
         self._config = config
         self._policy = policy
         self._credentials = f"Api-Key {token}".encode()
+        self._token = token.encode()
+        self._adapter = RequestAdapter(contract, config.names)
         self._metadata = pack(metadata(contract))
         self._limit = frame_limit(contract)
         self._clients: set[ServerConnection] = set()
@@ -250,13 +262,22 @@ class PolicyServer:
         if request.path == "/healthz":
             return connection.respond(HTTPStatus.OK, "OK\n")
         tokens = request.headers.get_all("Authorization")
-        if len(tokens) == 1 and hmac.compare_digest(
-            tokens[0].encode("utf-8", "surrogateescape"), self._credentials
-        ):
+        if len(tokens) == 1 and self._is_token(tokens[0].encode("utf-8", "surrogateescape")):
             return None
         response = connection.respond(HTTPStatus.UNAUTHORIZED, "token: missing or wrong\n")
         response.headers["WWW-Authenticate"] = "Api-Key"
         return response
+
+    def _is_token(self, authorization: bytes) -> bool:
+        """Whether a header holds the token, as a key or as the password of any name."""
+        scheme, _, credentials = authorization.partition(b" ")
+        if scheme.lower() != b"basic":
+            return hmac.compare_digest(authorization, self._credentials)
+        try:
+            _, _, password = base64.b64decode(credentials, validate=True).partition(b":")
+        except ValueError:
+            return False
+        return hmac.compare_digest(password, self._token)
 
     async def _serve_client(self, connection: ServerConnection) -> None:
         if len(self._clients) >= self._config.clients:
@@ -283,7 +304,7 @@ class PolicyServer:
         try:
             if self._stopping.is_set():
                 raise HandoffError("server: is stopping and accepts no more requests.")
-            observation, noise, noise_source = self._read(frame)
+            observation, noise, about = self._read(frame)
             chunk, seconds = await self._worker.run(observation, noise)
             self._check_chunk(chunk)
         except HandoffError as error:
@@ -298,14 +319,13 @@ class PolicyServer:
         if previous is not None:
             timing["prev_total_ms"] = 1e3 * previous
         actions = chunk[self._contract.n_obs_steps - 1 :]
-        return pack(
-            {"actions": actions, "prediction": chunk, **noise_source, "server_timing": timing}
-        )
+        return pack({"actions": actions, "prediction": chunk, **about, "server_timing": timing})
 
     def _read(
         self, frame: str | bytes
-    ) -> tuple[np.ndarray | PolicyInput, np.ndarray, dict[str, int | None]]:
-        """Observation of one row, noise `(1, H, A)`, and the seed and chunk number of the noise."""
+    ) -> tuple[np.ndarray | PolicyInput, np.ndarray, dict[str, Any]]:
+        """Observation of one row, noise `(1, H, A)`, and what the answer states: the seed and chunk
+        number of the noise, and notes about what was ignored."""
         if isinstance(frame, str):
             raise HandoffError("message: text, expected a binary frame with a msgpack map.")
         request = unpack(frame)
@@ -315,7 +335,9 @@ class PolicyServer:
                 f"{[*self._contract.observation, *self._contract.sensors]}, as text, to arrays."
             )
         extra = {name: request.pop(name) for name in (NOISE, SEED, CHUNK) if name in request}
-        observation = read_observation(self._contract, request)
+        adapted, notes = self._adapter.adapt(request)
+        observation = read_observation(self._contract, adapted)
+        about = {NOTES: notes} if notes else {}
         if NOISE in extra:
             if len(extra) > 1:
                 raise HandoffError(
@@ -324,7 +346,7 @@ class PolicyServer:
             return (
                 observation,
                 check_noise(self._contract, extra[NOISE])[None],
-                {SEED: None, CHUNK: None},
+                {SEED: None, CHUNK: None, **about},
             )
         if extra:
             seed, chunk = (_counter(name, extra.get(name)) for name in (SEED, CHUNK))
@@ -332,7 +354,7 @@ class PolicyServer:
             seed, chunk = self._config.seed, self._chunks
             self._chunks += 1
         noise = chunk_noise(seed, chunk, self._contract.horizon, action_size(self._contract))
-        return observation, noise[None], {SEED: seed, CHUNK: chunk}
+        return observation, noise[None], {SEED: seed, CHUNK: chunk, **about}
 
     def _check_chunk(self, chunk: np.ndarray) -> None:
         expected = (self._contract.horizon, action_size(self._contract))
@@ -396,7 +418,10 @@ def frame_limit(contract: Contract) -> int:
         math.prod(spec.shape) for spec in contract.sensors.values()
     )
     entries = contract.n_obs_steps * entries_per_step + contract.horizon * action_size(contract)
-    return OVERHEAD + 8 * entries
+    # An image may be larger than the policy's, which is then made smaller.
+    images = [spec for spec in contract.sensors.values() if spec.unit == "u8"]
+    pixels = contract.n_obs_steps * len(images) * LARGEST_IMAGE
+    return OVERHEAD + max(8 * entries, 3 * pixels + 8 * contract.observation_size)
 
 
 def _counter(name: str, value: Any) -> int:

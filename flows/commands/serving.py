@@ -24,6 +24,7 @@ def serve(
     queue: Annotated[int, Count] = 8,
     seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**32))] = 0,
     action_interface: str | None = None,
+    map: Annotated[tuple[str, ...], Parameter(name="--map")] = (),
     debug: Debug = False,
 ) -> None:
     """Serve action chunks over a websocket, compatible with openpi's client.
@@ -34,10 +35,12 @@ def serve(
         queue: Maximum number of waiting requests.
         seed: Seed of the noise for requests without noise.
         action_interface: Action interface of a saved policy; an ONNX file states its own.
+        map: NAME=FIELD: what a name in requests means; NAME= ignores it; may be repeated.
 
     Examples:
         handoff serve runs/demo/bundle
         handoff serve runs/demo/teacher --port 9000 --action-interface pd_target
+        handoff serve release --map observation/wrist_image_left=wrist --map observation/exterior_image_1_left=
     """
     from flows.serve import serve_command
 
@@ -49,4 +52,5 @@ def serve(
         queue=queue,
         seed=seed,
         action_interface=action_interface,
+        names=map,
     )
