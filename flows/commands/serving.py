@@ -40,7 +40,7 @@ def serve(
     Examples:
         handoff serve runs/demo/bundle
         handoff serve runs/demo/teacher --port 9000 --action-interface pd_target
-        handoff serve release --map observation/wrist_image_left=wrist --map observation/exterior_image_1_left=
+        handoff serve release --map observation/joint_position=q --map observation/wrist_image=
     """
     from flows.serve import serve_command
 

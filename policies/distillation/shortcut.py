@@ -44,8 +44,8 @@ StepVelocity = Callable[[Tensor, Tensor, Tensor], Tensor]
 and counted in training timesteps; length 0 is the instantaneous velocity."""
 
 
-class Steps(NamedTuple):
-    """Steps of the sampler from `start` by `middle` to `end`, in training timesteps: 0 is the clean
+class SamplerSteps(NamedTuple):
+    """SamplerSteps of the sampler from `start` by `middle` to `end`, in training timesteps: 0 is the clean
     chunk, the number of timesteps pure noise."""
 
     start_B: Tensor
@@ -68,8 +68,8 @@ def shortcut_student(teacher: DiffusionPolicy) -> DiffusionPolicy:
 
 def draw_steps(
     generator: np.random.Generator, rows: int, halvings: int, timesteps: int, device: torch.device
-) -> Steps:
-    """Steps of lengths that are drawn uniformly from the halvings, each from a multiple of its
+) -> SamplerSteps:
+    """SamplerSteps of lengths that are drawn uniformly from the halvings, each from a multiple of its
     length."""
     halving_B = generator.integers(0, halvings + 1, rows)
     number_B = (generator.random(rows) * 2**halving_B).astype(np.int64)
@@ -79,7 +79,7 @@ def draw_steps(
         return torch.from_numpy(index_B).to(device)
 
     parts_B = 2**halving_B
-    return Steps(
+    return SamplerSteps(
         time(number_B, parts_B),
         time(2 * number_B + 1, 2 * parts_B),
         time(number_B + 1, parts_B),
@@ -88,7 +88,7 @@ def draw_steps(
 
 
 def two_half_steps(
-    velocity: StepVelocity, noisy_BHA: Tensor, steps: Steps, timesteps: int
+    velocity: StepVelocity, noisy_BHA: Tensor, steps: SamplerSteps, timesteps: int
 ) -> Tensor:
     """Mean velocity (B, H, A) of two steps in a row that make up every one of `steps`.
 

@@ -116,9 +116,10 @@ def run(
     """Distils `teacher` to a policy in `out`.
 
     With the algorithms `one_step` and `shortcut`, a many-step teacher is distilled on the
-    observations of `demos`; with `on_policy`, the pretrained `student` learns from the teacher on its own states in
-    simulated environments. `more_teachers` teach it as well: each has its instruction
-    (`instructions` of the algorithm), or all teach every state. An interrupted attempt resumes.
+    observations of `demos`; with `on_policy`, the pretrained `student` learns from the teacher on
+    its own states in simulated environments. `more_teachers` teach it as well: each has its
+    instruction (`instructions` of the algorithm), or all teach every state. An interrupted attempt
+    resumes.
 
     Raises:
         HandoffError: the policies do not fit the algorithm.

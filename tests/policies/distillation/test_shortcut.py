@@ -14,7 +14,7 @@ from policies.data.visited_states import save_visited_states
 from policies.distillation.config import DistilConfig, ShortcutConfig
 from policies.distillation.one_step import distil
 from policies.distillation.shortcut import (
-    Steps,
+    SamplerSteps,
     draw_steps,
     shortcut_student,
     two_half_steps,
@@ -66,7 +66,7 @@ def inputs(rows: int = 200) -> tuple[np.ndarray, np.ndarray]:
     return observation, rng.standard_normal((rows, 4, 2), dtype=np.float32)
 
 
-def steps_from(draws: int = 500, halvings: int = 3) -> Steps:
+def steps_from(draws: int = 500, halvings: int = 3) -> SamplerSteps:
     return draw_steps(np.random.default_rng(0), draws, halvings, TIMESTEPS, CPU)
 
 
@@ -122,7 +122,7 @@ def test_two_half_steps_of_a_straight_flow_are_the_whole_step_exactly() -> None:
 def test_two_half_steps_of_a_curved_flow_are_the_ones_worked_by_hand() -> None:
     """dx/dt = x from 1 at time 0.5 by 0.25 to 0: 1 - 0.25, then 0.75 - 0.25 * 0.75, together
     0.4375 in a time of 0.5."""
-    steps = Steps(*(torch.tensor([value]) for value in (50, 25, 0)), torch.tensor([True]))
+    steps = SamplerSteps(*(torch.tensor([value]) for value in (50, 25, 0)), torch.tensor([True]))
     asked: list[tuple[int, int]] = []
 
     def velocity(noisy: Tensor, time: Tensor, length: Tensor) -> Tensor:
