@@ -35,8 +35,12 @@ Count = Annotated[int, Field(ge=1, le=LARGEST)]
 """A number of things, at least one."""
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 """A number of things, or none."""
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
-"""A seed, or the first of several."""
+Index = Annotated[int, Field(ge=-1, le=LARGEST)]
+"""A place in a sequence, or -1 for none."""
+MOST_SEEDS = 2**63
+"""Number of seeds that a generator of random numbers takes."""
+Seed = Annotated[int, Field(ge=0, lt=MOST_SEEDS)]
+"""A seed, or the first of several; a recipe's seed shifts it."""
 Pixels = Annotated[int, Field(ge=1, le=8192)]
 """Width or height of an image [px]."""
 Port = Annotated[int, Field(ge=0, le=65535)]

@@ -8,8 +8,17 @@ from difflib import get_close_matches
 
 MAX_LISTED_NAMES = 20
 """Largest number of names in a hint."""
-PATH_ERRORS = (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
-"""Errors of a path that a person gave."""
+
+_PATH_ERRORS = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+)
+"""Errors of a path that a person has most likely given."""
 
 
 class HandoffError(Exception):
@@ -64,8 +73,8 @@ def describe(error: Exception) -> str:
             f"disk full while writing {error.filename or 'a stage output'}. Free some space and run again: "
             "finished artifacts are untouched and the stage resumes."
         )
-    if isinstance(error, PATH_ERRORS) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}. Is the path right, and may you write there?"
+    if isinstance(error, OSError) and error.errno in _PATH_ERRORS and error.filename:
+        return f"{error.filename}: {error.strerror}. Is the path right, and may it be written?"
     if isinstance(error, ModuleNotFoundError):
         from robots.extras import install_hint
 

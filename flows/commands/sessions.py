@@ -69,17 +69,19 @@ def hil(
 
     from flows.attended import ConsoleAddress, run_attended
     from flows.config.files import hil_recipe
+    from flows.config.overrides import quoted
     from flows.recipes.recipe import read_recipe
 
     recipe = read_recipe(hil_recipe(task), overrides)
     # Stages may state an operator of their own, beside the one that they share.
     own = [name for name, entry in recipe.stages.items() if "operator" in entry.options]
-    given = {"corrected.steps": steps, "seed": seed}
+    given: dict[str, object] = {"corrected.steps": steps, "seed": seed}
+    name = None if person is None else quoted(person)
     for place in ("shared", *own):
-        given |= {f"{place}.operator.kind": operator, f"{place}.operator.person": person}
+        given |= {f"{place}.operator.kind": operator, f"{place}.operator.person": name}
     chosen = [f"{key}={value}" for key, value in given.items() if value is not None]
     if out is not None:
-        chosen += [f"runs={out.parent}", f"name={out.name}"]
+        chosen += [f"runs={quoted(out.parent)}", f"name={quoted(out.name)}"]
     path = run_attended(
         hil_recipe(task),
         [*overrides, *chosen],

@@ -11,7 +11,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from flows.config.options import KIND
-from robots.config import LARGEST, classes_of
+from robots.config import LARGEST, MOST_SEEDS, classes_of
 
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 SCALARS = {int: "integer", float: "number", str: "text", Any: "anything"}
@@ -138,7 +138,7 @@ def _bounds(metadata: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
         for part in getattr(item, "metadata", [item]):
             for name in BOUNDS:
                 value = getattr(part, name, None)
-                if value is not None and abs(value) != LARGEST:
+                if value is not None and abs(value) not in (LARGEST, MOST_SEEDS):
                     yield name, value
 
 

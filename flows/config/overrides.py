@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,8 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
             (entry,) = parser.parse_overrides([f"key={value}"])
         except HydraException as error:
             reason = str(error).splitlines()[0]
+            if "LexerNoViableAlt" in reason:
+                reason = f'the value has characters that must be quoted, "{key}={quoted(value)}".'
             raise HandoffError(f"override '{text}': {reason}") from None
         if entry.is_sweep_override():
             raise HandoffError(
@@ -57,6 +60,13 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
             )
         parsed.append(Override(_keys(key.lstrip("+")), entry.value(), text=text))
     return parsed
+
+
+def quoted(text: object) -> str:
+    """A value as it stands in an override, whatever its characters."""
+    # Hydra takes a backslash for itself unless it stands before a quotation mark.
+    escaped = re.sub(r"(\\*)'", r"\1\1\\'", str(text))
+    return "'" + re.sub(r"(\\+)$", r"\1\1", escaped) + "'"
 
 
 def set_value(values: dict[str, Any], keys: Sequence[str], value: Any) -> None:

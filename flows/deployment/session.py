@@ -20,7 +20,7 @@ import numpy as np
 
 from flows.config.files import CONFIGS, read_options
 from flows.config.options import build
-from flows.config.overrides import parse_overrides, set_value
+from flows.config.overrides import parse_overrides, quoted, set_value
 from flows.deployment.arms import (
     WAIT_SECONDS,
     ArmSetup,
@@ -90,8 +90,8 @@ def deploy_command(
 
     say = partial(Console().print, highlight=False, soft_wrap=True)
     chosen = list(overrides)
-    chosen += [] if arm is None else [f"host='{arm}'"]
-    chosen += [] if tracker is None else [f"tracker.uri='{tracker}'"]
+    chosen += [] if arm is None else [f"host={quoted(arm)}"]
+    chosen += [] if tracker is None else [f"tracker.uri={quoted(tracker)}"]
     session = compose_deploy("push_t", chosen)
     # What moves an arm is signed and approved; a simulated arm takes what passed its gate.
     robot = f"{session.arm.robot} at {session.host}" if is_real(session) else None

@@ -108,7 +108,7 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     folders = tuple(dict.fromkeys([path.parent, path.parent.parent]))
     stages = _mapping(values.get("stages"), f"recipe {path}: stages")
     return Recipe(
-        name=str(values["name"]),
+        name=_name(values["name"]),
         stages={
             key: _entry(key, value, path) for key, value in stages.items() if value is not None
         },
@@ -302,12 +302,26 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
     return {str(key): entry for key, entry in value.items()}
 
 
+def _name(value: Any) -> str:
+    name = str(value)
+    parts = name.split("/")
+    if not name.isprintable() or any(part in ("", ".", "..") for part in parts):
+        raise HandoffError(
+            f"recipe: name is {name!r}, expected the name of a folder below `runs`, such as demo or hil/reach."
+        )
+    return name
+
+
+MOST_SEEDS = 2**32
+"""Number of seeds of a recipe."""
+
+
 def _runs(value: Any) -> str:
     storage_address(str(value))
     return str(value)
 
 
 def _seed(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**32:
-        raise HandoffError(f"recipe: seed is {value!r}, expected 0 to {2**32 - 1}.")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < MOST_SEEDS:
+        raise HandoffError(f"recipe: seed is {value!r}, expected 0 to {MOST_SEEDS - 1}.")
     return value

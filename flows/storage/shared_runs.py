@@ -57,6 +57,9 @@ def open_runs(runs: str, stages: Collection[str], redo: Collection[str] = ()) ->
     address = storage_address(runs)
     folder = runs_folder(runs)
     if address is None:
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if not existing.is_dir():
+            raise HandoffError(f"runs={runs}: {existing} is a file, expected a folder.")
         return Runs(folder)
     if redo:
         raise HandoffError(

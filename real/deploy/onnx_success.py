@@ -37,7 +37,12 @@ class OnnxSuccess:
             self._session = onnxruntime.InferenceSession(
                 str(path), options, providers=["CPUExecutionProvider"]
             )
-        except (failures.InvalidProtobuf, failures.Fail, failures.InvalidGraph) as error:
+        except (
+            failures.InvalidProtobuf,
+            failures.Fail,
+            failures.InvalidGraph,
+            failures.InvalidArgument,
+        ) as error:
             raise HandoffError(
                 f"{path}: not an ONNX file ({str(error)[:200]}). Was it cut short by a copy?"
             ) from None

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from robots.config import Finite, Whole, config, to_plain, validate
+from robots.config import Finite, Index, Whole, config, to_plain, validate
 from robots.errors import HandoffError
 from robots.wire.policy import pack, unpack
 from robots.wire.steps import Steps
@@ -64,7 +64,7 @@ class ActorCard:
     """Number of entries of the observation vector, O."""
     action: Whole
     """Number of entries of an action including the gripper's, A."""
-    relative_features: tuple[tuple[Whole, Whole, Whole, Finite], ...] = ()
+    relative_features: tuple[tuple[Whole, Index, Whole, Finite], ...] = ()
     """Pairs of entries whose differences are additional features; see
     `policies.rl.replay.transitions.Sizes`."""
     scaled_features: tuple[tuple[Whole, Whole, Whole, Finite], ...] = ()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from robots.config import Finite, Whole, config
+from robots.config import Finite, Index, Whole, config
 
 
 @config
@@ -22,7 +22,7 @@ class Sizes:
     action: Whole
     """Entries A of an action, including the gripper; for chunks, entries of all actions of a
     chunk."""
-    relative_features: tuple[tuple[Whole, Whole, Whole, Finite], ...] = ()
+    relative_features: tuple[tuple[Whole, Index, Whole, Finite], ...] = ()
     """Additional linear network inputs (begin, other, count, scale): entries `begin..begin+count`
     minus entries `other..other+count` (nothing is subtracted if `other` is -1), divided by `scale`.
     They give the networks relative positions, such as the gripper's to the cube."""
