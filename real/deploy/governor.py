@@ -23,14 +23,13 @@ from robots.franka.robot import Robot
 _WAITING_SHARE = 0.8
 """Share of `max_lag` from which the reference counts as waiting for the arm; it nears `max_lag`
 asymptotically."""
+LARGEST = 1e6
+"""Largest requested or measured number [m, m/s]: beyond it the squares of the numbers lose all
+digits of a motion, and overflow in the end."""
 BRAKING_SECONDS = 0.5
 """Longest time in which the reference must come to rest from its highest speed [s], so that a hold
 takes effect; the defaults need 0.12 s, those of a task's table 0.22 s."""
 
-
-LARGEST = 1e6
-"""Largest position [m] and velocity [m/s] that is taken for a number: squares of much larger ones
-overflow."""
 
 LIMITS = (
     "max_speed",
@@ -252,10 +251,11 @@ class ReferenceGovernor:
 
     def _require(self, name: str, value: np.ndarray) -> np.ndarray:
         value = np.array(value, dtype=np.float64)
+        # Written so that a number that is none is refused as well.
         if value.shape != self._low.shape or not (np.abs(value) <= LARGEST).all():
             raise SafetyError(
-                f"governor: {name} is {value.tolist()}, expected {self._low.size} finite numbers of at most "
-                f"{LARGEST:g} m or m/s. Did the policy or a sensor fail?"
+                f"governor: {name} is {value.tolist()}, expected {self._low.size} finite numbers up to {LARGEST:g}. "
+                "Did the policy or a sensor fail?"
             )
         return value
 
