@@ -45,7 +45,7 @@ and counted in training timesteps; length 0 is the instantaneous velocity."""
 
 
 class SamplerSteps(NamedTuple):
-    """SamplerSteps of the sampler from `start` by `middle` to `end`, in training timesteps: 0 is the clean
+    """Steps of the sampler from `start` by `middle` to `end`, in training timesteps: 0 is the clean
     chunk, the number of timesteps pure noise."""
 
     start_B: Tensor
@@ -69,7 +69,7 @@ def shortcut_student(teacher: DiffusionPolicy) -> DiffusionPolicy:
 def draw_steps(
     generator: np.random.Generator, rows: int, halvings: int, timesteps: int, device: torch.device
 ) -> SamplerSteps:
-    """SamplerSteps of lengths that are drawn uniformly from the halvings, each from a multiple of its
+    """Steps of lengths that are drawn uniformly from the halvings, each from a multiple of its
     length."""
     halving_B = generator.integers(0, halvings + 1, rows)
     number_B = (generator.random(rows) * 2**halving_B).astype(np.int64)

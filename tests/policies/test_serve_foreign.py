@@ -76,7 +76,7 @@ def test_a_prompt_that_is_not_read_is_ignored_with_a_note(client):
 def test_names_are_mapped_and_ignored():
     names = {"observation/joints": "agent", "observation/wrist_image": ""}
     with served(names=names) as server, server.client() as client:
-        request = fields()
+        request: dict[str, Any] = dict(fields())
         request["observation/joints"] = request.pop("agent")
         request["observation/wrist_image"] = np.zeros((4, 4, 3), np.uint8)
         assert "actions" in ask(client, request)
@@ -94,7 +94,7 @@ def test_two_names_for_one_field_are_refused(client):
 
 
 def test_deep_nesting_is_refused(client):
-    request: dict = fields()
+    request: dict[str, Any] = dict(fields())
     for _ in range(6):
         request = {"a": request}
     assert "nested more than 4 deep" in ask(client, request)

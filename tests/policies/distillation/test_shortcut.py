@@ -122,7 +122,8 @@ def test_two_half_steps_of_a_straight_flow_are_the_whole_step_exactly() -> None:
 def test_two_half_steps_of_a_curved_flow_are_the_ones_worked_by_hand() -> None:
     """dx/dt = x from 1 at time 0.5 by 0.25 to 0: 1 - 0.25, then 0.75 - 0.25 * 0.75, together
     0.4375 in a time of 0.5."""
-    steps = SamplerSteps(*(torch.tensor([value]) for value in (50, 25, 0)), torch.tensor([True]))
+    start, middle, end = (torch.tensor([value]) for value in (50, 25, 0))
+    steps = SamplerSteps(start, middle, end, torch.tensor([True]))
     asked: list[tuple[int, int]] = []
 
     def velocity(noisy: Tensor, time: Tensor, length: Tensor) -> Tensor:
@@ -190,7 +191,9 @@ def test_the_student_is_exported_as_it_acts(student: Path) -> None:
     session = onnxruntime.InferenceSession(model.SerializeToString())
     observation, noise = inputs(8)
     (found,) = session.run(["action"], {"observation": observation, "noise": noise})
-    np.testing.assert_allclose(found, load_policy(student)(observation, noise), atol=1e-5)
+    np.testing.assert_allclose(
+        np.asarray(found), load_policy(student)(observation, noise), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("call", [7, 37])

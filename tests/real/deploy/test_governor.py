@@ -213,3 +213,15 @@ def test_limits_beyond_those_of_the_robot_are_refused(
 def test_limits_at_those_of_the_robot_pass() -> None:
     config = replace(CONFIG, max_speed=3.0, max_acceleration=9.0)
     ReferenceGovernor(config, PERIOD, np.array([0.1, 0.1]), FR3)
+
+
+@pytest.mark.parametrize("size", [1e300, 1e7, np.nan, np.inf])
+def test_sizes_that_overflow_are_refused_and_the_reference_stays(size):
+    here, still = np.array([0.2, 0.2]), np.zeros(2)
+    governor = ReferenceGovernor(GovernorConfig(), PERIOD, here, FR3)
+    huge = np.array([size, 0.0])
+    with pytest.raises(SafetyError, match="velocity is"):
+        governor.step(Motion(here, huge, still), here)
+    with pytest.raises(SafetyError, match="bounds on the velocity are not finite"):
+        governor.step(Motion(here, still, still), here, huge[None])
+    assert np.array_equal(governor.step(Motion(here, still, still), here).position, here)
