@@ -9,7 +9,7 @@ from dataclasses import field
 from math import prod
 from typing import Literal
 
-from robots.config import Count, Hertz, Whole, config, to_plain, validate
+from robots.config import Count, Hertz, NonNegative, Whole, config, to_plain, validate
 from robots.control.actions import AgentDynamics, CartesianDelta
 from robots.control.impedance import ImpedanceGains
 from robots.control.training_range import DataRange, InputRange
@@ -118,7 +118,7 @@ class Contract:
     """Cameras and point clouds of one step."""
     instruction: bool = False
     """Whether the policy is language-conditioned and needs an instruction."""
-    ensemble: float | None = None
+    ensemble: NonNegative | None = None
     """Coefficient of temporal ensembling (`robots.control.temporal_ensemble`); None executes one
     chunk at a time."""
     precision: Literal["float32", "float16"] = "float32"

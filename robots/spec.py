@@ -7,7 +7,7 @@ from dataclasses import field
 
 import numpy as np
 
-from robots.config import Unbounded, Whole, config
+from robots.config import Finite, Unbounded, Whole, config
 from robots.errors import HandoffError
 
 XYZ = (("x", "y", "z"),)
@@ -36,7 +36,7 @@ class FieldSpec:
     """Names of the entries along each axis, such as x, y; empty if they are not named. Specs
     that differ only in `about`, `names`, `points` or `interface` are equal, because these only
     describe the array, and older stores have less of them."""
-    points: tuple[tuple[float, ...], ...] = field(default=(), compare=False)
+    points: tuple[tuple[Finite, ...], ...] = field(default=(), compare=False)
     """(N, D) positions of the field's N points in the frame of the body to which they are fixed
     [unit of the field]; empty for fields of other kinds."""
     interface: str = field(default="", compare=False)

@@ -44,7 +44,7 @@ def hil(
     port: Port = CONSOLE_PORT,
     person: Person = None,
     steps: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
-    seed: Annotated[int | None, Parameter(validator=Number(gte=0, lt=2**32))] = None,
+    seed: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
     until: Until = None,
     out: Path | None = None,
     debug: Debug = False,

@@ -17,7 +17,7 @@ from math import prod
 
 import numpy as np
 
-from robots.config import config
+from robots.config import Finite, config
 from robots.errors import SafetyError
 from robots.spec import FieldSpec
 
@@ -43,13 +43,13 @@ class DataRange:
     """Range of a field in the training data. Every tuple has one number per entry of the flattened
     field; for a point cloud, one per coordinate, over all points [unit of the field]."""
 
-    low: tuple[float, ...]
+    low: tuple[Finite, ...]
     """Smallest values."""
-    high: tuple[float, ...]
+    high: tuple[Finite, ...]
     """Largest values."""
-    q01: tuple[float, ...]
+    q01: tuple[Finite, ...]
     """1 % quantiles."""
-    q99: tuple[float, ...]
+    q99: tuple[Finite, ...]
     """99 % quantiles."""
 
 
@@ -57,9 +57,9 @@ class DataRange:
 class InputRange(DataRange):
     """Range of an observation field, with the bounds of accepted values."""
 
-    refuse_below: tuple[float, ...]
+    refuse_below: tuple[Finite, ...]
     """Smaller values are refused."""
-    refuse_above: tuple[float, ...]
+    refuse_above: tuple[Finite, ...]
     """Larger values are refused."""
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from robots.config import Count, config, to_plain, validate
+from robots.config import Count, Whole, config, to_plain, validate
 from robots.errors import HandoffError
 
 TOKENIZER_KEY = "handoff.tokenizer"
@@ -47,7 +47,7 @@ class TokenizerSpec:
     special_tokens: bool = True
     """Whether the tokenizer adds its special tokens, as its post-processor says; padding and
     truncation that the tokenizer's file sets are not applied."""
-    pad_token: int = 0
+    pad_token: Whole = 0
     """Token that fills shorter sentences of a batch up at their end; its mask is False."""
 
     def to_json(self) -> str:

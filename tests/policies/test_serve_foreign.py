@@ -115,8 +115,8 @@ def test_a_larger_image_is_made_smaller_with_its_aspect_ratio():
         # A square picture gets black to its left and right.
         request["observation/front"] = np.full((640, 640, 3), 100, np.uint8)
         assert ask(client, request)["actions"].mean() == pytest.approx(75.0)
-        request["observation/front"] = np.full((480, 640, 3), 0.5)
-        assert "front: images are float32, expected uint8" in ask(client, request)
+        request["observation/front"] = np.full((6, 8, 3), 0.5)
+        assert "front: images are float64, expected uint8" in ask(client, request)
 
 
 def test_an_image_keeps_its_middle():
