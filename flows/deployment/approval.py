@@ -340,11 +340,9 @@ def check_approved(where: str, manifest: Mapping[str, Any]) -> None:
             f"{where}: is the artifact of stage '{manifest['stage']}', expected that of an approval, such as "
             "runs/demo_approved/approval."
         )
-    until = metrics.get("valid_until")
-    if not isinstance(until, int | float) or not time.time() <= until:
-        ended = "an unknown time"
-        if isinstance(until, int | float):
-            ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(until))
+    until = stated if isinstance(stated := metrics.get("valid_until"), int | float) else 0.0
+    if not time.time() <= until:
+        ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(until))
         raise HandoffError(
             f"{where}: the approval by {metrics.get('by')} was valid until {ended}. Run the recipe again with "
             f"--redo {manifest['stage']}, and approve it again."
