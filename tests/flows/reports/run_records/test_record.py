@@ -124,7 +124,7 @@ def test_an_error_ends_the_record_with_its_reason(
 def test_the_error_that_ends_a_run_outlives_a_record_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object, shared: bool) -> None:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     record = RunRecord(tmp_path, "sums", REQUEST)
