@@ -67,7 +67,7 @@ class ActorCard:
     relative_features: tuple[tuple[Whole, Index, Whole, Finite], ...] = ()
     """Pairs of entries whose differences are additional features; see
     `policies.rl.replay.transitions.Sizes`."""
-    scaled_features: tuple[tuple[Whole, Whole, Whole, Finite], ...] = ()
+    scaled_features: tuple[tuple[Whole, Index, Whole, Finite], ...] = ()
     """Entries that are additional features at another scale; see
     `policies.rl.replay.transitions.Sizes`."""
     actor: MlpCard

@@ -26,7 +26,7 @@ class Sizes:
     """Additional linear network inputs (begin, other, count, scale): entries `begin..begin+count`
     minus entries `other..other+count` (nothing is subtracted if `other` is -1), divided by `scale`.
     They give the networks relative positions, such as the gripper's to the cube."""
-    scaled_features: tuple[tuple[Whole, Whole, Whole, Finite], ...] = ()
+    scaled_features: tuple[tuple[Whole, Index, Whole, Finite], ...] = ()
     """Additional network inputs (begin, other, count, scale), computed like `relative_features` and
     passed through tanh. They magnify small differences, such as half a millimetre at a peg hole,
     and stay bounded for large ones."""
