@@ -17,6 +17,7 @@ from flows.gating.config import GateConfig
 from flows.gating.robot_agent import load_robot
 from robots.contract import ONNX_FILE, Contract
 from robots.interfaces import Progress
+from robots.storage.durable import remove_tree
 
 if TYPE_CHECKING:
     from sim.evaluation.protocol import Protocol
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 EXPORTED = "exported"
 INCUMBENT = "incumbent"
 """Folders with the results of the episodes that the gate plays."""
+JOURNAL = ".episodes"
+"""Folder of the finished episodes of an interrupted gate."""
 OWN = ("episodes",)
 """Entries of a protocol in which the gate's may differ from that of an evaluation that it is
 compared with, if the starts are among the evaluated ones."""
@@ -47,6 +50,7 @@ def play(
     progress: Progress,
     *,
     videos: int | None = None,
+    resume: bool = False,
 ) -> Played:
     """Plays the protocol's episodes with the ONNX file of `bundle` and writes their result to
     `out`.
@@ -58,6 +62,8 @@ def play(
         out: folder of the result, made if it is missing.
         progress: counts control periods of all episodes.
         videos: number of episodes recorded as videos; None takes the settings'.
+        resume: keeps finished episodes in `out` until the result is written, and goes on with those
+            of an interrupted call.
 
     Raises:
         HandoffError: the policy does not fit the protocol's environments.
@@ -68,11 +74,17 @@ def play(
     protocol, config = settings.protocol, settings.evaluate
     load = partial(load_robot, bundle / ONNX_FILE, contract.rate_hz, protocol.sampling)
     env = partial(make_env, protocol)
-    episodes = run_episodes(protocol, load, env, config.batch, config.workers, progress)
     out.mkdir(exist_ok=True)
+    journal = out / JOURNAL if resume else None
+    episodes = run_episodes(
+        protocol, load, env, config.batch, config.workers, progress, journal=journal
+    )
     chosen = config if videos is None else replace(config, videos=videos)
     execution = {"runtime": "onnxruntime", "policy": contract.policy, "sampler": contract.sampler}
-    return Played(write_result(protocol, chosen, episodes, env, out, execution), episodes)
+    metrics = write_result(protocol, chosen, episodes, env, out, execution)
+    if journal is not None:
+        remove_tree(journal)
+    return Played(metrics, episodes)
 
 
 def play_again(

@@ -35,7 +35,13 @@ if TYPE_CHECKING:
 
 
 def gate(
-    settings: GateConfig, bundle: Path, evidence: Evidence, out: Path, progress: Progress
+    settings: GateConfig,
+    bundle: Path,
+    evidence: Evidence,
+    out: Path,
+    progress: Progress,
+    *,
+    resume: bool = False,
 ) -> dict[str, Any]:
     """Decides whether `bundle` is released.
 
@@ -46,6 +52,8 @@ def gate(
         out: folder for `gate.json`, `verdict.json`, `latency.png`, the results of the played
             episodes, videos and the release page.
         progress: called with the progress of latency measurement and episodes.
+        resume: whether `out` is kept for this gate alone, so that an interrupted call can go on
+            with its episodes.
 
     Returns:
         The metrics: figures of the conditions, `conditions`, `passed` (True), `failed` (empty) and
@@ -55,7 +63,7 @@ def gate(
         GateError: a condition is not met; all files are written first.
         HandoffError: a file is missing or broken, or an input does not fit the bundle.
     """
-    gated = measure(settings, bundle, evidence, out, progress)
+    gated = measure(settings, bundle, evidence, out, progress, resume=resume)
     metrics = _write_verdict(gated, out)
     write_page(gated, out)
     if not gated.passed:
@@ -67,7 +75,13 @@ def gate(
 
 
 def measure(
-    settings: GateConfig, bundle: Path, evidence: Evidence, out: Path, progress: Progress
+    settings: GateConfig,
+    bundle: Path,
+    evidence: Evidence,
+    out: Path,
+    progress: Progress,
+    *,
+    resume: bool = False,
 ) -> Gated:
     """Measures every condition; see `gate`."""
     from flows.gating import closed_loop, parity
@@ -78,8 +92,8 @@ def measure(
     policy = OnnxPolicy(bundle / ONNX_FILE)
     golden = read_golden(bundle / GOLDEN_FILE)
     conditions = [parity.against_training(settings, policy, golden)]
-    order = parity.order_of_fields(policy, golden)
-    conditions += [order] if order is not None else []
+    stated = (parity.order_of_fields(policy, golden), parity.rate_of_training(policy, golden))
+    conditions += [condition for condition in stated if condition is not None]
     gated = Gated(settings, bundle, policy, conditions, {}, evidence=evidence)
     if conditions[0].state == "failed" and conditions[0].value is None:
         # Actions that are not finite can neither be timed nor played.
@@ -95,7 +109,12 @@ def measure(
     played = incumbent = incumbent_played = None
     try:
         played = closed_loop.play(
-            settings, bundle, policy.contract, out / closed_loop.EXPORTED, progress
+            settings,
+            bundle,
+            policy.contract,
+            out / closed_loop.EXPORTED,
+            progress,
+            resume=resume,
         )
     except SafetyError as error:
         conditions.append(Condition("episodes of the exported policy", "failed", note=str(error)))
@@ -122,6 +141,7 @@ def measure(
                 out / closed_loop.INCUMBENT,
                 progress,
                 videos=0,
+                resume=resume,
             )
         conditions.append(closed_loop.against_incumbent(settings, played, incumbent_played))
         metrics |= {

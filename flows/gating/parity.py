@@ -93,6 +93,20 @@ def order_of_fields(policy: OnnxPolicy, golden: Mapping[str, np.ndarray]) -> Con
     return Condition(name, "failed", note=note)
 
 
+def rate_of_training(policy: OnnxPolicy, golden: Mapping[str, np.ndarray]) -> Condition | None:
+    """Compares the contract's rate with that of the demonstrations; None for examples without
+    it."""
+    if "rate_hz" not in golden:
+        return None
+    name = "rate"
+    trained = float(golden["rate_hz"])
+    stated = policy.contract.rate_hz
+    if abs(trained - stated) <= 1e-6 * trained:
+        return Condition(name, "passed", stated, trained, unit="Hz")
+    note = f"the policy was trained at {trained:g} Hz, its contract says {stated:g} Hz"
+    return Condition(name, "failed", stated, trained, unit="Hz", note=note)
+
+
 def _observations(episode: EpisodeResult) -> dict[str, np.ndarray]:
     if episode.trajectory is None:
         raise HandoffError("gate: the episodes were not recorded.")

@@ -9,6 +9,7 @@ units out. The tokenizer of a language-conditioned policy is saved next to the g
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,7 @@ from robots.storage.onnx_file import with_digest
 if TYPE_CHECKING:
     import onnx
 
+    from policies.card import PolicyCard
     from policies.data.demonstrations import DemonstrationArrays
     from policies.policy import ChunkPolicy
 
@@ -47,6 +49,8 @@ INPUTS = ("observation", "noise")
 """Inputs of every graph; language-conditioned policies have
 `robots.language.tokenizer.TOKEN_INPUTS` next, and one per camera and point cloud follows, named by
 its field."""
+FIELDS = "fields/"
+"""Prefix of the names of the observation's fields in `golden.npz`."""
 SENSORS = "sensors/"
 """Prefix of the names of cameras and point clouds in `golden.npz`."""
 _BATCH = 32
@@ -143,6 +147,7 @@ def export(
     graph = with_digest(model.SerializeToString())
     # Compute golden examples and write the files.
     golden = golden_examples(config, module, data)
+    golden |= _as_trained(card, golden["observation"])
     progress(2, 3, "golden examples")
     files = {
         "golden.npz": _npz(golden),
@@ -312,6 +317,19 @@ def golden_examples(
             else {}
         ),
     }
+
+
+def _as_trained(card: PolicyCard, observation_NTO: np.ndarray) -> dict[str, np.ndarray]:
+    """The golden observations by field, `fields/<field>` (N, T, ...), and the rate of the
+    demonstrations, `rate_hz`: a contract that orders or times them otherwise is found by them."""
+    entries: dict[str, np.ndarray] = {"rate_hz": np.array(card.rate_hz, np.float32)}
+    begin = 0
+    for name, spec in card.observation.items():
+        end = begin + math.prod(spec.shape)
+        part = observation_NTO[..., begin:end]
+        entries[FIELDS + name] = part.reshape(*observation_NTO.shape[:2], *spec.shape)
+        begin = end
+    return entries
 
 
 class _LanguageFiles(NamedTuple):

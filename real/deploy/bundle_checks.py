@@ -19,6 +19,8 @@ from robots.interfaces import PolicyInput, Progress
 from robots.language.text import INSTRUCTION, decode
 from robots.processes import Child
 
+SENSORS = "sensors/"
+"""Prefix of the names of cameras and point clouds in the golden examples."""
 GOLDEN_FILE = "golden.npz"
 """File of a bundle with inputs and the actions that torch computed for them."""
 
@@ -183,14 +185,15 @@ def _infer_episodes(
 def _policy_input(
     model: OnnxPolicy, golden: Mapping[str, np.ndarray], rows: slice
 ) -> np.ndarray | PolicyInput:
-    """Input of `model` for the golden examples `rows`, with instructions if it is
-    language-conditioned."""
+    """Input of `model` for the golden examples `rows`, with the sensors and instructions that it
+    takes."""
     vector = golden["observation"][rows]
-    return (
-        PolicyInput(vector, {}, decode(golden[INSTRUCTION][rows]))
-        if model.contract.instruction
-        else vector
-    )
+    contract = model.contract
+    sensors = {name: golden[SENSORS + name][rows] for name in contract.sensors}
+    if not sensors and not contract.instruction:
+        return vector
+    texts = decode(golden[INSTRUCTION][rows]) if contract.instruction else ()
+    return PolicyInput(vector, sensors, texts)
 
 
 def measure_latency(

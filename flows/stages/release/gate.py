@@ -50,4 +50,4 @@ def run(
     from flows.gating.outcome import Evidence
 
     evidence = Evidence(reference, scores or (), twin)
-    return Output(gate(config, bundle, evidence, out, progress))
+    return Output(gate(config, bundle, evidence, out, progress, resume=True))

@@ -65,6 +65,7 @@ def write_bundle(folder: Path, **changes: Any) -> Path:
         "noise": noise,
         "action": OnnxPolicy(folder / "policy.onnx")(observation, noise),
         "action_scale": np.full((16, 2), 0.25),
+        "rate_hz": np.array(10.0),
         "fields/keypoints": observation[..., :18].reshape(5, 2, 9, 2),
         "fields/agent": observation[..., 18:],
     }
@@ -119,9 +120,11 @@ class Run:
         self.out = folder / "gate"
         self.out.mkdir()
 
-    def gate(self, settings: GateConfig = LENIENT, **evidence: Any) -> dict[str, Any]:
+    def gate(
+        self, settings: GateConfig = LENIENT, *, resume: bool = False, **evidence: Any
+    ) -> dict[str, Any]:
         given = {"evaluations": self.evaluations, **evidence}
-        return gate(settings, self.bundle, Evidence(**given), self.out, no_progress)
+        return gate(settings, self.bundle, Evidence(**given), self.out, no_progress, resume=resume)
 
     def replace_policy(self, **changes: Any) -> None:
         """Another file in the bundle, with the golden examples of the first one."""

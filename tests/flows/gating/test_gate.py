@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def run(finished: Path, tmp_path: Path) -> Run:
     return copy
 
 
-def refused(run: Run, message: str, settings: GateConfig = LENIENT, **evidence: object) -> None:
+def refused(run: Run, message: str, settings: GateConfig = LENIENT, **evidence: Any) -> None:
     with pytest.raises(GateError, match=message):
         run.gate(settings, **evidence)
 
@@ -67,6 +68,7 @@ def test_a_policy_that_does_what_was_trained_is_released(run: Run) -> None:
     assert states(run) == {
         "difference between ONNX Runtime and training": "passed",
         "order of the observation": "passed",
+        "rate": "passed",
         "p99 latency": "passed",
         "difference between the evaluation and the robot's process": "passed",
         "equal repetitions": "passed",
@@ -124,6 +126,7 @@ def test_weights_that_are_not_numbers_are_not_released(run: Run) -> None:
     assert states(run) == {
         "difference between ONNX Runtime and training": "failed",
         "order of the observation": "passed",
+        "rate": "passed",
     }
 
 
@@ -147,6 +150,21 @@ def test_an_exchanged_order_of_fields_is_named(run: Run) -> None:
 def test_a_rate_other_than_that_of_the_environments_is_refused(run: Run) -> None:
     run.replace_policy(rate_hz=20.0)
     with pytest.raises(HandoffError, match=r"contract says 20 Hz, the environments run at 10 Hz"):
+        run.gate()
+
+
+def test_a_policy_that_was_trained_at_another_rate_is_not_released(run: Run) -> None:
+    golden = dict(np.load(run.bundle / "golden.npz"))
+    np.savez(run.bundle / "golden.npz", **{**golden, "rate_hz": np.array(20.0)})
+    refused(run, r"rate is 10 Hz.*trained at 20 Hz, its contract says 10 Hz")
+
+
+def test_one_flipped_byte_is_refused(run: Run) -> None:
+    path = run.bundle / "policy.onnx"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(HandoffError, match=r"changed after its export|cannot be loaded|ONNX file"):
         run.gate()
 
 
@@ -238,3 +256,30 @@ def test_looser_limits_are_named() -> None:
     loose = replace(STRICT_TWIN, max_faults=1.0)
     assert looser(GateConfig(twin=loose)) == ["twin.max_faults is 1, default 0.1"]
     assert looser(GateConfig(twin=None)) == ["twin is waived"]
+
+
+def test_an_interrupted_gate_goes_on_with_the_missing_episodes(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.gating.robot_agent import RobotAgent
+
+    settings = replace(LENIENT, evaluate=replace(LENIENT.evaluate, batch=2))
+    starts: list[int] = []
+    reset = RobotAgent.reset
+
+    def noted(agent: RobotAgent, seeds: list[int]) -> None:
+        starts.extend(seeds)
+        if len(starts) == 4:
+            raise KeyboardInterrupt
+        reset(agent, seeds)
+
+    monkeypatch.setattr(RobotAgent, "reset", noted)
+    with pytest.raises(KeyboardInterrupt):
+        run.gate(settings, resume=True)
+    starts.append(0)
+    metrics = run.gate(settings, resume=True)
+    first = settings.protocol.first_seed
+    # The second call plays the last two episodes, and the first two once more for repeatability.
+    assert starts[5:] == [first + 2, first + 3, first, first + 1]
+    assert metrics["success"]["n"] == 4
+    assert not (run.out / "exported" / ".episodes").exists()

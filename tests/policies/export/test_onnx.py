@@ -80,6 +80,9 @@ def test_golden_examples_are_recorded_observations_in_physical_units(bundle: Pat
     assert golden["observation"].shape == (32, 2, 4)
     assert 0.0 <= golden["observation"].min() < golden["observation"].max() <= 0.4
     assert all(golden[name].dtype == np.float32 for name in golden)
+    parts = [golden[f"fields/{name}"].reshape(32, 2, -1) for name in ("goal", "agent")]
+    assert np.array_equal(np.concatenate(parts, axis=2), golden["observation"])
+    assert golden["rate_hz"] == 10.0
 
 
 def test_the_action_scale_belongs_to_each_entry_of_the_chunk(bundle: Path):
