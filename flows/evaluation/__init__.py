@@ -3,5 +3,6 @@
 - `config`: options of the stage `evaluate`.
 - `agents`: saved, exported and served policies, random agents, scripted experts.
 - `dynamics`: tuned dynamics in the environments of a protocol.
+- `inference_time`: time of one observation.
 - `evaluate`: the commands `evaluate` and `compare`.
 """

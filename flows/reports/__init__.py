@@ -3,6 +3,7 @@
 - `results`: metrics of a run, and a phrase per stage.
 - `summary`: results as JSON and as a terminal table.
 - `page`: results as an HTML page.
+- `speed`: success against inference time, a section of that page.
 - `explain`: lineage of an artifact or a run as text, back to the demonstrations.
 - `lineage`: the same as an offline page with the graph.
 - `provenance_text`: phrases for the provenance in a manifest.

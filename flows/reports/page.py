@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.reports.speed import SPEED, policy_speeds, speed_section
 from flows.runner.artifact import read_manifest
 from robots.html_page import banner, contents, head, heading, picture, tiles, videos
 from robots.storage.durable import write_atomically
@@ -58,7 +59,8 @@ def _page(path: Path, summary: Summary) -> Iterator[str]:
     yield f"<p class='soft'>{html.escape(summary.source)}</p>"
     yield from _verdicts(summary)
     yield tiles(list(_tiles(summary)))
-    sections = [RESULTS, *([COMPARISONS] if compared else [])]
+    speeds = policy_speeds(folder, summary, manifests)
+    sections = [RESULTS, *([COMPARISONS] if compared else []), *([SPEED] if speeds else [])]
     yield contents([*sections, *(result.name for result in summary.stages)])
     yield heading(RESULTS)
     yield "<div class='scroll'><table><tr><th>stage<th>result<th class='short'>time<th>cached</tr>"
@@ -66,6 +68,8 @@ def _page(path: Path, summary: Summary) -> Iterator[str]:
         yield _row(result)
     yield "</table></div>"
     yield from compared
+    if speeds:
+        yield from speed_section(speeds)
     for result in summary.stages:
         yield from _stage(folder, result, manifests[result.name])
     yield "</html>"

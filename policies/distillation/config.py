@@ -45,8 +45,11 @@ class ShortcutConfig:
     length; the shortest ones learn from the velocity, so that a single step stands for
     2^(halvings + 1) steps of Euler's method."""
     flow_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.25
-    """Share of a batch that learns flow matching on the demonstrated chunks; the rest learns
-    steps."""
+    """Share of a batch that learns the velocity; the rest learns steps."""
+    velocity: Literal["teacher", "own"] = "teacher"
+    """Velocity that is learned: `teacher` is that of the frozen teacher, from which the shortest
+    steps learn too; `own` is that of flow matching on the demonstrated chunks, and the shortest
+    steps learn from the moving average, as in the papers."""
 
 
 def check_halvings(halvings: int, timesteps: int) -> None:

@@ -160,7 +160,7 @@ def _by_shortcut(config: ShortcutConfig, job: _Job) -> _Trained:
 
     teacher, windows, precision, identity, out, progress = job
     student, average = shortcut_student(teacher), shortcut_student(teacher)
-    objective = shortcut_objective(config, student, average, windows, precision)
+    objective = shortcut_objective(config, teacher, student, average, windows, precision)
     trained = train(config.training, student, objective, identity, out, progress, average=average)
     student.load_state_dict(trained.average)
     metrics = {"cpu_seconds": round(trained.cpu_seconds, 3)}

@@ -2,17 +2,19 @@
 `policies.distillation.one_step` for `algorithm: {kind: shortcut}`.
 
 The network predicts the mean velocity over a step, given time and length of the step. A step learns
-to be two steps of half its length, which are taken by the moving average of the network itself, and
-a part of every batch learns flow matching on the demonstrated chunks, the velocity of length 0.
+to be two steps of half its length, which are taken by the moving average of the network itself; the
+shortest steps and a part of every batch learn the instantaneous velocity, that of length 0.
 
 - From shortcut models (Frans et al., arXiv 2410.12557): the condition on the length, targets by two
   half steps of the moving average, lengths that are halved up to the shortest, a batch divided into
   both kinds of example.
 - From SnapFlow (arXiv 2604.05656): a pretrained policy as the start, with an embedding that begins
   at 0, so that the student starts as its teacher.
-- Ours: lengths are counted in the teacher's training timesteps, so a half may be longer than the
-  other by one, and the target weighs them by their lengths. SnapFlow takes its two half steps with
-  the velocity alone; here only those of the shortest length do.
+- Ours: the velocity is that of the frozen teacher (`velocity: teacher`), where the papers learn it
+  anew by flow matching on the data (`velocity: own`), which on push-T moved it, and with it all
+  steps, away from the teacher's. Lengths are counted in the teacher's training timesteps, so a half
+  may be longer than the other by one, and the target weighs them by their lengths. SnapFlow takes
+  its two half steps with the velocity alone; here only those of the shortest length do.
 
 Noisy chunks lie on the straight path from noise to a demonstrated chunk, so only states with
 demonstrated actions are used.
@@ -109,6 +111,7 @@ def two_half_steps(
 
 def shortcut_objective(
     config: ShortcutConfig,
+    teacher: DiffusionPolicy,
     student: DiffusionPolicy,
     average: DiffusionPolicy,
     windows: Windows,
@@ -119,6 +122,7 @@ def shortcut_objective(
 
     Args:
         config: options of the distillation.
+        teacher: frozen policy, whose velocity is learned with `velocity: teacher`.
         student: policy that is trained.
         average: a copy of it with the moving average of its weights, which takes the half steps.
         windows: windows of the demonstrations, normalised.
@@ -130,6 +134,7 @@ def shortcut_objective(
     training, timesteps = config.training, student.config.train_timesteps
     check_halvings(config.halvings, timesteps)
     device = windows.chunk_NHA.device
+    shortest = teacher if config.velocity == "teacher" else average
 
     def batch(step: int) -> Batch:
         window_B = shuffled_batch(training.batch_size, len(windows), step, training.seed)
@@ -149,19 +154,37 @@ def shortcut_objective(
         length_B = torch.cat([torch.zeros_like(time_B), steps.start_B - steps.end_B])
         noisy_BHA, target_BHA = flow_example(clean_BHA, noise_BHA, start_B / timesteps)
         with autocast(precision, device):
-            predicted_BHA = _velocity(student, batch.obs)(noisy_BHA, start_B, length_B)
+            denoise = student.denoise(student.encoder(batch.obs))
+            predicted_BHA = denoise(noisy_BHA, start_B - 1, length_B).float()
             with torch.no_grad():
-                half = _velocity(average, batch.obs, flows)
-                steps_BHA = two_half_steps(half, noisy_BHA[flows:], steps, timesteps)
-        return mse_loss(predicted_BHA.float(), torch.cat([target_BHA[:flows], steps_BHA]))
+                if config.velocity == "teacher":
+                    exact = _step_velocity(teacher, average, batch.obs, slice(flows))
+                    target_BHA = exact(noisy_BHA[:flows], time_B, length_B[:flows])
+                halves = _step_velocity(shortest, average, batch.obs, slice(flows, None))
+                steps_BHA = two_half_steps(halves, noisy_BHA[flows:], steps, timesteps)
+        return mse_loss(predicted_BHA, torch.cat([target_BHA[:flows], steps_BHA]))
 
     return Objective(batch, loss)
 
 
-def _velocity(
-    policy: DiffusionPolicy, observed: ObservationTensors, first: int = 0
+def _step_velocity(
+    exact: DiffusionPolicy, learned: DiffusionPolicy, observed: ObservationTensors, rows: slice
 ) -> StepVelocity:
-    """The policy's network for the rows of a batch from `first` on."""
-    denoise = policy.denoise(policy.encoder(observed)[first:])
-    # The network is conditioned on the index of the time, which begins at 1 / timesteps.
-    return lambda noisy_BHA, time_B, length_B: denoise(noisy_BHA, time_B - 1, length_B)
+    """The velocities of some rows of a batch: by `exact` where the length is 0, by `learned` for
+    steps."""
+    conditions = [policy.encoder(observed)[rows] for policy in (exact, learned)]
+
+    def velocity(noisy_BHA: Tensor, time_B: Tensor, length_B: Tensor) -> Tensor:
+        found_BHA = torch.empty_like(noisy_BHA)
+        instant_B = length_B == 0
+        for policy, condition_BTO, part_B in zip(
+            (exact, learned), conditions, (instant_B, ~instant_B), strict=True
+        ):
+            denoise = policy.denoise(condition_BTO[part_B])
+            # The network is conditioned on the index of the time, which begins at 1 / timesteps.
+            found_BHA[part_B] = denoise(
+                noisy_BHA[part_B], time_B[part_B] - 1, length_B[part_B]
+            ).float()
+        return found_BHA
+
+    return velocity

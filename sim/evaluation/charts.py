@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,19 @@ class Point(NamedTuple):
     step: int
     """Training steps."""
     score: float
+    low: float
+    high: float
+
+
+class TimedSuccess(NamedTuple):
+    """One policy with its inference time."""
+
+    name: str
+    role: Literal["teacher", "student", "control", ""]
+    """Part of the policy in distillation; empty for one without."""
+    milliseconds: float
+    rate: float
+    """Share of episodes that were solved."""
     low: float
     high: float
 
@@ -82,6 +95,34 @@ def intervals_chart(
     axes.invert_yaxis()
     axes.set_xlabel(label)
     axes.grid(axis="x", alpha=0.3)
+    return _svg(figure)
+
+
+def success_against_time(points: Sequence[TimedSuccess]) -> str:
+    """Success, with its interval, over the time of one inference; teachers, students and negative
+    controls have markers of their own."""
+    from matplotlib.figure import Figure
+
+    markers = {"teacher": "s", "student": "o", "control": "X", "": "D"}
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for index, point in enumerate(points):
+        error = [[point.rate - point.low], [point.high - point.rate]]
+        axes.errorbar(
+            [point.milliseconds],
+            [point.rate],
+            yerr=error,
+            fmt=markers[point.role],
+            markersize=8,
+            capsize=3,
+            color=COLOURS[index % len(COLOURS)],
+            label=point.name,
+        )
+    axes.set(
+        xscale="log", ylim=(-0.03, 1.03), xlabel="time of one inference [ms]", ylabel="success"
+    )
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return _svg(figure)
 
 

@@ -15,6 +15,7 @@ speedup_100, speedup_10: median time of a teacher relative to the student's; `_p
     99th percentiles.
 product_ratio: median time of the student relative to that of its products; `_p99` likewise, and
     `_rounds` is the median over rounds of the ratio of the medians within a round.
+..._cpu: the same medians by the thread's processor time, which a busy machine stretches less.
 success: with --run, success of student and teacher on the same starts, and the paired difference
     with its interval.
 
@@ -253,51 +254,66 @@ def product_calls(products: Sequence[Product]) -> dict[str, Call]:
     }
 
 
+class Times(NamedTuple):
+    """Times of a contender's calls in a round [ms]."""
+
+    wall: list[float]
+    cpu: list[float]
+
+
 def measure(
     calls: dict[str, tuple[Call, float]], rounds: int, block: int
-) -> dict[str, list[list[float]]]:
-    """Times [ms] of every contender's calls, one list per round, without a first round that warms
-    up."""
-    times: dict[str, list[list[float]]] = {name: [] for name in calls}
+) -> dict[str, list[Times]]:
+    """Times of every contender in every round, without a first round that warms up."""
+    times: dict[str, list[Times]] = {name: [] for name in calls}
     for number in range(rounds + 1):
         for name, (call, share) in calls.items():
             call()
-            spent = []
+            spent = Times([], [])
             for _ in range(max(1, round(share * block))):
-                begin = time.perf_counter()
+                begin_cpu, begin = time.thread_time(), time.perf_counter()
                 call()
-                spent.append((time.perf_counter() - begin) * 1e3)
+                end, end_cpu = time.perf_counter(), time.thread_time()
+                spent.wall.append((end - begin) * 1e3)
+                spent.cpu.append((end_cpu - begin_cpu) * 1e3)
             if number:
                 times[name].append(spent)
     return times
 
 
-def figures(times: dict[str, list[list[float]]]) -> dict[str, Any]:
+def figures(times: dict[str, list[Times]]) -> dict[str, Any]:
     """Medians, 99th percentiles and their ratios by name; see the module's docstring."""
     import numpy as np
 
-    def percentile(name: str, share: float) -> float:
-        return float(np.percentile(np.concatenate(times[name]), share))
+    def percentile(name: str, share: float, clock: str = "wall") -> float:
+        spent = [getattr(block, clock) for block in times[name]]
+        return float(np.percentile(np.concatenate(spent), share))
 
-    ways = {name: percentile(name, 50) for name in times if name.startswith(PRODUCTS)}
+    ways = {name: percentile(name, 50, "cpu") for name in times if name.startswith(PRODUCTS)}
     products = min(ways, key=lambda name: ways[name])
-    named = {STUDENT: STUDENT, "products": products}
-    named |= {name: name for name in (f"teacher_{steps}" for steps in STEPS)}
+    teachers = [f"teacher_{steps}" for steps in STEPS]
     found: dict[str, Any] = {}
-    for label, name in named.items():
+    for name in (STUDENT, products, *teachers):
+        label = "products" if name == products else name
         found[f"{label}_p50_ms"] = round(percentile(name, 50), 4)
         found[f"{label}_p99_ms"] = round(percentile(name, 99), 4)
-    for suffix, share in (("", 50), ("_p99", 99)):
-        own = percentile(STUDENT, share)
-        for steps in STEPS:
-            ratio = percentile(f"teacher_{steps}", share) / own
-            found[f"speedup_{steps}{suffix}"] = round(ratio, 2)
-        found[f"product_ratio{suffix}"] = round(own / percentile(products, share), 3)
-    rounds = zip(times[STUDENT], times[products], strict=True)
-    ratios = [np.median(own) / np.median(other) for own, other in rounds]
-    found["product_ratio_rounds"] = round(float(np.median(ratios)), 3)
+        found[f"{label}_p50_ms_cpu"] = round(percentile(name, 50, "cpu"), 4)
+    for suffix, share, clock in (("", 50, "wall"), ("_p99", 99, "wall"), ("_cpu", 50, "cpu")):
+        own = percentile(STUDENT, share, clock)
+        for steps, name in zip(STEPS, teachers, strict=True):
+            found[f"speedup_{steps}{suffix}"] = round(percentile(name, share, clock) / own, 2)
+        found[f"product_ratio{suffix}"] = round(own / percentile(products, share, clock), 3)
+    for suffix, clock in (("", "wall"), ("_cpu", "cpu")):
+        rounds = zip(times[STUDENT], times[products], strict=True)
+        ratios = [
+            np.median(getattr(own, clock)) / np.median(getattr(other, clock))
+            for own, other in rounds
+        ]
+        found[f"product_ratio_rounds{suffix}"] = round(float(np.median(ratios)), 3)
     found["products_by"] = {name.removeprefix(PRODUCTS): round(ways[name], 4) for name in ways}
-    found["calls"] = {name: sum(len(block) for block in blocks) for name, blocks in times.items()}
+    found["calls"] = {
+        name: sum(len(each.wall) for each in blocks) for name, blocks in times.items()
+    }
     return found
 
 

@@ -12,11 +12,12 @@ from flows.artifacts import Dynamics, Evaluation, Output, Policy
 from flows.evaluation.agents import checkpoint_agent
 from flows.evaluation.config import EvaluatePolicyConfig
 from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
+from flows.evaluation.inference_time import FILE, write_inference_time
 from robots.interfaces import Progress
 
 FIXED_SEEDS = True
-# The same pictures are not always encoded to the same bytes.
-TELEMETRY = ("report.html", "*.mp4")
+# The same pictures are not always encoded to the same bytes, and times differ from run to run.
+TELEMETRY = ("report.html", "*.mp4", FILE)
 
 
 def check(config: EvaluatePolicyConfig, sources: Mapping[str, Any]) -> None:
@@ -32,7 +33,8 @@ def run(
     policy: Policy,
     dynamics: Dynamics | None = None,
 ) -> Output[Evaluation]:
-    """Evaluates `policy` and writes the result and `report.html` to `out`.
+    """Evaluates `policy`, times single observations, and writes the result and `report.html` to
+    `out`.
 
     With `dynamics`, the simulated arm has the tuned parameters, which are part of the recorded
     protocol.
@@ -60,6 +62,13 @@ def run(
         progress,
         execution,
         journal=out / ".episodes",
+    )
+    write_inference_time(
+        policy,
+        execution["denoising_steps"],
+        execution["instruction"],
+        config.evaluate.device,
+        out,
     )
     write_report(out / "report.html", [read_result(out, policy.name)])
     return Output(metrics)
