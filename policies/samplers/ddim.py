@@ -107,6 +107,9 @@ class DdimStep(NamedTuple):
         """The sample at the next timestep, as in diffusers' `DDIMScheduler.step` with
         `clip_sample`."""
         clean = (self.alpha * noisy - self.sigma * velocity).clamp(-clip, clip)
+        if self.next_sigma == 0.0:
+            # The last step adds no noise, and an exported graph would multiply it by 0.
+            return self.next_alpha * clean
         noise = self.sigma * noisy + self.alpha * velocity
         return self.next_alpha * clean + self.next_sigma * noise
 
