@@ -10,7 +10,7 @@ from pydantic import Field
 from policies.rl.on_policy.config import PpoConfig
 from policies.samplers.chain import ChainConfig
 from policies.training.config import LoggingConfig, TrainingConfig
-from robots.config import Count, LearningRate, NonNegative, Positive, Seed, config
+from robots.config import Count, LearningRate, NonNegative, Positive, Seed, Share, config
 from robots.errors import HandoffError
 from robots.seed_ranges import TRAINING
 
@@ -44,8 +44,11 @@ class ShortcutConfig:
     """Times that the way from noise to chunk is halved. A step learns to be two steps of half its
     length; the shortest ones learn from the velocity, so that a single step stands for
     2^(halvings + 1) steps of Euler's method."""
-    flow_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.25
+    flow_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     """Share of a batch that learns the velocity; the rest learns steps."""
+    whole_share: Share = 0.5
+    """Share of the steps that are the whole way from noise to chunk, as in inference; the others
+    are drawn evenly from the shorter lengths."""
     velocity: Literal["teacher", "own"] = "teacher"
     """Velocity that is learned: `teacher` is that of the frozen teacher, from which the shortest
     steps learn too; `own` is that of flow matching on the demonstrated chunks, and the shortest

@@ -12,9 +12,11 @@ shortest steps and a part of every batch learn the instantaneous velocity, that 
   at 0, so that the student starts as its teacher.
 - Ours: the velocity is that of the frozen teacher (`velocity: teacher`), where the papers learn it
   anew by flow matching on the data (`velocity: own`), which on push-T moved it, and with it all
-  steps, away from the teacher's. Lengths are counted in the teacher's training timesteps, so a half
-  may be longer than the other by one, and the target weighs them by their lengths. SnapFlow takes
-  its two half steps with the velocity alone; here only those of the shortest length do.
+  steps, away from the teacher's. Half of the steps are whole ones (`whole_share`), since the
+  student takes no others; shortcut models draw all lengths evenly. Lengths are counted in the
+  teacher's training timesteps, so a half may be longer than the other by one, and the target weighs
+  them by their lengths. SnapFlow takes its two half steps with the velocity alone; here only those
+  of the shortest length do.
 
 Noisy chunks lie on the straight path from noise to a demonstrated chunk, so only states with
 demonstrated actions are used.
@@ -69,11 +71,17 @@ def shortcut_student(teacher: DiffusionPolicy) -> DiffusionPolicy:
 
 
 def draw_steps(
-    generator: np.random.Generator, rows: int, halvings: int, timesteps: int, device: torch.device
+    config: ShortcutConfig,
+    generator: np.random.Generator,
+    rows: int,
+    timesteps: int,
+    device: torch.device,
 ) -> SamplerSteps:
-    """Steps of lengths that are drawn uniformly from the halvings, each from a multiple of its
+    """Steps of random lengths, see `ShortcutConfig.whole_share`, each from a multiple of its
     length."""
-    halving_B = generator.integers(0, halvings + 1, rows)
+    halvings = config.halvings
+    shorter_B = generator.integers(1, halvings + 1, rows)
+    halving_B = np.where(generator.random(rows) < config.whole_share, 0, shorter_B)
     number_B = (generator.random(rows) * 2**halving_B).astype(np.int64)
 
     def time(part_B: np.ndarray, parts_B: np.ndarray) -> Tensor:
@@ -149,7 +157,7 @@ def shortcut_objective(
         # The first rows learn the velocity of the flow, the others learn steps.
         flows = round(config.flow_share * rows)
         time_B = torch.from_numpy(generator.integers(1, timesteps + 1, flows)).to(device)
-        steps = draw_steps(generator, rows - flows, config.halvings, timesteps, device)
+        steps = draw_steps(config, generator, rows - flows, timesteps, device)
         start_B = torch.cat([time_B, steps.start_B])
         length_B = torch.cat([torch.zeros_like(time_B), steps.start_B - steps.end_B])
         noisy_BHA, target_BHA = flow_example(clean_BHA, noise_BHA, start_B / timesteps)

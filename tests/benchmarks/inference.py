@@ -6,6 +6,7 @@ teacher in torch and to its own matrix products.
 
 student: the exported file as the robot's process calls it (`real.deploy.onnx_policy`), with its
     checks of inputs and outputs.
+graph: the same file under ONNX Runtime alone, without those checks.
 teacher_100, teacher_10: the teacher in torch with DDIM in 100 and in 10 steps, as evaluations call
     it; of a flow, Euler's method.
 products: the matrix products of the student alone, one row each, with weights of the same shapes,
@@ -13,8 +14,9 @@ products: the matrix products of the student alone, one row each, with weights o
 
 speedup_100, speedup_10: median time of a teacher relative to the student's; `_p99` the same of the
     99th percentiles.
-product_ratio: median time of the student relative to that of its products; `_p99` likewise, and
-    `_rounds` is the median over rounds of the ratio of the medians within a round.
+product_ratio, graph_product_ratio: median time of the student, or of its graph alone, relative to
+    that of its products; `_p99` likewise, and `_rounds` is the median over rounds of the ratio of
+    the medians within a round.
 ..._cpu: the same medians by the thread's processor time, which a busy machine stretches less.
 success: with --run, success of student and teacher on the same starts, and the paired difference
     with its interval.
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 Call = Callable[[], Any]
 
-STUDENT, PRODUCTS = "student", "products_"
+STUDENT, GRAPH, PRODUCTS = "student", "graph", "products_"
 STEPS = (100, 10)
 """Sampler steps of the teacher."""
 ENOUGH = 200
@@ -161,6 +163,8 @@ def contenders(student: Path, teacher: Path) -> dict[str, tuple[Call, float]]:
     noise = generator.standard_normal((1, *module.chunk_shape), dtype=np.float32)
     exported = OnnxPolicy(student)
     calls: dict[str, tuple[Call, float]] = {STUDENT: (lambda: exported(observation, noise), 1.0)}
+    session, feed = single_thread(student), {"observation": observation, "noise": noise}
+    calls[GRAPH] = (lambda: session.run(["action"], feed), 1.0)
     for steps in STEPS:
         policy = load_policy(teacher, steps)
         calls[f"teacher_{steps}"] = (
@@ -170,6 +174,18 @@ def contenders(student: Path, teacher: Path) -> dict[str, tuple[Call, float]]:
     for name, products in product_calls(matrix_products(module, observation, noise)).items():
         calls[PRODUCTS + name] = (products, 1.0)
     return calls
+
+
+def single_thread(path: Path) -> Any:
+    """A session of ONNX Runtime with the threads of `real.deploy.onnx_policy`."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(
+        path.read_bytes(), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def matrix_products(
@@ -293,7 +309,7 @@ def figures(times: dict[str, list[Times]]) -> dict[str, Any]:
     products = min(ways, key=lambda name: ways[name])
     teachers = [f"teacher_{steps}" for steps in STEPS]
     found: dict[str, Any] = {}
-    for name in (STUDENT, products, *teachers):
+    for name in (STUDENT, GRAPH, products, *teachers):
         label = "products" if name == products else name
         found[f"{label}_p50_ms"] = round(percentile(name, 50), 4)
         found[f"{label}_p99_ms"] = round(percentile(name, 99), 4)
@@ -302,7 +318,9 @@ def figures(times: dict[str, list[Times]]) -> dict[str, Any]:
         own = percentile(STUDENT, share, clock)
         for steps, name in zip(STEPS, teachers, strict=True):
             found[f"speedup_{steps}{suffix}"] = round(percentile(name, share, clock) / own, 2)
-        found[f"product_ratio{suffix}"] = round(own / percentile(products, share, clock), 3)
+        least = percentile(products, share, clock)
+        found[f"product_ratio{suffix}"] = round(own / least, 3)
+        found[f"graph_product_ratio{suffix}"] = round(percentile(GRAPH, share, clock) / least, 3)
     for suffix, clock in (("", "wall"), ("_cpu", "cpu")):
         rounds = zip(times[STUDENT], times[products], strict=True)
         ratios = [

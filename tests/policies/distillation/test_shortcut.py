@@ -71,7 +71,8 @@ def inputs(rows: int = 200) -> tuple[np.ndarray, np.ndarray]:
 
 
 def steps_from(draws: int = 500, halvings: int = 3) -> SamplerSteps:
-    return draw_steps(np.random.default_rng(0), draws, halvings, TIMESTEPS, CPU)
+    config = replace(CONFIG, halvings=halvings, whole_share=0.4)
+    return draw_steps(config, np.random.default_rng(0), draws, TIMESTEPS, CPU)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_the_drawn_steps_are_the_halvings_of_the_way_from_noise_to_chunk() -> No
     }
     assert torch.equal(steps.shortest_B, steps.start_B - steps.end_B == 25)
     whole = (steps.start_B - steps.end_B == TIMESTEPS).float().mean().item()
-    assert whole == pytest.approx(1 / 3, abs=0.04)
+    assert whole == pytest.approx(0.4, abs=0.04)
 
 
 @pytest.mark.parametrize(("velocity", "low", "high"), [("teacher", 0.0, 0.01), ("own", 0.05, 1.0)])
