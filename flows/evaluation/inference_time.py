@@ -7,15 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.reports.speed import INFERENCE
 from flows.runner.artifact import write_json
 
 if TYPE_CHECKING:
     from policies.card import PolicyCard
     from robots.interfaces import PolicyInput
 
-FILE = "inference.json"
-"""File of an evaluation with the time: runtime, device, denoising_steps (None for a policy without
-a sampler), calls, p50_ms and p99_ms."""
 RUNTIME = "torch"
 WARM_UP = 3
 """Calls before the first that is measured."""
@@ -30,7 +28,7 @@ SECONDS = 2.0
 def write_inference_time(
     policy: Path, steps: int | None, instruction: str | None, device: str, out: Path
 ) -> None:
-    """Times single observations of a saved policy in torch, on one thread, and writes `FILE`.
+    """Times single observations of a saved policy in torch, on one thread, and writes `INFERENCE`.
 
     The observations are zeros in the policy's units, since the time does not depend on their
     values.
@@ -66,7 +64,7 @@ def write_inference_time(
         "p50_ms": float(np.percentile(times, 50)),
         "p99_ms": float(np.percentile(times, 99)),
     }
-    write_json(out / FILE, entry)
+    write_json(out / INFERENCE, entry)
 
 
 def _times(infer: Callable[[], Any]) -> list[float]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.reports.results import DISTILL, TEACHERS
 from flows.runner.artifact import MANIFEST, read_manifest, write_json
 
 if TYPE_CHECKING:
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
 
 NOTE = "policy.json"
 """File of an evaluation that is no artifact: its name, and the digest of its policy."""
-DISTILL = "distill"
-"""Kind of the stage whose policies have teachers."""
-TEACHERS = ("teacher", "more_teachers")
-"""Inputs of that stage that are teachers."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,11 @@ HEADLINES: Mapping[str, Sequence[str]] = {
 }
 """Metrics of a stage that the summary repeats as `STAGE.METRIC`, by kind of stage."""
 
+DISTILL = "distill"
+"""Kind of the stage whose policies have teachers."""
+TEACHERS = ("teacher", "more_teachers")
+"""Inputs of that stage that are teachers."""
+
 
 @dataclass(frozen=True)
 class StageResult:

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flows.gating.ancestry import DISTILL, TEACHERS
+from flows.reports.results import DISTILL, TEACHERS
 from robots.html_page import heading
 
 if TYPE_CHECKING:
     from flows.reports.results import StageResult, Summary
 
+INFERENCE = "inference.json"
+"""File of an evaluation with the time of one observation: runtime, device, denoising_steps (None
+for a policy without a sampler), calls, p50_ms and p99_ms."""
 SPEED = "Success and speed"
 """Heading of the section."""
 Role = Literal["teacher", "student", "control", ""]
@@ -48,11 +51,9 @@ def policy_speeds(
         summary: results of the run.
         manifests: manifests of the stages by name.
     """
-    from flows.evaluation.inference_time import FILE
-
     speeds = []
     for result in summary.stages:
-        path = folder / result.name / FILE
+        path = folder / result.name / INFERENCE
         manifest = manifests[result.name]
         if result.uses == "evaluate" and path.is_file():
             times = json.loads(path.read_bytes())

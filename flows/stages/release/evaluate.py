@@ -12,12 +12,13 @@ from flows.artifacts import Dynamics, Evaluation, Output, Policy
 from flows.evaluation.agents import checkpoint_agent
 from flows.evaluation.config import EvaluatePolicyConfig
 from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
-from flows.evaluation.inference_time import FILE, write_inference_time
+from flows.evaluation.inference_time import write_inference_time
+from flows.reports.speed import INFERENCE
 from robots.interfaces import Progress
 
 FIXED_SEEDS = True
 # The same pictures are not always encoded to the same bytes, and times differ from run to run.
-TELEMETRY = ("report.html", "*.mp4", FILE)
+TELEMETRY = ("report.html", "*.mp4", INFERENCE)
 
 
 def check(config: EvaluatePolicyConfig, sources: Mapping[str, Any]) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from flows.evaluation.inference_time import CALLS, FILE, write_inference_time
+from flows.evaluation.inference_time import CALLS, write_inference_time
+from flows.reports.speed import INFERENCE
 from policies.policy_config import BehaviourCloningConfig
 from tests.flows.evaluation.test_evaluate import PLAIN, save_untrained
 
@@ -17,7 +18,7 @@ from tests.flows.evaluation.test_evaluate import PLAIN, save_untrained
 def timed(policy: Path, steps: int | None, folder: Path) -> dict[str, Any]:
     folder.mkdir()
     write_inference_time(policy, steps, None, "cpu", folder)
-    return json.loads((folder / FILE).read_text())
+    return json.loads((folder / INFERENCE).read_text())
 
 
 def test_twenty_steps_take_longer_than_one(tmp_path: Path) -> None:

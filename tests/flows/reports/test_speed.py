@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flows.evaluation.inference_time import FILE
 from flows.reports.page import write_report
 from flows.reports.results import StageResult, Summary
-from flows.reports.speed import SPEED, policy_speeds
+from flows.reports.speed import INFERENCE, SPEED, policy_speeds
 from flows.runner.artifact import MANIFEST
 
 INPUTS = {
@@ -79,7 +78,7 @@ def run_of(folder: Path) -> Summary:
         if name in TIMES:
             p50, steps = TIMES[name]
             times = {"runtime": "torch", "device": "cpu", "denoising_steps": steps}
-            (path / FILE).write_text(json.dumps({**times, "p50_ms": p50, "p99_ms": 2 * p50}))
+            (path / INFERENCE).write_text(json.dumps({**times, "p50_ms": p50, "p99_ms": 2 * p50}))
         stages.append(StageResult(name, uses, "done", 1.0, False, 1.0, "", f"d-{name}", metrics))
     return Summary("demonstrations", stages, {})
 
@@ -116,7 +115,7 @@ def test_the_report_shows_success_with_its_interval_against_time(tmp_path: Path)
 def test_a_run_whose_times_are_unknown_has_no_such_section(tmp_path: Path) -> None:
     summary = run_of(tmp_path)
     for name in TIMES:
-        (tmp_path / name / FILE).unlink()
+        (tmp_path / name / INFERENCE).unlink()
     summary = Summary(summary.source, [s for s in summary.stages if s.uses != "gate"], {})
     write_report(tmp_path / "report.html", summary)
     assert SPEED not in (tmp_path / "report.html").read_text()
