@@ -92,7 +92,7 @@ def speed_section(speeds: Sequence[PolicySpeed]) -> Iterator[str]:
     if len(speeds) > 1:
         points = [
             TimedSuccess(
-                f"{each.name} ({each.role})" if each.role else each.name,
+                each.name if each.role in ("", each.name) else f"{each.name} ({each.role})",
                 each.role,
                 each.p50_ms,
                 each.success["k"] / each.success["n"],

@@ -102,6 +102,7 @@ def success_against_time(points: Sequence[TimedSuccess]) -> str:
     """Success, with its interval, over the time of one inference; teachers, students and negative
     controls have markers of their own."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     markers = {"teacher": "s", "student": "o", "control": "X", "": "D"}
     figure = Figure(figsize=(7, 3.6), layout="constrained")
@@ -121,6 +122,12 @@ def success_against_time(points: Sequence[TimedSuccess]) -> str:
     axes.set(
         xscale="log", ylim=(-0.03, 1.03), xlabel="time of one inference [ms]", ylabel="success"
     )
+    # Whole decades have labels that never overlap.
+    times = [point.milliseconds for point in points]
+    low, high = np.floor(np.log10([min(times), max(times)]))
+    axes.set_xlim(10.0**low, 10.0 ** (high + 1.0))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return _svg(figure)

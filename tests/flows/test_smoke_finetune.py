@@ -1,4 +1,4 @@
-"""The recipe `smoke_finetune`, whole: EXPO and Q-chunking."""
+"""The recipe `smoke_finetune`, whole: EXPO, Q-chunking and self-distillation."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from flows.reports.speed import INFERENCE
 from flows.runner.artifact import Artifact
 from policies.checkpoint import read_card
 from tests.flows.recipe_stages import run_all
@@ -17,11 +18,14 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
 
 
 def test_every_policy_is_trained_and_evaluated(artifacts: dict[str, Artifact]) -> None:
-    policies = ("diffusion", "flow", "expo", "q_chunking")
+    policies = ("diffusion", "flow", "expo", "q_chunking", "student")
     evaluations = [f"scores@{policy}" for policy in policies]
     assert set(artifacts) == {"demos", *policies, *evaluations}
     for name in evaluations:
         assert artifacts[name].manifest["metrics"]["success"]["n"] > 0
+        times = json.loads((artifacts[name].path / INFERENCE).read_bytes())
+        assert times["p99_ms"] >= times["p50_ms"] > 0.0
+        assert times["denoising_steps"] == (1 if name == "scores@student" else 10)
 
 
 @pytest.mark.parametrize(("name", "base"), [("expo", "diffusion"), ("q_chunking", "flow")])

@@ -107,7 +107,7 @@ def test_the_report_shows_success_with_its_interval_against_time(tmp_path: Path)
     section = page.split("<h2 id='success-and-speed'>")[1].split("<h2")[0]
     assert "<td>scores@teacher<td>teacher<td>torch<td>10<td>8.00 ms<td>16.00 ms" in section
     assert "<td>54 of 200<td>0.20 to 0.34" in section
-    for label in ("gate (student)", "control (control)", "scores@teacher (teacher)"):
+    for label in ("gate (student)", ">control<", "scores@teacher (teacher)"):
         assert label in section.split("<svg")[1]
     assert "scores@other" not in section
 
