@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from policies.card import PolicyCard
     from robots.interfaces import PolicyInput
 
-RUNTIME = "torch"
 WARM_UP = 3
 """Calls before the first that is measured."""
 CALLS = 100
@@ -57,7 +56,7 @@ def write_inference_time(
     with torch_threads(1):
         times = _times(lambda: infer(inputs, noise))
     entry: dict[str, Any] = {
-        "runtime": RUNTIME,
+        "runtime": "torch",
         "device": resolved.type,
         "denoising_steps": steps or own_steps,
         "calls": len(times),

@@ -108,7 +108,7 @@ def success_against_time(points: Sequence[TimedSuccess]) -> str:
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     axes = figure.subplots()
     for index, point in enumerate(points):
-        error = [[point.rate - point.low], [point.high - point.rate]]
+        error = np.maximum([[point.rate - point.low], [point.high - point.rate]], 0.0)
         axes.errorbar(
             [point.milliseconds],
             [point.rate],

@@ -10,6 +10,7 @@ from flows.reports.page import write_report
 from flows.reports.results import StageResult, Summary
 from flows.reports.speed import INFERENCE, SPEED, policy_speeds
 from flows.runner.artifact import MANIFEST
+from sim.evaluation.charts import TimedSuccess, success_against_time
 
 INPUTS = {
     "teacher": ("pretrain", {}),
@@ -110,6 +111,11 @@ def test_the_report_shows_success_with_its_interval_against_time(tmp_path: Path)
     for label in ("gate (student)", ">control<", "scores@teacher (teacher)"):
         assert label in section.split("<svg")[1]
     assert "scores@other" not in section
+
+
+def test_no_success_at_all_is_drawn_although_the_interval_is_rounded() -> None:
+    point = TimedSuccess("student", "student", 1.0, 0.0, 1e-18, 0.1)
+    assert "student" in success_against_time([point, point._replace(rate=1.0, high=1.0 - 1e-16)])
 
 
 def test_a_run_whose_times_are_unknown_has_no_such_section(tmp_path: Path) -> None:
