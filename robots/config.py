@@ -82,6 +82,24 @@ def config(cls: type[T]) -> type[T]:
     return dataclass(frozen=True, kw_only=True)(cls)
 
 
+def check_positive(where: str, options: Any, names: Sequence[str]) -> None:
+    """Refuses options that are not positive and finite, where an object was made without
+    `validate`.
+
+    Args:
+        where: what has the options, for messages.
+        options: object with the options as attributes.
+        names: names of the options.
+
+    Raises:
+        HandoffError: names the first one that is not.
+    """
+    for name in names:
+        value = getattr(options, name)
+        if not 0.0 < value < math.inf:
+            raise HandoffError(f"{where}: {name} is {value}, expected a positive number.")
+
+
 class ByKind:
     """Annotation of a union of configuration classes: the entry `kind` chooses one of them, and a
     dotted path chooses a class outside Handoff (`robots.outside`)."""

@@ -20,6 +20,15 @@ CONTRACT_KEY = "handoff.contract"
 """Metadata key of the contract's JSON inside the ONNX file."""
 ONNX_FILE = "policy.onnx"
 """Name of the exported policy in the folder of a bundle."""
+GOLDEN_FILE = "golden.npz"
+"""Name of the golden examples there: recorded inputs, and the actions that torch computed for
+them."""
+GOLDEN_FIELDS = "fields/"
+"""Prefix of the names of the observation's fields in the golden examples."""
+GOLDEN_SENSORS = "sensors/"
+"""Prefix of the names of cameras and point clouds there."""
+GOLDEN_RATE = "rate_hz"
+"""Name of the rate of the demonstrations there [1/s]."""
 VERSION = 2
 """Version of the contract's layout that this build writes and reads."""
 

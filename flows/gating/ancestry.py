@@ -45,6 +45,19 @@ class Evaluated:
         return int(self.result.table["execution"].get("denoising_steps") or 1)
 
 
+@dataclass(frozen=True)
+class Evaluations:
+    """Evaluations of the policies that an exported one is compared with; None where there is
+    none."""
+
+    policy: Evaluated | None
+    """The policy that was exported."""
+    teacher: Evaluated | None
+    """Its only teacher, with most sampler steps."""
+    teacher_in_one_step: Evaluated | None
+    """Another evaluation of the teacher, in one step."""
+
+
 def find_ancestry(bundle: Path, contract: Contract) -> Ancestry:
     """Returns the ancestry of an exported policy; the manifests of the artifacts above the bundle
     say what its policy was distilled from.
@@ -87,10 +100,24 @@ def read_evaluations(folders: Iterable[Path]) -> list[Evaluated]:
     return found
 
 
-def evaluations_of(policy: str, evaluated: Sequence[Evaluated]) -> list[Evaluated]:
-    """Returns the evaluations of one policy, that with most sampler steps first."""
+def compared_with(ancestry: Ancestry, evaluated: Sequence[Evaluated]) -> Evaluations:
+    """Picks the evaluations of the policy that was exported and of its teacher; a policy with
+    several teachers is compared with none of them."""
+    own = _most_steps_first(ancestry.policy, evaluated)
+    teachers = ancestry.teachers or ()
+    teacher = teachers[0] if len(teachers) == 1 else None
+    of_teacher = [] if teacher is None else _most_steps_first(teacher, evaluated)
+    in_one_step = [each for each in of_teacher[1:] if each.denoising_steps == 1]
+    return Evaluations(_first(own), _first(of_teacher), _first(in_one_step))
+
+
+def _most_steps_first(policy: str, evaluated: Sequence[Evaluated]) -> list[Evaluated]:
     own = [each for each in evaluated if each.policy == policy]
     return sorted(own, key=lambda each: -each.denoising_steps)
+
+
+def _first(evaluated: Sequence[Evaluated]) -> Evaluated | None:
+    return evaluated[0] if evaluated else None
 
 
 def _input(folder: Path, name: str) -> Path | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flows.gating.ancestry import Ancestry, Evaluated, evaluations_of
+from flows.gating.ancestry import Ancestry, Evaluated, Evaluations
 from flows.gating.conditions import Condition, at_least, not_evaluated
 from flows.gating.config import GateConfig
 from flows.gating.robot_agent import load_robot
@@ -20,7 +20,6 @@ from robots.interfaces import Progress
 from robots.storage.durable import remove_tree
 
 if TYPE_CHECKING:
-    from sim.evaluation.protocol import Protocol
     from sim.evaluation.rollout import EpisodeResult
 
 EXPORTED = "exported"
@@ -70,8 +69,10 @@ def play(
         SafetyError: an observation or action that is not finite.
     """
     from sim.evaluation.evaluate import make_env, run_episodes, write_result
+    from sim.evaluation.protocol import check_trained_with
 
     protocol, config = settings.protocol, settings.evaluate
+    check_trained_with(protocol, contract.robot)
     load = partial(load_robot, bundle / ONNX_FILE, contract.rate_hz, protocol.sampling)
     env = partial(make_env, protocol)
     out.mkdir(exist_ok=True)
@@ -127,67 +128,70 @@ def success(settings: GateConfig, played: Played) -> Condition:
     )
 
 
+LOSS_BY_EXPORT = "loss by export"
+LOSS_TO_TEACHER = "loss to the teacher"
+LOSS_TO_ONE_STEP = "loss to the teacher in one step"
+LOSS_TO_INCUMBENT = "loss to the incumbent"
+
+
 def against_ancestors(
-    settings: GateConfig,
-    played: Played,
-    ancestry: Ancestry,
-    evaluated: Sequence[Evaluated],
+    settings: GateConfig, played: Played, ancestry: Ancestry, evaluations: Evaluations
 ) -> list[Condition]:
     """Paired differences to the policy that was exported, its teacher, and the teacher in one
     step."""
-    own = evaluations_of(ancestry.policy, evaluated)
-    names = ("loss by export", "loss to the teacher", "loss to the teacher in one step")
-    conditions = [_paired(settings, played, names[0], "the policy that was exported", own[:1])]
+    who = "the policy that was exported"
+    conditions = [_paired(settings, played, LOSS_BY_EXPORT, who, evaluations.policy)]
+    names = (LOSS_TO_TEACHER, LOSS_TO_ONE_STEP)
     if ancestry.teachers is None:
         reason = "the bundle is no artifact of a run, so its teacher is not known"
-        return [*conditions, *(not_evaluated(name, reason) for name in names[1:])]
+        return [*conditions, *(not_evaluated(name, reason) for name in names)]
     if len(ancestry.teachers) != 1:
         note = (
             f"it has {len(ancestry.teachers)} teachers, each for an instruction"
             if ancestry.teachers
             else "it was distilled from no other policy"
         )
-        return [*conditions, *(Condition(name, "not applicable", note=note) for name in names[1:])]
-    teacher = evaluations_of(ancestry.teachers[0], evaluated)
-    conditions.append(_paired(settings, played, names[1], "the teacher", teacher[:1]))
-    if teacher and teacher[0].denoising_steps == 1:
+        return [*conditions, *(Condition(name, "not applicable", note=note) for name in names)]
+    teacher = evaluations.teacher
+    conditions.append(_paired(settings, played, LOSS_TO_TEACHER, "the teacher", teacher))
+    if teacher is not None and teacher.denoising_steps == 1:
         note = "the teacher has one step"
-        return [*conditions, Condition(names[2], "not applicable", note=note)]
-    in_one = [each for each in teacher if each.denoising_steps == 1]
-    return [*conditions, _paired(settings, played, names[2], "the teacher in one step", in_one)]
+        return [*conditions, Condition(LOSS_TO_ONE_STEP, "not applicable", note=note)]
+    who, in_one_step = "the teacher in one step", evaluations.teacher_in_one_step
+    return [*conditions, _paired(settings, played, LOSS_TO_ONE_STEP, who, in_one_step)]
 
 
 def against_incumbent(settings: GateConfig, played: Played, incumbent: Played | None) -> Condition:
     """Paired difference to the policy that this one replaces."""
-    name = "loss to the incumbent"
     if incumbent is None:
-        return Condition(name, "not applicable", note="it replaces no other policy")
+        note = "it replaces no other policy"
+        return Condition(LOSS_TO_INCUMBENT, "not applicable", note=note)
     scores = {episode.seed: episode.score for episode in incumbent.episodes}
-    return _difference(settings, played, name, scores)
+    return _difference(settings, played, LOSS_TO_INCUMBENT, scores)
 
 
 def _paired(
-    settings: GateConfig, played: Played, name: str, who: str, found: Sequence[Evaluated]
+    settings: GateConfig, played: Played, name: str, who: str, found: Evaluated | None
 ) -> Condition:
     from sim.evaluation.protocol import differences
 
-    if not found:
+    if found is None:
         return not_evaluated(name, f"no input 'scores' evaluates {who}")
-    table = found[0].result.table
+    table = found.result.table
     other = [
         key for key in differences(table["protocol"], played.metrics["protocol"]) if key not in OWN
     ]
     if other:
         return not_evaluated(
             name,
-            f"{found[0].result.name} evaluates {who} under another protocol: {', '.join(other)}",
+            f"{found.result.name} evaluates {who} under another protocol: {', '.join(other)}",
         )
     scores = {episode["seed"]: episode["score"] for episode in table["episodes"]}
     missing = [episode.seed for episode in played.episodes if episode.seed not in scores]
     if missing:
         return not_evaluated(
             name,
-            f"{found[0].result.name} has {len(scores)} episodes and lacks {len(missing)} of "
+            f"{found.result.name} has {len(scores)} episodes and lacks {len(missing)} of "
             f"the gate's, e.g. seed {missing[0]}",
         )
     return _difference(settings, played, name, scores)
@@ -217,15 +221,3 @@ def _difference(
 
 def _percent(settings: GateConfig) -> str:
     return f"{100 * settings.evaluate.confidence:g} %"
-
-
-def same_task(protocol: Protocol, contract: Contract) -> Condition:
-    """Whether the protocol's environments have the robot of the contract."""
-    from robots.errors import HandoffError
-    from sim.evaluation.protocol import check_trained_with
-
-    try:
-        check_trained_with(protocol, contract.robot)
-    except HandoffError as error:
-        return Condition("robot of the protocol", "failed", note=str(error))
-    return Condition("robot of the protocol", "passed", note=contract.robot or "none")

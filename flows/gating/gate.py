@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flows.gating.ancestry import find_ancestry, read_evaluations
+from flows.gating.ancestry import compared_with, find_ancestry, read_evaluations
 from flows.gating.conditions import Condition, at_least, at_most, not_evaluated, number, unmet
 from flows.gating.config import GateConfig
 from flows.gating.outcome import (
@@ -25,7 +25,7 @@ from flows.gating.outcome import (
 from flows.gating.page import write_page
 from flows.runner.artifact import MANIFEST, read_manifest
 from robots.config import to_plain
-from robots.contract import ONNX_FILE
+from robots.contract import GOLDEN_FILE, ONNX_FILE
 from robots.errors import GateError, SafetyError
 from robots.interfaces import Progress
 
@@ -63,7 +63,24 @@ def gate(
         GateError: a condition is not met; all files are written first.
         HandoffError: a file is missing or broken, or an input does not fit the bundle.
     """
-    gated = measure(settings, bundle, evidence, out, progress, resume=resume)
+    from flows.gating import parity
+    from flows.gating.twin_limits import twin_conditions
+    from real.deploy.bundle_checks import read_golden
+    from real.deploy.onnx_policy import OnnxPolicy
+
+    policy = OnnxPolicy(bundle / ONNX_FILE)
+    golden = read_golden(bundle / GOLDEN_FILE)
+    trained = parity.against_training(settings, policy, golden)
+    stated = (parity.order_of_fields(policy, golden), parity.rate_of_training(policy, golden))
+    conditions = [trained, *(each for each in stated if each is not None)]
+    gated = Gated(settings, bundle, policy, conditions, {}, evidence=evidence)
+    # Actions that are not finite can neither be timed nor played.
+    if trained.value is not None:
+        gated = _timed(gated, golden, out, progress)
+        gated = _played(gated, golden, out, progress, resume)
+        gated = gated.with_conditions(
+            twin_conditions(settings.twin, evidence.twin, _digest(bundle))
+        )
     metrics = _write_verdict(gated, out)
     write_page(gated, out)
     if not gated.passed:
@@ -74,88 +91,71 @@ def gate(
     return metrics
 
 
-def measure(
-    settings: GateConfig,
-    bundle: Path,
-    evidence: Evidence,
-    out: Path,
-    progress: Progress,
-    *,
-    resume: bool = False,
-) -> Gated:
-    """Measures every condition; see `gate`."""
-    from flows.gating import closed_loop, parity
-    from flows.gating.twin_limits import twin_conditions
-    from real.deploy.bundle_checks import GOLDEN_FILE, draw_latencies, measure_latency, read_golden
+def _timed(gated: Gated, golden: Mapping[str, np.ndarray], out: Path, progress: Progress) -> Gated:
+    """Measures the inference time on the one thread of the robot's process."""
+    from real.deploy.bundle_checks import draw_latencies, measure_latency
     from real.deploy.onnx_policy import OnnxPolicy
 
-    policy = OnnxPolicy(bundle / ONNX_FILE)
-    golden = read_golden(bundle / GOLDEN_FILE)
-    conditions = [parity.against_training(settings, policy, golden)]
-    stated = (parity.order_of_fields(policy, golden), parity.rate_of_training(policy, golden))
-    conditions += [condition for condition in stated if condition is not None]
-    gated = Gated(settings, bundle, policy, conditions, {}, evidence=evidence)
-    if conditions[0].state == "failed" and conditions[0].value is None:
-        # Actions that are not finite can neither be timed nor played.
-        return gated
-    # Latency on the thread of the robot's process.
-    reference = evidence.reference
+    settings, policy = gated.settings, gated.policy
+    reference = gated.evidence.reference
     slow = None if reference is None else OnnxPolicy(reference / ONNX_FILE)
     latencies = measure_latency(settings.latency, policy, slow, golden, progress)
     draw_latencies(latencies, _limit_ms(settings, policy), out / LATENCIES)
     metrics = _latency_metrics(policy, slow, latencies)
-    conditions += _latency(settings, policy, latencies)
-    # Episodes, by the code that the robot runs.
-    played = incumbent = incumbent_played = None
+    return gated.with_conditions(_latency(settings, policy, latencies), metrics)
+
+
+def _played(
+    gated: Gated, golden: Mapping[str, np.ndarray], out: Path, progress: Progress, resume: bool
+) -> Gated:
+    """Plays episodes by the code that the robot runs, and compares them."""
+    from flows.gating import closed_loop, parity
+
+    settings, policy = gated.settings, gated.policy
+    ancestry = find_ancestry(gated.bundle, policy.contract)
+    evaluations = compared_with(ancestry, read_evaluations(gated.evidence.evaluations))
+    folder = out / closed_loop.EXPORTED
     try:
         played = closed_loop.play(
-            settings,
-            bundle,
-            policy.contract,
-            out / closed_loop.EXPORTED,
-            progress,
-            resume=resume,
+            settings, gated.bundle, policy.contract, folder, progress, resume=resume
         )
     except SafetyError as error:
-        conditions.append(Condition("episodes of the exported policy", "failed", note=str(error)))
-    if played is not None:
-        again = closed_loop.play_again(settings, bundle, policy.contract, played)
-        conditions += [
-            parity.against_robot(settings, policy, golden, again),
-            closed_loop.determinism(played, again),
-            closed_loop.success(settings, played),
-        ]
-        conditions += closed_loop.against_ancestors(
-            settings,
-            played,
-            find_ancestry(bundle, policy.contract),
-            read_evaluations(evidence.evaluations),
-        )
-        if settings.incumbent:
-            folder = incumbent_bundle(settings.incumbent)
-            incumbent = OnnxPolicy(folder / ONNX_FILE)
-            incumbent_played = closed_loop.play(
-                settings,
-                folder,
-                incumbent.contract,
-                out / closed_loop.INCUMBENT,
-                progress,
-                videos=0,
-                resume=resume,
-            )
-        conditions.append(closed_loop.against_incumbent(settings, played, incumbent_played))
-        metrics |= {
-            key: played.metrics[key] for key in ("score", "score_low", "score_high", "success")
-        }
-    conditions += twin_conditions(settings.twin, evidence.twin, _digest(bundle))
-    return replace(
-        gated,
-        conditions=conditions,
-        metrics=metrics,
-        played=played,
-        incumbent=incumbent,
-        incumbent_played=incumbent_played,
+        failed = Condition("episodes of the exported policy", "failed", note=str(error))
+        return gated.with_conditions([failed])
+    again = closed_loop.play_again(settings, gated.bundle, policy.contract, played)
+    gated = _incumbent_played(gated, out, progress, resume)
+    conditions = [
+        parity.against_robot(settings, policy, golden, again),
+        closed_loop.determinism(played, again),
+        closed_loop.success(settings, played),
+        *closed_loop.against_ancestors(settings, played, ancestry, evaluations),
+        closed_loop.against_incumbent(settings, played, gated.incumbent_played),
+    ]
+    figures = ("score", "score_low", "score_high", "success")
+    metrics = {key: played.metrics[key] for key in figures}
+    gated = replace(gated, played=played, evaluations=evaluations)
+    return gated.with_conditions(conditions, metrics)
+
+
+def _incumbent_played(gated: Gated, out: Path, progress: Progress, resume: bool) -> Gated:
+    """Plays the same episodes with the policy that is replaced, if there is one."""
+    from flows.gating import closed_loop
+    from real.deploy.onnx_policy import OnnxPolicy
+
+    if not gated.settings.incumbent:
+        return gated
+    bundle = incumbent_bundle(gated.settings.incumbent)
+    policy = OnnxPolicy(bundle / ONNX_FILE)
+    played = closed_loop.play(
+        gated.settings,
+        bundle,
+        policy.contract,
+        out / closed_loop.INCUMBENT,
+        progress,
+        videos=0,
+        resume=resume,
     )
+    return replace(gated, incumbent=policy, incumbent_played=played)
 
 
 def _limit_ms(settings: GateConfig, policy: OnnxPolicy) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.gating.ancestry import Evaluations
 from flows.gating.conditions import Condition, unmet
 from flows.gating.config import GateConfig, looser
 from flows.runner.artifact import MANIFEST
@@ -51,6 +52,18 @@ class Gated:
     incumbent: OnnxPolicy | None = None
     incumbent_played: Played | None = None
     evidence: Evidence = field(default_factory=Evidence)
+    evaluations: Evaluations = field(default_factory=lambda: Evaluations(None, None, None))
+    """The evaluations among the evidence that the episodes are compared with."""
+
+    def with_conditions(
+        self, conditions: Iterable[Condition], metrics: Mapping[str, Any] | None = None
+    ) -> Gated:
+        """Returns this with further conditions and metrics."""
+        return replace(
+            self,
+            conditions=[*self.conditions, *conditions],
+            metrics={**self.metrics, **(metrics or {})},
+        )
 
     @property
     def passed(self) -> bool:

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.deployment.approval import ApprovalConfig
-from flows.gating.ancestry import (
-    Ancestry,
-    Evaluated,
-    evaluations_of,
-    find_ancestry,
-    read_evaluations,
-)
+from flows.gating.ancestry import Evaluated, Evaluations
 from flows.gating.changes import changes_since
 from flows.gating.conditions import VERDICTS, Condition, number, unmet
 from flows.gating.outcome import LATENCIES, PAGE, Gated
@@ -38,8 +32,7 @@ def write_page(gated: Gated, out: Path) -> None:
 
 def _page(gated: Gated, out: Path) -> Iterator[str]:
     contract = gated.policy.contract
-    ancestry = find_ancestry(gated.bundle, contract)
-    evaluated = _titled(ancestry, read_evaluations(gated.evidence.evaluations))
+    evaluated = _titled(gated.evaluations)
     sections = {
         "Conditions": list(_conditions(gated)),
         "Success and differences": list(_intervals(gated, evaluated)),
@@ -114,17 +107,23 @@ def _row(condition: Condition) -> tuple[str, ...]:
     return condition.name, value, limit, VERDICTS[condition.state], condition.note
 
 
-def _titled(ancestry: Ancestry, evaluated: Sequence[Evaluated]) -> dict[str, Evaluated]:
+def _titled(evaluations: Evaluations) -> dict[str, Evaluated]:
     """Evaluations of the trained policy and its teacher, by title."""
-    found = {"trained policy": evaluations_of(ancestry.policy, evaluated)[:1]}
-    if ancestry.teachers is not None and len(ancestry.teachers) == 1:
-        teacher = evaluations_of(ancestry.teachers[0], evaluated)
-        found["teacher"] = teacher[:1]
-        found["teacher in one step"] = [each for each in teacher[1:] if each.denoising_steps == 1]
-    return {title: each[0] for title, each in found.items() if each}
+    titles = {
+        "trained policy": evaluations.policy,
+        "teacher": evaluations.teacher,
+        "teacher in one step": evaluations.teacher_in_one_step,
+    }
+    return {title: each for title, each in titles.items() if each is not None}
 
 
 def _intervals(gated: Gated, evaluated: Mapping[str, Evaluated]) -> Iterator[str]:
+    from flows.gating.closed_loop import (
+        LOSS_BY_EXPORT,
+        LOSS_TO_INCUMBENT,
+        LOSS_TO_ONE_STEP,
+        LOSS_TO_TEACHER,
+    )
     from sim.evaluation.charts import intervals_chart
 
     if gated.played is None:
@@ -138,10 +137,16 @@ def _intervals(gated: Gated, evaluated: Mapping[str, Evaluated]) -> Iterator[str
         for title, rate in rates.items()
     }
     yield f"<figure>{intervals_chart(drawn, 'success rate, 95 % interval')}</figure>"
+    others = {
+        LOSS_BY_EXPORT: "trained policy",
+        LOSS_TO_TEACHER: "teacher",
+        LOSS_TO_ONE_STEP: "teacher in one step",
+        LOSS_TO_INCUMBENT: "incumbent",
+    }
     pairs = {
-        each.name.removeprefix("loss ").removeprefix("to ").removeprefix("by "): each.details
+        others[each.name]: each.details
         for each in gated.conditions
-        if each.name.startswith("loss ") and each.details
+        if each.name in others and each.details
     }
     if pairs:
         drawn = {name: ((), row["mean"], row["low"], row["high"]) for name, row in pairs.items()}

@@ -10,6 +10,7 @@ import numpy as np
 
 from flows.gating.conditions import Condition, at_most
 from flows.gating.config import GateConfig
+from robots.contract import GOLDEN_FIELDS, GOLDEN_RATE
 from robots.errors import HandoffError, SafetyError
 
 if TYPE_CHECKING:
@@ -71,8 +72,11 @@ def order_of_fields(policy: OnnxPolicy, golden: Mapping[str, np.ndarray]) -> Con
     """Compares the order in which the contract concatenates the fields of an observation with that
     of the golden examples; None for examples without fields."""
     name = "order of the observation"
-    prefix = "fields/"
-    given = {key.removeprefix(prefix): golden[key] for key in golden if key.startswith(prefix)}
+    given = {
+        key.removeprefix(GOLDEN_FIELDS): golden[key]
+        for key in golden
+        if key.startswith(GOLDEN_FIELDS)
+    }
     if not given:
         return None
     contract = policy.contract
@@ -96,10 +100,10 @@ def order_of_fields(policy: OnnxPolicy, golden: Mapping[str, np.ndarray]) -> Con
 def rate_of_training(policy: OnnxPolicy, golden: Mapping[str, np.ndarray]) -> Condition | None:
     """Compares the contract's rate with that of the demonstrations; None for examples without
     it."""
-    if "rate_hz" not in golden:
+    if GOLDEN_RATE not in golden:
         return None
     name = "rate"
-    trained = float(golden["rate_hz"])
+    trained = float(golden[GOLDEN_RATE])
     stated = policy.contract.rate_hz
     if abs(trained - stated) <= 1e-6 * trained:
         return Condition(name, "passed", stated, trained, unit="Hz")

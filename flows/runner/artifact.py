@@ -27,7 +27,13 @@ from typing import Any, Protocol
 
 from robots.errors import HandoffError
 from robots.interfaces import Progress
-from robots.storage.durable import remove_temporary, sync_path, sync_tree, write_atomically
+from robots.storage.durable import (
+    entries_below,
+    remove_temporary,
+    sync_path,
+    sync_tree,
+    write_atomically,
+)
 
 MANIFEST = "artifact.json"
 MANIFEST_DIGEST = "manifest_digest"
@@ -358,22 +364,13 @@ def _sizes(root: Path) -> dict[str, int]:
         HandoffError: there is a link, or another entry that is neither a file nor a folder.
     """
     sizes: dict[str, int] = {}
-    prefix = os.path.join(root, "")
-    pending = [prefix]
-    while pending:
-        with os.scandir(pending.pop()) as entries:
-            for entry in entries:
-                name = entry.path[len(prefix) :]
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(entry.path)
-                elif entry.is_file(follow_symlinks=False):
-                    sizes[name] = entry.stat(follow_symlinks=False).st_size
-                else:
-                    kind = "a link" if entry.is_symlink() else "neither a file nor a folder"
-                    raise HandoffError(
-                        f"artifact {root}: {name} is {kind}, expected files and folders only. Was it added "
-                        "afterwards?"
-                    )
+    for name, entry, kind in entries_below(root):
+        if kind:
+            raise HandoffError(
+                f"artifact {root}: {name} is {kind}, expected files and folders only. Was it added "
+                "afterwards?"
+            )
+        sizes[name] = entry.stat(follow_symlinks=False).st_size
     sizes.pop(MANIFEST, None)
     return sizes
 

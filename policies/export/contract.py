@@ -116,7 +116,7 @@ def stated_interface(interface: str | None, card: PolicyCard) -> str:
         stated = f"state '{card.action.interface}'" if card.action.interface else "say nothing"
         raise HandoffError(
             f"policy of task '{card.task}': the meaning of its actions is not known; the recorded ones {stated}. Set "
-            "action_interface (export.action_interface=..., handoff serve --action-interface ...) to one of "
+            "action_interface of the stage that exports it (or handoff serve --action-interface ..) to one of "
             f"{', '.join(INTERFACES)}; docs/concepts/contract.md explains them."
         )
     if None not in (interface, recorded) and interface != recorded:

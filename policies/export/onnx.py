@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -27,7 +27,14 @@ from policies.export.contract import (
 from policies.export.manifests import foreign_manifests
 from policies.export.precision import to_float16
 from robots.config import Count, Seed, config
-from robots.contract import CONTRACT_KEY, ONNX_FILE
+from robots.contract import (
+    CONTRACT_KEY,
+    GOLDEN_FIELDS,
+    GOLDEN_FILE,
+    GOLDEN_RATE,
+    GOLDEN_SENSORS,
+    ONNX_FILE,
+)
 from robots.control.actions import ActionInterface, CartesianDelta
 from robots.control.impedance import ImpedanceGains
 from robots.errors import HandoffError
@@ -49,10 +56,6 @@ INPUTS = ("observation", "noise")
 """Inputs of every graph; language-conditioned policies have
 `robots.language.tokenizer.TOKEN_INPUTS` next, and one per camera and point cloud follows, named by
 its field."""
-FIELDS = "fields/"
-"""Prefix of the names of the observation's fields in `golden.npz`."""
-SENSORS = "sensors/"
-"""Prefix of the names of cameras and point clouds in `golden.npz`."""
 _BATCH = 32
 """Batch size for golden examples with images or instructions; all at once would take gigabytes."""
 
@@ -134,23 +137,18 @@ def export(
         ranges=training_ranges(module, data),
         precision=config.precision,
     )
-    # Build the graph, with contract, tokenizer metadata and digest.
     model = to_onnx(module, config.opset)
     if config.precision == "float16":
         model = to_float16(model)
     progress(1, 3, "graph")
     language = _language_files(module)
-    for key, value in {CONTRACT_KEY: contract.to_json(), **language.metadata}.items():
-        entry = model.metadata_props.add()
-        entry.key = key
-        entry.value = value
-    graph = with_digest(model.SerializeToString())
+    graph = _serialized(model, {CONTRACT_KEY: contract.to_json(), **language.metadata})
     # Compute golden examples and write the files.
     golden = golden_examples(config, module, data)
     golden |= _as_trained(card, golden["observation"])
     progress(2, 3, "golden examples")
     files = {
-        "golden.npz": _npz(golden),
+        GOLDEN_FILE: _npz(golden),
         **language.files,
         **foreign_manifests(contract, model, graph, language.spec),
         # The graph comes last: a folder with it is complete.
@@ -167,6 +165,15 @@ def export(
         "sampler": contract.sampler,
         "golden": len(golden["action"]),
     }
+
+
+def _serialized(model: onnx.ModelProto, metadata: Mapping[str, str]) -> bytes:
+    """The file of a graph with its metadata and their common digest."""
+    for key, value in metadata.items():
+        entry = model.metadata_props.add()
+        entry.key = key
+        entry.value = value
+    return with_digest(model.SerializeToString())
 
 
 def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
@@ -310,7 +317,7 @@ def golden_examples(
         "noise": noise,
         "action": np.concatenate(actions),
         "action_scale": module.normalize_action.scale.numpy(),
-        **{SENSORS + name: frames for name, frames in sensors.items()},
+        **{GOLDEN_SENSORS + name: frames for name, frames in sensors.items()},
         **(
             {INSTRUCTION: encode(instructions, max(len(line.encode()) for line in instructions))}
             if instructions
@@ -322,12 +329,12 @@ def golden_examples(
 def _as_trained(card: PolicyCard, observation_NTO: np.ndarray) -> dict[str, np.ndarray]:
     """The golden observations by field, `fields/<field>` (N, T, ...), and the rate of the
     demonstrations, `rate_hz`: a contract that orders or times them otherwise is found by them."""
-    entries: dict[str, np.ndarray] = {"rate_hz": np.array(card.rate_hz, np.float32)}
+    entries: dict[str, np.ndarray] = {GOLDEN_RATE: np.array(card.rate_hz, np.float32)}
     begin = 0
     for name, spec in card.observation.items():
         end = begin + math.prod(spec.shape)
         part = observation_NTO[..., begin:end]
-        entries[FIELDS + name] = part.reshape(*observation_NTO.shape[:2], *spec.shape)
+        entries[GOLDEN_FIELDS + name] = part.reshape(*observation_NTO.shape[:2], *spec.shape)
         begin = end
     return entries
 

@@ -14,15 +14,11 @@ import numpy as np
 from real.deploy.inference import ChunkInference, InlineExecutor
 from real.deploy.onnx_policy import OnnxPolicy
 from robots.config import Count, Whole, config
+from robots.contract import GOLDEN_FILE, GOLDEN_SENSORS
 from robots.errors import HandoffError
 from robots.interfaces import PolicyInput, Progress
 from robots.language.text import INSTRUCTION, decode
 from robots.processes import Child
-
-SENSORS = "sensors/"
-"""Prefix of the names of cameras and point clouds in the golden examples."""
-GOLDEN_FILE = "golden.npz"
-"""File of a bundle with inputs and the actions that torch computed for them."""
 
 
 @config
@@ -189,7 +185,7 @@ def _policy_input(
     takes."""
     vector = golden["observation"][rows]
     contract = model.contract
-    sensors = {name: golden[SENSORS + name][rows] for name in contract.sensors}
+    sensors = {name: golden[GOLDEN_SENSORS + name][rows] for name in contract.sensors}
     if not sensors and not contract.instruction:
         return vector
     texts = decode(golden[INSTRUCTION][rows]) if contract.instruction else ()

@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from robots.config import config
+from robots.config import check_positive, config
 from robots.control.actions import Motion
 from robots.errors import HandoffError, SafetyError
 from robots.franka.robot import Robot
@@ -292,10 +292,7 @@ def _check_limits(config: GovernorConfig) -> None:
         raise HandoffError(
             f"governor: keep-in box {config.low} to {config.high} m is empty or ill-shaped."
         )
-    for name in LIMITS:
-        value = getattr(config, name)
-        if not 0.0 < value < math.inf:
-            raise HandoffError(f"governor: {name} is {value}, expected a positive number.")
+    check_positive("governor", config, LIMITS)
     if config.max_lag >= config.fault_lag:
         raise HandoffError(
             f"governor: max_lag {config.max_lag} m is not below fault_lag {config.fault_lag} m."

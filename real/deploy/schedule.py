@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from enum import Enum
 from typing import Annotated
@@ -10,7 +9,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from robots.config import config
+from robots.config import check_positive, config
 from robots.contract import Contract
 from robots.errors import HandoffError, SafetyError
 
@@ -27,10 +26,7 @@ class WatchdogConfig:
     """Age above which the episode ends with a fault [s]."""
 
     def __post_init__(self) -> None:
-        for name in ("hold_periods", "stop_periods", "fault_seconds"):
-            value = getattr(self, name)
-            if not 0.0 < value < math.inf:
-                raise HandoffError(f"watchdog: {name} is {value}, expected a positive number.")
+        check_positive("watchdog", self, ("hold_periods", "stop_periods", "fault_seconds"))
         if self.hold_periods >= self.stop_periods:
             raise HandoffError(
                 f"watchdog: hold_periods {self.hold_periods} is not below stop_periods {self.stop_periods}."

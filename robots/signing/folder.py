@@ -36,7 +36,7 @@ from robots.signing.envelope import (
 from robots.signing.key_files import fingerprint, sign, signs
 from robots.signing.statement import Statement, read_statement, write_statement
 from robots.signing.trust_store import SHORTEST_PREFIX, TIME, Revocation, TrustStore
-from robots.storage.durable import write_atomically
+from robots.storage.durable import entries_below, write_atomically
 
 _PIECE = 1 << 20
 """Bytes that are read, hashed and copied at once."""
@@ -191,7 +191,7 @@ def read_files(folder: Path, copy: Path | None = None) -> tuple[dict[str, str], 
     """
     digests: dict[str, str] = {}
     irregular: list[str] = []
-    for name, problem in sorted(_entries(folder)):
+    for name, problem in sorted((name, kind) for name, _, kind in entries_below(folder)):
         if problem:
             irregular.append(f"{_shown(name)} is {problem}; a release has files and folders only")
         elif name != SIGNATURE_FILE:
@@ -329,22 +329,6 @@ def _differences(signed: Mapping[str, str], present: Mapping[str, str]) -> Itera
             yield f"{_shown(name)} was altered after the signature (sha256 {present[name]:.12}, signed {digest:.12})"
     for name in sorted(present.keys() - signed.keys()):
         yield f"{_shown(name)} was added or renamed after the signature: it is not in the signed list"
-
-
-def _entries(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yields the path of every entry below the folder, and what it is if not a file."""
-    prefix = os.path.join(folder, "")
-    pending = [prefix]
-    while pending:
-        with os.scandir(pending.pop()) as entries:
-            for entry in entries:
-                name = entry.path[len(prefix) :]
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(entry.path)
-                elif entry.is_file(follow_symlinks=False):
-                    yield name, ""
-                else:
-                    yield name, "a link" if entry.is_symlink() else "neither a file nor a folder"
 
 
 def _shown(name: str) -> str:

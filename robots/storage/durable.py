@@ -78,6 +78,28 @@ def sync_tree(root: Path) -> None:
     sync_path(root.parent)
 
 
+def entries_below(root: Path) -> Iterator[tuple[str, os.DirEntry[str], str]]:
+    """Yields every entry below a folder that is no folder itself.
+
+    Yields:
+        Its path relative to `root`, the entry, and what it is if it is not a plain file: `a link`
+        or `neither a file nor a folder`; empty for a file.
+    """
+    prefix = os.path.join(root, "")
+    pending = [prefix]
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                name = entry.path[len(prefix) :]
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                elif entry.is_file(follow_symlinks=False):
+                    yield name, entry, ""
+                else:
+                    kind = "a link" if entry.is_symlink() else "neither a file nor a folder"
+                    yield name, entry, kind
+
+
 def remove_tree(root: Path) -> None:
     """Deletes a folder with all files and folders below it, also those that are read-only."""
     for folder, _, _ in os.walk(root):

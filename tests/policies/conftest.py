@@ -3,12 +3,13 @@ entries."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from websockets.sync.connection import Connection
 
 from policies.networks.config import MlpConfig
 from policies.policy_config import DiffusionPolicyConfig
@@ -16,6 +17,7 @@ from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.interfaces import no_progress
 from robots.spec import FieldSpec
+from tests.policies.served import Served, served
 from tests.policies.toy_play import TOY, write_play
 
 TINY = DiffusionPolicyConfig(
@@ -79,3 +81,17 @@ def toy_model(
 
     folder = tmp_path_factory.mktemp("toy_model")
     return folder, train_world_model(TOY, toy_play, folder, no_progress)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    """A server of a policy that depends on every input."""
+    with served() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Served) -> Iterator[Connection]:
+    """A connection to it that has read the metadata."""
+    with server.client() as connection:
+        yield connection

@@ -36,18 +36,6 @@ def local(observation, noise, policy=shifted):
     return policy(flat(observation), noise[None])[0]
 
 
-@pytest.fixture(scope="module")
-def server():
-    with served() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server):
-    with server.client() as connection:
-        yield connection
-
-
 def test_first_frame_tells_protocol_contract_and_digest(server):
     with server.connect() as connection:
         metadata = msgpack.unpackb(connection.recv(timeout=30.0))

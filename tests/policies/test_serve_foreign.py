@@ -24,18 +24,6 @@ CAMERA = FieldSpec(shape=(6, 8, 3), dtype="uint8", unit="u8")
 SEEING = replace(CONTRACT, n_obs_steps=1, sensors={"front": CAMERA})
 
 
-@pytest.fixture(scope="module")
-def server():
-    with served() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server):
-    with server.client() as connection:
-        yield connection
-
-
 def test_the_token_is_taken_as_the_password_of_the_address(server):
     # The form in which openpi's programs are given a host: they know no token.
     uri = server.uri.replace("ws://", f"ws://robot:{TOKEN}@")

@@ -18,7 +18,7 @@ from flows.stages.learn.config import (
 from policies.chunk_policy_config import VisionLanguagePolicyConfig
 from policies.distillation.config import ShortcutConfig, check_halvings
 from policies.imitation.config import PretrainConfig
-from policies.policy_config import DiffusionPolicyConfig, PolicyConfig
+from policies.policy_config import PolicyConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
@@ -83,8 +83,9 @@ def _check_one_step(
             "distill: the teacher is fine-tuned, and the algorithm 'shortcut' learns from demonstrated actions, which "
             "fine-tuning has left behind; expected a pretrained teacher. Use the algorithm 'one_step'."
         )
-    if isinstance(model, DiffusionPolicyConfig):
-        check_halvings(algorithm.halvings, model.train_timesteps)
+    timesteps = getattr(model, "train_timesteps", None)
+    if timesteps is not None:
+        check_halvings(algorithm.halvings, timesteps)
 
 
 def _check_teachers(config: DistilPolicyConfig, count: int) -> None:

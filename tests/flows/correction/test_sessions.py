@@ -32,7 +32,9 @@ STAGES = (
     "bundle",
     "reference",
     "gate",
-    "student_scores",
+    "student_scores@teacher",
+    "student_scores@student",
+    "control",
 )
 WITHOUT_TWIN = {"push_t", "reach_by_name", "pick_by_name"}
 STEPS = 50

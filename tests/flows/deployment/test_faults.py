@@ -195,17 +195,25 @@ def test_ctrl_c_while_an_episode_is_written_waits_until_it_is_written(
     assert table.stored().metadata(0)["fault"] is None
 
 
-KILLED = """
-import os, sys, time
+SESSION = """
+import sys, time
 from pathlib import Path
 from flows.__main__ import main
 from tests.flows.deployment.fake_tables import SupervisedTable
-from tests.real.onnx_models import save_policy
 
 folder = Path(sys.argv[1])
 
 def deploy(*arguments, **options):
     table = SupervisedTable(folder, steps=10_000)
+    stop = table.arm.stop
+
+    def stop_after(seconds):
+        print("stopping", flush=True)
+        time.sleep(seconds)
+        stop()
+
+    if len(sys.argv) > 2:
+        table.arm.stop = lambda: stop_after(float(sys.argv[2]))
     table.arm.events = lambda event: (folder / event).touch()
     table.clock.on_tick.append(lambda: time.sleep(0.002))
     table.at(0.5, lambda: print("running", flush=True))
@@ -215,13 +223,14 @@ import flows.deployment.session
 flows.deployment.session.deploy_command = deploy
 sys.exit(main(["deploy", "gate"]))
 """
+"""A session in a process of its own: its folder, and the time that its arm takes to stop [s]."""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_session_that_a_signal_ends_stops_the_arm_and_keeps_its_episode(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    command = [sys.executable, "-c", SESSION, str(tmp_path)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as session:
         assert session.stdout is not None
@@ -240,37 +249,8 @@ def test_a_session_that_a_signal_ends_stops_the_arm_and_keeps_its_episode(
     assert np.all(store.read(0, "policy", ["step_time"])["step_time"] >= 0.0)
 
 
-STOPPING = """
-import sys, time
-from pathlib import Path
-from flows.__main__ import main
-from tests.flows.deployment.fake_tables import SupervisedTable
-
-folder = Path(sys.argv[1])
-
-def deploy(*arguments, **options):
-    table = SupervisedTable(folder, steps=10_000)
-    stop = table.arm.stop
-
-    def slow_stop():
-        print("stopping", flush=True)
-        time.sleep(0.5)
-        stop()
-
-    table.arm.stop = slow_stop
-    table.arm.events = lambda event: (folder / event).touch()
-    table.clock.on_tick.append(lambda: time.sleep(0.002))
-    table.at(0.5, lambda: print("running", flush=True))
-    table.run()
-
-import flows.deployment.session
-flows.deployment.session.deploy_command = deploy
-sys.exit(main(["deploy", "gate"]))
-"""
-
-
 def test_a_second_ctrl_c_does_not_interrupt_the_stop_of_the_arm(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", STOPPING, str(tmp_path)]
+    command = [sys.executable, "-c", SESSION, str(tmp_path), "0.5"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as session:
         assert session.stdout is not None

@@ -20,25 +20,9 @@ from policies import checkpoint
 from robots.episodes.store import EpisodeStore
 from robots.interfaces import Progress, no_progress
 from sim.evaluation.protocol import Protocol
+from tests.interrupted import Killed, files, killed_at
 
 REACH = Protocol(name="reach", engine="mujoco", task="reach", episodes=1, max_steps=5)
-
-
-class Killed(BaseException):
-    """Ends a call as a signal does."""
-
-
-def killed_at(count: int) -> Progress:
-    def progress(done: int, total: int, note: str = "") -> None:
-        if done >= count:
-            raise Killed
-
-    return progress
-
-
-def files(out: Path) -> dict[str, bytes]:
-    found = (path for path in out.rglob("*") if path.is_file() and path.name != ".lock")
-    return {str(path.relative_to(out)): path.read_bytes() for path in found}
 
 
 class Wanderer:

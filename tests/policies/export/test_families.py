@@ -14,7 +14,7 @@ import torch
 from policies.card import PolicyCard
 from policies.checkpoint import save_policy
 from policies.data.demonstrations import read_demonstrations
-from policies.export.onnx import SENSORS, ExportConfig, export
+from policies.export.onnx import ExportConfig, export
 from policies.families.rl_actor import save_actor
 from policies.load import new_module
 from policies.networks.config import (
@@ -25,9 +25,7 @@ from policies.networks.config import (
 )
 from policies.normalize import MinMaxStatistics
 from policies.policy_config import (
-    ActConfig,
     BehaviourCloningConfig,
-    BesoConfig,
     LearnedActorConfig,
     PolicyConfig,
     TokenVlaConfig,
@@ -46,6 +44,7 @@ from policies.rl.offline.saved_learner import in_sample_actor
 from policies.rl.replay.transitions import Sizes
 from real.deploy.onnx_policy import OnnxPolicy
 from robots.config import classes_of
+from robots.contract import GOLDEN_SENSORS
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
@@ -53,6 +52,7 @@ from robots.interfaces import PolicyInput, no_progress
 from robots.spec import FieldSpec
 from robots.wire.learner import Parameters
 from tests.policies.conftest import TINY
+from tests.policies.families import test_act, test_beso
 
 EDGE = 32
 POINT = FieldSpec(shape=(2,), unit="m")
@@ -75,33 +75,11 @@ SEEING = replace(
     image_encoder=ImageEncoderConfig(channels=(16, 16), crop=(28, 28), keypoints=4, features=8),
     point_encoder=PointEncoderConfig(widths=(8, 8), features=8),
 )
-ACT = ActConfig(
-    observation_fields=("goal", "agent"),
-    horizon=4,
-    n_action_steps=2,
-    width=16,
-    heads=2,
-    feedforward=32,
-    latent_layers=1,
-    encoder_layers=1,
-    latent=4,
-    temporal_ensemble=0.01,
-)
+ACT = replace(test_act.TINY, temporal_ensemble=0.01)
 BC = BehaviourCloningConfig(
     observation_fields=("goal", "agent"), horizon=4, n_action_steps=2, hidden=(16, 16), modes=3
 )
-BESO = BesoConfig(
-    observation_fields=("goal", "agent"),
-    goal="field",
-    goal_fields=("goal",),
-    n_obs_steps=2,
-    horizon=4,
-    n_action_steps=2,
-    sampling_steps=1,
-    layers=1,
-    heads=2,
-    width=16,
-)
+BESO = replace(test_beso.FIELD, sampling_steps=1, layers=1)
 FAMILIES: dict[str, PolicyConfig] = {
     "diffusion_mlp": replace(TINY, inference_steps=2),
     "diffusion_unet": replace(ONE, network=UnetConfig(widths=(8, 16), groups=2, time_embedding=8)),
@@ -181,9 +159,9 @@ def deviation(bundle: Path) -> float:
     """Largest difference from torch over the golden examples [normalised units]."""
     golden = dict(np.load(bundle / "golden.npz"))
     sensors = {
-        name.removeprefix(SENSORS): array
+        name.removeprefix(GOLDEN_SENSORS): array
         for name, array in golden.items()
-        if name.startswith(SENSORS)
+        if name.startswith(GOLDEN_SENSORS)
     }
     given = PolicyInput(golden["observation"], sensors)
     action = OnnxPolicy(bundle / "policy.onnx")(given, golden["noise"])

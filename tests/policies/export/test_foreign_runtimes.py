@@ -160,7 +160,7 @@ def test_the_bundle_is_the_same_whenever_it_is_exported(bundle: Path, tmp_path: 
         assert (again / name).read_bytes() == (bundle / name).read_bytes()
 
 
-@pytest.mark.install
+@pytest.mark.peers
 @pytest.mark.needs("index")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(

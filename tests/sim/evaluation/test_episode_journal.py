@@ -18,6 +18,7 @@ from sim.evaluation.agent import ChunkAgent, Chunking
 from sim.evaluation.evaluate import EvaluateConfig, evaluate, run_episodes
 from sim.evaluation.protocol import Protocol
 from sim.evaluation.rollout import EpisodeResult
+from tests.interrupted import Killed
 from tests.sim.line import make_line
 
 LINE = Protocol(name="line", engine="gym", task="line", first_seed=0, episodes=6, max_steps=8)
@@ -35,10 +36,6 @@ def agent(env):  # type: ignore[no-untyped-def]
 
 def load():  # type: ignore[no-untyped-def]
     return agent
-
-
-class Killed(BaseException):
-    """Ends a call as Ctrl-C does."""
 
 
 class DiesInBatch:

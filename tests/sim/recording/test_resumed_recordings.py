@@ -18,6 +18,7 @@ from sim.make import find_task
 from sim.recording.config import ExpertDemonstrationsConfig, PlayConfig
 from sim.recording.demonstrations import demonstrate
 from sim.recording.play import play
+from tests.interrupted import Killed, files, killed_at
 
 SEEDS = range(5, 12)
 Record = Callable[[Path, Progress], Any]
@@ -40,23 +41,6 @@ def playing(out: Path, progress: Progress) -> Any:
 
 def excitation(out: Path, progress: Progress) -> Any:
     return record_excitation(ExcitationConfig(motions=3, seconds=1.0), out, progress)
-
-
-class Killed(BaseException):
-    """Ends a call as a signal does."""
-
-
-def killed_at(count: int) -> Progress:
-    def progress(done: int, total: int, note: str = "") -> None:
-        if done >= count:
-            raise Killed
-
-    return progress
-
-
-def files(store: Path) -> dict[str, bytes]:
-    found = (path for path in store.rglob("*") if path.is_file() and path.name != ".lock")
-    return {str(path.relative_to(store)): path.read_bytes() for path in found}
 
 
 @pytest.mark.parametrize("record", [demonstrations, all_demonstrations, playing, excitation])
