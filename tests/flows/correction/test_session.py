@@ -16,6 +16,7 @@ from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from sim.recording.hard_negatives import LEAVES, ROUNDS
 from tests.flows.correction.straight import straight_to_the_goal
+from tests.flows.deployment.releases import MADE
 from tests.flows.recipe_stages import options, run_all
 
 UNTIL = ["--until", "scores"]
@@ -103,11 +104,10 @@ def hand_written(root: Path) -> Artifact:
     record = {
         "stage": "corrected",
         "config": {},
-        "inputs": {},
-        "code": "",
         "metrics": {},
-        "seconds": 0.0,
-        "finished": "",
+        "inputs": {},
+        "input_paths": {},
+        **MADE,
     }
     return seal(partial, root / "artifacts" / "corrected-byhand", "policy", record)
 
@@ -121,9 +121,11 @@ def test_a_trained_policy_goes_from_its_rollouts_to_the_twin(tmp_path: Path) -> 
         "student",
         "bundle",
         "reference",
-        "gate",
-        "student_scores",
+        "student_scores@teacher",
+        "student_scores@student",
+        "control",
         "twin",
+        "gate",
     ]
     artifacts = run_all("hil/smoke", (), tmp_path, after, finished)
     assert artifacts["scores"].manifest["metrics"]["success"]["k"] == 4

@@ -13,8 +13,7 @@ from flows.deployment.release import check_limits, released_bundle
 from flows.reports.explain import explain
 from flows.runner.artifact import file_digest, json_digest, seal
 from robots.errors import HandoffError
-
-MADE = {"seconds": 1.0, "finished": "", "code": "", "seeds": {}, "environment": {"commit": ""}}
+from tests.flows.deployment.releases import MADE
 
 
 @pytest.fixture
