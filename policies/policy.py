@@ -94,6 +94,11 @@ class ChunkPolicy(nn.Module, ABC):
         return None
 
     @property
+    def repeated_modules(self) -> tuple[nn.Module, ...]:
+        """Submodules that `sample` calls in every step of several; an export captures each once."""
+        return ()
+
+    @property
     def device(self) -> torch.device:
         """Device of the weights."""
         return self.normalize_action.centre.device

@@ -75,6 +75,8 @@ FRAMES = {
     "base": "base of the arm (libfranka's frame O): origin on the mounting plane, x forward, z up",
 }
 """Frames by the names that fields and actions give."""
+Precision = Literal["float32", "float16", "int8"]
+"""Number type inside a graph."""
 INTERFACES = {
     "pd_target": (
         "position target a of a point p, which moves by v <- v + (k_p (a - p) - k_v v) dt, p <- p + v dt "
@@ -130,8 +132,9 @@ class Contract:
     ensemble: NonNegative | None = None
     """Coefficient of temporal ensembling (`robots.control.temporal_ensemble`); None executes one
     chunk at a time."""
-    precision: Literal["float32", "float16"] = "float32"
-    """Number type inside the graph; inputs and outputs are float32 in any case."""
+    precision: Precision = "float32"
+    """Number type inside the graph; inputs and outputs are float32 in any case. `int8` has integer
+    weights in its matrix products, and rounds what they are multiplied with to 8 bits."""
     steps: CartesianDelta | None = None
     """Step sizes and workspace of the interface `cartesian_delta`; None for other interfaces."""
     dynamics: AgentDynamics | None = None

@@ -73,7 +73,7 @@ class Gated:
     @property
     def looser(self) -> list[str]:
         """Limits that are looser than the defaults."""
-        return looser(self.settings)
+        return looser(self.settings, self.policy.contract.precision)
 
 
 def read_conditions(out: Path) -> list[Condition]:

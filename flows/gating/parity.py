@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flows.gating.conditions import Condition, at_most
-from flows.gating.config import GateConfig
+from flows.gating.config import TOLERANCES, GateConfig, tolerance
 from robots.contract import GOLDEN_FIELDS, GOLDEN_RATE
 from robots.errors import HandoffError, SafetyError
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 TORCH = "difference between ONNX Runtime and training"
 EVALUATION = "difference between the evaluation and the robot's process"
 UNIT = "normalised units"
+SAME_FILE = TOLERANCES["float32"]
+"""Largest difference between two programs that run one file on the same observations, whatever its
+precision [normalised action units]."""
 
 
 def against_training(
@@ -33,9 +36,10 @@ def against_training(
         parity = golden_parity(policy, golden)
     except SafetyError as error:
         return Condition(TORCH, "failed", note=str(error))
-    exchanged = _exchanged(policy, golden, parity.normalised > settings.tolerance)
+    limit = tolerance(settings, policy.contract.precision)
+    exchanged = _exchanged(policy, golden, parity.normalised > limit)
     hint = exchanged or "were the weights changed after the golden examples were made?"
-    return _condition(settings, TORCH, policy, parity, hint)
+    return _condition(TORCH, policy, parity, limit, hint)
 
 
 def against_robot(
@@ -65,7 +69,8 @@ def against_robot(
     ]
     both = np.stack([np.concatenate(robot), np.concatenate(evaluation)])
     hint = "do the contract's order of fields and its chunk fit the policy?"
-    return _condition(settings, EVALUATION, policy, difference(both, played, scale), hint)
+    found = difference(both, played, scale)
+    return _condition(EVALUATION, policy, found, SAME_FILE, hint)
 
 
 def order_of_fields(policy: OnnxPolicy, golden: Mapping[str, np.ndarray]) -> Condition | None:
@@ -135,17 +140,13 @@ def _evaluated_actions(
     return np.stack(actions)
 
 
-def _condition(
-    settings: GateConfig, name: str, policy: OnnxPolicy, parity: Parity, hint: str
-) -> Condition:
+def _condition(name: str, policy: OnnxPolicy, parity: Parity, limit: float, hint: str) -> Condition:
     unit = policy.contract.action.unit
     entries = ", ".join(f"{value:.1e}" for value in parity.physical)
-    agrees = parity.normalised <= settings.tolerance
+    agrees = parity.normalised <= limit
     note = f"per entry of an action {entries} {unit}" + ("" if agrees else f"; {hint}")
     details = {"per_entry": parity.physical, "entry_unit": unit}
-    return at_most(
-        name, parity.normalised, settings.tolerance, unit=UNIT, note=note, details=details
-    )
+    return at_most(name, parity.normalised, limit, unit=UNIT, note=note, details=details)
 
 
 def _exchanged(policy: OnnxPolicy, golden: Mapping[str, np.ndarray], differs: bool) -> str:

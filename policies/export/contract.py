@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from robots.contract import CONVENTIONS, FRAMES, INTERFACES, Contract
+from robots.contract import CONVENTIONS, FRAMES, INTERFACES, Contract, Precision
 from robots.control.actions import PD_TARGET, CartesianDelta, agent_dynamics
 from robots.control.impedance import ImpedanceGains
 from robots.control.training_range import DataRange, InputRange, data_range, input_range
@@ -60,7 +60,7 @@ def contract_of(
     policy: str,
     training_data: str,
     ranges: TrainingRanges = NO_RANGES,
-    precision: Literal["float32", "float16"] = "float32",
+    precision: Precision = "float32",
 ) -> Contract:
     """The contract of a saved policy.
 

@@ -56,7 +56,7 @@ def export_program(
     keywords: dict[str, Any],
     dynamic: dict[str, Any],
 ) -> tuple[torch.export.ExportedProgram, dict[str, Any]]:
-    """The exported program of the policy, and the dynamic axes of its inputs.
+    """The captured computation of the policy, and the dynamic axes of its inputs.
 
     Args:
         policy: policy in evaluation mode.

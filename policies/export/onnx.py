@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -24,8 +23,9 @@ from policies.export.contract import (
     stated_interface,
     training_ranges,
 )
+from policies.export.graph import to_onnx
 from policies.export.manifests import foreign_manifests
-from policies.export.precision import to_float16
+from policies.export.precision import with_precision
 from robots.config import Count, Seed, config
 from robots.contract import (
     CONTRACT_KEY,
@@ -34,13 +34,13 @@ from robots.contract import (
     GOLDEN_RATE,
     GOLDEN_SENSORS,
     ONNX_FILE,
+    Precision,
 )
 from robots.control.actions import ActionInterface, CartesianDelta
 from robots.control.impedance import ImpedanceGains
-from robots.errors import HandoffError
 from robots.interfaces import Progress
 from robots.language.text import INSTRUCTION, encode
-from robots.language.tokenizer import TOKEN_INPUTS, TOKENIZER_FILE, TOKENIZER_KEY, TokenizerSpec
+from robots.language.tokenizer import TOKENIZER_FILE, TOKENIZER_KEY, TokenizerSpec
 from robots.storage.durable import explain_write_errors, write_atomically
 from robots.storage.onnx_file import with_digest
 
@@ -52,10 +52,6 @@ if TYPE_CHECKING:
     from policies.policy import ChunkPolicy
 
 
-INPUTS = ("observation", "noise")
-"""Inputs of every graph; language-conditioned policies have
-`robots.language.tokenizer.TOKEN_INPUTS` next, and one per camera and point cloud follows, named by
-its field."""
 _BATCH = 32
 """Batch size for golden examples with images or instructions; all at once would take gigabytes."""
 
@@ -74,9 +70,9 @@ class ExportConfig:
     impedance: ImpedanceGains | None = None
     """Gains of the impedance law in training, for the contract. None leaves them unspecified; the
     stage `export` sets those of the simulated task of its demonstrations."""
-    precision: Literal["float32", "float16"] = "float32"
+    precision: Precision = "float32"
     """Number type inside the graph. The golden examples are those of torch in float32 in any case,
-    so that the gate measures what half precision costs."""
+    so that the gate measures what `float16` and `int8` cost."""
     opset: Annotated[int, Field(ge=18, le=23)] = 20
     """ONNX operator set of the graph; with 20, ONNX Runtime from 1.17 on reads the file."""
     golden: Count = 512
@@ -138,8 +134,7 @@ def export(
         precision=config.precision,
     )
     model = to_onnx(module, config.opset)
-    if config.precision == "float16":
-        model = to_float16(model)
+    model = with_precision(model, config.precision)
     progress(1, 3, "graph")
     language = _language_files(module)
     graph = _serialized(model, {CONTRACT_KEY: contract.to_json(), **language.metadata})
@@ -174,107 +169,6 @@ def _serialized(model: onnx.ModelProto, metadata: Mapping[str, str]) -> bytes:
         entry.key = key
         entry.value = value
     return with_digest(model.SerializeToString())
-
-
-def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
-    """The policy as one graph with output `action` and a dynamic batch.
-
-    Inputs are `observation` (batch, T, O), `noise` (batch, H, A), for a language-conditioned policy
-    `tokens` and `tokens_mask` (batch, words) int64 and bool, and per camera and point cloud the
-    name of its field: (batch, T, height, width, 3) uint8 or (batch, T, points, entries) float32.
-
-    Raises:
-        HandoffError: a camera or point cloud has the name of another tensor of the graph, weights
-            that are too large for a file, or a graph that takes batches of one size only.
-    """
-    import torch
-    from onnx import helper
-
-    from policies.families.vision_language import VisionLanguagePolicy
-
-    # Check the names of the inputs.
-    batch = torch.export.Dim("batch", min=1)
-    sensors = module.shapes.sensors
-    inputs = [*INPUTS, *(TOKEN_INPUTS if isinstance(module, VisionLanguagePolicy) else ())]
-    if sensors.keys() & {*inputs, "action"}:
-        raise HandoffError(
-            f"export: sensors {sorted(sensors)} must not have the names {[*inputs, 'action']}."
-        )
-    # Example inputs and dynamic axes.
-    steps = module.observation_shape[0]
-    keywords: dict[str, Any] = {}
-    example = tuple(
-        torch.zeros(2, *shape) for shape in (module.observation_shape, module.chunk_shape)
-    )
-    dynamic: dict[str, Any] = {"observation_BTO": {0: batch}, "noise_BHA": {0: batch}}
-    if sensors:
-        # Images have three axes, point clouds two.
-        kinds = {
-            name: torch.uint8 if len(shape) == 3 else torch.float32
-            for name, shape in sensors.items()
-        }
-        keywords["sensors"] = {
-            name: torch.zeros(2, steps, *shape, dtype=kinds[name])
-            for name, shape in sensors.items()
-        }
-        dynamic["sensors"] = {name: {0: batch} for name in sensors}
-    options: dict[str, Any] = {"kwargs": keywords, "dynamic_shapes": dynamic}
-    # Export; language-conditioned policies need their own program.
-    with _quietly():
-        exported: Any = module
-        if isinstance(module, VisionLanguagePolicy):
-            from policies.export.language import custom_translations, export_program
-
-            exported, axes = export_program(module, example, keywords, dynamic)
-            options, example = (
-                {"dynamic_shapes": axes, "custom_translation_table": custom_translations()},
-                (),
-            )
-        program = torch.onnx.export(
-            exported,
-            example,
-            dynamo=True,
-            input_names=[*inputs, *sensors],
-            output_names=["action"],
-            opset_version=opset,
-            verbose=False,
-            **options,
-        )
-    assert program is not None
-    model = program.model_proto
-    _check_batch(model)
-    # torch writes a newer version of the format than the operators need; old readers refuse it.
-    model.ir_version = helper.find_min_ir_version_for(model.opset_import)
-    return model
-
-
-def _check_batch(model: onnx.ModelProto) -> None:
-    """Refuses a graph that takes batches of one size only."""
-    for entry in model.graph.input:
-        size = entry.type.tensor_type.shape.dim[0]
-        if size.HasField("dim_value"):
-            raise HandoffError(
-                f"export: the graph accepts only batches of {size.dim_value} at its input '{entry.name}', expected "
-                "any size. Does the policy's code use the size of a batch as a number?"
-            )
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Silences torch's warnings about deprecations, inputs with a common batch axis, and the
-    missing torchvision, which is not needed."""
-    import logging
-    import warnings
-
-    exporter = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = exporter.level
-    exporter.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        exporter.setLevel(level)
 
 
 def golden_examples(

@@ -90,6 +90,11 @@ class DiffusionPolicy(DenoisingPolicy):
         """See `ChunkPolicy.sampler_steps`."""
         return len(self.steps)
 
+    @property
+    def repeated_modules(self) -> tuple[nn.Module, ...]:
+        """See `ChunkPolicy.repeated_modules`."""
+        return (self.denoiser,) if len(self.steps) > 1 else ()
+
     def chain_grid(
         self, steps: int | None, *, eta: float, flow_noise: float, renoise: bool = False
     ) -> Grid:

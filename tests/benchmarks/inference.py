@@ -105,7 +105,7 @@ def untrained(folder: Path) -> tuple[Path, Path]:
     from policies.card import PolicyCard
     from policies.checkpoint import save_policy
     from policies.export.contract import ActionMeaning, contract_of
-    from policies.export.onnx import to_onnx
+    from policies.export.graph import to_onnx
     from policies.families.diffusion import DiffusionPolicy
     from policies.policy_config import DiffusionPolicyConfig
     from robots.contract import CONTRACT_KEY

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv1d, conv_transpose1d, linear
 
 from policies.card import Shapes
-from policies.export.onnx import to_onnx
+from policies.export.graph import to_onnx
 from policies.families.diffusion import DiffusionPolicy, new_denoiser
 from policies.networks.config import MlpConfig, NetworkConfig, TransformerConfig, UnetConfig
 from policies.networks.image_encoder import (

@@ -249,13 +249,22 @@ def test_every_missed_condition_is_named(run: Run) -> None:
 
 
 def test_looser_limits_are_named() -> None:
-    assert looser(GateConfig()) == []
-    assert looser(GateConfig(min_success=0.9, margin=0.05, p99_ms=1.0)) == []
-    assert looser(GateConfig(min_success=0.3)) == ["min_success is 0.3, default 0.5"]
-    assert looser(GateConfig(tolerance=1e9)) == ["tolerance is 1e+09, default 1e-05"]
-    loose = replace(STRICT_TWIN, max_faults=1.0)
-    assert looser(GateConfig(twin=loose)) == ["twin.max_faults is 1, default 0.1"]
-    assert looser(GateConfig(twin=None)) == ["twin is waived"]
+    def named(**limits: Any) -> list[str]:
+        return looser(GateConfig(**limits), "float32")
+
+    assert named() == []
+    assert named(min_success=0.9, margin=0.05, p99_ms=1.0) == []
+    assert named(min_success=0.3) == ["min_success is 0.3, default 0.5"]
+    assert named(tolerance=1e9) == ["tolerance is 1e+09, default 1e-05"]
+    assert named(twin=replace(STRICT_TWIN, max_faults=1.0)) == ["twin.max_faults is 1, default 0.1"]
+    assert named(twin=None) == ["twin is waived"]
+
+
+def test_a_tolerance_is_loose_or_not_by_the_precision_of_the_file() -> None:
+    assert looser(GateConfig(tolerance=1e-2), "float16") == []
+    assert looser(GateConfig(tolerance=0.1), "float16") == ["tolerance is 0.1, default 0.01"]
+    assert looser(GateConfig(tolerance=1e-2), "float32") == ["tolerance is 0.01, default 1e-05"]
+    assert looser(GateConfig(), "int8") == []
 
 
 def test_an_interrupted_gate_goes_on_with_the_missing_episodes(

@@ -206,7 +206,7 @@ def test_the_student_samples_in_one_step_and_is_not_distilled_again(
 def test_the_student_is_exported_as_it_acts(student: Path) -> None:
     import onnxruntime
 
-    from policies.export.onnx import to_onnx
+    from policies.export.graph import to_onnx
 
     model = to_onnx(flow_policy(student), 21)
     session = onnxruntime.InferenceSession(model.SerializeToString())

@@ -16,7 +16,7 @@ from policies.checkpoint import save_policy
 from policies.data.demonstrations import read_demonstrations
 from policies.export.onnx import ExportConfig, export
 from policies.families.rl_actor import save_actor
-from policies.load import new_module
+from policies.load import load_module, new_module
 from policies.networks.config import (
     ImageEncoderConfig,
     PointEncoderConfig,
@@ -71,7 +71,7 @@ SEEING = replace(
     TINY,
     observation_fields=("agent",),
     image_fields=("camera",),
-    inference_steps=1,
+    inference_steps=2,
     image_encoder=ImageEncoderConfig(channels=(16, 16), crop=(28, 28), keypoints=4, features=8),
     point_encoder=PointEncoderConfig(widths=(8, 8), features=8),
 )
@@ -82,8 +82,12 @@ BC = BehaviourCloningConfig(
 BESO = replace(test_beso.FIELD, sampling_steps=1, layers=1)
 FAMILIES: dict[str, PolicyConfig] = {
     "diffusion_mlp": replace(TINY, inference_steps=2),
-    "diffusion_unet": replace(ONE, network=UnetConfig(widths=(8, 16), groups=2, time_embedding=8)),
-    "diffusion_transformer": replace(ONE, network=TransformerConfig(width=16, layers=1, heads=2)),
+    "diffusion_unet": replace(
+        TINY, inference_steps=2, network=UnetConfig(widths=(8, 16), groups=2, time_embedding=8)
+    ),
+    "diffusion_transformer": replace(
+        TINY, inference_steps=2, network=TransformerConfig(width=16, layers=1, heads=2)
+    ),
     "diffusion_pictures": SEEING,
     "diffusion_points": replace(SEEING, image_fields=(), point_fields=("cloud",)),
     "flow": FLOW,
@@ -198,14 +202,34 @@ def test_the_table_has_every_family() -> None:
     assert tested == {cls.kind for cls in classes_of(PolicyConfig)}
 
 
+def test_steps_of_a_sampler_share_their_weights(demos: Path, tmp_path: Path) -> None:
+    save_untrained(tmp_path, FAMILIES["diffusion_unet"], demos)
+    module, _ = load_module(tmp_path)
+    assert module.sampler == "ddim-2"
+    data = exported(tmp_path, demos).joinpath("policy.onnx").read_bytes()
+    graph = onnx.load_from_string(data).graph
+    assert sum(node.op_type == "Clip" for node in graph.node) == 2
+    weights = sum(weight.nbytes for weight in module.parameters())
+    stored = sum(onnx.numpy_helper.to_array(each).nbytes for each in graph.initializer)
+    assert 0.9 * weights < stored < 1.2 * weights
+    # Where the code of the policy lies is nobody's business.
+    assert b"site-packages" not in data
+    assert str(Path(__file__).parents[3]).encode() not in data
+
+
+def save_any(name: str, folder: Path, demos: Path) -> None:
+    """Saves an untrained policy of a family, or an actor, by its name in the tables above."""
+    if name in ACTORS:
+        save_learned(folder, ACTORS[name](), demos)
+    else:
+        save_untrained(folder, FAMILIES[name], demos)
+
+
 @pytest.mark.parametrize("name", ["bc", "sac"])
 def test_half_precision_is_judged_by_the_examples_of_torch_in_float32(
     name: str, demos: Path, tmp_path: Path
 ) -> None:
-    if name in ACTORS:
-        save_learned(tmp_path, ACTORS[name](), demos)
-    else:
-        save_untrained(tmp_path, FAMILIES[name], demos)
+    save_any(name, tmp_path, demos)
     whole = exported(tmp_path, demos)
     golden = (whole / "golden.npz").read_bytes()
     half = exported(tmp_path, demos, precision="float16")
@@ -218,6 +242,25 @@ def test_half_precision_is_judged_by_the_examples_of_torch_in_float32(
     assert all(tensor.data_type != float32 for tensor in model.graph.initializer if tensor.dims)
     tensors = (*model.graph.input, *model.graph.output)
     assert {entry.type.tensor_type.elem_type for entry in tensors} == {float32}
+
+
+@pytest.mark.parametrize("name", ["bc", "sac"])
+def test_quantised_matrix_products_are_judged_by_the_examples_of_torch_in_float32(
+    name: str, demos: Path, tmp_path: Path
+) -> None:
+    save_any(name, tmp_path, demos)
+    whole = exported(tmp_path, demos)
+    golden = (whole / "golden.npz").read_bytes()
+    plain = onnx.load(whole / "policy.onnx")
+    products = sum(node.op_type in ("MatMul", "Gemm") for node in plain.graph.node)
+    integer = exported(tmp_path, demos, precision="int8")
+    assert (integer / "golden.npz").read_bytes() == golden
+    assert 1e-5 < deviation(integer) < 0.5
+    assert OnnxPolicy(integer / "policy.onnx").contract.precision == "int8"
+    model = onnx.load(integer / "policy.onnx")
+    assert sum(node.op_type == "MatMulInteger" for node in model.graph.node) == products > 0
+    tensors = (*model.graph.input, *model.graph.output)
+    assert {entry.type.tensor_type.elem_type for entry in tensors} == {onnx.TensorProto.FLOAT}
 
 
 def test_a_weight_that_half_precision_cannot_hold_is_refused(demos: Path, tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from policies.card import Shapes
+from policies.export.graph import to_onnx
 from policies.export.language import LARGEST_GRAPH, export_program, tokenizer_spec
-from policies.export.onnx import ExportConfig, export, to_onnx
+from policies.export.onnx import ExportConfig, export
 from policies.families.vision_language import VisionLanguagePolicy
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain

@@ -10,7 +10,7 @@ from torch.distributions import Normal, kl_divergence
 
 from policies.card import Shapes
 from policies.checkpoint import read_card, read_weights
-from policies.export.onnx import to_onnx
+from policies.export.graph import to_onnx
 from policies.families.act import ActPolicy, gaussian_divergence, masked_absolute_error
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain

@@ -11,7 +11,7 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 
 from policies.card import Shapes
 from policies.checkpoint import read_card, read_weights
-from policies.export.onnx import to_onnx
+from policies.export.graph import to_onnx
 from policies.families.behaviour_cloning import BehaviourCloningPolicy, GaussianMixture, sample_mode
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain

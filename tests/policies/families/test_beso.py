@@ -11,7 +11,7 @@ from torch.nn.functional import mse_loss
 
 from policies.card import PolicyCard, Shapes
 from policies.checkpoint import read_weights, save_policy
-from policies.export.onnx import to_onnx
+from policies.export.graph import to_onnx
 from policies.families.beso import BesoPolicy
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain

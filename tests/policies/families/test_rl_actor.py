@@ -14,7 +14,7 @@ import torch
 
 from policies.card import PolicyCard
 from policies.checkpoint import read_card
-from policies.export.onnx import to_onnx
+from policies.export.graph import to_onnx
 from policies.families.rl_actor import LearnedActor, save_actor
 from policies.load import load_module, load_policy
 from policies.policy_config import LearnedActorConfig
