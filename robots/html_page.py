@@ -19,7 +19,7 @@ p.soft, td.soft, figcaption { color: var(--soft); }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); gap: .8rem; margin: 1.6rem 0; }
 .tile { background: var(--card); border-radius: .6rem; padding: .8rem 1rem;
         overflow-wrap: anywhere; }
-.tile b { display: block; font-size: 1.55rem; font-variant-numeric: tabular-nums; color: var(--accent); }
+.tile b { display: block; font-size: 1.35rem; font-variant-numeric: tabular-nums; color: var(--accent); }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 .short { min-width: 4.5rem; }
 th, td { text-align: left; padding: .4rem .8rem .4rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }

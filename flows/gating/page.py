@@ -60,8 +60,9 @@ def _page(gated: Gated, out: Path) -> Iterator[str]:
 
 
 def _about(contract: Contract) -> str:
-    robot = contract.robot or "no robot"
-    return f"task {contract.task}, {robot}, {contract.rate_hz:g} Hz, sampler {contract.sampler}"
+    robot = f", {contract.robot}" if contract.robot else ""
+    sampled = f"sampler {contract.sampler}, {contract.precision}"
+    return f"task {contract.task}{robot}, {contract.rate_hz:g} Hz, {sampled}"
 
 
 def _verdict(gated: Gated) -> str:

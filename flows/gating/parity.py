@@ -38,7 +38,11 @@ def against_training(
         return Condition(TORCH, "failed", note=str(error))
     limit = tolerance(settings, policy.contract.precision)
     exchanged = _exchanged(policy, golden, parity.normalised > limit)
-    hint = exchanged or "were the weights changed after the golden examples were made?"
+    changed = "were the weights changed after the golden examples were made?"
+    precision = policy.contract.precision
+    if precision != "float32":
+        changed = f"is that the rounding of {precision}? The played episodes say what it costs"
+    hint = exchanged or changed
     return _condition(TORCH, policy, parity, limit, hint)
 
 

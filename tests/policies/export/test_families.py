@@ -234,12 +234,17 @@ def test_half_precision_is_judged_by_the_examples_of_torch_in_float32(
     golden = (whole / "golden.npz").read_bytes()
     half = exported(tmp_path, demos, precision="float16")
     assert (half / "golden.npz").read_bytes() == golden
-    assert 1e-5 < deviation(half) < 5e-2
+    assert 1e-5 < deviation(half) < 1e-2
     policy = OnnxPolicy(half / "policy.onnx")
     assert policy.contract.precision == "float16"
     model = onnx.load(half / "policy.onnx")
     float32 = onnx.TensorProto.FLOAT
-    assert all(tensor.data_type != float32 for tensor in model.graph.initializer if tensor.dims)
+    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    products = [node for node in model.graph.node if node.op_type in ("Gemm", "MatMul")]
+    weights = {types[name] for node in products for name in node.input if name in types}
+    assert weights == {onnx.TensorProto.FLOAT16}
+    # The normalisers, of which positions need more digits than half precision has.
+    assert types["normalize_action.centre"] == float32
     tensors = (*model.graph.input, *model.graph.output)
     assert {entry.type.tensor_type.elem_type for entry in tensors} == {float32}
 

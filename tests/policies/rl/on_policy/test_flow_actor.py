@@ -213,8 +213,11 @@ def imitate(policy: VlaPolicy) -> None:
 
 @pytest.mark.parametrize(
     ("group", "noise"),
-    [(None, ONE), (None, WIDE), (GroupConfig(size=4), ALL)],
-    ids=["ppo_one_step", "ppo_learned", "grpo_all_steps"],
+    [
+        pytest.param(None, ONE, id="ppo_one_step"),
+        pytest.param(None, WIDE, id="ppo_learned", marks=pytest.mark.slow),
+        pytest.param(GroupConfig(size=4), ALL, id="grpo_all_steps", marks=pytest.mark.slow),
+    ],
 )
 def test_finetuning_learns_to_follow_the_instruction(
     group: GroupConfig | None, noise: FlowNoiseConfig
