@@ -13,7 +13,8 @@ from robots.errors import HandoffError
 if TYPE_CHECKING:
     import onnx
 
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gather", "GatherND", "Gemm", "MatMul"})
+_TRANSPOSED = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}
 LARGEST = 65504.0
 """Largest finite number in half precision."""
 
@@ -32,7 +33,7 @@ def with_precision(model: onnx.ModelProto, precision: Precision) -> onnx.ModelPr
 def to_float16(model: onnx.ModelProto) -> onnx.ModelProto:
     """The graph with weights and computations in half precision.
 
-    What comes before the first product with weights and after the last one stays float32: inputs,
+    What comes before the first layer with weights and after the last one stays float32: inputs,
     outputs and the normalisers. Half precision has a resolution of 0.24 mm at 0.5 m, and positions
     in such a grid cost more than all rounding behind it.
 
@@ -43,26 +44,26 @@ def to_float16(model: onnx.ModelProto) -> onnx.ModelProto:
     from onnx import numpy_helper
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    for tensor in model.graph.initializer:
+    parts = _split(model)
+    for tensor in parts.inner.graph.initializer:
         values = numpy_helper.to_array(tensor)
         if values.dtype == np.float32 and values.size and np.abs(values).max() > LARGEST:
             raise HandoffError(
                 f"export: weight '{tensor.name}' has a value of {np.abs(values).max():.3g}, the largest in float16 is "
                 f"{LARGEST:.0f}. Export with precision: float32."
             )
-    parts = _split(model)
     inner = convert_float_to_float16(parts.inner, keep_io_types=True)
     return _joined(model, parts, inner.graph)
 
 
 class _Parts(NamedTuple):
-    """A graph around its products with weights."""
+    """A graph around its layers with weights."""
 
     before: list[onnx.NodeProto]
-    """Nodes that no product precedes."""
+    """Nodes that no layer precedes."""
     inner: onnx.ModelProto
     after: list[onnx.NodeProto]
-    """Nodes that a product precedes and none follows."""
+    """Nodes that a layer precedes and none follows."""
 
 
 def _split(model: onnx.ModelProto) -> _Parts:
@@ -71,14 +72,14 @@ def _split(model: onnx.ModelProto) -> _Parts:
     graph = model.graph
     weights = {tensor.name for tensor in graph.initializer if len(tensor.dims) > 1}
 
-    def is_product(node: onnx.NodeProto) -> bool:
-        return node.op_type in _PRODUCTS and not weights.isdisjoint(node.input)
+    def is_layer(node: onnx.NodeProto) -> bool:
+        return node.op_type in _WEIGHTED and not weights.isdisjoint(node.input)
 
-    before = list(_before_products(graph.node, is_product, forward=True))
+    before = list(_before_layers(graph.node, is_layer, forward=True))
     early = {node.name for node in before}
     late = [
         node
-        for node in _before_products(reversed(graph.node), is_product, forward=False)
+        for node in _before_layers(reversed(graph.node), is_layer, forward=False)
         if node.name not in early
     ]
     outer = early | {node.name for node in late}
@@ -123,14 +124,14 @@ def _joined(model: onnx.ModelProto, parts: _Parts, converted: onnx.GraphProto) -
     return joined
 
 
-def _before_products(
-    nodes: Iterable[onnx.NodeProto], is_product: Callable[[onnx.NodeProto], bool], *, forward: bool
+def _before_layers(
+    nodes: Iterable[onnx.NodeProto], is_layer: Callable[[onnx.NodeProto], bool], *, forward: bool
 ) -> Iterator[onnx.NodeProto]:
-    """Yields the nodes, in topological order or against it, that depend on no product."""
+    """Yields the nodes, in topological order or against it, that depend on no layer."""
     behind: set[str] = set()
     for node in nodes:
         given, made = (node.input, node.output) if forward else (node.output, node.input)
-        if is_product(node) or not behind.isdisjoint(given):
+        if is_layer(node) or not behind.isdisjoint(given):
             behind.update(name for name in made if name)
         else:
             yield node
@@ -152,14 +153,47 @@ def to_int8(model: onnx.ModelProto) -> onnx.ModelProto:
     plain.CopyFrom(model)
     # Shapes that torch wrote before it folded constants; those that are inferred contradict them.
     del plain.graph.value_info[:]
+    _plain_products(plain.graph)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "int8.onnx"
         quantize_dynamic(
             plain,
             file,
-            op_types_to_quantize=["MatMul", "Gemm"],
+            op_types_to_quantize=["MatMul"],
             per_channel=True,
             reduce_range=True,
             weight_type=QuantType.QInt8,
         )
         return onnx.load(file)
+
+
+def _plain_products(graph: onnx.GraphProto) -> None:
+    """Replaces products with transposed weights by plain ones, in place: the quantiser transposes
+    such weights itself, and once per use where several steps of a sampler share them."""
+    import numpy as np
+    from onnx import helper, numpy_helper
+
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    transposed: dict[str, str] = {}
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        plain = {"alpha": 1.0, "beta": 1.0, "transA": 0, **given} == _TRANSPOSED
+        if node.op_type != "Gemm" or not plain or node.input[1] not in constants:
+            nodes.append(node)
+            continue
+        row, weight, *bias = node.input
+        if weight not in transposed:
+            transposed[weight] = f"{weight}.transposed"
+            values = np.ascontiguousarray(numpy_helper.to_array(constants[weight]).T)
+            graph.initializer.append(numpy_helper.from_array(values, transposed[weight]))
+        product = f"{node.output[0]}.product" if bias else node.output[0]
+        nodes.append(helper.make_node("MatMul", [row, transposed[weight]], [product], node.name))
+        if bias:
+            nodes.append(helper.make_node("Add", [product, *bias], list(node.output)))
+    graph.ClearField("node")
+    graph.node.extend(nodes)
+    used = {name for node in nodes for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    graph.ClearField("initializer")
+    graph.initializer.extend(kept)

@@ -249,7 +249,8 @@ def test_half_precision_is_judged_by_the_examples_of_torch_in_float32(
     assert {entry.type.tensor_type.elem_type for entry in tensors} == {float32}
 
 
-@pytest.mark.parametrize("name", ["bc", "sac"])
+# The steps of the last one share their weights.
+@pytest.mark.parametrize("name", ["bc", "sac", "diffusion_mlp"])
 def test_quantised_matrix_products_are_judged_by_the_examples_of_torch_in_float32(
     name: str, demos: Path, tmp_path: Path
 ) -> None:
@@ -273,7 +274,8 @@ def test_a_weight_that_half_precision_cannot_hold_is_refused(demos: Path, tmp_pa
     from policies.checkpoint import read_card, read_weights
 
     card, weights = read_card(tmp_path), read_weights(tmp_path)
-    weights["normalize_action.scale"] = torch.full_like(weights["normalize_action.scale"], 1e6)
+    name = "denoiser.input.weight"
+    weights[name] = torch.full_like(weights[name], 1e6)
     save_policy(tmp_path, card, weights)
     with pytest.raises(
         HandoffError, match=r"has a value of 1e\+06, the largest in float16 is 65504"
