@@ -3,8 +3,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 CHECKS := $(VENV)/.checks
-# Number of processes of make test on two cores; each spends a third of its time waiting for twins, servers and browsers.
-JOBS   ?= 3
+# Number of processes of make test; each spends a third of its time waiting for twins, servers and browsers, but with three
+# on two cores a test of the console missed its time.
+JOBS   ?= 2
 
 # The first of these that exists and can create a virtual environment is used; PYTHON=... names another one.
 PYENV   := $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
