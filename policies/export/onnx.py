@@ -133,8 +133,7 @@ def export(
         ranges=training_ranges(module, data),
         precision=config.precision,
     )
-    model = to_onnx(module, config.opset)
-    model = with_precision(model, config.precision)
+    model = with_precision(to_onnx(module, config.opset), config.precision)
     progress(1, 3, "graph")
     language = _language_files(module)
     graph = _serialized(model, {CONTRACT_KEY: contract.to_json(), **language.metadata})

@@ -44,7 +44,7 @@ from policies.rl.offline.saved_learner import in_sample_actor
 from policies.rl.replay.transitions import Sizes
 from real.deploy.onnx_policy import OnnxPolicy
 from robots.config import classes_of
-from robots.contract import GOLDEN_SENSORS
+from robots.contract import GOLDEN_SENSORS, Precision
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
@@ -217,36 +217,42 @@ def test_steps_of_a_sampler_share_their_weights(demos: Path, tmp_path: Path) -> 
     assert str(Path(__file__).parents[3]).encode() not in data
 
 
-def save_any(name: str, folder: Path, demos: Path) -> None:
-    """Saves an untrained policy of a family, or an actor, by its name in the tables above."""
+def smaller(
+    name: str, precision: Precision, demos: Path, folder: Path
+) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """The graphs of a policy in float32 and in another precision, whose bundle, the last one in the
+    folder, has the same golden examples and the same inputs and outputs."""
     if name in ACTORS:
         save_learned(folder, ACTORS[name](), demos)
     else:
         save_untrained(folder, FAMILIES[name], demos)
+    bundle = exported(folder, demos)
+    whole = onnx.load(bundle / "policy.onnx")
+    golden = (bundle / "golden.npz").read_bytes()
+    bundle = exported(folder, demos, precision=precision)
+    assert (bundle / "golden.npz").read_bytes() == golden
+    assert OnnxPolicy(bundle / "policy.onnx").contract.precision == precision
+    model = onnx.load(bundle / "policy.onnx")
+    tensors = (*model.graph.input, *model.graph.output)
+    assert {entry.type.tensor_type.elem_type for entry in tensors} == {onnx.TensorProto.FLOAT}
+    return whole, model
+
+
+def products(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [node for node in model.graph.node if node.op_type in ("Gemm", "MatMul")]
 
 
 @pytest.mark.parametrize("name", ["bc", "sac"])
 def test_half_precision_is_judged_by_the_examples_of_torch_in_float32(
     name: str, demos: Path, tmp_path: Path
 ) -> None:
-    save_any(name, tmp_path, demos)
-    whole = exported(tmp_path, demos)
-    golden = (whole / "golden.npz").read_bytes()
-    half = exported(tmp_path, demos, precision="float16")
-    assert (half / "golden.npz").read_bytes() == golden
-    assert 1e-5 < deviation(half) < 1e-2
-    policy = OnnxPolicy(half / "policy.onnx")
-    assert policy.contract.precision == "float16"
-    model = onnx.load(half / "policy.onnx")
-    float32 = onnx.TensorProto.FLOAT
-    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
-    products = [node for node in model.graph.node if node.op_type in ("Gemm", "MatMul")]
-    weights = {types[name] for node in products for name in node.input if name in types}
+    _, half = smaller(name, "float16", demos, tmp_path)
+    assert 1e-5 < deviation(tmp_path) < 1e-2
+    types = {tensor.name: tensor.data_type for tensor in half.graph.initializer}
+    weights = {types[name] for node in products(half) for name in node.input if name in types}
     assert weights == {onnx.TensorProto.FLOAT16}
     # The normalisers, of which positions need more digits than half precision has.
-    assert types["normalize_action.centre"] == float32
-    tensors = (*model.graph.input, *model.graph.output)
-    assert {entry.type.tensor_type.elem_type for entry in tensors} == {float32}
+    assert types["normalize_action.centre"] == onnx.TensorProto.FLOAT
 
 
 # The steps of the last one share their weights.
@@ -254,19 +260,10 @@ def test_half_precision_is_judged_by_the_examples_of_torch_in_float32(
 def test_quantised_matrix_products_are_judged_by_the_examples_of_torch_in_float32(
     name: str, demos: Path, tmp_path: Path
 ) -> None:
-    save_any(name, tmp_path, demos)
-    whole = exported(tmp_path, demos)
-    golden = (whole / "golden.npz").read_bytes()
-    plain = onnx.load(whole / "policy.onnx")
-    products = sum(node.op_type in ("MatMul", "Gemm") for node in plain.graph.node)
-    integer = exported(tmp_path, demos, precision="int8")
-    assert (integer / "golden.npz").read_bytes() == golden
-    assert 1e-5 < deviation(integer) < 0.5
-    assert OnnxPolicy(integer / "policy.onnx").contract.precision == "int8"
-    model = onnx.load(integer / "policy.onnx")
-    assert sum(node.op_type == "MatMulInteger" for node in model.graph.node) == products > 0
-    tensors = (*model.graph.input, *model.graph.output)
-    assert {entry.type.tensor_type.elem_type for entry in tensors} == {onnx.TensorProto.FLOAT}
+    whole, integer = smaller(name, "int8", demos, tmp_path)
+    assert 1e-5 < deviation(tmp_path) < 0.5
+    quantised = sum(node.op_type == "MatMulInteger" for node in integer.graph.node)
+    assert quantised == len(products(whole)) > 0
 
 
 def test_a_weight_that_half_precision_cannot_hold_is_refused(demos: Path, tmp_path: Path) -> None:
