@@ -11,6 +11,7 @@ from flows.config.protocols import push_t_published
 from real.deploy.bundle_checks import LatencyConfig
 from robots.config import Count, Positive, Share, config
 from robots.contract import Precision
+from robots.control.actions import CartesianDelta
 from sim.evaluation.evaluate import EvaluateConfig
 from sim.evaluation.protocol import Protocol
 
@@ -21,6 +22,9 @@ TOLERANCES: Mapping[Precision, float] = MappingProxyType(
 order of sums differs; half precision and 8 bits round every product, by 0.05 % and 0.4 % of the
 largest entry. What that costs in closed loop, the played episodes say."""
 
+POSITION_TRACKING_M = 0.02
+"""Largest root mean square distance between streamed and measured position [m]."""
+
 
 @config
 class TwinLimits:
@@ -30,8 +34,10 @@ class TwinLimits:
     """Smallest lower end of the interval of the success rate."""
     max_faults: Share = 0.1
     """Largest share of starts that a limit or the robot ended."""
-    tracking_rms_m: Positive = 0.02
-    """Largest root mean square distance between streamed and measured position in any start [m]."""
+    tracking_rms_m: Positive | None = None
+    """Largest root mean square distance between streamed and measured position in any start [m];
+    None takes `POSITION_TRACKING_M` for streamed positions. Steps keep their target ahead of the
+    arm by up to the leash, and have its length as their limit."""
     torque_rate_share: Share = 0.9
     """Largest rate of change of the commanded joint torques, as a share of the robot's limit."""
     contact_share: Share = 0.9
@@ -89,21 +95,46 @@ _LARGER_IS_LOOSER = (
 )
 
 
+def tracking_limit(limits: TwinLimits, steps: CartesianDelta | None) -> float:
+    """Largest distance between streamed and measured position [m].
+
+    Args:
+        limits: limits at the twin.
+        steps: steps of the policy's actions; None for streamed positions.
+    """
+    if limits.tracking_rms_m is not None:
+        return limits.tracking_rms_m
+    if steps is None:
+        return POSITION_TRACKING_M
+    return steps.leash_translation * sum(axis in ("x", "y", "z") for axis in steps.axes) ** 0.5
+
+
 def tolerance(settings: GateConfig, precision: Precision) -> float:
     """Largest difference by export in a precision [normalised action units]."""
     return TOLERANCES[precision] if settings.tolerance is None else settings.tolerance
 
 
-def looser(settings: GateConfig, precision: Precision) -> list[str]:
+def looser(
+    settings: GateConfig, precision: Precision, steps: CartesianDelta | None = None
+) -> list[str]:
     """Names the limits that are looser than the defaults, with both values; a real arm refuses a
     bundle that was released under such limits.
 
     Args:
         settings: the limits.
         precision: of the bundle, see `robots.contract.Contract.precision`.
+        steps: of the bundle, see `robots.contract.Contract.steps`.
     """
-    given = replace(settings, tolerance=tolerance(settings, precision))
-    return [*_looser("", given, GateConfig(tolerance=TOLERANCES[precision]))]
+    usual = _stated(GateConfig(), precision, steps)
+    return [*_looser("", _stated(settings, precision, steps), usual)]
+
+
+def _stated(settings: GateConfig, precision: Precision, steps: CartesianDelta | None) -> GateConfig:
+    """The limits with those in place of None that the bundle's precision and actions have."""
+    twin = settings.twin
+    if twin is not None:
+        twin = replace(twin, tracking_rms_m=tracking_limit(twin, steps))
+    return replace(settings, tolerance=tolerance(settings, precision), twin=twin)
 
 
 def _looser(prefix: str, given: Any, default: Any) -> Iterator[str]:

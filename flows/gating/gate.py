@@ -79,7 +79,7 @@ def gate(
         gated = _timed(gated, golden, out, progress)
         gated = _played(gated, golden, out, progress, resume)
         gated = gated.with_conditions(
-            twin_conditions(settings.twin, evidence.twin, _digest(bundle))
+            twin_conditions(settings.twin, evidence.twin, _digest(bundle), policy.contract.steps)
         )
     metrics = _write_verdict(gated, out)
     write_page(gated, out)

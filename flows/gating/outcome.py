@@ -73,7 +73,8 @@ class Gated:
     @property
     def looser(self) -> list[str]:
         """Limits that are looser than the defaults."""
-        return looser(self.settings, self.policy.contract.precision)
+        contract = self.policy.contract
+        return looser(self.settings, contract.precision, contract.steps)
 
 
 def read_conditions(out: Path) -> list[Condition]:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from flows.gating.conditions import Condition, at_least, at_most, not_evaluated
-from flows.gating.config import TwinLimits
+from flows.gating.config import TwinLimits, tracking_limit
 from flows.runner.artifact import read_manifest
+from robots.control.actions import CartesianDelta
 
 NAMES = (
     "success at the twin",
@@ -23,7 +24,10 @@ STORE = "store.zarr"
 
 
 def twin_conditions(
-    limits: TwinLimits | None, twin: Path | None, bundle_digest: str | None
+    limits: TwinLimits | None,
+    twin: Path | None,
+    bundle_digest: str | None,
+    steps: CartesianDelta | None = None,
 ) -> list[Condition]:
     """Returns the conditions on the episodes at the twin.
 
@@ -31,6 +35,7 @@ def twin_conditions(
         limits: limits; None waives the twin.
         twin: artifact of a stage `deploy`; None if there is none.
         bundle_digest: digest of the bundle that must have been deployed; None if it is no artifact.
+        steps: steps of the bundle's actions; None for streamed positions.
     """
     if limits is None:
         note = "the recipe's limits say twin: null"
@@ -42,10 +47,12 @@ def twin_conditions(
     if manifest["inputs"].get("bundle") != bundle_digest:
         reason = f"{manifest['stage']} ran another bundle"
         return [not_evaluated("twin", reason)]
-    return [*_outcomes(limits, manifest["metrics"]), *_margins(limits, twin, manifest)]
+    return [*_outcomes(limits, manifest["metrics"], steps), *_margins(limits, twin, manifest)]
 
 
-def _outcomes(limits: TwinLimits, metrics: Mapping[str, Any]) -> Iterator[Condition]:
+def _outcomes(
+    limits: TwinLimits, metrics: Mapping[str, Any], steps: CartesianDelta | None
+) -> Iterator[Condition]:
     rate = metrics["success"]
     yield at_least(
         NAMES[0],
@@ -66,7 +73,7 @@ def _outcomes(limits: TwinLimits, metrics: Mapping[str, Any]) -> Iterator[Condit
         start["tracking_rms_m"] for start in metrics["per_start"] if "tracking_rms_m" in start
     ]
     if tracked:
-        yield at_most(NAMES[2], max(tracked), limits.tracking_rms_m, unit="m")
+        yield at_most(NAMES[2], max(tracked), tracking_limit(limits, steps), unit="m")
     else:
         yield not_evaluated(NAMES[2], "no start made a step")
 

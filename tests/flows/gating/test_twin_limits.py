@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.gating.config import TwinLimits
+from flows.gating.config import GateConfig, TwinLimits, looser, tracking_limit
 from flows.gating.twin_limits import twin_conditions
+from robots.control.actions import CartesianDelta
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.franka import find_robot
@@ -86,3 +87,13 @@ def test_the_contact_that_stopped_the_arm_counts_as_a_fault_alone(tmp_path: Path
     )
     assert found["faults"] == ("failed", 0.5)
     assert found["contact"] == ("passed", 0.0)
+
+
+def test_steps_may_lag_by_their_leash_and_positions_by_twenty_millimetres() -> None:
+    assert tracking_limit(TwinLimits(), None) == 0.02
+    steps = CartesianDelta(leash_translation=0.03, axes=("x", "y", "z", "yaw"))
+    assert tracking_limit(TwinLimits(), steps) == pytest.approx(0.03 * 3**0.5)
+    assert tracking_limit(TwinLimits(tracking_rms_m=0.01), steps) == 0.01
+    wider = GateConfig(twin=TwinLimits(tracking_rms_m=0.04))
+    assert looser(wider, "float32") == ["twin.tracking_rms_m is 0.04, default 0.02"]
+    assert looser(wider, "float32", steps) == []
