@@ -36,6 +36,8 @@ nav ol { columns: 3 12rem; padding-left: 1.4rem; } a { color: var(--accent); }
 @media print { :root { --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --card: #f4f4f4; --accent: #000; }
                body { max-width: none; padding: 0; font-size: 10.5pt; } nav { display: none; }
                h2 { break-after: avoid; } figure, tr, .tile, .banner { break-inside: avoid; }
+               .scroll { overflow: visible; } table { font-size: 8.5pt; } .short { min-width: 0; }
+               th, td { padding-right: .35rem; overflow-wrap: anywhere; }
                pre { white-space: pre-wrap; } }
 code { font-size: .88em; } details { margin: .6rem 0; } pre { overflow-x: auto; background: var(--card); padding: 1rem;
        border-radius: .5rem; font-size: .82rem; }
