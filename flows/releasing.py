@@ -35,6 +35,7 @@ from robots.signing.trust_store import (
 from robots.storage.durable import remove_tree, sync_path
 
 Say = Callable[[str], None]
+_FOR_AN_ARM = "it meets what a real arm asks of a release"
 
 
 def new_key_command(name: str, *, passphrase: bool, say: Say) -> None:
@@ -101,6 +102,7 @@ def list_keys_command(say: Say) -> None:
     store = read_trust_store(folder)
     lines = [
         f"own      {key.name}  {key.fingerprint}{'' if key.encrypted else '  no passphrase'}"
+        f"{'  revoked' if key.fingerprint in store.revoked else ''}"
         for key in own_keys(folder)
     ]
     lines += [
@@ -199,7 +201,7 @@ def verify_command(folder: Path, *, key: Path | None, say: Say) -> None:
     if problems:
         count = f"{len(problems)} problems" if len(problems) > 1 else "a problem"
         raise HandoffError(f"verify: {folder} has {count}; a real arm refuses it.")
-    say(f"verified, for a simulated arm alone: {note}" if note else "verified: a real arm takes it")
+    say(f"verified, for a simulated arm alone: {note}" if note else f"verified: {_FOR_AN_ARM}")
 
 
 def _arm_problem(release: Release) -> str:
@@ -254,12 +256,18 @@ def _check_not_revoked(folder: Path, marks: Sequence[str]) -> None:
 
 def _private_key_file(folder: Path, key: str | None) -> Path:
     """The file of the key to sign with."""
-    names = [own.name for own in own_keys(folder)]
+    revoked = read_trust_store(folder).revoked
+    own = own_keys(folder)
+    names = [each.name for each in own if each.fingerprint not in revoked or each.name == key]
+    # A revoked key that is the only one is named by the check behind this.
+    names = names or [each.name for each in own]
     if key is None and len(names) == 1:
         return folder / f"{names[0]}{PRIVATE}"
     if key is None:
         hint = f"choose one with --key: {', '.join(names)}" if names else "handoff keys new NAME"
-        raise HandoffError(f"sign: {len(names)} keys in {folder}, expected one; {hint}.")
+        raise HandoffError(
+            f"sign: {len(names)} keys in {folder} that are not revoked, expected one; {hint}."
+        )
     if key in names:
         return folder / f"{key}{PRIVATE}"
     if not Path(key).is_file():

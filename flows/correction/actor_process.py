@@ -65,8 +65,8 @@ def act(
     """Acts until the parent sends `stop` or the person stops; records episodes in
     `folder/store.zarr`.
 
-    An episode that is interrupted otherwise, e.g. by a lost sensor or a signal, is recorded up to
-    then, with its fault. `guide` is the policy that guides episodes in JSRL. Sends the parent
+    The episode in which the session ends is recorded up to then, as unfinished, or with its fault
+    if e.g. a lost sensor or a signal ended it. `guide` is the policy that guides episodes in JSRL. Sends the parent
     `("status", line)` at intervals, and `("stopped",)` if the person stopped.
     """
     with ExitStack() as stack:
@@ -129,6 +129,8 @@ def act(
             with delayed_signals():
                 recorder.cut_off(error_text(error))
             raise
+        with delayed_signals():
+            recorder.close()
         if operator.stopped:
             parent.send(("stopped",))
         client.flush(FLUSH_SECONDS)
@@ -266,11 +268,19 @@ class _Recorder:
             self._running = final, {**person, **about}
 
     def cut_off(self, fault: str) -> None:
-        """Records the running episode up to now, if it has at least one step."""
+        """Records the running episode up to now, which a fault ended, if it has at least one
+        step."""
+        self._end({"fault": fault, "discard_reason": "fault"})
+
+    def close(self) -> None:
+        """Records the episode in which the session ended, if it has at least one step."""
+        self._end({"discard_reason": "unfinished"})
+
+    def _end(self, reason: dict[str, Any]) -> None:
         if self._running is not None:
-            (final, about) = self._running
+            final, about = self._running
             self._running = None
-            self._assembler.cut_off(0, final, {**about, "fault": fault, "discard_reason": "fault"})
+            self._assembler.cut_off(0, final, {**about, **reason})
 
     def report(self, parent: Connection, client: LearnerClient) -> None:
         now = time.monotonic()

@@ -201,12 +201,13 @@ class EpisodeAssembler:
         return ended
 
     def cut_off(self, env_id: int, final: Observation, about: Mapping[str, Any]) -> None:
-        """Commits the running episode of an environment that was ended by a fault.
+        """Commits the running episode of an environment that ended before its outcome was known.
 
         Args:
             env_id: environment, of which at least one step was added.
             final: (N, ...) observation after its last step.
-            about: metadata, with the `fault` and a `discard_reason`, as the episode has no outcome.
+            about: metadata, with a `discard_reason`, as the episode has no outcome, and the `fault` if
+                one ended it.
         """
         self._commit(
             env_id, {name: array[env_id][None] for name, array in final.items()}, dict(about)

@@ -120,7 +120,8 @@ def check_token(token: str) -> None:
         or " " in token
     ):
         raise HandoffError(
-            f"token: {len(token)} characters, expected at least {SHORTEST_TOKEN}, printable ASCII without spaces."
+            f"token: {len(token)} characters, expected at least {SHORTEST_TOKEN}, printable ASCII without spaces "
+            f"(${TOKEN_VARIABLE})."
         )
 
 

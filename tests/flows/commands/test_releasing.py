@@ -50,7 +50,7 @@ def test_the_way_from_a_new_key_to_a_verified_release(call: Call, tmp_path: Path
     assert "policy   lab, bundle " in said
     assert "gate     passed, " in said
     assert "approval by Grace at 2026-11-26T11:00:00Z" in said
-    assert said.endswith("verified: a real arm takes it\n")
+    assert said.endswith("verified: it meets what a real arm asks of a release\n")
     assert (tmp_path / "runs" / "releases" / "lab" / "policy.onnx").is_file()
 
 

@@ -64,6 +64,20 @@ def test_an_episode_that_an_error_ends_is_recorded_with_it(
     )
 
 
+def test_the_episode_in_which_the_session_ends_is_recorded_as_unfinished(tmp_path: Path) -> None:
+    chosen = session(0.0)
+    here, there = multiprocessing.Pipe()
+    # Fewer steps than an episode's time limit; the stop is answered after the next step.
+    here.send("stop")
+    act(chosen, tmp_path, None, None, NOBODY, TOKEN, there)
+    store = EpisodeStore.open(tmp_path / "store.zarr")
+    assert store.num_episodes == 1
+    metadata = store.metadata(0)
+    assert (metadata["discard_reason"], metadata["success"]) == ("unfinished", False)
+    assert "fault" not in metadata
+    assert len(read_history(tmp_path / "store.zarr").steps) == 0
+
+
 def test_an_episode_that_a_signal_ends_is_recorded(tmp_path: Path) -> None:
     process = RestartedProcess("actor", act, (session(1.0), tmp_path, None, None, NOBODY, TOKEN))
     process.start()
