@@ -13,6 +13,8 @@ from typing import Any, Generic, NewType, TypeVar
 
 Episodes = NewType("Episodes", Path)
 """Folder with an episode store, `store.zarr`."""
+Examination = NewType("Examination", Path)
+"""Folder with the faults that were found in episodes."""
 Policy = NewType("Policy", Path)
 """Checkpoint folder of a policy, with its card."""
 WorldModel = NewType("WorldModel", Path)
@@ -23,6 +25,8 @@ Dynamics = NewType("Dynamics", Path)
 """Folder with tuned parameters of a simulated robot."""
 Evaluation = NewType("Evaluation", Path)
 """Folder with the result of an evaluation under a protocol."""
+OpenLoop = NewType("OpenLoop", Path)
+"""Folder with the errors of a policy's actions against recorded ones."""
 Comparison = NewType("Comparison", Path)
 """Folder with a comparison of evaluations."""
 Bundle = NewType("Bundle", Path)

@@ -33,9 +33,10 @@ class ChunkPolicyConfig:
     """Stream of the episodes that holds observations and actions."""
     observation_fields: tuple[str, ...] = ("keypoints", "agent")
     """Observation fields that are flattened and concatenated in this order into the O entries of
-    one step."""
+    one step; in imitation, `*` takes every observed vector of the demonstrations, and a name with a
+    `*` those that it matches."""
     image_fields: tuple[str, ...] = ()
-    """Camera images (height, width, 3), uint8 RGB."""
+    """Camera images (height, width, 3), uint8 RGB; in imitation, `*` takes every camera."""
     point_fields: tuple[str, ...] = ()
     """Point clouds (points, entries), positions first."""
     action_field: str = "action"

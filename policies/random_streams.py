@@ -45,6 +45,8 @@ class RandomStream(IntEnum):
     `ORDER_SPACING` apart."""
     VALIDATION_GOAL = 5 * _REGION
     """The goals of held-out windows, one draw per batch."""
+    OPEN_LOOP = 6 * _REGION
+    """The noise of chunks that are compared with recorded actions, one draw per episode."""
     SAMPLE_PLOT = 7 * _REGION
     """Noise and goals of the plot of sampled chunks, one draw."""
 

@@ -93,6 +93,10 @@ INTERFACES = {
         "follows them"
     ),
     "joint_target": "target joint positions [rad]",
+    "as_recorded": (
+        "as the demonstrations define it, in the units and the order of the names of `action`; no controller of "
+        "Handoff runs it"
+    ),
 }
 """Meanings of an action by `Contract.action_interface`."""
 

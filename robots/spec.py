@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import Literal
 
 import numpy as np
 
@@ -16,6 +17,11 @@ WXYZ = (("w", "x", "y", "z"),)
 """Names of the entries of a quaternion."""
 POSE = (("x", "y", "z", "rx", "ry", "rz"),)
 """Names of the entries of a position followed by a rotation vector."""
+
+Role = Literal["", "observation", "action", "outcome", "other"]
+"""Part of a recorded field: `observation` of a policy, `action`, `outcome` (reward, success, end of
+the episode), `other` (what is recorded beside them); empty where it is not stated, as in older
+stores."""
 
 
 @config
@@ -34,14 +40,25 @@ class FieldSpec:
     """One phrase: the meaning of the field, and the order of its entries."""
     names: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
     """Names of the entries along each axis, such as x, y; empty if they are not named. Specs
-    that differ only in `about`, `names`, `points` or `interface` are equal, because these only
-    describe the array, and older stores have less of them."""
+    that differ only in `about`, `names`, `points`, `interface` or `role` are equal, because these
+    only describe the array, and older stores have less of them."""
     points: tuple[tuple[Finite, ...], ...] = field(default=(), compare=False)
     """(N, D) positions of the field's N points in the frame of the body to which they are fixed
     [unit of the field]; empty for fields of other kinds."""
     interface: str = field(default="", compare=False)
     """Meaning of an action to the controller, see `ActionSpec.interface`; empty for observations,
     and for actions whose meaning is not known."""
+    role: Role = field(default="", compare=False)
+    """Part that the field plays in an episode."""
+
+
+def describe(spec: FieldSpec) -> str:
+    """One phrase about a field, such as `float32 (7) [rad], observation`."""
+    kind = {"u8": "picture", "utf8": "text"}.get(spec.unit, spec.dtype)
+    size = " x ".join(str(length) for length in spec.shape)
+    unit = "" if spec.unit in ("1", "u8", "utf8") else f" [{spec.unit}]"
+    role = f", {spec.role}" if spec.role else ""
+    return f"{kind} ({size}){unit}{role}"
 
 
 @config
@@ -74,6 +91,7 @@ class ActionSpec:
             about="; ".join(filter(None, (about, f"{self.interface}: {', '.join(self.names)}"))),
             names=(self.names,) if self.names else (),
             interface=self.interface,
+            role="action",
         )
 
 

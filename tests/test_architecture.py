@@ -28,6 +28,8 @@ HEAVY = (
     "prefect",
 )
 MOST_MODULES = 15
+BY_A_PAGE = {"robots.episodes.write_episodes": "docs/guides/data.md"}
+"""Modules for programs of one's own, with the page that shows them."""
 ELLIPSES = (
     "Of",
     "By",
@@ -279,7 +281,9 @@ def test_readme_names_every_package_and_each_package_its_modules() -> None:
     assert silent == []
 
 
-def test_every_module_is_reached_by_a_command() -> None:
+def test_every_module_is_reached_by_a_command_or_a_page() -> None:
     entrances = ("flows.__main__", "flows.deployments", *shipped_kinds().values())
-    reached = house.reachable(entrances)
+    reached = {*house.reachable(entrances), *BY_A_PAGE}
     assert [name for name in house.modules() if name not in reached] == []
+    for name, page in BY_A_PAGE.items():
+        assert f"from {name} import" in (ROOT / page).read_text()

@@ -10,9 +10,10 @@
 - `completers`: the words that the Tab key completes.
 - `new`: `new recipe`, `new task`, `new stage`.
 - `lineage`: `explain`, `reproduce`, `fetch`, `gc`.
-- `evaluation`: `evaluate`, `compare`, `gate`, `record`, `tune`.
-- `serving`: `serve`.
-- `sessions`: `hil`, `console`, `approve`, `deploy`, `clear-fault`.
+- `episodes`: `episodes info`, `ls`, `doctor`, `stats`, `import`, `delete`, `trim`, `relabel`,
+  `merge`, `split`, `export`.
+- `evaluation`: `evaluate`, `compare`, `gate`, `serve`, `rollouts`, `tune`.
+- `sessions`: `record`, `hil`, `console`, `approve`, `deploy`, `clear-fault`.
 - `releasing`: `keys`, `sign`, `verify`.
 - `doctor`: `doctor`.
 """

@@ -20,13 +20,13 @@ from cyclopts.argument import ArgumentCollection
 
 from flows.commands import (
     doctor,
+    episodes,
     evaluation,
     lineage,
     listing,
     new,
     pipelines,
     releasing,
-    serving,
     sessions,
 )
 from flows.commands.parameters import Debug, Flag
@@ -38,6 +38,7 @@ USAGE = 2
 UNREAD = 128 + signal.SIGPIPE
 """Exit code of output that nobody reads."""
 ABOUT_GROUPS = {
+    "episodes": "Look at data sets of any format, examine, import, edit, split and export them.",
     "keys": "Make, trust, revoke and list the keys that sign releases.",
     "new": "Write a commented recipe, task or stage that runs as it is.",
 }
@@ -113,15 +114,28 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Artifacts": {
         "explain": lineage.explain,
         "reproduce": lineage.reproduce,
-        "record": evaluation.record,
+        "rollouts": evaluation.rollouts,
         "fetch": lineage.fetch,
         "gc": lineage.gc,
+    },
+    "Data": {
+        "episodes info": episodes.show_info,
+        "episodes ls": episodes.list_episodes,
+        "episodes doctor": episodes.examine,
+        "episodes stats": episodes.stats,
+        "episodes import": episodes.import_data,
+        "episodes delete": episodes.delete,
+        "episodes trim": episodes.trim,
+        "episodes relabel": episodes.relabel,
+        "episodes merge": episodes.merge,
+        "episodes split": episodes.split,
+        "episodes export": episodes.export,
     },
     "Policies": {
         "evaluate": evaluation.evaluate,
         "compare": evaluation.compare,
         "gate": evaluation.gate,
-        "serve": serving.serve,
+        "serve": evaluation.serve,
     },
     "Releases": {
         "keys new": releasing.keys_new,
@@ -132,6 +146,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "verify": releasing.verify,
     },
     "People and robots": {
+        "record": sessions.record,
         "hil": sessions.hil,
         "console": sessions.console,
         "approve": sessions.approve,

@@ -124,12 +124,11 @@ def protocol_rows() -> Rows:
 
 
 def format_rows() -> Rows:
-    """Yields the formats of data sets with the first sentence of their modules."""
+    """Yields the formats of data sets with the words for them."""
+    from robots.episodes.demonstrations import TITLES
     from robots.outside import FORMATS
 
-    package = "robots.episodes.formats"
-    for name in _modules(package):
-        yield name, first_sentence(module_docstring(f"{package}.{name}"))
+    yield from TITLES.items()
     yield from outside_rows(FORMATS)
 
 
@@ -171,15 +170,3 @@ def module_docstring(module: str) -> str:
     assert spec is not None
     assert spec.origin is not None
     return ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
-
-
-def _modules(package: str) -> list[str]:
-    spec = find_spec(package)
-    assert spec is not None
-    folders = spec.submodule_search_locations or ()
-    return sorted(
-        file.stem
-        for folder in folders
-        for file in Path(folder).glob("*.py")
-        if not file.stem.startswith("_")
-    )

@@ -102,7 +102,7 @@ def overrides(context: CompletionContext) -> Candidates:
         return
     try:
         recipe = read_recipe(_recipe_name(context))
-        declared = stages(recipe, fetch=False)
+        declared = stages(recipe, fetch=None)
     except HandoffError:
         return
     # Copies of a stage share its options.

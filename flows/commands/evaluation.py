@@ -1,5 +1,5 @@
-"""Defines the commands that evaluate and gate policies, record them and tune the simulated arm:
-`evaluate`, `compare`, `gate`, `record`, `tune`."""
+"""Defines the commands that evaluate, gate and serve policies, record them and tune the simulated
+arm: `evaluate`, `compare`, `gate`, `serve`, `rollouts`, `tune`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from flows.commands import completers
-from flows.commands.parameters import Debug, Flag
+from flows.commands.parameters import LOOPBACK, Debug, Flag, Host, Port
 
 Count = Parameter(validator=Number(gte=1))
 
@@ -127,7 +127,49 @@ def gate(
     )
 
 
-def record(
+def serve(
+    policy: Annotated[Path, Parameter(completer=completers.artifacts)],
+    /,
+    *,
+    host: Host = LOOPBACK,
+    port: Port = 8000,
+    clients: Annotated[int, Count] = 16,
+    queue: Annotated[int, Count] = 8,
+    seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**32))] = 0,
+    action_interface: str | None = None,
+    map: Annotated[tuple[str, ...], Parameter(name="--map")] = (),
+    debug: Debug = False,
+) -> None:
+    """Serve action chunks over a websocket, compatible with openpi's client.
+
+    Args:
+        policy: Release folder, folder of a policy or of a bundle, or ONNX file.
+        clients: Maximum number of simultaneous connections.
+        queue: Maximum number of waiting requests.
+        seed: Seed of the noise for requests without noise.
+        action_interface: Action interface of a saved policy; an ONNX file states its own.
+        map: NAME=FIELD: what a name in requests means; NAME= ignores it; may be repeated.
+
+    Examples:
+        handoff serve runs/demo/bundle
+        handoff serve runs/demo/teacher --port 9000 --action-interface pd_target
+        handoff serve release --map observation/joint_position=q --map observation/wrist_image=
+    """
+    from flows.serve import serve_command
+
+    serve_command(
+        policy,
+        host=host,
+        port=port,
+        clients=clients,
+        queue=queue,
+        seed=seed,
+        action_interface=action_interface,
+        names=map,
+    )
+
+
+def rollouts(
     policy: Annotated[Path, Parameter(completer=completers.artifacts)],
     out: Path,
     /,
@@ -142,7 +184,7 @@ def record(
         out: Folder for rollouts.zarr.zip and rollouts.json.
 
     Examples:
-        handoff record runs/demo/teacher runs/rollouts
+        handoff rollouts runs/demo/teacher runs/rollouts
     """
     from rich.console import Console
 

@@ -124,7 +124,9 @@ def listings() -> Mapping[str, Listing]:
             "'handoff evaluate PROTOCOL', or the key 'protocol'.",
         ),
         "formats": Listing(
-            ("format", "about"), format_rows, "The stage 'ingest' recognises the format by itself."
+            ("format", "about"),
+            format_rows,
+            "'handoff episodes info DATA' and the stage 'ingest' recognise the format by themselves.",
         ),
         "robots": Listing(("robot", "about"), robot_rows, "The key 'robot' of a stage."),
     }

@@ -1,4 +1,5 @@
-"""Defines the commands with a person in the loop: `hil`, `console`, `deploy`, and `clear-fault`."""
+"""Defines the commands with a person in the loop: `record`, `hil`, `console`, `deploy`, and
+`clear-fault`."""
 
 from __future__ import annotations
 
@@ -93,6 +94,53 @@ def hil(
         highlight=False,
         soft_wrap=True,
     )
+
+
+def record(
+    task: Annotated[str, Parameter(completer=completers.tasks)],
+    /,
+    *,
+    operator: OperatorName = "console",
+    episodes: Annotated[int, Parameter(validator=Number(gte=1))] = 20,
+    cameras: Flag = False,
+    person: Person = None,
+    host: Host = LOOPBACK,
+    port: Port = CONSOLE_PORT,
+    out: Path | None = None,
+    debug: Debug = False,
+) -> None:
+    """Record demonstrations of a simulated task by a person; the same command goes on.
+
+    Successful episodes are in the artifact demos, which 'handoff run own_data' trains on.
+
+    Args:
+        task: Name of a task of the arm.
+        operator: Device of the person, or a simulated one.
+        episodes: Number of successful demonstrations.
+        cameras: Record the pictures of the cameras front and wrist, too.
+        out: Folder of the recording; default: runs/record/TASK.
+
+    Examples:
+        handoff record reach --episodes 10
+        handoff record pick_cube --operator spacemouse --cameras --person ada
+    """
+    from rich.console import Console
+
+    from flows.attended import ConsoleAddress, run_attended
+    from flows.config.overrides import quoted
+
+    folder = out or Path("runs") / "record" / task
+    overrides = [
+        f"runs={quoted(folder.parent)}",
+        f"name={quoted(folder.name)}",
+        f"shared.env.task={task}",
+        f"shared.operator.kind={operator}",
+        f"demos.episodes={episodes}",
+        *([f"shared.operator.person={quoted(person)}"] if person is not None else []),
+        *(["shared.env.cameras={}"] if cameras else []),
+    ]
+    run_attended("hil/record", overrides, address=ConsoleAddress(host=host, port=port))
+    Console().print(f"demos    {folder / 'demos'}", highlight=False, soft_wrap=True)
 
 
 def console(

@@ -66,8 +66,8 @@ def act(
     `folder/store.zarr`.
 
     The episode in which the session ends is recorded up to then, as unfinished, or with its fault
-    if e.g. a lost sensor or a signal ended it. `guide` is the policy that guides episodes in JSRL. Sends the parent
-    `("status", line)` at intervals, and `("stopped",)` if the person stopped.
+    if e.g. a lost sensor or a signal ended it. `guide` is the policy that guides episodes in JSRL.
+    Sends the parent `("status", line)` at intervals, and `("stopped",)` if the person stopped.
     """
     with ExitStack() as stack:
         # Environment and operator.

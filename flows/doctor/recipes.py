@@ -105,7 +105,7 @@ def _resolve(names: Sequence[str], pipe: Connection) -> None:
     gc.disable()
     for name in names:
         try:
-            stages(read_recipe(name), fetch=False)
+            stages(read_recipe(name), fetch=None)
         except Exception as error:  # noqa: BLE001  code beside a recipe may raise anything
             pipe.send((name, describe(error)))
         else:

@@ -47,12 +47,13 @@ class _Copy:
     binding: Binding
 
 
-def stages(recipe: Recipe, *, fetch: bool = True) -> list[Stage]:
+def stages(recipe: Recipe, *, fetch: bool | None = True) -> list[Stage]:
     """Returns the stages of a recipe in an executable order.
 
     Args:
         recipe: the recipe.
-        fetch: allows downloading demonstrations.
+        fetch: allows downloading demonstrations; None looks for nothing outside the recipe, such as
+            data that its user has to name or that lie on another computer.
 
     Raises:
         HandoffError: an unknown kind of stage, a missing, unknown or wrong input, a cycle, unknown
@@ -178,7 +179,7 @@ def _copies(
     recipe: Recipe,
     kind: StageKind,
     above: Mapping[str, Sequence[_Copy]],
-    fetch: bool,
+    fetch: bool | None,
 ) -> Iterator[_Copy]:
     """Yields the copies of a stage."""
     entry = recipe.stages[name]
@@ -199,7 +200,7 @@ def _copies(
             module=kind.module,
             config=config,
             inputs=inputs,
-            external=kind.external(config, fetch),
+            external={} if fetch is None else kind.external(config, fetch),
             exclusive=kind.exclusive,
             telemetry=kind.telemetry,
             function=kind.function,

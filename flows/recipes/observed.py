@@ -9,6 +9,7 @@ clouds are not checked.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from flows.deployment.config import DeployConfig
@@ -16,12 +17,18 @@ from flows.runner.stage import Stage
 from flows.session.config import HilEnvConfig
 from flows.stages.data.config import (
     DemonstrateConfig,
+    FilterEpisodesConfig,
     MergeConfig,
     RecordPlayConfig,
     RelabelConfig,
     RolloutConfig,
     ScriptedConfig,
 )
+from flows.stages.data.ingest import SHIPPED
+from robots.episodes.curation.choose import SplitConfig
+from robots.episodes.demonstrations import open_demonstrations
+from robots.episodes.ingest import IngestConfig
+from robots.episodes.sources import find_demonstrations
 from robots.errors import HandoffError, suggest
 from sim.evaluation.protocol import Protocol, vector_fields
 from sim.make import find_task
@@ -86,7 +93,9 @@ def _observed(stage: Stage) -> Iterator[Observed]:
             block = getattr(block, key, None)
         if not hasattr(block, "observation_fields"):
             continue
-        yield Observed(stage.name, f"{path}.observation_fields", tuple(block.observation_fields))
+        # Patterns take what the demonstrations have.
+        names = tuple(name for name in block.observation_fields if "*" not in name)
+        yield Observed(stage.name, f"{path}.observation_fields", names)
         anchor = getattr(block, "anchor_field", None)
         if anchor is not None:
             yield Observed(stage.name, f"{path}.anchor_field", (anchor,))
@@ -121,6 +130,19 @@ def _environment(config: Any) -> Fields | None:
     return None
 
 
+def _imported(config: IngestConfig) -> Fields | None:
+    """The fields of imported demonstrations; None where the recipe names no data set, or one that
+    is on another computer."""
+    if config.data is None or not Path(config.data).expanduser().exists():
+        return None
+    source = find_demonstrations(data=Path(config.data), form=config.format, shipped=SHIPPED)
+    path = source.path
+    with open_demonstrations(path, config.images, config.format, config.map) as demonstrations:
+        schema = demonstrations.schema
+    names = {name for stream in schema.streams.values() for name in stream.fields}
+    return Fields(f"{path.name}, episodes of {schema.name}", frozenset(names))
+
+
 def _task(task: str, robot: str) -> Fields:
     return Fields(f"task {task}", frozenset(find_task(task, robot=robot).observations))
 
@@ -130,7 +152,9 @@ def _recorded(stage: Stage) -> Fields | None:
     config = stage.config
     if isinstance(config, ScriptedConfig | RecordPlayConfig | DemonstrateConfig | RolloutConfig):
         return _environment(config)
-    if not isinstance(config, MergeConfig | RelabelConfig):
+    if isinstance(config, IngestConfig):
+        return _imported(config)
+    if not isinstance(config, MergeConfig | RelabelConfig | FilterEpisodesConfig | SplitConfig):
         return None
     sources = [_recorded(source) for source in stage.inputs.values() if source.kind == "episodes"]
     known = [source for source in sources if source is not None]

@@ -148,6 +148,11 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
     match uses:
         case "ingest" | "scripted" | "demonstrate" | "rollouts":
             return f"{metrics['episodes']} episodes, {metrics['frames']:,} frames"
+        case "examine":
+            errors, warnings = metrics["errors"], metrics["warnings"]
+            return f"{errors} errors, {warnings} warnings in {metrics['episodes']} episodes"
+        case "filter" | "split":
+            return f"{metrics['episodes']} of {metrics['episodes_before']} episodes, {metrics['frames']:,} frames"
         case "play":
             return f"{metrics['episodes']} episodes, {metrics['hours']:.1f} h of play"
         case "world_model":
@@ -177,6 +182,10 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
             high = success["high"]
             line = f"score {metrics['score']:.3f}, success {rate:.2f} [{low:.2f}, {high:.2f}] (n = {success['n']})"
             return line + (f", cost {metrics['cost']:.2f}" if "cost" in metrics else "")
+        case "open_loop":
+            policy, control = metrics["normalised"]["mean"], metrics["control"]["mean"]
+            episodes = metrics["episodes"]
+            return f"error {policy:.2f} standard deviations, control {control:.2f} ({episodes} held-out episodes)"
         case "tune":
             return _tuning(metrics)
         case "compare":

@@ -12,6 +12,7 @@ from robots.config import Count, Hertz, NonNegative, Whole, config
 from robots.franka import RobotName
 from sim.make import TaskName
 from sim.recording.simulated_operator import OperatorConfig
+from sim.scene.cameras import CamerasConfig
 
 OperatorKind = Literal["simulated", "keyboard", "spacemouse", "console"]
 
@@ -29,6 +30,9 @@ class HilEnvConfig:
     instruction: str | None = None
     """Instruction of every episode of a language task, whose learner reads no text; None draws one
     per episode."""
+    cameras: CamerasConfig | None = None
+    """Cameras whose pictures are recorded with every step; None records none. No learner of a
+    session observes them."""
     randomized: bool = False
     """Domain randomisation within the task's ranges."""
     max_steps: Count | None = None

@@ -42,7 +42,7 @@ def make_session_env(
     from sim.tasks.task import with_instruction
     from sim.vec_env import EngineVecEnv, VecEnvConfig
 
-    options = MujocoConfig(reward="sparse", randomized=config.randomized)
+    options = MujocoConfig(reward="sparse", randomized=config.randomized, cameras=config.cameras)
     task = find_task(config.task, config.rate_hz, config.robot)
     if config.instruction is not None:
         task = with_instruction(task, config.instruction)

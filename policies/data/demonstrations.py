@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from policies.card import PolicyCard
 from policies.data.frames import Frames, FrameStorage, FrameWriter
 from policies.policy_config import PolicyConfig
+from robots.episodes.demonstrations import field_role
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.language.text import INSTRUCTION, UNIT, decode
@@ -79,6 +81,7 @@ def open_store(name: str, path: Path, model: PolicyConfig) -> OpenStore:
     """
     store = EpisodeStore.open(path)
     stream = store.schema.stream(model.stream)
+    model = with_recorded_fields(name, model, stream.fields)
     specs = {field: _spec(name, model, stream.fields, field) for field in _fields(model)}
     if not store.num_episodes:
         raise HandoffError(f"{name}: 0 episodes, expected at least 1. Was nothing recorded?")
@@ -92,6 +95,56 @@ def open_store(name: str, path: Path, model: PolicyConfig) -> OpenStore:
         robot=store.schema.robot,
     )
     return OpenStore(name, store, card)
+
+
+def with_recorded_fields(
+    store: str, model: PolicyConfig, recorded: Mapping[str, FieldSpec]
+) -> PolicyConfig:
+    """The configuration with the names of recorded fields in place of patterns: `*` in
+    `observation_fields` stands for every vector that is observed, in `image_fields` for every
+    picture, and `name.*` for those whose names begin like this.
+
+    Args:
+        store: name of the store in error messages.
+        model: policy; without a pattern it is returned as it is.
+        recorded: fields of the store, in whose order a pattern lists them.
+
+    Raises:
+        HandoffError: no field has a name of this form, or the policy is left without a field.
+    """
+    if not any("*" in name for name in (*model.observation_fields, *model.image_fields)):
+        return model
+    observed = {
+        name: spec
+        for name, spec in recorded.items()
+        if field_role(name, spec) == "observation" and spec.unit != UNIT
+    }
+    pictures = [name for name, spec in observed.items() if spec.unit == "u8"]
+    vectors = [name for name in observed if name not in pictures and name not in model.point_fields]
+    resolved = replace(
+        model,
+        observation_fields=_expanded(store, model.observation_fields, vectors),
+        image_fields=_expanded(store, model.image_fields, pictures),
+    )
+    if not (resolved.observation_fields or resolved.sensor_fields):
+        raise HandoffError(
+            f"{store}: no field is observed; the stream '{model.stream}' has {sorted(recorded)}."
+        )
+    return resolved
+
+
+def _expanded(store: str, names: tuple[str, ...], recorded: Sequence[str]) -> tuple[str, ...]:
+    expanded: list[str] = []
+    for name in names:
+        matching = [field for field in recorded if fnmatchcase(field, name)]
+        if "*" not in name:
+            matching = [name]
+        elif not matching and name != "*":
+            raise HandoffError(
+                f"{store}: no observed field is called '{name}'; it has {sorted(recorded)}."
+            )
+        expanded += [field for field in matching if field not in expanded]
+    return tuple(expanded)
 
 
 def check_agreement(first: OpenStore, other: OpenStore) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robots.contract import CONVENTIONS, FRAMES, INTERFACES, Contract, Precision
-from robots.control.actions import PD_TARGET, CartesianDelta, agent_dynamics
+from robots.control.actions import AS_RECORDED, PD_TARGET, CartesianDelta, agent_dynamics
 from robots.control.impedance import ImpedanceGains
 from robots.control.training_range import DataRange, InputRange, data_range, input_range
 from robots.errors import HandoffError
@@ -106,7 +106,8 @@ def contract_of(
 
 
 def stated_interface(interface: str | None, card: PolicyCard) -> str:
-    """The given interface, or else the one that the recorded actions state.
+    """The given interface, or else the one that the recorded actions state; those that state one
+    keep it where `as_recorded` is given.
 
     Raises:
         HandoffError: neither, or another than the recorded one.
@@ -117,8 +118,11 @@ def stated_interface(interface: str | None, card: PolicyCard) -> str:
         raise HandoffError(
             f"policy of task '{card.task}': the meaning of its actions is not known; the recorded ones {stated}. Set "
             "action_interface of the stage that exports it (or handoff serve --action-interface ..) to one of "
-            f"{', '.join(INTERFACES)}; docs/concepts/contract.md explains them."
+            f"{', '.join(INTERFACES)}; docs/concepts/contract.md explains them. Imported data "
+            "state it by map.action_interface of their ingest."
         )
+    if interface == AS_RECORDED and recorded is not None:
+        return recorded
     if None not in (interface, recorded) and interface != recorded:
         raise HandoffError(
             f"policy of task '{card.task}': action_interface is '{interface}', but its recorded actions are "

@@ -2,5 +2,6 @@
 
 - `config`: options of pretraining; imports no torch.
 - `objective`: training setup, loss and validation loss for the training loop.
+- `open_loop`: errors of a policy's actions against recorded ones.
 - `pretrain`: the stage's function.
 """

@@ -109,8 +109,10 @@ def prepare(
     Raises:
         HandoffError: unusable stores, stores that do not match, or incompatible initial weights.
     """
-    sizes, seed = config.policy, config.training.seed
-    stores = [open_store(str(demos), demos / "store.zarr", sizes)]
+    seed = config.training.seed
+    stores = [open_store(str(demos), demos / "store.zarr", config.policy)]
+    # With the names of recorded fields in place of patterns.
+    sizes = stores[0].card.model
     for mixed in config.mixture:
         stores.append(open_store(mixed.path, mixed.store, sizes))
         check_agreement(stores[0], stores[-1])

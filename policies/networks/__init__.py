@@ -10,6 +10,7 @@
 - `vlm`: vision-language backbones.
 - `vlm_files`: configuration and tokenizer files of backbones.
 - `observation_encoder`: observations as one vector.
+- `field_modules`: one module per observation field.
 - `image_encoder`: images as features.
 - `point_encoder`: point clouds as features.
 """

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from policies.card import Shapes
 from policies.chunk_policy_config import EncodedPolicyConfig
+from policies.networks.field_modules import FieldModules
 from policies.networks.image_encoder import ResNet18
 from policies.networks.mlp import sinusoidal_embedding
 from policies.networks.observation_encoder import ObservationEncoder
@@ -95,15 +96,15 @@ class ChunkTransformer(nn.Module):
     def __init__(self, config: ActConfig, shapes: Shapes) -> None:
         super().__init__()
         width, point = config.width, config.point_encoder
-        self.trunks = nn.ModuleDict({name: ResNet18() for name in config.image_fields})
-        self.places = nn.ModuleDict({name: nn.Linear(_MAPS, width) for name in config.image_fields})
-        self.points = nn.ModuleDict()
+        self.trunks = FieldModules({name: ResNet18() for name in config.image_fields})
+        self.places = FieldModules({name: nn.Linear(_MAPS, width) for name in config.image_fields})
+        self.points = FieldModules()
         for name in config.point_fields:
             point_config = EncodedPolicyConfig(
                 observation_fields=(), point_fields=(name,), point_encoder=point
             )
             self.points[name] = ObservationEncoder(point_config, shapes)
-        self.clouds = nn.ModuleDict(
+        self.clouds = FieldModules(
             {name: nn.Linear(point.features, width) for name in config.point_fields}
         )
         self.latent = nn.Linear(config.latent, width)

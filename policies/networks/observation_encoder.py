@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from policies.card import Shapes
 from policies.chunk_policy_config import EncodedPolicyConfig
+from policies.networks.field_modules import FieldModules
 from policies.networks.image_encoder import ImageEncoder, check_crop, random_corners
 from policies.networks.point_encoder import PointCloudEncoder
 from policies.normalize import MinMaxNormalizer, MinMaxStatistics
@@ -48,19 +49,19 @@ class ObservationEncoder(nn.Module):
         for name in config.image_fields:
             check_crop(shapes.sensors[name][:2], image.crop)
         self.crop = image.crop
-        self.images = nn.ModuleDict(
+        self.images = FieldModules(
             {
                 name: ImageEncoder(image.crop, image.keypoints, image.features, image.channels)
                 for name in config.image_fields
             }
         )
-        self.points = nn.ModuleDict(
+        self.points = FieldModules(
             {
                 name: PointCloudEncoder(shapes.sensors[name][-1], point.widths, point.features)
                 for name in config.point_fields
             }
         )
-        self.normalize_points = nn.ModuleDict(
+        self.normalize_points = FieldModules(
             {name: MinMaxNormalizer(shapes.sensors[name][-1]) for name in config.point_fields}
         )
         self.features = len(self.images) * image.features + len(self.points) * point.features

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from policies.networks.field_modules import FieldModules
 from policies.normalize import StandardNormalizer
 from policies.rewards.config import ClassifierConfig, SuccessCard
 from robots.config import to_plain, validate
@@ -102,8 +103,8 @@ class SuccessClassifier(nn.Module):
                 f"success classifier: encoders for {unknown}, its images are {self.images}."
             )
         # One encoder per image.
-        self.encoders = nn.ModuleDict()
-        self.reductions = nn.ModuleDict()
+        self.encoders = FieldModules()
+        self.reductions = FieldModules()
         for name in self.images:
             height, width = _size(name, observation[name])
             encoder = encoders.get(name)

@@ -29,7 +29,13 @@ from robots.spec import ActionSpec
 PD_TARGET = "pd_target"
 """`Contract.action_interface`: the action is the position target of the 100 Hz agent above."""
 
-ActionInterface = Literal["pd_target", "cartesian_delta", "joint_delta", "joint_target"]
+AS_RECORDED = "as_recorded"
+"""`Contract.action_interface`: the action is whatever the demonstrations recorded, which no
+controller of Handoff knows."""
+
+ActionInterface = Literal[
+    "pd_target", "cartesian_delta", "joint_delta", "joint_target", "as_recorded"
+]
 """Meanings of an action to a controller; the arm's loop runs the first two."""
 Axis = Literal["x", "y", "z", "roll", "pitch", "yaw"]
 AXES: tuple[Axis, ...] = ("x", "y", "z", "roll", "pitch", "yaw")

@@ -9,8 +9,13 @@
 - `corrections`: episodes in which a person may take over from a policy.
 - `demonstrations`: one interface to all formats of demonstrations.
 - `sources`: search for the push-T demonstrations.
+- `field_map`: names, units, rates and rotations of a data set's arrays.
+- `resample`: an episode at another rate.
 - `ingest`: copying demonstrations into a store.
+- `write_episodes`: a store of NumPy arrays in one call.
 - `merge`: several stores as one.
 - `mirror`: mirror images of push-T episodes.
-- `formats`: published formats, one module each.
+- `formats`: readers of published formats, one module each.
+- `exports`: writers of published formats.
+- `curation`: examination, choice and editing of episodes.
 """

@@ -206,8 +206,8 @@ class EpisodeAssembler:
         Args:
             env_id: environment, of which at least one step was added.
             final: (N, ...) observation after its last step.
-            about: metadata, with a `discard_reason`, as the episode has no outcome, and the `fault` if
-                one ended it.
+            about: metadata, with a `discard_reason`, as the episode has no outcome, and the `fault`
+                if one ended it.
         """
         self._commit(
             env_id, {name: array[env_id][None] for name, array in final.items()}, dict(about)

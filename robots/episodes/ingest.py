@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from robots.config import Count, config
-from robots.episodes.demonstrations import Demonstrations, open_demonstrations
-from robots.episodes.formats.pusht import STREAM
+from robots.config import Count, config, to_plain
+from robots.episodes.demonstrations import STREAM, Demonstrations, open_demonstrations
+from robots.episodes.field_map import FieldMapConfig
 from robots.episodes.mirror import check_mirrored, mirrored
 from robots.episodes.schema import EpisodeSchema
 from robots.episodes.sources import find_demonstrations, source_digest
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Progress
+from robots.spec import describe
+
+_ORIGIN = ("source_digest", "source_map")
 
 
 @config
@@ -25,10 +31,13 @@ class IngestConfig:
     """Source and selection of the demonstrations."""
 
     data: str | None = None
-    """File or folder of demonstrations; None searches the places of `robots.episodes.sources`."""
+    """File or folder of demonstrations; None searches the places of `robots.episodes.sources` for
+    those of push-T, and `???` asks the user for one."""
     format: str | None = None
-    """Dotted path of a format of one's own, or its entry point, which reads `data`; None recognises
-    the formats of Handoff."""
+    """Name of the format of `data`, or dotted path or entry point of a format of one's own; None
+    recognises the formats of Handoff."""
+    map: FieldMapConfig = field(default_factory=FieldMapConfig)
+    """How the arrays of the data set become fields."""
     images: bool = True
     """Whether camera images are copied, if the demonstrations have any."""
     max_episodes: Count | None = None
@@ -51,8 +60,8 @@ def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -
         shipped: the small data set that is part of Handoff, the last resort.
 
     Returns:
-        `episodes`, `frames` (of the policy stream), `images` (whether stored), `source` (kind),
-        `source_line`, `source_digest`.
+        `episodes`, `frames` (of the stream `policy`, or of the first one), `images` (whether
+        stored), `fields` (described, by name), `source` (kind), `source_line`, `source_digest`.
 
     Raises:
         HandoffError: no demonstrations were found, they are damaged, or the disk is full.
@@ -68,30 +77,36 @@ def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -
         form=config.format,
     )
     digest = source_digest(source)
-    with open_demonstrations(source.path, config.images, config.format) as demonstrations:
+    origin = {"source_digest": digest, **_map_digest(config.map)}
+    with open_demonstrations(
+        source.path, config.images, config.format, config.map
+    ) as demonstrations:
         originals = min(
             demonstrations.num_episodes, config.max_episodes or demonstrations.num_episodes
         )
         if config.mirror:
             check_mirrored(demonstrations.schema)
         total = 2 * originals if config.mirror else originals
-        with _resume(out / "store.zarr", demonstrations.schema, digest, originals, total) as store:
+        with _resume(out / "store.zarr", demonstrations.schema, origin, originals, total) as store:
             with store.writer() as writer:
                 for streams, metadata in _episodes(
                     demonstrations, originals, store.num_episodes, total
                 ):
                     # Where the source was found is no property of the episodes.
-                    about = {**metadata, "source_digest": digest}
+                    about = {**metadata, **origin}
                     try:
                         number = writer.append(streams, about)
                     except HandoffError as error:
                         episode = metadata.get("source_episode", store.num_episodes)
                         raise HandoffError(f"{source.path}: episode {episode}: {error}") from error
                     progress(number + 1, total, "episodes")
+            stream = STREAM if STREAM in store.schema.streams else next(iter(store.schema.streams))
+            fields = store.schema.streams[stream].fields
             return {
                 "episodes": store.num_episodes,
-                "frames": int(store.ends(STREAM)[-1]),
-                "images": "image" in store.schema.streams[STREAM].fields,
+                "frames": int(store.ends(stream)[-1]),
+                "images": any(spec.unit == "u8" for spec in fields.values()),
+                "fields": {name: describe(spec) for name, spec in fields.items()},
                 "source": source.kind,
                 "source_line": source.line,
                 "source_digest": digest,
@@ -109,14 +124,16 @@ def _episodes(
 
 
 def _resume(
-    path: Path, schema: EpisodeSchema, digest: str, originals: int, total: int
+    path: Path, schema: EpisodeSchema, origin: dict[str, str], originals: int, total: int
 ) -> EpisodeStore:
     """The store of an interrupted attempt if source and schema are the same, otherwise a new
     store."""
     if _readable(path):
         store = EpisodeStore.open(path, "a")
         metadata = [store.metadata(i) for i in range(store.num_episodes)]
-        same = all(entry.get("source_digest") == digest for entry in metadata)
+        same = all(
+            {key: entry.get(key) for key in _ORIGIN if key in entry} == origin for entry in metadata
+        )
         same &= all(
             entry.get("mirrored", False) == (i >= originals) for i, entry in enumerate(metadata)
         )
@@ -126,6 +143,14 @@ def _resume(
     if path.exists():
         shutil.rmtree(path)
     return EpisodeStore.create(path, schema)
+
+
+def _map_digest(mapping: FieldMapConfig) -> dict[str, str]:
+    """`source_map`, the digest of a map that changes fields; empty without one."""
+    if mapping.is_default:
+        return {}
+    text = json.dumps(to_plain(mapping), sort_keys=True)
+    return {"source_map": hashlib.sha256(text.encode()).hexdigest()[:16]}
 
 
 def _readable(path: Path) -> bool:

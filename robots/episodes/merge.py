@@ -43,6 +43,7 @@ def merge_stores(
     missing: Missing = "refuse",
     successes: bool = False,
     episodes_each: int | None = None,
+    chosen: Mapping[str, Sequence[int]] | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Writes the episodes of all stores, one store after another, to a new store at `out`.
@@ -58,6 +59,8 @@ def merge_stores(
             with zeros.
         successes: takes only episodes whose metadata have `success: true`, or no `success`.
         episodes_each: largest number of episodes of each store; None takes all.
+        chosen: numbers of the episodes of each store, in the order in which they are written, in
+            place of `successes` and `episodes_each`.
         progress: counts episodes.
 
     Returns:
@@ -77,7 +80,7 @@ def merge_stores(
         }
         schemas = {name: store.schema for name, store in stores.items()}
         merged = merged_schema(schemas, task, missing)
-        taken = {
+        taken = chosen or {
             name: _taken(name, store, successes, episodes_each) for name, store in stores.items()
         }
         total = sum(len(episodes) for episodes in taken.values())
@@ -87,7 +90,7 @@ def merge_stores(
             for source in sources:
                 store = stores[source.name]
                 for episode in taken[source.name]:
-                    metadata = _lineage(store.metadata(episode), source, episode)
+                    metadata = lineage(store.metadata(episode), source.name, source.digest, episode)
                     writer.append(_streams(store, episode, merged), metadata)
                     done += 1
                     progress(done, total, source.name)
@@ -216,14 +219,23 @@ def _streams(
     return streams
 
 
-def _lineage(metadata: dict[str, Any], source: MergeSource, episode: int) -> dict[str, Any]:
-    lineage = ("source_store", "source_digest", "source_episode")
-    earlier = {key: metadata[key] for key in (*lineage, "origin") if key in metadata}
+def lineage(metadata: dict[str, Any], name: str, digest: str, episode: int) -> dict[str, Any]:
+    """Metadata of a copied episode, which name its source; those of an earlier copy are kept under
+    `origin`.
+
+    Args:
+        metadata: metadata of the episode in its source.
+        name: name of the source.
+        digest: digest of the source; empty if it has none.
+        episode: number of the episode in its source.
+    """
+    keys = ("source_store", "source_digest", "source_episode")
+    earlier = {key: metadata[key] for key in (*keys, "origin") if key in metadata}
     origin = {"origin": earlier} if earlier else {}
     return {
         **metadata,
         **origin,
-        "source_store": source.name,
-        "source_digest": source.digest,
+        "source_store": name,
+        "source_digest": digest,
         "source_episode": episode,
     }

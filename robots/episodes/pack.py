@@ -8,7 +8,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from robots.episodes.formats.zarr_v2 import check_zip_size
+from robots.episodes.formats.containers.zarr_v2 import check_zip_size
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.storage.durable import explain_write_errors, sync_tree, temporary_beside

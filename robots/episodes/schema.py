@@ -17,6 +17,7 @@ Streams = Mapping[str, Mapping[str, np.ndarray]]
 """One episode: `{stream: {field: (T, *field shape)}}`; T is common to the fields of a stream."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+"""Name of a stream, and of every part of a field's name between slashes."""
 
 
 @config
@@ -71,13 +72,21 @@ def check_schema(schema: EpisodeSchema) -> None:
             raise HandoffError(
                 f"{schema.name}/{stream}: stream without a field, expected at least one."
             )
-        for name in (stream, *spec.fields):
+        parts = [part for name in spec.fields for part in name.split("/")]
+        for name in (stream, *parts):
             if not _NAME.fullmatch(name):
                 raise HandoffError(
-                    f"{schema.name}: '{name}' cannot name an array; use letters, digits, '_', '-', '.'."
+                    f"{schema.name}: '{name}' cannot name an array; use letters, digits, '_', '-', '.', and '/' "
+                    "between the parts of a field's name."
                 )
         for name, field in spec.fields.items():
             _check_dtype(f"{schema.name}/{stream}/{name}", field.dtype)
+            inside = next((other for other in spec.fields if other.startswith(f"{name}/")), None)
+            if inside is not None:
+                raise HandoffError(
+                    f"{schema.name}/{stream}: fields '{name}' and '{inside}', of which one would lie inside the other. "
+                    "Rename one of them."
+                )
 
 
 def check_episode(schema: EpisodeSchema, streams: Streams) -> dict[str, dict[str, np.ndarray]]:
@@ -142,6 +151,8 @@ def _cast(name: str, field: FieldSpec, array: np.ndarray) -> np.ndarray:
     dtype = np.dtype(field.dtype)
     with np.errstate(over="ignore"):
         cast = np.array(array, dtype=dtype, order="C")
+    if array.dtype == dtype and dtype.kind != "f":
+        return cast
     exact_kind = np.issubdtype(dtype, np.integer)
     if not (np.array_equal(cast, array) if exact_kind else np.isfinite(cast).all()):
         raise HandoffError(

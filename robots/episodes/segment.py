@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 _IMAGE_BYTES = 4096
 """Size from which samples are stored in chunks of few samples, so that reading a window decodes
 few other samples [bytes]."""
+_CHUNK_BYTES = 16 * 96 * 96 * 3
+"""Size of a chunk of images [bytes]."""
+_SHARD_BYTES = 2**26
+"""Largest size of a shard of images before compression [bytes]."""
 
 
 def write_segment(
@@ -36,9 +40,7 @@ def write_segment(
     for stream, spec in schema.streams.items():
         group = segment.create_group(stream, attributes={"rate_hz": spec.rate_hz})
         for name, field in spec.fields.items():
-            _write_array(
-                group, name, field, np.concatenate([episode[stream][name] for episode in episodes])
-            )
+            _write_array(group, name, field, [episode[stream][name] for episode in episodes])
 
 
 def stored_bytes(path: Path, schema: EpisodeSchema) -> dict[str, int]:
@@ -86,14 +88,18 @@ def read_rows(array: zarr.Array[Any], start: int, stop: int) -> np.ndarray:
         ) from None
 
 
-def _write_array(group: zarr.Group, name: str, field: FieldSpec, values: np.ndarray) -> None:
+def _write_array(
+    group: zarr.Group, name: str, field: FieldSpec, episodes: Sequence[np.ndarray]
+) -> None:
+    """Writes the rows of all episodes as one array, one shard in memory at a time."""
     from zarr.codecs import ZstdCodec
 
-    chunk, shard = _rows(field, len(values))
+    samples = sum(len(rows) for rows in episodes)
+    chunk, shard = _rows(field, samples)
     array = group.create_array(
         name,
-        shape=values.shape,
-        dtype=values.dtype,
+        shape=(samples, *field.shape),
+        dtype=episodes[0].dtype,
         chunks=(chunk, *field.shape),
         shards=(shard, *field.shape),
         compressors=ZstdCodec(level=3, checksum=True),
@@ -103,16 +109,32 @@ def _write_array(group: zarr.Group, name: str, field: FieldSpec, values: np.ndar
         # file.
         config={"write_empty_chunks": True},
     )
-    for start in range(0, len(values), shard):
-        array[start : start + shard] = values[start : start + shard]
+    for start in range(0, samples, shard):
+        array[start : start + shard] = _joined(episodes, start, min(start + shard, samples))
+
+
+def _joined(episodes: Sequence[np.ndarray], start: int, stop: int) -> np.ndarray:
+    """Rows `[start, stop)` of the episodes one after another."""
+    parts, first = [], 0
+    for rows in episodes:
+        inside = slice(max(start - first, 0), max(stop - first, 0))
+        if len(rows[inside]):
+            parts.append(rows[inside])
+        first += len(rows)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _rows(field: FieldSpec, samples: int) -> tuple[int, int]:
-    """Number of samples per chunk and per shard: 16 and 1600 for images (the fastest for windows of
-    16), more for other fields."""
-    large = prod(field.shape) * np.dtype(field.dtype).itemsize >= _IMAGE_BYTES
-    chunk = min(16 if large else 2048, samples)
-    chunks = min(100 if large else 32, -(-samples // chunk))
+    """Number of samples per chunk and per shard. Up to 96 x 96 pixels 16 and 1600 images are the
+    fastest for windows of 16; larger images have fewer per chunk, so that a window decodes as many
+    bytes, and per shard, which is written from memory. Other fields have more."""
+    sample_bytes = prod(field.shape) * np.dtype(field.dtype).itemsize
+    if sample_bytes < _IMAGE_BYTES:
+        chunk = min(2048, samples)
+        chunks = min(32, -(-samples // chunk))
+        return chunk, chunk * chunks
+    chunk = min(max(1, min(16, _CHUNK_BYTES // sample_bytes)), samples)
+    chunks = min(100, max(1, _SHARD_BYTES // (chunk * sample_bytes)), -(-samples // chunk))
     return chunk, chunk * chunks
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from robots.config import config
-from robots.episodes.demonstrations import find_format, identify
+from robots.episodes.demonstrations import TITLES, find_format, identify
 from robots.episodes.formats.pusht import content_digest
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
@@ -27,6 +27,11 @@ PUBLISHED = {PUSHT_URL: "40f82e55e40712c4d2b8a5ef694476fd13407be4369f1b4a741e1f7
 """`robots.episodes.formats.pusht.content_digest` of the published archives, by their address."""
 LARGEST_DOWNLOAD = 2**27
 """Largest size of a download [bytes]; the published archive has 31 MB."""
+
+STORE = "store.zarr"
+"""Name of the store in the artifact of a stage."""
+NOT_SET = "???"
+"""Value of `data` in recipes that leave it to the user, as in Hydra and OmegaConf."""
 
 Kind = Literal["argument", "environment", "cache", "download", "shipped"]
 
@@ -86,6 +91,11 @@ def find_demonstrations(
         HandoffError: `data` or $HANDOFF_DATA has no such data, the data is damaged, or nothing was
             found.
     """
+    if data is not None and str(data) == NOT_SET:
+        raise HandoffError(
+            "data: is not set. Give the file or folder of your demonstrations, such as demos.data=PATH for a stage "
+            "called demos."
+        )
     if form is not None:
         return _of_format(form, data)
     if name not in _NAMES:
@@ -93,7 +103,7 @@ def find_demonstrations(
     cache = cache or default_cache()
     if data is not None:
         return _source(
-            "argument", _named_place(Path(data).expanduser(), name, "data="), f"{name} from data="
+            "argument", _named_place(Path(data).expanduser(), name, "data="), "from data="
         )
     if environment := os.environ.get("HANDOFF_DATA"):
         return _source(
@@ -206,7 +216,8 @@ def _of_format(form: str, data: Path | None) -> Source:
     """Data of a format outside Handoff."""
     if data is None:
         raise HandoffError(f"format '{form}': no data. Set data= to the file or folder it reads.")
-    find_format(form)
+    if form not in TITLES:
+        find_format(form)
     path = data.expanduser()
     if not path.exists():
         raise HandoffError(f"data={path}: no such file or folder. Is the path misspelt?")
@@ -215,8 +226,11 @@ def _of_format(form: str, data: Path | None) -> Source:
 
 
 def _source(kind: Kind, path: Path, description: str) -> Source:
-    official = identify(path) == "replay_buffer"
-    about = "official human demonstrations" if official else "recorded episodes"
+    form = identify(path)
+    about = {
+        "push_t": "official human demonstrations",
+        "episode_store": "recorded episodes",
+    }.get(form, f"demonstrations in the format {TITLES[form]}")
     return Source(kind=kind, path=path, line=f"{about}, {description} ({path.name})")
 
 
@@ -228,6 +242,8 @@ def _named_place(place: Path, name: str, setting: str) -> Path:
         )
     if place.is_file():
         return place
+    if (place / STORE / "index.json").is_file():
+        return place / STORE
     return _inside(place, name) or place
 
 

@@ -30,7 +30,7 @@ DOCUMENTS = pages()
 
 def plan_recipe(name: str, overrides: Sequence[str]) -> Any:
     """The stages of a recipe with overrides; downloads nothing."""
-    return stages(read_recipe(name, overrides), fetch=False)
+    return stages(read_recipe(name, overrides), fetch=None)
 
 
 COMPOSERS: dict[str, Callable[[str, Sequence[str]], Any]] = {

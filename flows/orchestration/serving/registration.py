@@ -62,7 +62,7 @@ def deployable(recipe: str) -> Deployable:
         HandoffError: the recipe cannot be read.
     """
     read = read_recipe(recipe)
-    declared = stages(read, fetch=False)
+    declared = stages(read, fetch=None)
     tasks = sorted({task for stage in declared if (task := _task(stage))})
     pool = GPU if any(_needs_gpu(stage.config) for stage in declared) else CPU
     path = str(Path(recipe).resolve()) if recipe.endswith((".yaml", ".yml")) else recipe

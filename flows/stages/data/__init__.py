@@ -7,6 +7,9 @@
 - `play`: records play data for a world model.
 - `relabel`: copies episodes with another reward and success.
 - `rollouts`: records successful episodes of a policy.
+- `examine`: looks for faults in episodes.
+- `filter`: keeps the episodes that meet conditions.
+- `split`: writes one part of the episodes.
 - `merge`: merges several stores into one.
 - `excite`: records exciting motions of a simulated arm.
 """

@@ -14,7 +14,9 @@ from policies.rewards.config import (
     ImageTextRewardConfig,
     SuccessRewardConfig,
 )
-from robots.config import Count, Seed, config
+from robots.config import Count, Seed, Whole, config
+from robots.episodes.curation.choose import FilterConfig
+from robots.episodes.curation.examination import ExamineConfig
 from robots.errors import HandoffError
 from robots.franka import RobotName
 from robots.seed_ranges import DEMONSTRATIONS, PLAY, ROLLOUTS
@@ -96,6 +98,27 @@ class RolloutConfig:
                 "rollouts: least_success is 0 with keep: successes, so a policy that never succeeds would be run "
                 "for ever; expected more than 0."
             )
+
+
+@config
+class ExamineEpisodesConfig:
+    """Search for faults in recorded episodes."""
+
+    limits: ExamineConfig = field(default_factory=ExamineConfig)
+    """Limits of the checks."""
+    max_errors: Whole | None = 0
+    """Number of findings of the severity error above which the run fails; None reports them."""
+    max_warnings: Whole | None = None
+    """Number of warnings above which the run fails; None reports them."""
+
+
+@config
+class FilterEpisodesConfig(FilterConfig):
+    """Choice of the episodes that are kept."""
+
+    faulty: Literal["keep", "errors", "warnings"] = "keep"
+    """Episodes that are left out for what the input `examination` found in them: those with errors,
+    or those with errors and warnings."""
 
 
 @config

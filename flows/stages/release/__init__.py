@@ -2,6 +2,7 @@
 
 - `config`: options of these stages.
 - `evaluate`: evaluates a policy under a protocol.
+- `open_loop`: compares a policy's actions with recorded ones.
 - `compare`: compares evaluations, grouped over seeds.
 - `export`: exports a policy to an ONNX file with its contract.
 - `gate`: checks an exported policy's outputs and latency.

@@ -11,7 +11,7 @@ from flows.artifacts import Bundle, Episodes, Output, Policy
 from flows.runner.artifact import read_manifest
 from flows.stages.data.config import ScriptedConfig
 from policies.export.onnx import ExportConfig
-from robots.control.actions import PD_TARGET, CartesianDelta
+from robots.control.actions import AS_RECORDED, PD_TARGET, CartesianDelta
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
@@ -78,7 +78,8 @@ def with_meaning(config: ExportConfig, card: PolicyCard, demos: Path) -> ExportC
     task = task_of(schema.name, card.rate_hz, schema.robot)
     # Recorded actions may be others than those of the task.
     interface = action.interface or (task.actions.kind if task is not None else "")
-    if None not in (config.action_interface, task) and config.action_interface != interface:
+    given = None if config.action_interface == AS_RECORDED else config.action_interface
+    if None not in (given, task) and given != interface:
         raise HandoffError(
             f"export: action_interface is '{config.action_interface}', but actions of the demonstrations of "
             f"'{schema.name}' are '{interface}'. Leave it out."

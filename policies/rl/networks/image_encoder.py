@@ -23,6 +23,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from policies.networks.field_modules import FieldModules
 from policies.rl.networks.config import EncoderConfig
 from policies.rl.networks.ensemble import Features
 from policies.rl.replay.transitions import Observations, Sizes, Transitions
@@ -53,7 +54,7 @@ class Encoder(Features):
                 f"encoder: backbones for {unknown}, but the cameras are {cameras}. Is a camera name misspelt?"
             )
         self.reduce_vector = _reduction(self.size, config.vector_width)
-        self.pictures = nn.ModuleDict(
+        self.pictures = FieldModules(
             {
                 name: SerlImageEncoder(config, name, height, width, (backbones or {}).get(name))
                 for name, height, width in sizes.pictures

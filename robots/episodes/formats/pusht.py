@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from robots.episodes.formats.zarr_v2 import check_arrays, check_zip_size
+from robots.episodes.formats.containers.zarr_v2 import check_arrays, check_zip_size
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
@@ -213,6 +213,22 @@ def find_replay_buffer(path: Path) -> str | None:
     return names[0].removesuffix(ENDS_FILE).rstrip("/") if names else None
 
 
+def is_pusht(path: Path) -> bool:
+    """Whether the replay buffer in the zip or folder at `path`, if there is one, is push-T's: the
+    only one with keypoints.
+
+    Raises:
+        HandoffError: a zip that cannot be read, or several replay buffers.
+    """
+    prefix = find_replay_buffer(path)
+    if prefix is None:
+        return False
+    names = [f"{prefix}/{name}".lstrip("/") for name in ("data/keypoint", "data/n_contacts")]
+    if path.is_dir():
+        return any((path / name).is_dir() for name in names)
+    return any(entry.startswith(f"{name}/") for entry in zip_names(path) for name in names)
+
+
 def content_digest(path: Path) -> str:
     """sha256 (hex) over the names and digests of the files of a replay buffer in a zip, as far as
     they are read, without decoding them; it does not depend on how they are packed.
@@ -245,7 +261,7 @@ def zip_names(path: Path) -> list[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.namelist()
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise HandoffError(
             f"{path}: cannot be read as a zip ({error}), expected a folder or a zip. Was the download cut short?"
         ) from None
@@ -326,7 +342,15 @@ def _explain_damage(path: Path, name: str) -> Iterator[None]:
         yield
     except KeyError:
         raise HandoffError(f"{path}: {name} is missing. Is it a push-T data set?") from None
-    except (OSError, ValueError, RuntimeError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        SystemError,
+        TypeError,
+        EOFError,
+        zipfile.BadZipFile,
+    ) as error:
         raise HandoffError(
             f"{path}: {name} cannot be decoded ({error}). Was the file damaged or cut short?"
         ) from None

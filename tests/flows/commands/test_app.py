@@ -183,6 +183,7 @@ def test_host_and_port_are_the_same_options_everywhere() -> None:
     }
     assert {name: entry["port"].default for name, entry in with_port.items()} == {
         "serve": 8000,
+        "record": 8700,
         "hil": 8700,
         "console": 8700,
         "deploy": 8700,

@@ -83,9 +83,9 @@ BAD: dict[str, str] = {
     "plan demo demos.data=/nope/x.zip": "no such file or folder",
     "plan demo demos.data=garbage.zip": "cannot be read as a zip",
     "plan demo demos.data=cut.zip": "cannot be read as a zip",
-    "plan demo demos.data=flipped.zip": "neither a diffusion_policy replay buffer nor",
+    "plan demo demos.data=flipped.zip": "no format of demonstrations that is known",
     "plan demo demos.data=loop": "no such file or folder",
-    "plan demo demos.data=/etc/passwd": "cannot be read as a zip",
+    "plan demo demos.data=/etc/passwd": "no format of demonstrations that is known",
     "plan demo demos.max_episodes=0": "'demos.max_episodes' is 0",
     # Artifacts.
     "explain loop": "does not exist",

@@ -205,7 +205,7 @@ def test_a_task_and_a_robot_are_called_by_the_name_that_finds_them(lab: Path) ->
         ),
         ("demos.task=reech", "'demos.task' is 'reech': did you mean 'reach'? (or the dotted path"),
         ("scores.protocol.task=dry", "task: 'dry' is not known, there are reach, reach_by_name"),
-        ("waves.format=parquet", "format 'parquet': expected the dotted path of a module"),
+        ("waves.format=parquet", "format 'parquet': expected one of aloha"),
         (
             "shared.policy.kind=my_lab.constant:Wrong",
             "my_lab.constant has no configuration class W",

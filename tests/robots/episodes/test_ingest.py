@@ -6,12 +6,15 @@ import pytest
 
 import robots.episodes.ingest as ingest_module
 from robots.config import validate
+from robots.episodes.field_map import FieldMapConfig
 from robots.episodes.formats.pusht import pusht_schema
 from robots.episodes.ingest import IngestConfig, ingest
 from robots.episodes.pack import pack_store
+from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
+from robots.spec import FieldSpec
 from tests.robots.episodes.replay_buffer import arrays, write_zip
 
 
@@ -172,3 +175,71 @@ def test_a_value_that_is_not_finite_is_named_with_its_file_and_episode(data, out
 def test_a_demand_for_no_episodes_is_refused(data, out):
     with pytest.raises(HandoffError, match="max_episodes: is 0"):
         run(data, out, max_episodes=0)
+
+
+def store_of_another_task(path):
+    fields = {
+        "joint_angles": FieldSpec(shape=(2,), unit="deg", role="observation"),
+        "target": FieldSpec(shape=(2,), unit="deg", role="action"),
+    }
+    schema = EpisodeSchema(
+        name="fold_towel", streams={"policy": StreamSpec(rate_hz=20.0, fields=fields)}
+    )
+    with EpisodeStore.create(path, schema) as store:
+        for length in (4, 6):
+            rows = np.full((length, 2), 90.0, np.float32)
+            store.append(
+                {"policy": {"joint_angles": rows, "target": 2 * rows}}, {"instruction": "fold"}
+            )
+    return path
+
+
+def test_a_store_of_any_task_is_taken_as_it_is(tmp_path, out, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    metrics = run(store_of_another_task(tmp_path / "s.zarr"), out)
+    assert (metrics["episodes"], metrics["frames"], metrics["images"]) == (2, 10, False)
+    assert metrics["fields"]["target"] == "float32 (2) [deg], action"
+    store = EpisodeStore.open(out / "store.zarr")
+    assert store.schema.name == "fold_towel"
+    assert store.metadata(1)["instruction"] == "fold"
+
+
+def test_a_map_names_and_converts_fields_and_another_map_starts_again(tmp_path, out, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    data = store_of_another_task(tmp_path / "s.zarr")
+    radians = float(np.pi / 180.0)
+    q = {"source": "joint_angles", "scale": radians, "unit": "rad"}
+    values = {
+        "task": "towel",
+        "resample_hz": 10.0,
+        "action_interface": "joint_target",
+        "fields": {"q": q},
+    }
+    run(data, out, map=validate(FieldMapConfig, values, "map"))
+    store = EpisodeStore.open(out / "store.zarr")
+    stream = store.schema.streams["policy"]
+    assert (store.schema.name, stream.rate_hz, list(stream.fields)) == (
+        "towel",
+        10.0,
+        ["q", "action"],
+    )
+    assert store.ends("policy").tolist() == [2, 5]
+    np.testing.assert_allclose(store.column("policy", "q"), np.pi / 2, rtol=1e-6)
+    assert stream.fields["action"].interface == "joint_target"
+    first = store.metadata(0)["source_map"]
+    values["fields"] = {"q": {**q, "scale": 2.0 * radians}}
+    run(data, out, map=validate(FieldMapConfig, values, "map"))
+    store = EpisodeStore.open(out / "store.zarr")
+    assert store.metadata(0)["source_map"] != first
+    np.testing.assert_allclose(store.column("policy", "q"), np.pi, rtol=1e-6)
+
+
+def test_something_of_no_known_format_is_refused_with_what_is_known(tmp_path, out):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "readme.txt").write_text("nothing")
+    with pytest.raises(HandoffError, match="no format of demonstrations that is known") as caught:
+        run(tmp_path / "notes", out)
+    for name in ("LeRobot", "robomimic", "RLDS", "Minari", "NumPy"):
+        assert name in str(caught.value)
+    with pytest.raises(HandoffError, match="format 'lerobt': did you mean 'lerobot'"):
+        run(tmp_path / "notes", out, format="lerobt")

@@ -152,8 +152,10 @@ def test_a_chunk_file_cut_short_is_an_error(tmp_path, keep):
 
 def test_something_else_is_told_from_a_data_set(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
-    assert "cannot be read as a zip" in read_error(tmp_path / "notes.txt")
-    assert "neither" in read_error(tmp_path)
+    (tmp_path / "cut.zip").write_bytes(b"PK")
+    assert "no format of demonstrations that is known" in read_error(tmp_path / "notes.txt")
+    assert "cannot be read as a zip" in read_error(tmp_path / "cut.zip")
+    assert "no format of demonstrations that is known" in read_error(tmp_path)
     assert "no such file or folder" in read_error(tmp_path / "absent")
 
 

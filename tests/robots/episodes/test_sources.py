@@ -109,7 +109,7 @@ def test_a_named_place_that_is_missing_or_empty_is_an_error(empty, shipped, monk
     (empty / "void").mkdir()
     for folder, message in (
         (empty / "absent", "no such file or folder"),
-        (empty / "void", "neither"),
+        (empty / "void", "no format of demonstrations"),
     ):
         data = folder if named == "argument" else None
         monkeypatch.setenv("HANDOFF_DATA", str(folder))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from robots.episodes.demonstrations import open_demonstrations
-from robots.episodes.formats.zarr_v2 import LARGEST_CHUNK
+from robots.episodes.formats.containers.zarr_v2 import LARGEST_CHUNK
 from robots.episodes.pack import unpack_store
 from robots.errors import HandoffError
 from tests.robots.episodes.replay_buffer import arrays, write_folder

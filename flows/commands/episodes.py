@@ -1,0 +1,315 @@
+"""Defines the commands about recorded episodes: `episodes info`, `ls`, `doctor`, `stats`, `import`,
+`delete`, `trim`, `relabel`, `merge`, `split`, `export`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from flows.commands import completers
+from flows.commands.parameters import Debug, Flag
+
+if TYPE_CHECKING:
+    from robots.interfaces import Progress
+
+DataPath = Annotated[
+    Path,
+    Parameter(
+        name="DATA",
+        help="File or folder of a data set in any known format, or the artifact of a stage.",
+        completer=completers.artifacts,
+    ),
+]
+StorePath = Annotated[
+    Path,
+    Parameter(
+        name="STORE",
+        help="Episode store, or the artifact of a stage that holds one.",
+        completer=completers.artifacts,
+    ),
+]
+Numbers = Annotated[int, Parameter(name="EPISODES", help="Numbers of episodes.", required=True)]
+Format = Annotated[
+    str | None,
+    Parameter(help="Format of the data set, or dotted path of your own; default: recognised."),
+]
+Out = Annotated[Path, Parameter(help="Folder of the new store, which must not exist.")]
+By = Annotated[str, Parameter(help="Name of the person who edits, for the record.")]
+Reason = Annotated[str, Parameter(help="Reason for the edit, for the record.")]
+
+
+def show_info(data: DataPath, /, *, format: Format = None, debug: Debug = False) -> None:
+    """Print what a data set holds: format, task, rate, fields with units, and what is left out.
+
+    Examples:
+        handoff episodes info ~/data/my_lerobot_set
+        handoff episodes info runs/demo/demos
+    """
+    from flows.datasets import info
+
+    _print("\n".join(info(data, format)))
+
+
+def list_episodes(
+    data: DataPath, /, *, format: Format = None, all: Flag = False, debug: Debug = False
+) -> None:
+    """List the episodes of a data set: steps, seconds, success, instruction.
+
+    Args:
+        all: List all episodes, not only the first 50.
+
+    Examples:
+        handoff episodes ls runs/demo/demos
+    """
+    from flows.datasets import list_episodes as rows
+
+    table = list(rows(data, format, all))
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    for row in table:
+        _print("  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip())
+
+
+def examine(
+    store: StorePath,
+    /,
+    *,
+    page: Annotated[Path | None, Parameter(help="HTML page to write.")] = None,
+    robot: Annotated[
+        str | None,
+        Parameter(help="Robot whose joint limits hold; default: that of the store."),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Look for faults: stuck cameras, lag, swapped joints, duplicates, units, jumps and more.
+
+    Examples:
+        handoff episodes doctor runs/demo/demos
+        handoff episodes doctor towel.zarr --page faults.html --robot fr3
+    """
+    from flows.datasets import examine as examined
+
+    _print_lines(lambda progress: examined(store, page, robot, progress))
+
+
+def stats(store: StorePath, /, *, debug: Debug = False) -> None:
+    """Print statistics: lengths, values of every field, trajectory quality and coverage.
+
+    Examples:
+        handoff episodes stats runs/demo/demos
+    """
+    from flows.datasets import describe
+
+    _print_lines(lambda progress: describe(store, progress))
+
+
+def import_data(
+    data: DataPath,
+    out: Annotated[Path, Parameter(name="OUT", help="Folder of the new store.")],
+    /,
+    *,
+    map: Annotated[Path | None, Parameter(name="--map")] = None,
+    format: Format = None,
+    debug: Debug = False,
+) -> None:
+    """Import a data set of any known format into a new episode store.
+
+    Args:
+        map: YAML file that maps arrays to fields: task, rate_hz, fields, rename, drop.
+
+    Examples:
+        handoff episodes import ~/data/my_lerobot_set towel.zarr
+        handoff episodes import demos.hdf5 demos.zarr --map map.yaml
+    """
+    from flows.datasets import import_data as imported
+
+    _report(lambda progress: imported(data, out, format, map, progress), out)
+
+
+def delete(
+    store: StorePath,
+    /,
+    *episodes: Numbers,
+    out: Out,
+    by: By = "",
+    reason: Reason = "",
+    debug: Debug = False,
+) -> None:
+    """Copy a store without some episodes.
+
+    Examples:
+        handoff episodes delete towel.zarr 3 17 --out clean.zarr --reason blurred
+    """
+    from flows.datasets import edit
+    from robots.episodes.curation.edit import Edits
+
+    edits = Edits(delete=episodes, by=by, reason=reason)
+    _report(lambda progress: edit(store, out, edits, progress), out)
+
+
+def trim(
+    store: StorePath,
+    episode: Annotated[int, Parameter(name="EPISODE", validator=Number(gte=0))],
+    /,
+    *,
+    first: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    stop: Annotated[int, Parameter(validator=Number(gte=1))],
+    out: Out,
+    by: By = "",
+    reason: Reason = "",
+    debug: Debug = False,
+) -> None:
+    """Copy a store with one episode shortened.
+
+    Args:
+        episode: Number of the episode.
+        first: First step that is kept.
+        stop: Step before which the kept steps end.
+
+    Examples:
+        handoff episodes trim towel.zarr 4 --first 20 --stop 180 --out trimmed.zarr
+    """
+    from flows.datasets import edit
+    from robots.episodes.curation.edit import Edits
+
+    edits = Edits(trim={episode: (first, stop)}, by=by, reason=reason)
+    _report(lambda progress: edit(store, out, edits, progress), out)
+
+
+def relabel(
+    store: StorePath,
+    /,
+    *episodes: Numbers,
+    set: Annotated[tuple[str, ...], Parameter(name="--set", required=True)],
+    out: Out,
+    by: By = "",
+    reason: Reason = "",
+    debug: Debug = False,
+) -> None:
+    """Copy a store with other labels of some episodes, such as success or instruction.
+
+    Args:
+        set: KEY=VALUE: an entry of the episodes' metadata; KEY=null removes it; may be repeated.
+
+    Examples:
+        handoff episodes relabel towel.zarr 2 5 --set success=false --out new.zarr
+        handoff episodes relabel towel.zarr 0 --set "instruction=fold it" --out new.zarr
+    """
+    from flows.datasets import edit
+    from robots.episodes.curation.edit import Edits, parse_labels
+
+    labels = parse_labels(set)
+    edits = Edits(labels={number: dict(labels) for number in episodes}, by=by, reason=reason)
+    _report(lambda progress: edit(store, out, edits, progress), out)
+
+
+def merge(
+    *stores: Annotated[
+        Path,
+        Parameter(
+            name="STORES",
+            required=True,
+            help="Episode stores, or artifacts that hold one.",
+            completer=completers.artifacts,
+        ),
+    ],
+    out: Out,
+    task: str | None = None,
+    missing: Literal["refuse", "drop", "pad"] = "refuse",
+    debug: Debug = False,
+) -> None:
+    """Write the episodes of several stores to a new one.
+
+    Args:
+        task: Name of the task; default: that of the stores.
+        missing: Treatment of fields that not every store has.
+
+    Examples:
+        handoff episodes merge monday.zarr tuesday.zarr --out week.zarr
+    """
+    from flows.datasets import merge as merged
+
+    _report(lambda progress: merged(stores, out, task, missing, progress), out)
+
+
+def split(
+    store: StorePath,
+    /,
+    *,
+    out: Out,
+    part: Literal["train", "held_out"] = "train",
+    fraction: Annotated[float, Parameter(validator=Number(gt=0.0, lt=1.0))] = 0.1,
+    seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**32))] = 0,
+    group: str = "",
+    debug: Debug = False,
+) -> None:
+    """Write one part of a store, split at random, to a new one.
+
+    Args:
+        part: Part that is written.
+        fraction: Fraction of the episodes that is held out.
+        seed: Seed of the choice; the same seed gives both parts.
+        group: Entry of the metadata whose episodes stay together, such as session.
+
+    Examples:
+        handoff episodes split towel.zarr --out train.zarr
+        handoff episodes split towel.zarr --part held_out --out held_out.zarr
+    """
+    from flows.datasets import split as written
+    from robots.episodes.curation.choose import SplitConfig
+
+    config = SplitConfig(part=part, fraction=fraction, seed=seed, group=group)
+    _report(lambda progress: written(store, out, config, progress), out)
+
+
+def export(
+    store: StorePath,
+    /,
+    *,
+    to: Literal["lerobot", "lerobot-v2.1", "robomimic", "isaaclab", "zarr"],
+    out: Annotated[Path, Parameter(help="File or folder that is written; must not exist.")],
+    debug: Debug = False,
+) -> None:
+    """Write a store in a published format.
+
+    Args:
+        to: LeRobot v3.0 or v2.1, robomimic or Isaac Lab HDF5, or the Zarr of diffusion_policy.
+
+    Examples:
+        handoff episodes export runs/demo/demos --to lerobot --out push_t_lerobot
+        handoff episodes export towel.zarr --to robomimic --out towel.hdf5
+    """
+    from flows.datasets import export as exported
+
+    _report(lambda progress: exported(store, out, to, progress), out)
+
+
+def _print_lines(work: Callable[[Progress], Iterable[str]]) -> None:
+    """Runs work with a progress bar, and prints its lines."""
+    from flows.runner.display import Display
+
+    with Display() as display:
+        lines = list(work(display.started("episodes")))
+    for line in lines:
+        _print(line)
+
+
+def _report(work: Callable[[Progress], Mapping[str, Any]], out: Path) -> None:
+    """Runs work with a progress bar, and prints its figures."""
+    from flows.runner.display import Display
+
+    with Display() as display:
+        metrics = work(display.started("episodes"))
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            value = ", ".join(f"{key} ({about})" for key, about in value.items())
+        if value not in (None, [], ""):
+            _print(f"{name.replace('_', ' '):<16} {value}")
+    _print(f"{'written to':<16} {out}")
+
+
+def _print(line: str) -> None:
+    print(line)  # noqa: T201  the command's output

@@ -1,0 +1,310 @@
+"""Implements `handoff episodes`: looks at data sets of any format, imports, edits and exports
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from robots.errors import HandoffError
+from robots.interfaces import Progress
+
+if TYPE_CHECKING:
+    from robots.episodes.curation.choose import SplitConfig
+    from robots.episodes.curation.dataset_quality import DatasetQuality
+    from robots.episodes.curation.edit import Edits
+    from robots.episodes.formats.source import EpisodeSource
+    from robots.spec import FieldSpec
+
+STORE = "store.zarr"
+MOST_NAMES = 7
+"""Largest number of entries that are named."""
+MOST_EPISODES = 50
+"""Largest number of episodes that are listed unless all are asked for."""
+
+
+def find_data(path: Path) -> Path:
+    """The data set that a path names: itself, or the store inside the artifact of a stage.
+
+    Raises:
+        HandoffError: there is nothing at the path.
+    """
+    if not path.exists():
+        raise HandoffError(f"{path}: no such file or folder, expected a data set. Is it misspelt?")
+    return path / STORE if (path / STORE / "index.json").exists() else path
+
+
+def find_store(path: Path) -> Path:
+    """The episode store that a path names.
+
+    Raises:
+        HandoffError: it is a data set of another format, or none.
+    """
+    from robots.episodes.demonstrations import TITLES, identify
+
+    data = find_data(path)
+    form = identify(data)
+    if form != "episode_store" or not data.is_dir():
+        raise HandoffError(
+            f"{path}: is in the format {TITLES[form]}; episode stores are edited and exported. Import it first: "
+            f"handoff episodes import {path} OUT"
+        )
+    return data
+
+
+def info(path: Path, form: str | None) -> Iterator[str]:
+    """Yields lines about a data set of any format: task, rate, fields, instructions, notes."""
+    from robots.spec import describe
+
+    with _opened(path, form) as source:
+        schema = source.schema
+        yield f"format    {schema.form}"
+        yield f"task      {schema.task}"
+        rate = (
+            "not stated; give map.rate_hz=" if schema.rate_hz is None else f"{schema.rate_hz:g} Hz"
+        )
+        yield f"rate      {rate}"
+        yield f"episodes  {source.num_episodes}"
+        if schema.robot:
+            yield f"robot     {schema.robot}"
+        width = max((len(name) for name in schema.fields), default=0)
+        yield "fields"
+        for name, spec in schema.fields.items():
+            yield f"  {name:<{width}}  {describe(spec)}{_entries(spec)}"
+        for note in schema.notes:
+            yield f"note      {note}"
+
+
+def list_episodes(path: Path, form: str | None, every: bool) -> Iterator[tuple[str, ...]]:
+    """Yields a heading, then number, steps, seconds, success and instruction of every episode."""
+    yield "episode", "steps", "seconds", "success", "instruction", "other"
+    shown = ("success", "instruction", "origin", "edits")
+    with _opened(path, form, images=False) as source:
+        stop = source.num_episodes if every else min(source.num_episodes, MOST_EPISODES)
+        for number, episode in enumerate(source.episodes(0, stop)):
+            steps = len(next(iter(episode.arrays.values())))
+            rate = source.schema.rate_hz
+            other = {
+                key: value
+                for key, value in episode.metadata.items()
+                if key not in shown and not key.startswith("source_")
+            }
+            yield (
+                str(number),
+                str(steps),
+                "-" if rate is None else f"{steps / rate:.1f}",
+                _text(episode.metadata.get("success")),
+                _text(episode.metadata.get("instruction")),
+                ", ".join(f"{key} {_text(value)}" for key, value in islice(other.items(), 3)),
+            )
+
+
+def examine(path: Path, page: Path | None, robot: str | None, progress: Progress) -> Iterator[str]:
+    """Looks for faults in the episodes of a store, and yields a line per finding.
+
+    Args:
+        path: the store, or the artifact with it.
+        page: HTML page to write; None writes none.
+        robot: name of Handoff's robot whose joint limits hold; None takes that of the store.
+        progress: counts episodes.
+    """
+    from robots.config import validate
+    from robots.episodes.curation.examination import ExamineConfig, count_findings
+    from robots.episodes.curation.examine import examine as examined
+    from robots.episodes.curation.examine_page import write_examination
+    from robots.episodes.store import EpisodeStore
+
+    config = validate(ExamineConfig, {} if robot is None else {"robot": robot})
+    with EpisodeStore.open(find_store(path)) as store:
+        examination = examined(store, config, progress)
+    for finding in examination.findings:
+        yield f"{finding.severity:<8} {finding.check.replace('_', ' ')}: {finding.sentence}"
+    for note in examination.notes:
+        yield f"note     {note}"
+    counts = count_findings(examination)
+    yield (
+        f"{examination.episodes} episodes, {examination.steps:,} steps: {counts['error']} errors, "
+        f"{counts['warning']} warnings"
+    )
+    if page is not None:
+        yield f"page     {write_examination(examination, page)}"
+
+
+def describe(path: Path, progress: Progress) -> Iterator[str]:
+    """Yields lines of statistics of a store: sizes, values per field, instructions, success, and
+    trajectory quality and coverage."""
+    from robots.episodes.curation.dataset_quality import dataset_quality
+    from robots.episodes.curation.dataset_statistics import statistics
+    from robots.episodes.store import EpisodeStore
+
+    with EpisodeStore.open(find_store(path)) as store:
+        found = statistics(store, progress=progress)
+        quality = dataset_quality(store, progress=progress)
+    yield f"task      {found.name}"
+    yield f"episodes  {found.episodes}, {found.shortest} to {found.longest} steps, median {found.median_steps:g}"
+    yield f"steps     {found.steps:,} at {found.rate_hz:g} Hz, {found.seconds / 60:.1f} min"
+    yield "fields    smallest, mean, largest, standard deviation"
+    for field in found.fields:
+        yield f"  {field.name}  {field.about}"
+        for entry, *values in zip(
+            field.entries, field.low, field.mean, field.high, field.std, strict=True
+        ):
+            yield f"    {entry:<16} " + "  ".join(f"{value:>10.4g}" for value in values)
+    yield from _quality_lines(quality)
+
+
+def _quality_lines(quality: DatasetQuality) -> Iterator[str]:
+    if quality.mean_return is not None:
+        yield f"return    {quality.mean_return:.4g} on average"
+    if quality.quality is not None:
+        of = ", relative to the worst and best episode of the set" if quality.relative else ""
+        yield f"quality   {quality.quality:.3f}{of}"
+    pairs = f"{quality.pairs:,} distinct pairs of state and action in {quality.steps:,} steps"
+    yield f"coverage  {pairs}, {quality.bins} bins per entry"
+    yield from (f"advice    {sentence}" for sentence in quality.advice)
+
+
+def import_data(
+    data: Path, out: Path, form: str | None, map_file: Path | None, progress: Progress
+) -> dict[str, Any]:
+    """Imports a data set into a new store, as the stage `ingest` does.
+
+    Args:
+        data: file or folder of any format.
+        out: folder of the store.
+        form: see `IngestConfig.format`.
+        map_file: YAML file with the options of `FieldMapConfig`; None changes nothing.
+        progress: counts episodes.
+
+    Raises:
+        HandoffError: `out` exists, or what `ingest` refuses.
+    """
+    import shutil
+
+    from flows.config.files import read_yaml
+    from flows.stages.data.ingest import SHIPPED
+    from robots.config import validate
+    from robots.episodes.field_map import FieldMapConfig
+    from robots.episodes.ingest import IngestConfig, ingest
+    from robots.storage.durable import temporary_beside
+
+    if out.exists():
+        raise HandoffError(f"{out}: already exists; choose another path for the store.")
+    values = {} if map_file is None else read_yaml(map_file)
+    mapping = validate(FieldMapConfig, values, "map")
+    config = IngestConfig(data=str(find_data(data)), format=form, map=mapping, download=False)
+    aside = temporary_beside(out)
+    try:
+        aside.mkdir(parents=True)
+        metrics = ingest(config, aside, progress, SHIPPED)
+        (aside / STORE).rename(out)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return metrics
+
+
+def edit(path: Path, out: Path, edits: Edits, progress: Progress) -> dict[str, Any]:
+    """Writes an edited copy of a store; see `robots.episodes.curation.edit`."""
+    from robots.episodes.curation.edit import write_edited
+    from robots.episodes.sources import Source, source_digest
+
+    store = find_store(path)
+    digest = source_digest(Source(kind="argument", path=store, line="store"))
+    return write_edited(store, out, edits, digest=digest, progress=progress)
+
+
+def merge(
+    paths: Sequence[Path], out: Path, task: str | None, missing: str, progress: Progress
+) -> dict[str, Any]:
+    """Writes the episodes of several stores to a new one; see `robots.episodes.merge`."""
+    from robots.episodes.merge import MergeSource, merge_stores
+    from robots.episodes.sources import Source, source_digest
+
+    if out.exists():
+        raise HandoffError(f"{out}: already exists; choose another path for the merged store.")
+    stores = [find_store(path) for path in paths]
+    sources = [
+        MergeSource(
+            str(path), store, source_digest(Source(kind="argument", path=store, line="store"))
+        )
+        for path, store in zip(paths, stores, strict=True)
+    ]
+    return merge_stores(sources, out, task=task, missing=missing, progress=progress)  # type: ignore[arg-type]
+
+
+def split(path: Path, out: Path, config: SplitConfig, progress: Progress) -> dict[str, Any]:
+    """Writes one part of a store to a new one; see `robots.episodes.curation.choose`."""
+    from robots.episodes.curation.choose import split as chosen_part
+    from robots.episodes.merge import MergeSource, merge_stores
+    from robots.episodes.sources import Source, source_digest
+    from robots.episodes.store import EpisodeStore
+
+    if out.exists():
+        raise HandoffError(f"{out}: already exists; choose another path for the part.")
+    folder = find_store(path)
+    with EpisodeStore.open(folder) as store:
+        metadata = [store.metadata(number) for number in range(store.num_episodes)]
+    digest = source_digest(Source(kind="argument", path=folder, line="store"))
+    source = MergeSource(str(path), folder, digest)
+    chosen = {source.name: chosen_part(metadata, config)}
+    return merge_stores([source], out, chosen=chosen, progress=progress)
+
+
+def export(path: Path, out: Path, target: str, progress: Progress) -> dict[str, Any]:
+    """Writes a store in a published format.
+
+    Args:
+        path: the store, or the artifact with it.
+        out: file or folder that is written.
+        target: `lerobot`, `lerobot-v2.1`, `robomimic`, `isaaclab` or `zarr`.
+        progress: counts episodes.
+
+    Raises:
+        HandoffError: `out` exists, or the format cannot hold the store.
+    """
+    from robots.episodes.store import EpisodeStore
+
+    with EpisodeStore.open(find_store(path)) as store:
+        match target:
+            case "lerobot" | "lerobot-v2.1":
+                from robots.episodes.exports.lerobot import write_lerobot
+
+                version = "v3.0" if target == "lerobot" else "v2.1"
+                return write_lerobot(store, out, version=version, progress=progress)
+            case "robomimic" | "isaaclab":
+                from robots.episodes.exports.robomimic import write_robomimic
+
+                return write_robomimic(store, out, flavour=target, progress=progress)
+            case "zarr":
+                from robots.episodes.exports.replay_buffer import write_replay_buffer
+
+                return write_replay_buffer(store, out, progress=progress)
+            case _:
+                raise HandoffError(f"--to {target}: no such format.")
+
+
+@contextmanager
+def _opened(path: Path, form: str | None, images: bool = True) -> Iterator[EpisodeSource]:
+    from robots.episodes.demonstrations import open_any_source
+
+    with open_any_source(find_data(path), images, form) as source:
+        yield source
+
+
+def _entries(spec: FieldSpec) -> str:
+    """Names of the entries of a field, as many as fit in a line."""
+    if not spec.names:
+        return ""
+    names, rest = spec.names[-1][:MOST_NAMES], len(spec.names[-1]) - MOST_NAMES
+    return f": {', '.join(names)}" + (f" and {rest} more" if rest > 0 else "")
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)[:40]

@@ -1,0 +1,176 @@
+"""Writes an edited copy of a store: without some episodes, shortened, or with other labels.
+
+The source is never changed. Every episode of the copy records where it comes from
+(`source_store`, `source_digest`, `source_episode`) and what was done to it (`edits`).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robots.config import Whole, config
+from robots.episodes.merge import lineage
+from robots.episodes.schema import EpisodeSchema
+from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError
+from robots.interfaces import Progress, no_progress
+
+FINAL = "final"
+"""Stream of the single observation after the last step, see `robots.episodes.corrections`."""
+
+
+@config
+class Edits:
+    """Changes of a store; episodes are numbered as in the source."""
+
+    delete: tuple[Whole, ...] = ()
+    """Episodes that are left out."""
+    trim: dict[Whole, tuple[Whole, Whole]] = field(default_factory=dict)
+    """First step and end (exclusive) of the steps that are kept, by episode."""
+    labels: dict[Whole, dict[str, Any]] = field(default_factory=dict)
+    """New entries of the metadata by episode, such as `success` and `instruction`; None removes an
+    entry."""
+    by: str = ""
+    """Person who edits."""
+    reason: str = ""
+    """Why, one sentence."""
+
+
+def write_edited(
+    source: Path, out: Path, edits: Edits, *, digest: str = "", progress: Progress = no_progress
+) -> dict[str, Any]:
+    """Writes an edited copy of the store at `source` to the new store `out`.
+
+    Args:
+        source: folder of the store.
+        out: folder of the copy, which must not exist.
+        edits: what is changed.
+        digest: digest of the source, for the lineage; empty if it has none.
+        progress: counts episodes.
+
+    Returns:
+        `episodes`, `frames` of the first stream, `deleted`, `trimmed` and `relabelled` episodes.
+
+    Raises:
+        HandoffError: an episode or step that does not exist, nothing is left or changed, or `out`
+            exists.
+    """
+    if out.exists():
+        raise HandoffError(
+            f"{out}: already exists. An edited store is a new one; choose another path."
+        )
+    with EpisodeStore.open(source) as store:
+        _check(store, edits)
+        kept = [number for number in range(store.num_episodes) if number not in edits.delete]
+        done = False
+        try:
+            with EpisodeStore.create(out, store.schema) as copy, copy.writer() as writer:
+                for number in kept:
+                    streams = _streams(store, number, edits.trim.get(number))
+                    metadata = lineage(store.metadata(number), source.name, digest, number)
+                    writer.append(streams, _relabelled(metadata, number, edits))
+                    progress(number + 1, store.num_episodes, "episodes")
+            done = True
+        finally:
+            if not done:
+                shutil.rmtree(out, ignore_errors=True)
+        frames = int(EpisodeStore.open(out).ends(next(iter(store.schema.streams)))[-1])
+    return {
+        "episodes": len(kept),
+        "frames": frames,
+        "deleted": sorted(edits.delete),
+        "trimmed": sorted(edits.trim),
+        "relabelled": sorted(edits.labels),
+    }
+
+
+def _check(store: EpisodeStore, edits: Edits) -> None:
+    stream = _steps_stream(store.schema)
+    for number in (*edits.delete, *edits.trim, *edits.labels):
+        if not 0 <= number < store.num_episodes:
+            raise HandoffError(
+                f"{store.path}: no episode {number}, the store has 0 to {store.num_episodes - 1}."
+            )
+    if not (edits.delete or edits.trim or edits.labels):
+        raise HandoffError(f"{store.path}: nothing to change. Name episodes to edit.")
+    if len(set(edits.delete)) == store.num_episodes:
+        raise HandoffError(f"{store.path}: all {store.num_episodes} episodes would be deleted.")
+    lengths = np.diff(store.ends(stream), prepend=0)
+    for number, (first, stop) in edits.trim.items():
+        if not first < stop <= lengths[number]:
+            raise HandoffError(
+                f"{store.path}: steps [{first}, {stop}) of episode {number}, which has {lengths[number]} steps."
+            )
+
+
+def _steps_stream(schema: EpisodeSchema) -> str:
+    return "policy" if "policy" in schema.streams else next(iter(schema.streams))
+
+
+def _streams(
+    store: EpisodeStore, number: int, kept: tuple[int, int] | None
+) -> dict[str, dict[str, np.ndarray]]:
+    streams = {name: store.read(number, name) for name in store.schema.streams}
+    if kept is None:
+        return streams
+    steps = _steps_stream(store.schema)
+    rate, length = store.schema.streams[steps].rate_hz, len(next(iter(streams[steps].values())))
+    first, stop = kept
+    shortened = {}
+    for name, arrays in streams.items():
+        if name == FINAL and name != steps:
+            # The observation after the last step that is kept.
+            after = stop if stop < length else None
+            shortened[name] = {
+                field: rows if after is None else streams[steps][field][after : after + 1]
+                for field, rows in arrays.items()
+            }
+            continue
+        ratio = store.schema.streams[name].rate_hz / rate
+        start, end = round(first * ratio), max(round(first * ratio) + 1, round(stop * ratio))
+        shortened[name] = {field: rows[start:end] for field, rows in arrays.items()}
+    return shortened
+
+
+def _relabelled(metadata: dict[str, Any], number: int, edits: Edits) -> dict[str, Any]:
+    """Metadata with new entries, and a line for every edit of the episode."""
+    done: list[str] = []
+    if number in edits.trim:
+        first, stop = edits.trim[number]
+        done.append(f"steps [{first}, {stop})")
+    for key, value in edits.labels.get(number, {}).items():
+        done.append(f"{key}: {metadata.get(key)!r} to {value!r}")
+        if value is None:
+            metadata.pop(key, None)
+        else:
+            metadata[key] = value
+    if not done:
+        return metadata
+    entry = {"done": done, "by": edits.by, "reason": edits.reason}
+    return {**metadata, "edits": [*metadata.get("edits", []), entry]}
+
+
+def parse_labels(words: Sequence[str]) -> Mapping[str, Any]:
+    """Entries of metadata from words `KEY=VALUE`; a value is JSON, or text if it is none, and
+    `null` removes an entry.
+
+    Raises:
+        HandoffError: a word without `=` or without a key.
+    """
+    labels: dict[str, Any] = {}
+    for word in words:
+        key, separator, value = word.partition("=")
+        if not key or not separator:
+            raise HandoffError(f"{word}: expected KEY=VALUE, such as success=true.")
+        try:
+            labels[key] = json.loads(value)
+        except ValueError:
+            labels[key] = value
+    return labels

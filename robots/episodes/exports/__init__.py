@@ -1,0 +1,10 @@
+"""Writes episode stores in published formats.
+
+- `lerobot`: LeRobot data sets v3.0 and v2.1.
+- `lerobot_features`: names and descriptions of a store's fields as LeRobot's features.
+- `lerobot_layouts`: files of both versions, and the metadata that names them.
+- `lerobot_statistics`: smallest and largest values, means, deviations and quantiles.
+- `replay_buffer`: replay buffers of diffusion_policy (Zarr).
+- `robomimic`: HDF5 files of robomimic and Isaac Lab.
+- `mp4`: H.264 or AV1 video with exact times.
+"""

@@ -1,0 +1,413 @@
+"""Maps the arrays of a data set to the fields of an episode store: names, units, rates, rotations.
+
+Without a rule every array keeps its name, and the one action of the data set becomes `action`. A
+rule makes one field from one or more arrays: their entries are joined, cut, scaled, turned to
+another form of rotation and made relative, in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import field, replace
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import numpy as np
+
+from robots.config import Count, Finite, Hertz, Pixels, Whole, config
+from robots.control.actions import ActionInterface
+from robots.control.rotations import NAMES, SIZES, RotationForm, convert_rotation
+from robots.episodes.formats.source import EpisodeSource, SourceEpisode, field_name
+from robots.episodes.resample import resampled
+from robots.episodes.schema import EpisodeSchema, StreamSpec
+from robots.errors import HandoffError, suggest
+from robots.language.text import INSTRUCTION
+from robots.spec import FieldSpec, Role
+
+STREAM = "policy"
+ACTION = "action"
+
+
+@config
+class RotationRule:
+    """A rotation among the entries of a field, stored in another form."""
+
+    given: RotationForm
+    """Form of the rotation in the data set; the table in `robots.control.rotations` defines it."""
+    stored: RotationForm = "quaternion_wxyz"
+    """Form in the store."""
+    first: Whole = 0
+    """Index of the rotation's first entry, after `entries` has cut the field."""
+
+
+@config
+class FieldRule:
+    """One field of the store, made from arrays of the data set."""
+
+    source: tuple[str, ...] | str
+    """Name of the array, or of several that are joined along their last axis."""
+    entries: tuple[Whole, Count] | None = None
+    """First entry and end of the entries that are taken from the last axis; None takes all."""
+    scale: Finite = 1.0
+    """Factor of every entry, such as 0.001 for millimetres or 0.017453292519943295 for degrees."""
+    offset: Finite = 0.0
+    """Number that is added to every entry after scaling."""
+    rotation: RotationRule | None = None
+    """Rotation that is stored in another form."""
+    relative_to: str | None = None
+    """Field of the store whose value at the same step is subtracted, for absolute actions that are
+    stored as differences; None keeps them."""
+    added_to: str | None = None
+    """Field of the store whose value at the same step is added, for differences that are stored as
+    absolute actions; None keeps them."""
+    image: Literal["rgb", "bgr", "gray"] | None = None
+    """Order of the colours, where the array is a picture (height, width, 3), (3, height, width) or
+    (height, width); None keeps the array as the reader gives it."""
+    size: tuple[Pixels, Pixels] | None = None
+    """Height and width to which pictures are resized, with an average over the covered area; None
+    keeps their size."""
+    role: Role = ""
+    """Part of the field; empty takes that of the first array."""
+    unit: str | None = None
+    """SI unit symbol after scaling; None takes that of the first array."""
+    frame: str | None = None
+    """Coordinate frame of the values; None takes that of the first array."""
+    about: str | None = None
+    """One phrase: the meaning of the field; None takes that of the first array."""
+    names: tuple[str, ...] | None = None
+    """Names of the entries of the last axis; None keeps those of the data set where they still
+    apply."""
+    interface: ActionInterface | None = None
+    """Meaning of an action to the controller; None leaves it as the data set states it."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the arrays."""
+        return (self.source,) if isinstance(self.source, str) else self.source
+
+
+@config
+class FieldMapConfig:
+    """How the arrays of a data set become the fields of a store."""
+
+    task: str | None = None
+    """Name of the task in the store; None takes that of the data set."""
+    robot: str = ""
+    """Name of Handoff's robot with which the episodes were recorded, such as `fr3`; empty for
+    another one."""
+    rate_hz: Hertz | None = None
+    """Steps per second; None takes the rate of the data set, which some formats do not state."""
+    resample_hz: Hertz | None = None
+    """Steps per second of the store; None keeps every step. Observations are interpolated between
+    steps, pictures, actions and whole numbers are those of the newest step, rewards are added
+    up."""
+    action_interface: ActionInterface | None = None
+    """Meaning of the field `action` to the controller, which no format states; None leaves it
+    open."""
+    instruction: str | None = None
+    """Instruction of all episodes; None takes that of each episode where the data set has one."""
+    fields: dict[str, FieldRule] = field(default_factory=dict)
+    """Fields of the store that are made by a rule, by name."""
+    rename: dict[str, str] = field(default_factory=dict)
+    """New names of arrays that are kept as they are, by the old name."""
+    drop: tuple[str, ...] = ()
+    """Names of arrays that are left out; `*` stands for any characters."""
+    rest: Literal["keep", "drop"] = "keep"
+    """Treatment of the arrays that neither `fields` nor `rename` name."""
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the map changes nothing but the name of the action."""
+        return self == FieldMapConfig()
+
+
+class MappedEpisodes:
+    """The episodes of a data set with the fields of a store; see `robots.episodes.demonstrations`.
+
+    Args:
+        source: the data set.
+        mapping: how its arrays become fields.
+
+    Raises:
+        HandoffError: a rule that does not fit the data set, or a rate that nobody states.
+    """
+
+    def __init__(self, source: EpisodeSource, mapping: FieldMapConfig) -> None:
+        self._source = source
+        self._mapping = mapping
+        self._rules = _rules(source, mapping)
+        stated = mapping.rate_hz or source.schema.rate_hz
+        rate = mapping.resample_hz or stated
+        if rate is None:
+            raise HandoffError(
+                f"{source.schema.form} '{source.schema.task}' does not state its rate. Set map.rate_hz= to its steps "
+                "per second, or map.resample_hz= where fields have capture times of their own."
+            )
+        self._stated_rate = stated
+        given = source.schema.fields
+        specs = {name: _spec(name, rule, given) for name, rule in self._rules.items()}
+        if mapping.action_interface is not None:
+            if ACTION not in specs:
+                raise HandoffError(
+                    f"map.action_interface: no field is called '{ACTION}'. Name one in map.fields or map.rename; the "
+                    f"data set has {sorted(given)}."
+                )
+            specs[ACTION] = replace(specs[ACTION], interface=mapping.action_interface)
+        for name, rule in self._rules.items():
+            for other in filter(None, (rule.relative_to, rule.added_to)):
+                _check_combined(name, specs[name], other, specs)
+        self.schema = EpisodeSchema(
+            name=mapping.task or source.schema.task,
+            streams={STREAM: StreamSpec(rate_hz=rate, fields=specs)},
+            robot=mapping.robot,
+        )
+
+    @property
+    def num_episodes(self) -> int:
+        """Number of episodes in the data set."""
+        return self._source.num_episodes
+
+    def episodes(
+        self, first: int, stop: int
+    ) -> Iterator[tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]]:
+        """Streams and metadata of the episodes `[first, stop)`.
+
+        Raises:
+            HandoffError: damaged files, or values that a rule cannot convert.
+        """
+        for number, episode in enumerate(self._source.episodes(first, stop), start=first):
+            try:
+                arrays = self._mapped(self._resampled(episode))
+            except HandoffError as error:
+                raise HandoffError(f"episode {number}: {error}") from None
+            metadata = dict(episode.metadata)
+            if self._source.schema.robot:
+                metadata.setdefault("source_robot", self._source.schema.robot)
+            if self._mapping.instruction is not None:
+                metadata[INSTRUCTION] = self._mapping.instruction
+            yield {STREAM: arrays}, {**metadata, "source_episode": number}
+
+    def _resampled(self, episode: SourceEpisode) -> SourceEpisode:
+        rate = self._mapping.resample_hz
+        if rate is None:
+            if episode.times:
+                raise HandoffError(
+                    f"its {len(episode.times)} fields have capture times of their own. Set map.resample_hz= to the "
+                    "rate of the store."
+                )
+            return episode
+        used = {name for rule in self._rules.values() for name in rule.sources}
+        fields = {name: spec for name, spec in self._source.schema.fields.items() if name in used}
+        return resampled(episode, fields, self._stated_rate, rate)
+
+    def _mapped(self, episode: SourceEpisode) -> dict[str, np.ndarray]:
+        arrays: dict[str, np.ndarray] = {}
+        for name, rule in self._rules.items():
+            try:
+                arrays[name] = _made(rule, episode.arrays)
+            except HandoffError as error:
+                raise HandoffError(f"field '{name}': {error}") from None
+        absolute = dict(arrays)
+        for name, rule in self._rules.items():
+            for other, sign in ((rule.relative_to, -1.0), (rule.added_to, 1.0)):
+                if other is not None:
+                    arrays[name] = arrays[name] + sign * absolute[other]
+        return arrays
+
+
+def _rules(source: EpisodeSource, mapping: FieldMapConfig) -> dict[str, FieldRule]:
+    """The rules of all fields of the store, in the order of the data set's arrays."""
+    given = source.schema.fields
+    for name in (*mapping.rename, *(s for rule in mapping.fields.values() for s in rule.sources)):
+        if name not in given:
+            raise HandoffError(
+                f"map: the data set has no array '{name}'; {suggest(name, sorted(given), 'it has')}"
+            )
+    for pattern in mapping.drop:
+        if not any(fnmatchcase(name, pattern) for name in given):
+            raise HandoffError(
+                f"map.drop: no array is called '{pattern}'; the data set has {sorted(given)}."
+            )
+    ruled = {name for rule in mapping.fields.values() for name in rule.sources}
+    kept = [
+        name
+        for name in given
+        if name not in ruled
+        and not any(fnmatchcase(name, pattern) for pattern in mapping.drop)
+        and (mapping.rest == "keep" or name in mapping.rename)
+    ]
+    renamed = {name: mapping.rename.get(name, field_name(name)) for name in kept}
+    actions = [name for name in kept if given[name].role == "action"]
+    if len(actions) == 1 and ACTION not in {*mapping.fields, *renamed.values()}:
+        renamed[actions[0]] = ACTION
+    rules = dict(mapping.fields)
+    for name, new in renamed.items():
+        if new in rules:
+            raise HandoffError(
+                f"map: two fields would be called '{new}', one of them made from '{name}'. Rename or drop one."
+            )
+        rules[new] = FieldRule(source=name)
+    if not rules:
+        raise HandoffError("map: no field is left. Is rest: drop set without fields?")
+    return rules
+
+
+def _spec(name: str, rule: FieldRule, given: Mapping[str, FieldSpec]) -> FieldSpec:
+    """Specification of the field that a rule makes."""
+    parts = [given[source] for source in rule.sources]
+    first = parts[0]
+    if _unchanged(rule):
+        spec = first
+    elif rule.image is not None or rule.size is not None:
+        spec = replace(first, shape=_image_shape(name, rule, parts), dtype="uint8", unit="u8")
+    else:
+        labels = [_labels(part) for part in parts]
+        entries = [label for part in labels for label in part]
+        if any(len(part.shape) != 1 for part in parts):
+            shapes = [tuple(part.shape) for part in parts]
+            raise HandoffError(
+                f"map.fields.{name}: arrays of the shapes {shapes} per step, expected vectors (entries,)."
+            )
+        entries = _cut(name, rule, entries)
+        if rule.rotation is not None:
+            entries = _with_rotation_names(name, rule.rotation, entries)
+        named = all(entries)
+        spec = replace(
+            first,
+            shape=(len(entries),),
+            dtype="float32",
+            names=(tuple(entries),) if named and entries else (),
+            unit=", ".join(dict.fromkeys(part.unit for part in parts)),
+            points=(),
+        )
+    about = {
+        "unit": rule.unit,
+        "frame": rule.frame,
+        "about": rule.about,
+        "role": rule.role or None,
+        "interface": rule.interface,
+        "names": None if rule.names is None else (rule.names,),
+    }
+    spec = replace(spec, **{key: value for key, value in about.items() if value is not None})
+    if rule.names is not None and len(rule.names) != spec.shape[-1]:
+        raise HandoffError(
+            f"map.fields.{name}.names: {len(rule.names)} names, expected {spec.shape[-1]}."
+        )
+    return replace(spec, role="action") if name == ACTION and not rule.role else spec
+
+
+def _unchanged(rule: FieldRule) -> bool:
+    """Whether the array is stored as it is."""
+    return (
+        len(rule.sources) == 1
+        and rule.entries is None
+        and rule.rotation is None
+        and (rule.image, rule.size) == (None, None)
+        and (rule.scale, rule.offset) == (1.0, 0.0)
+        and (rule.relative_to, rule.added_to) == (None, None)
+    )
+
+
+def _labels(spec: FieldSpec) -> list[str]:
+    """Names of the entries of a vector; empty strings where they have none."""
+    width = spec.shape[-1] if spec.shape else 1
+    return list(spec.names[-1]) if spec.names else [""] * width
+
+
+def _cut(name: str, rule: FieldRule, entries: list[str]) -> list[str]:
+    if rule.entries is None:
+        return entries
+    first, end = rule.entries
+    if not first < end <= len(entries):
+        raise HandoffError(
+            f"map.fields.{name}.entries: [{first}, {end}] of {len(entries)} entries, expected a first entry and an end "
+            "within them."
+        )
+    return entries[first:end]
+
+
+def _with_rotation_names(name: str, rule: RotationRule, entries: list[str]) -> list[str]:
+    end = rule.first + SIZES[rule.given]
+    if end > len(entries):
+        raise HandoffError(
+            f"map.fields.{name}.rotation: entries {rule.first} to {end} of {len(entries)}; the form {rule.given} has "
+            f"{SIZES[rule.given]}."
+        )
+    stored = list(NAMES[rule.stored])
+    named = all(entries) or len(entries) == SIZES[rule.given]
+    return [*entries[: rule.first], *(stored if named else [""] * len(stored)), *entries[end:]]
+
+
+def _image_shape(name: str, rule: FieldRule, parts: list[FieldSpec]) -> tuple[int, int, int]:
+    shape = tuple(parts[0].shape)
+    height, width = _plane(shape)
+    fits = len(parts) == 1 and parts[0].dtype == "uint8" and height > 0
+    if not fits:
+        raise HandoffError(
+            f"map.fields.{name}: {len(parts)} array(s) of the shape {shape} and type {parts[0].dtype} per step, "
+            "expected one uint8 picture (height, width, 3), (3, height, width) or (height, width)."
+        )
+    return (*(rule.size or (height, width)), 3)
+
+
+def _plane(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Height and width of a picture; 0, 0 for other arrays."""
+    if len(shape) == 2:
+        return shape[0], shape[1]
+    if len(shape) == 3 and shape[2] in (1, 3):
+        return shape[0], shape[1]
+    if len(shape) == 3 and shape[0] in (1, 3):
+        return shape[1], shape[2]
+    return 0, 0
+
+
+def _check_combined(name: str, spec: FieldSpec, other: str, specs: Mapping[str, FieldSpec]) -> None:
+    if other not in specs:
+        raise HandoffError(
+            f"map.fields.{name}: relative to '{other}'; {suggest(other, sorted(specs), 'the store has')}"
+        )
+    if tuple(specs[other].shape) != tuple(spec.shape):
+        raise HandoffError(
+            f"map.fields.{name}: has the shape {tuple(spec.shape)}, '{other}' has {tuple(specs[other].shape)}; "
+            "expected the same entries. Cut one of them with entries:."
+        )
+
+
+def _made(rule: FieldRule, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """One field of an episode, without what is relative to other fields."""
+    first = arrays[rule.sources[0]]
+    if _unchanged(rule):
+        return first
+    if rule.image is not None or rule.size is not None:
+        return _picture(first, rule)
+    columns = [arrays[name].astype(np.float64) for name in rule.sources]
+    values = np.concatenate(columns, axis=-1)
+    if rule.entries is not None:
+        values = values[:, slice(*rule.entries)]
+    values = values * rule.scale + rule.offset
+    if rule.rotation is not None:
+        start, end = rule.rotation.first, rule.rotation.first + SIZES[rule.rotation.given]
+        turned = convert_rotation(values[:, start:end], rule.rotation.given, rule.rotation.stored)
+        values = np.concatenate([values[:, :start], turned, values[:, end:]], axis=1)
+    return values.astype(np.float32)
+
+
+def _picture(pictures: np.ndarray, rule: FieldRule) -> np.ndarray:
+    """(T, height, width, 3) uint8 RGB."""
+    if pictures.ndim == 3:
+        pictures = pictures[..., None]
+    if pictures.shape[-1] not in (1, 3):
+        pictures = np.moveaxis(pictures, 1, -1)
+    if rule.image == "bgr":
+        pictures = pictures[..., ::-1]
+    pictures = np.broadcast_to(pictures, (*pictures.shape[:3], 3))
+    if rule.size is None or tuple(pictures.shape[1:3]) == rule.size:
+        return np.ascontiguousarray(pictures)
+    from PIL import Image
+
+    height, width = rule.size
+    resized = [
+        np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BOX))
+        for picture in np.ascontiguousarray(pictures)
+    ]
+    return np.stack(resized)

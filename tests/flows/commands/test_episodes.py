@@ -1,0 +1,139 @@
+"""`handoff episodes`: what it prints of data sets, and the stores that it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flows.__main__ import main
+from robots.episodes.store import EpisodeStore
+from robots.episodes.write_episodes import write_episodes
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    episodes = []
+    for length in (30, 40, 35, 45):
+        q = np.sin(np.linspace(0, 5, length)[:, None] + rng.uniform(0, 6, 3)).astype(np.float32)
+        episodes.append({"q": q, "action": np.roll(q, -1, axis=0), "reward": q[:, 0] * 0 + 1})
+    write_episodes(
+        tmp_path / "towel.zarr",
+        episodes,
+        task="fold",
+        rate_hz=10.0,
+        units={"q": "rad"},
+        instructions=["fold it"] * 4,
+        metadata=[{"success": number != 1} for number in range(4)],
+    )
+    return tmp_path / "towel.zarr"
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["episodes", *words]) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["episodes", *words]) != 0
+    return capsys.readouterr().err
+
+
+def test_info_names_format_task_rate_and_fields(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = printed(capsys, "info", "towel.zarr").splitlines()
+    assert lines[:4] == [
+        "format    episode stores of Handoff",
+        "task      fold",
+        "rate      10 Hz",
+        "episodes  4",
+    ]
+    assert "  q       float32 (3) [rad], observation" in lines
+    assert "  action  float32 (3), action" in lines
+
+
+def test_ls_has_a_row_per_episode(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [line.split() for line in printed(capsys, "ls", "towel.zarr").splitlines()]
+    assert rows[0][:5] == ["episode", "steps", "seconds", "success", "instruction"]
+    assert rows[2] == ["1", "40", "4.0", "no", "fold", "it"]
+    assert len(rows) == 5
+
+
+def test_import_maps_fields_by_a_file(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("map.yaml").write_text("task: towel\nrename: {q: joints}\ndrop: [reward]\n")
+    assert "written to" in printed(capsys, "import", "towel.zarr", "in.zarr", "--map", "map.yaml")
+    schema = EpisodeStore.open(Path("in.zarr")).schema
+    assert schema.name == "towel"
+    assert list(schema.streams["policy"].fields) == ["joints", "action"]
+    Path("bad.yaml").write_text("renam: {q: joints}\n")
+    assert "unknown key 'map.renam'" in refused(
+        capsys, "import", "towel.zarr", "b.zarr", "--map", "bad.yaml"
+    )
+    assert not Path("b.zarr").exists()
+    assert sorted(path.name for path in Path.cwd().iterdir() if path.name.startswith(".")) == []
+
+
+def test_edits_write_new_stores(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printed(capsys, "delete", "towel.zarr", "1", "3", "--out", "d.zarr", "--reason", "covered")
+    assert EpisodeStore.open(Path("d.zarr")).num_episodes == 2
+    printed(capsys, "trim", "towel.zarr", "0", "--first", "5", "--stop", "20", "--out", "t.zarr")
+    assert EpisodeStore.open(Path("t.zarr")).ends("policy")[0] == 15
+    words = ("relabel", "towel.zarr", "2", "--set", "success=false", "--by", "ada")
+    printed(capsys, *words, "--out", "r.zarr")
+    metadata = EpisodeStore.open(Path("r.zarr")).metadata(2)
+    assert (metadata["success"], metadata["edits"][0]["by"]) == (False, "ada")
+    printed(capsys, "merge", "d.zarr", "t.zarr", "--out", "m.zarr")
+    assert EpisodeStore.open(Path("m.zarr")).num_episodes == 6
+    printed(capsys, "split", "towel.zarr", "--part", "held_out", "--out", "h.zarr")
+    assert EpisodeStore.open(Path("h.zarr")).num_episodes == 1
+    assert EpisodeStore.open(store).num_episodes == 4
+    assert "already exists" in refused(capsys, "delete", "towel.zarr", "0", "--out", "d.zarr")
+
+
+def test_doctor_finds_a_duplicate_and_writes_its_page(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "4 episodes, 150 steps: 0 errors" in printed(capsys, "doctor", "towel.zarr")
+    printed(capsys, "merge", "towel.zarr", str(store), "--out", "m.zarr")
+    said = printed(capsys, "doctor", "m.zarr", "--page", "faults.html")
+    assert "duplicate" in said
+    assert "Examination of" in Path("faults.html").read_text()
+
+
+def test_stats_print_values_and_quality(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = printed(capsys, "stats", "towel.zarr")
+    assert "episodes  4, 30 to 45 steps, median 37.5" in said
+    assert "return    37.5 on average" in said
+    assert "distinct pairs of state and action in 150 steps" in said
+
+
+@pytest.mark.parametrize("target", ["lerobot", "lerobot-v2.1", "robomimic", "isaaclab", "zarr"])
+def test_an_export_is_read_again(
+    store: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    out = "out.hdf5" if target in ("robomimic", "isaaclab") else "out"
+    printed(capsys, "export", "towel.zarr", "--to", target, "--out", out)
+    words = [out, "again.zarr"]
+    if target in ("robomimic", "isaaclab", "zarr"):
+        Path("map.yaml").write_text("rate_hz: 10\n")
+        words += ["--map", "map.yaml"]
+    printed(capsys, "import", *words)
+    again, before = EpisodeStore.open(Path("again.zarr")), EpisodeStore.open(store)
+    assert again.num_episodes == 4
+    np.testing.assert_array_equal(
+        again.column("policy", "action"), before.column("policy", "action")
+    )
+
+
+def test_a_data_set_of_another_format_is_imported_before_it_is_edited(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed(capsys, "export", "towel.zarr", "--to", "zarr", "--out", "buffer")
+    said = refused(capsys, "delete", "buffer", "0", "--out", "x.zarr")
+    assert "Import it first: handoff episodes import buffer OUT" in said
+    assert "no such file or folder" in refused(capsys, "info", "absent")

@@ -1,0 +1,129 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robots.episodes.curation.edit import Edits, parse_labels, write_edited
+from robots.episodes.schema import EpisodeSchema, StreamSpec
+from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError
+from robots.spec import FieldSpec
+
+LENGTHS = (6, 8, 5)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    q = FieldSpec(shape=(1,))
+    schema = EpisodeSchema(
+        name="t",
+        streams={
+            "policy": StreamSpec(rate_hz=10.0, fields={"q": q, "action": q}),
+            "robot": StreamSpec(rate_hz=40.0, fields={"tau": q}),
+            "final": StreamSpec(rate_hz=10.0, fields={"q": q}),
+        },
+    )
+    with EpisodeStore.create(tmp_path / "s.zarr", schema) as store:
+        for number, length in enumerate(LENGTHS):
+            steps = np.arange(length, dtype=np.float32)[:, None] + 100 * number
+            states = np.arange(4 * length, dtype=np.float32)[:, None]
+            store.append(
+                {
+                    "policy": {"q": steps, "action": -steps},
+                    "robot": {"tau": states},
+                    "final": {"q": steps[-1:] + 1},
+                },
+                {"success": True, "seed": number},
+            )
+    return tmp_path / "s.zarr"
+
+
+def test_deleted_episodes_are_missing_and_the_others_name_their_source(
+    source: Path, tmp_path: Path
+) -> None:
+    figures = write_edited(source, tmp_path / "o.zarr", Edits(delete=(1,)), digest="abc")
+    assert figures["episodes"] == 2
+    store = EpisodeStore.open(tmp_path / "o.zarr")
+    assert store.read(1, "policy", ["q"])["q"][0, 0] == 200.0
+    assert store.metadata(1) == {
+        "success": True,
+        "seed": 2,
+        "source_store": "s.zarr",
+        "source_digest": "abc",
+        "source_episode": 2,
+    }
+    assert EpisodeStore.open(source).num_episodes == 3
+
+
+def test_a_trimmed_episode_is_cut_in_all_streams_and_ends_with_the_next_observation(
+    source: Path, tmp_path: Path
+) -> None:
+    edits = Edits(trim={1: (2, 6)}, by="ada", reason="idle at the start")
+    write_edited(source, tmp_path / "o.zarr", edits)
+    store = EpisodeStore.open(tmp_path / "o.zarr")
+    assert store.read(1, "policy")["q"][:, 0].tolist() == [102, 103, 104, 105]
+    assert store.read(1, "robot")["tau"][:, 0].tolist() == list(range(8, 24))
+    assert store.read(1, "final")["q"][:, 0].tolist() == [106]
+    assert store.metadata(1)["edits"] == [
+        {"done": ["steps [2, 6)"], "by": "ada", "reason": "idle at the start"}
+    ]
+    assert store.read(0, "policy")["q"][:, 0].tolist() == list(range(6))
+
+
+def test_the_last_observation_stays_where_the_end_is_kept(source: Path, tmp_path: Path) -> None:
+    write_edited(source, tmp_path / "o.zarr", Edits(trim={0: (3, 6)}))
+    assert EpisodeStore.open(tmp_path / "o.zarr").read(0, "final")["q"][:, 0].tolist() == [6]
+
+
+def test_labels_are_replaced_added_and_removed_with_a_line_each(
+    source: Path, tmp_path: Path
+) -> None:
+    labels = parse_labels(["success=false", "instruction=fold it", "seed=null"])
+    write_edited(source, tmp_path / "o.zarr", Edits(labels={2: dict(labels)}))
+    metadata = EpisodeStore.open(tmp_path / "o.zarr").metadata(2)
+    assert (metadata["success"], metadata["instruction"]) == (False, "fold it")
+    assert "seed" not in metadata
+    assert metadata["edits"][0]["done"] == [
+        "success: True to False",
+        "instruction: None to 'fold it'",
+        "seed: 2 to None",
+    ]
+
+
+def test_a_second_edit_adds_its_line_and_keeps_the_first_source(
+    source: Path, tmp_path: Path
+) -> None:
+    write_edited(source, tmp_path / "a.zarr", Edits(labels={0: {"success": False}}), digest="one")
+    write_edited(
+        tmp_path / "a.zarr", tmp_path / "b.zarr", Edits(labels={0: {"success": True}}), digest="two"
+    )
+    metadata = EpisodeStore.open(tmp_path / "b.zarr").metadata(0)
+    assert [entry["done"] for entry in metadata["edits"]] == [
+        ["success: True to False"],
+        ["success: False to True"],
+    ]
+    assert metadata["origin"]["source_digest"] == "one"
+
+
+@pytest.mark.parametrize(
+    ("edits", "message"),
+    [
+        (Edits(), "nothing to change"),
+        (Edits(delete=(3,)), "no episode 3, the store has 0 to 2"),
+        (Edits(delete=(0, 1, 2)), "all 3 episodes would be deleted"),
+        (Edits(trim={0: (4, 7)}), r"steps \[4, 7\) of episode 0, which has 6 steps"),
+    ],
+)
+def test_edits_that_do_not_fit_write_nothing(
+    source: Path, tmp_path: Path, edits: Edits, message: str
+) -> None:
+    with pytest.raises(HandoffError, match=message):
+        write_edited(source, tmp_path / "o.zarr", edits)
+    assert not (tmp_path / "o.zarr").exists()
+
+
+def test_an_existing_folder_is_never_replaced(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(HandoffError, match="already exists"):
+        write_edited(source, source, Edits(delete=(0,)))
+    with pytest.raises(HandoffError, match="expected KEY=VALUE"):
+        parse_labels(["success"])

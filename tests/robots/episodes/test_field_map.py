@@ -1,0 +1,189 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robots.config import validate
+from robots.episodes.field_map import FieldMapConfig, MappedEpisodes
+from robots.errors import HandoffError
+from robots.spec import FieldSpec
+from tests.robots.episodes.array_source import ArraySource
+
+FIELDS = {
+    "observation.state": FieldSpec(
+        shape=(8,),
+        dtype="float64",
+        role="observation",
+        names=((*(f"j{i}" for i in range(7)), "width"),),
+    ),
+    "pose": FieldSpec(shape=(7,), role="observation"),
+    "cam": FieldSpec(shape=(3, 4, 6), dtype="uint8", role="observation"),
+    "actions": FieldSpec(shape=(7,), unit="rad", role="action"),
+    "reward": FieldSpec(shape=(), role="outcome"),
+}
+STEPS = 5
+
+
+def arrays() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    pose = rng.normal(size=(STEPS, 7)).astype(np.float32)
+    pose[:, 3:] = [0.0, 0.0, 0.0, 2.0]
+    return {
+        "observation.state": rng.normal(size=(STEPS, 8)),
+        "pose": pose,
+        "cam": rng.integers(256, size=(STEPS, 3, 4, 6), dtype=np.uint8),
+        "actions": rng.normal(size=(STEPS, 7)).astype(np.float32),
+        "reward": np.arange(STEPS, dtype=np.float32),
+    }
+
+
+def source(**options: Any) -> ArraySource:
+    return ArraySource(FIELDS, [arrays()], **options)
+
+
+def mapped(values: dict[str, Any], **options: Any) -> tuple[MappedEpisodes, dict[str, np.ndarray]]:
+    mapping = validate(FieldMapConfig, values, "map")
+    episodes = MappedEpisodes(source(**options), mapping)
+    ((streams, _),) = episodes.episodes(0, 1)
+    return episodes, streams["policy"]
+
+
+def refused(values: dict[str, Any], **options: Any) -> str:
+    with pytest.raises(HandoffError) as caught:
+        mapped(values, **options)
+    return str(caught.value)
+
+
+def test_without_a_rule_arrays_keep_their_names_and_the_one_action_is_called_action() -> None:
+    episodes, fields = mapped({})
+    assert list(fields) == ["observation.state", "pose", "cam", "action", "reward"]
+    specs = episodes.schema.streams["policy"].fields
+    assert specs["action"].unit == "rad"
+    assert [spec.role for spec in specs.values()][3:] == ["action", "outcome"]
+    for name, old in (("action", "actions"), ("observation.state", "observation.state")):
+        assert fields[name].dtype == arrays()[old].dtype
+        np.testing.assert_array_equal(fields[name], arrays()[old])
+
+
+def test_a_rule_joins_cuts_scales_and_names_entries() -> None:
+    rule = {
+        "source": ["observation.state", "actions"],
+        "entries": [6, 9],
+        "scale": 1000.0,
+        "offset": 1.0,
+        "unit": "mm",
+        "names": ["a", "b", "c"],
+    }
+    episodes, fields = mapped({"fields": {"q": rule}, "rest": "drop"})
+    assert list(fields) == ["q"]
+    given = arrays()
+    joined = np.concatenate([given["observation.state"], given["actions"]], axis=1)
+    np.testing.assert_allclose(fields["q"], joined[:, 6:9] * 1000 + 1, rtol=1e-6)
+    spec = episodes.schema.streams["policy"].fields["q"]
+    assert (spec.shape, spec.dtype, spec.unit) == ((3,), "float32", "mm")
+    assert spec.names == (("a", "b", "c"),)
+    assert spec.role == "observation"
+
+
+def test_names_of_cut_entries_follow_them() -> None:
+    rule = {"source": "observation.state", "entries": [6, 8]}
+    episodes, _ = mapped({"fields": {"q": rule}})
+    assert episodes.schema.streams["policy"].fields["q"].names == (("j6", "width"),)
+
+
+def test_a_quaternion_becomes_another_form_of_rotation() -> None:
+    rotation = {"given": "quaternion_xyzw", "stored": "rotation_6d", "first": 3}
+    episodes, fields = mapped({"fields": {"pose6": {"source": "pose", "rotation": rotation}}})
+    np.testing.assert_allclose(fields["pose6"][:, :3], arrays()["pose"][:, :3])
+    np.testing.assert_allclose(fields["pose6"][:, 3:], [[1, 0, 0, 0, 1, 0]] * STEPS, atol=1e-6)
+    assert episodes.schema.streams["policy"].fields["pose6"].shape == (9,)
+
+
+def test_actions_become_relative_to_the_state_and_absolute_again() -> None:
+    q = {"source": "observation.state", "entries": [0, 7]}
+    relative = {"source": "actions", "relative_to": "q"}
+    _, fields = mapped({"fields": {"q": q, "action": relative}})
+    state = arrays()["observation.state"][:, :7]
+    np.testing.assert_allclose(fields["action"], arrays()["actions"] - state, rtol=1e-5, atol=1e-6)
+    absolute = {"source": "actions", "added_to": "q"}
+    _, fields = mapped({"fields": {"q": q, "action": absolute}})
+    np.testing.assert_allclose(fields["action"], arrays()["actions"] + state, rtol=1e-5, atol=1e-6)
+
+
+def test_pictures_with_colours_first_or_in_reverse_become_rgb_of_a_stated_size() -> None:
+    _, fields = mapped({"fields": {"front": {"source": "cam", "image": "bgr"}}})
+    expected = np.moveaxis(arrays()["cam"], 1, -1)[..., ::-1]
+    np.testing.assert_array_equal(fields["front"], expected)
+    episodes, fields = mapped(
+        {"fields": {"front": {"source": "cam", "image": "rgb", "size": [2, 3]}}}
+    )
+    assert fields["front"].shape == (STEPS, 2, 3, 3)
+    spec = episodes.schema.streams["policy"].fields["front"]
+    assert (spec.shape, spec.unit) == ((2, 3, 3), "u8")
+    blocks = np.moveaxis(arrays()["cam"], 1, -1).reshape(STEPS, 2, 2, 3, 2, 3).mean(axis=(2, 4))
+    np.testing.assert_allclose(fields["front"], blocks, atol=1.0)
+
+
+def test_a_map_gives_task_rate_instruction_robot_and_the_meaning_of_actions() -> None:
+    values = {
+        "task": "fold",
+        "rate_hz": 25.0,
+        "robot": "fr3",
+        "instruction": "fold it",
+        "action_interface": "joint_target",
+        "rename": {"observation.state": "state"},
+        "drop": ["po*", "cam"],
+    }
+    episodes = MappedEpisodes(source(robot="xarm"), validate(FieldMapConfig, values, "map"))
+    assert (episodes.schema.name, episodes.schema.robot) == ("fold", "fr3")
+    stream = episodes.schema.streams["policy"]
+    assert stream.rate_hz == 25.0
+    assert list(stream.fields) == ["state", "action", "reward"]
+    assert stream.fields["action"].interface == "joint_target"
+    ((_, metadata),) = episodes.episodes(0, 1)
+    assert metadata == {"source_robot": "xarm", "instruction": "fold it", "source_episode": 0}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rename": {"statte": "x"}}, "the data set has no array 'statte'"),
+        ({"fields": {"q": {"source": "po"}}}, "the data set has no array 'po'"),
+        ({"drop": ["x*"]}, r"no array is called 'x*'"),
+        ({"rename": {"pose": "cam"}}, "two fields would be called 'cam'"),
+        ({"rest": "drop"}, "no field is left"),
+        ({"fields": {"q": {"source": "pose", "entries": [5, 9]}}}, r"[5, 9] of 7 entries"),
+        ({"fields": {"q": {"source": ["pose", "cam"]}}}, "expected vectors"),
+        ({"fields": {"q": {"source": "pose", "image": "rgb"}}}, "expected one uint8 picture"),
+        ({"fields": {"q": {"source": "pose", "names": ["a"]}}}, "1 names, expected 7"),
+        (
+            {"fields": {"q": {"source": "pose", "rotation": {"given": "matrix"}}}},
+            "entries 0 to 9 of 7",
+        ),
+        ({"fields": {"q": {"source": "actions", "relative_to": "stat"}}}, "relative to 'stat'"),
+        (
+            {"fields": {"q": {"source": "actions", "relative_to": "observation.state"}}},
+            "expected the same entries",
+        ),
+        (
+            {"fields": {"q": {"source": "pose", "rotation": {"given": "quaternion_xyzw"}}}},
+            "field 'q': rotation",
+        ),
+        ({"drop": ["actions"], "action_interface": "joint_target"}, "no field is called 'action'"),
+    ],
+)
+def test_a_rule_that_does_not_fit_is_refused(values: dict[str, Any], message: str) -> None:
+    if "quaternion_xyzw" in str(values):
+        broken = arrays()
+        broken["pose"][2, :4] = 0.0
+        mapping = validate(FieldMapConfig, values, "map")
+        with pytest.raises(HandoffError, match="episode 0: field 'q': rotation"):
+            list(MappedEpisodes(ArraySource(FIELDS, [broken]), mapping).episodes(0, 1))
+        return
+    assert message in refused(values)
+
+
+def test_a_rate_that_nobody_states_is_asked_for() -> None:
+    assert "does not state its rate" in refused({}, rate_hz=None)
+    episodes, _ = mapped({"rate_hz": 50.0}, rate_hz=None)
+    assert episodes.schema.streams["policy"].rate_hz == 50.0

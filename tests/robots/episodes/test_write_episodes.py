@@ -1,0 +1,100 @@
+import numpy as np
+import pytest
+
+from robots.episodes.demonstrations import open_demonstrations
+from robots.episodes.write_episodes import write_episodes
+from robots.errors import HandoffError
+
+
+def episode(length: int = 5, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "position": rng.normal(size=(length, 6)),
+        "camera": rng.integers(0, 256, (length, 8, 10, 3)).astype(np.uint8),
+        "reward": np.zeros(length, np.float32),
+        "targets": rng.normal(size=(length, 7)).astype(np.float32),
+    }
+
+
+def write(path, episodes, **changes):
+    options = {"task": "pour", "rate_hz": 30.0, "action": "targets", **changes}
+    return write_episodes(path, episodes, **options)
+
+
+def test_episodes_from_a_generator_are_demonstrations(tmp_path):
+    given = [episode(5), episode(3, seed=1)]
+    write(
+        tmp_path / "s.zarr",
+        (one for one in given),
+        units={"position": "rad", "targets": "rad"},
+        instructions=["pour", "stir"],
+        metadata=[{"success": True}, {"success": False}],
+        robot="fr3",
+    )
+    with open_demonstrations(tmp_path / "s.zarr", images=True) as demonstrations:
+        schema = demonstrations.schema
+        read = list(demonstrations.episodes(0, 2))
+    fields = schema.stream("policy").fields
+    assert (schema.name, schema.robot, schema.stream("policy").rate_hz) == ("pour", "fr3", 30.0)
+    assert {name: (spec.role, spec.unit) for name, spec in fields.items()} == {
+        "position": ("observation", "rad"),
+        "camera": ("observation", "u8"),
+        "reward": ("outcome", "1"),
+        "action": ("action", "rad"),
+    }
+    streams, metadata = read[1]
+    np.testing.assert_array_equal(streams["policy"]["action"], given[1]["targets"])
+    np.testing.assert_array_equal(streams["policy"]["camera"], given[1]["camera"])
+    assert metadata == {"instruction": "stir", "success": False, "source_episode": 1}
+
+
+def test_lists_of_numbers_are_arrays(tmp_path):
+    given = [{"position": [[0.0], [1.0]], "action": [[1.0], [2.0]]}]
+    store = write_episodes(tmp_path / "s.zarr", given, task="t", rate_hz=1.0)  # type: ignore[arg-type]
+    assert store.read(0, "policy")["position"].tolist() == [[0.0], [1.0]]
+
+
+def shorter() -> dict[str, np.ndarray]:
+    return {**episode(), "position": episode()["position"][:-1]}
+
+
+def without_action() -> dict[str, np.ndarray]:
+    return {name: array for name, array in episode().items() if name != "targets"}
+
+
+@pytest.mark.parametrize(
+    ("episodes", "changes", "message"),
+    [
+        ([], {}, "no episode was given"),
+        ([episode(), shorter()], {}, "episode 1: policy: fields of unequal length"),
+        ([without_action()], {}, "episode 0: no array is called 'targets'"),
+        ([episode()], {"action": "target"}, "did you mean 'targets'"),
+        ([{**episode(), "words": np.array(["a"] * 5)}], {}, "Give words by instructions="),
+        ([{**episode(), "seed": np.array(3)}], {}, "is the single number 3"),
+        ([{**episode(), "action": np.zeros(5)}], {}, "both 'targets' and 'action' are given"),
+        ([episode(), {**episode(), "camera": np.zeros((5, 9, 9, 3), np.uint8)}], {}, "camera"),
+        ([{**episode(), "position": np.full((5, 6), np.nan)}], {}, "is nan, expected finite"),
+        ([{**episode(), "bad name": np.zeros(5)}], {}, "'bad name' cannot name an array"),
+        ([episode()], {"units": {"speed": "m"}}, "units: no array is called 'speed'"),
+        ([episode()] * 2, {"instructions": ["one"]}, "episode 1: instructions: has no entry"),
+        ([episode()], {"instructions": ["one", "two"]}, "2 entries for 1 episodes"),
+        ([episode()], {"instructions": "pour"}, "expected a sequence"),
+        ([episode()], {"metadata": [{"x": np.zeros(2)}]}, "Only JSON values"),
+        ([episode()], {"rate_hz": 0.0}, "expected more than 0"),
+    ],
+)
+def test_what_cannot_be_stored_is_explained_and_leaves_nothing(
+    tmp_path, episodes, changes, message
+):
+    with pytest.raises(HandoffError) as caught:
+        write(tmp_path / "s.zarr", episodes, **changes)
+    assert message in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_store_is_not_overwritten(tmp_path):
+    write(tmp_path / "s.zarr", [episode()])
+    with pytest.raises(HandoffError, match="already exists"):
+        write(tmp_path / "s.zarr", [episode()])
+    with open_demonstrations(tmp_path / "s.zarr", images=True) as demonstrations:
+        assert demonstrations.num_episodes == 1
