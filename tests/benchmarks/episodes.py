@@ -226,7 +226,7 @@ def _rate(one: Callable[[], int]) -> float:
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Measures ingest and training windows.")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--gigabytes", type=float, default=0.0, help="size of the large data set")
     parser.add_argument("--lerobot", help="Python of an environment with LeRobot")

@@ -28,7 +28,7 @@ from real.deploy.onnx_policy import OnnxPolicy
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
-from robots.interfaces import no_progress
+from robots.interfaces import PolicyInput, no_progress
 from robots.spec import FieldSpec
 
 FRONT, WRIST = "observation.images.cam_high", "observation/wrist.left"
@@ -135,7 +135,8 @@ def test_the_errors_on_recorded_actions_are_those_of_the_predicted_chunks(
     expected = np.mean([np.abs(actions[t - 1] - actions[t]) for t in range(1, 7)], axis=0)
     np.testing.assert_allclose(errors.control_EKA[0, 0], expected, rtol=1e-5)
 
-    def perfect(inputs, noise):
+    def perfect(inputs: np.ndarray | PolicyInput, noise: np.ndarray) -> np.ndarray:
+        assert isinstance(inputs, PolicyInput)
         rows = [
             int(np.flatnonzero((states == row[-1, :4]).all(axis=1))[0]) for row in inputs.vector
         ]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from robots.control.rotations import NAMES, SIZES, convert_rotation
+from robots.control.rotations import NAMES, SIZES, RotationForm, convert_rotation
 from robots.errors import HandoffError
 
 FORMS = sorted(SIZES)
@@ -29,7 +29,7 @@ def test_every_form_keeps_the_rotation(quaternions, form):
 def test_a_quarter_turn_about_z_in_every_form():
     half = np.sqrt(0.5)
     quarter = np.array([[half, 0.0, 0.0, half]])
-    expected = {
+    expected: dict[RotationForm, list[float]] = {
         "quaternion_wxyz": [half, 0, 0, half],
         "quaternion_xyzw": [0, 0, half, half],
         "rotation_vector": [0, 0, np.pi / 2],
