@@ -135,10 +135,11 @@ def test_the_errors_on_recorded_actions_are_those_of_the_predicted_chunks(
     expected = np.mean([np.abs(actions[t - 1] - actions[t]) for t in range(1, 7)], axis=0)
     np.testing.assert_allclose(errors.control_EKA[0, 0], expected, rtol=1e-5)
 
-    def perfect(inputs: np.ndarray | PolicyInput, noise: np.ndarray) -> np.ndarray:
-        assert isinstance(inputs, PolicyInput)
+    def perfect(observation: np.ndarray | PolicyInput, noise: np.ndarray) -> np.ndarray:
+        assert isinstance(observation, PolicyInput)
         rows = [
-            int(np.flatnonzero((states == row[-1, :4]).all(axis=1))[0]) for row in inputs.vector
+            int(np.flatnonzero((states == row[-1, :4]).all(axis=1))[0])
+            for row in observation.vector
         ]
         return np.stack(
             [actions_of[np.minimum(row + np.arange(4), len(actions_of) - 1)] for row in rows]
