@@ -167,6 +167,23 @@ def _quality_lines(quality: DatasetQuality) -> Iterator[str]:
     yield from (f"advice    {sentence}" for sentence in quality.advice)
 
 
+def view(path: Path, form: str | None, number: int, page: Path) -> Path:
+    """Writes the page of one episode of a data set of any format.
+
+    Raises:
+        HandoffError: there is no such episode.
+    """
+    from flows.reports.episode_view import write_episode
+
+    with _opened(path, form) as source:
+        if not 0 <= number < source.num_episodes:
+            raise HandoffError(
+                f"{path}: no episode {number}, expected 0 to {source.num_episodes - 1}."
+            )
+        (episode,) = source.episodes(number, number + 1)
+        return write_episode(source.schema, number, episode, page)
+
+
 def import_data(
     data: Path, out: Path, form: str | None, map_file: Path | None, progress: Progress
 ) -> dict[str, Any]:

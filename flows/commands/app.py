@@ -121,6 +121,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Data": {
         "episodes info": episodes.show_info,
         "episodes ls": episodes.list_episodes,
+        "episodes view": episodes.view,
         "episodes doctor": episodes.examine,
         "episodes stats": episodes.stats,
         "episodes import": episodes.import_data,

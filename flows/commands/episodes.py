@@ -1,5 +1,5 @@
-"""Defines the commands about recorded episodes: `episodes info`, `ls`, `doctor`, `stats`, `import`,
-`delete`, `trim`, `relabel`, `merge`, `split`, `export`."""
+"""Defines the commands about recorded episodes: `episodes info`, `ls`, `view`, `doctor`, `stats`,
+`import`, `delete`, `trim`, `relabel`, `merge`, `split`, `export`."""
 
 from __future__ import annotations
 
@@ -71,6 +71,29 @@ def list_episodes(
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     for row in table:
         _print("  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip())
+
+
+def view(
+    data: DataPath,
+    episode: Annotated[int, Parameter(name="EPISODE", validator=Number(gte=0))] = 0,
+    /,
+    *,
+    page: Annotated[Path, Parameter(help="HTML page to write.")] = Path("episode.html"),
+    format: Format = None,
+    debug: Debug = False,
+) -> None:
+    """Write one episode as a page with a slider: cameras, plots of all fields, events.
+
+    Args:
+        episode: Number of the episode.
+
+    Examples:
+        handoff episodes view runs/demo/demos 3
+        handoff episodes view ~/data/my_lerobot_set 0 --page first.html
+    """
+    from flows.datasets import view as viewed
+
+    _print(f"page     {viewed(data, format, episode, page)}")
 
 
 def examine(

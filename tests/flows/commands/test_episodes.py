@@ -95,6 +95,12 @@ def test_edits_write_new_stores(store: Path, capsys: pytest.CaptureFixture[str])
     assert "already exists" in refused(capsys, "delete", "towel.zarr", "0", "--out", "d.zarr")
 
 
+def test_view_writes_a_page(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printed(capsys, "view", "towel.zarr", "2", "--page", "e.html")
+    assert "fold, episode 2" in Path("e.html").read_text()
+    assert "no episode 9, expected 0 to 3" in refused(capsys, "view", "towel.zarr", "9")
+
+
 def test_doctor_finds_a_duplicate_and_writes_its_page(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,264 @@
+"""Writes one episode as a page with a slider: cameras, plots of every field, proposed beside executed
+actions, and the steps at which something happened.
+
+The page holds everything, asks no other machine for anything, and runs one script of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from robots.episodes.formats.source import SourceEpisode, SourceSchema
+from robots.html_page import head, heading, table
+from robots.language.text import UNIT as TEXT
+from robots.spec import FieldSpec
+from robots.storage.durable import write_atomically
+
+MOST_PICTURES = 400
+"""Largest number of pictures of one camera; longer episodes are thinned."""
+MOST_ENTRIES = 16
+"""Largest number of entries of a field that are plotted."""
+PROPOSED = ("action_policy", "action_proposed")
+"""Fields of the action that the policy proposed, drawn beside `action`."""
+PERSON = "intervention"
+"""Field that is 1 where a person acted."""
+_WIDTH, _HEIGHT = 1000, 120
+"""Size of a plot [units of the drawing]."""
+_COLOURS = (
+    "#1769aa",
+    "#e4572e",
+    "#2e8b57",
+    "#8e5bb5",
+    "#c98a00",
+    "#00838f",
+    "#b0335f",
+    "#5c6b80",
+)
+
+_STYLE = """
+<style>
+.bar { position: sticky; top: 0; background: var(--paper); padding: .6rem 0; z-index: 1; display: flex; gap: 1rem;
+       align-items: center; border-bottom: 1px solid var(--line); }
+.bar input { flex: 1; } .bar button { font: inherit; min-width: 5rem; }
+.bar output { min-width: 9rem; font-variant-numeric: tabular-nums; }
+.cameras { display: flex; flex-wrap: wrap; gap: 1rem; } .cameras figure { margin: .6rem 0; }
+.cameras img { max-height: 300px; image-rendering: auto; }
+.plot { width: 100%; height: 120px; background: var(--card); border-radius: .4rem; cursor: crosshair; }
+.plot .cursor { stroke: var(--ink); stroke-width: 1; vector-effect: non-scaling-stroke; }
+.plot polyline { fill: none; stroke-width: 1.4; vector-effect: non-scaling-stroke; }
+.plot .proposed { stroke-dasharray: 4 3; } .plot .person { fill: #c98a00; opacity: .18; }
+.legend { font-size: .82rem; color: var(--soft); margin: .1rem 0 1rem; } .legend b { font-weight: 600; }
+a.step { cursor: pointer; text-decoration: underline; }
+</style>
+"""
+_SCRIPT = """
+<script>
+const data = JSON.parse(document.getElementById('data').textContent);
+const slider = document.querySelector('.bar input'), clock = document.querySelector('.bar output');
+const button = document.querySelector('.bar button');
+let timer = null;
+function show(step) {
+  step = Math.max(0, Math.min(data.steps - 1, Math.round(step)));
+  slider.value = step;
+  clock.textContent = `step ${step} of ${data.steps - 1}` + (data.rate ? `, ${(step / data.rate).toFixed(2)} s` : '');
+  for (const image of document.querySelectorAll('.cameras img')) {
+    const frames = data.pictures[image.dataset.name];
+    image.src = frames[Math.min(frames.length - 1, Math.floor(step / data.every))];
+  }
+  const x = data.steps > 1 ? WIDTH * step / (data.steps - 1) : 0;
+  for (const line of document.querySelectorAll('.cursor')) { line.setAttribute('x1', x); line.setAttribute('x2', x); }
+}
+function stop() { clearInterval(timer); timer = null; button.textContent = 'Play'; }
+button.onclick = () => {
+  if (timer) { stop(); return; }
+  if (+slider.value >= data.steps - 1) show(0);
+  button.textContent = 'Pause';
+  const pace = data.rate || 10, skip = Math.max(1, Math.round(pace / 30));
+  timer = setInterval(() => { if (+slider.value >= data.steps - 1) stop(); else show(+slider.value + skip); },
+                      1000 * skip / pace);
+};
+slider.oninput = () => show(+slider.value);
+for (const plot of document.querySelectorAll('.plot')) plot.onclick = event => {
+  const box = plot.getBoundingClientRect();
+  show((data.steps - 1) * (event.clientX - box.left) / box.width);
+};
+for (const link of document.querySelectorAll('a.step')) link.onclick = () => show(+link.dataset.step);
+show(0);
+</script>
+""".replace("WIDTH", str(_WIDTH))
+
+
+class EpisodeEvent(NamedTuple):
+    """Something that happened at a step."""
+
+    step: int
+    what: str
+
+
+def write_episode(schema: SourceSchema, number: int, episode: SourceEpisode, out: Path) -> Path:
+    """Writes the page of one episode.
+
+    Args:
+        schema: fields of the data set.
+        number: number of the episode.
+        episode: its arrays, `(T, ...)` each.
+        out: file of the page.
+
+    Returns:
+        `out`.
+    """
+    write_atomically(out, "\n".join(_page(schema, number, episode)).encode())
+    return out
+
+
+def events(fields: Mapping[str, FieldSpec], episode: SourceEpisode) -> list[EpisodeEvent]:
+    """Steps at which a flag of the outcome, or the person's part, changes, in their order."""
+    found = []
+    for name, spec in fields.items():
+        values = episode.arrays[name]
+        whole = values.dtype.kind in "biu" and prod(spec.shape) == 1
+        if not whole or not (spec.role == "outcome" or name in (PERSON, "segment", "reason")):
+            continue
+        flat = values.reshape(-1).astype(np.int64)
+        if flat[0]:
+            found.append(EpisodeEvent(0, f"{name} is {flat[0]}"))
+        found += [
+            EpisodeEvent(int(step), f"{name} becomes {flat[step]}")
+            for step in np.flatnonzero(np.diff(flat)) + 1
+        ]
+    return sorted(found)
+
+
+def _page(schema: SourceSchema, number: int, episode: SourceEpisode) -> Iterator[str]:
+    lengths = [len(array) for array in episode.arrays.values()]
+    steps = max(lengths)
+    every = max(1, -(-steps // MOST_PICTURES))
+    fields = {name: schema.fields[name] for name in episode.arrays}
+    cameras = [name for name, spec in fields.items() if spec.unit == "u8"]
+    pictures = {
+        name: [_picture(frame) for frame in episode.arrays[name][::every]] for name in cameras
+    }
+    yield head(f"{schema.task}, episode {number}")
+    yield _STYLE
+    yield f"<h1>{html.escape(schema.task)}, episode {number}</h1>"
+    yield f"<p class='soft'>{html.escape(schema.form)}; {steps} steps</p>"
+    yield (
+        "<div class='bar'><button>Play</button>"
+        f"<input type='range' min='0' max='{steps - 1}' value='0' aria-label='step'><output></output></div>"
+    )
+    if cameras:
+        images = [
+            f"<figure><img data-name='{html.escape(name)}' alt='{html.escape(name)}'>"
+            f"<figcaption>{html.escape(name)}</figcaption></figure>"
+            for name in cameras
+        ]
+        yield f"<div class='cameras'>{''.join(images)}</div>"
+    yield from _events(events(fields, episode))
+    yield heading("Signals")
+    yield from _plots(fields, episode)
+    yield heading("Metadata")
+    rows = [(key, json.dumps(value)[:400]) for key, value in episode.metadata.items()]
+    yield table(("entry", "value"), rows) if rows else "<p>None.</p>"
+    data = {"steps": steps, "rate": schema.rate_hz, "every": every, "pictures": pictures}
+    # A script's content ends at the first "</", whatever it is part of.
+    text = json.dumps(data).replace("</", "<\\/")
+    yield f"<script type='application/json' id='data'>{text}</script>"
+    yield _SCRIPT
+
+
+def _events(found: list[EpisodeEvent]) -> Iterator[str]:
+    if not found:
+        return
+    yield heading("Events")
+    items = [
+        f"<li><a class='step' data-step='{event.step}'>step {event.step}</a>: {html.escape(event.what)}"
+        for event in found
+    ]
+    yield f"<ul>{''.join(items)}</ul>"
+
+
+def _plots(fields: Mapping[str, FieldSpec], episode: SourceEpisode) -> Iterator[str]:
+    """One drawing per field of numbers, that of the action with the proposed one."""
+    person = episode.arrays.get(PERSON)
+    for name, spec in fields.items():
+        if spec.unit in ("u8", TEXT) or name in PROPOSED:
+            continue
+        values = _columns(episode.arrays[name])
+        constant = episode.arrays[name].dtype.kind in "biu" and np.ptp(values, axis=0).max() == 0
+        if values.shape[1] == 0 or constant:
+            # A counter or flag that never changes; the events name its value.
+            continue
+        proposed = next((each for each in PROPOSED if each in fields), None)
+        other = _columns(episode.arrays[proposed]) if name == "action" and proposed else None
+        yield _plot(values, other, person)
+        beside = f"; dashed: {proposed}" if other is not None else ""
+        span = f"; {np.nanmin(values):.4g} to {np.nanmax(values):.4g}"
+        acted = "; shaded: a person acted" if person is not None and name == "action" else ""
+        yield _legend(name, spec, values.shape[1], span + beside + acted)
+
+
+def _columns(array: np.ndarray) -> np.ndarray:
+    """(T, entries) of the entries that are plotted."""
+    return array.reshape(len(array), -1)[:, :MOST_ENTRIES].astype(np.float64)
+
+
+def _plot(values: np.ndarray, other: np.ndarray | None, person: np.ndarray | None) -> str:
+    shown = values if other is None else np.concatenate([values, other])
+    low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
+    span = (high - low) or 1.0
+    lines = []
+    for kind, columns in (("", values), ("proposed", other)):
+        if columns is None:
+            continue
+        x = np.linspace(0.0, _WIDTH, len(columns)) if len(columns) > 1 else np.zeros(1)
+        y = _HEIGHT - 8 - (columns - low) / span * (_HEIGHT - 16)
+        for entry in range(columns.shape[1]):
+            points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y[:, entry], strict=True))
+            colour = _COLOURS[entry % len(_COLOURS)]
+            lines.append(f"<polyline class='{kind}' stroke='{colour}' points='{points}'/>")
+    return (
+        f"<svg class='plot' viewBox='0 0 {_WIDTH} {_HEIGHT}' preserveAspectRatio='none'>{_bands(person)}"
+        f"{''.join(lines)}<line class='cursor' x1='0' x2='0' y1='0' y2='{_HEIGHT}'/></svg>"
+    )
+
+
+def _bands(person: np.ndarray | None) -> str:
+    """Shaded steps at which a person acted."""
+    if person is None or len(person) < 2:
+        return ""
+    acted = np.concatenate([[0], person.reshape(-1) > 0, [0]]).astype(np.int8)
+    starts, stops = np.flatnonzero(np.diff(acted) == 1), np.flatnonzero(np.diff(acted) == -1)
+    scale = _WIDTH / (len(person) - 1)
+    return "".join(
+        f"<rect class='person' x='{start * scale:.1f}' y='0' height='{_HEIGHT}' "
+        f"width='{max(stop - start, 1) * scale:.1f}'/>"
+        for start, stop in zip(starts, stops, strict=True)
+    )
+
+
+def _legend(name: str, spec: FieldSpec, entries: int, remark: str) -> str:
+    names = list(spec.names[-1]) if spec.names and len(spec.shape) == 1 else []
+    names = (names or [str(entry) for entry in range(entries)])[:entries]
+    labels = " ".join(
+        f"<span style='color:{_COLOURS[entry % len(_COLOURS)]}'>{html.escape(label)}</span>"
+        for entry, label in enumerate(names)
+    )
+    unit = "" if spec.unit == "1" else f" [{html.escape(spec.unit)}]"
+    return f"<p class='legend'><b>{html.escape(name)}</b>{unit} {labels}{html.escape(remark)}</p>"
+
+
+def _picture(frame: np.ndarray) -> str:
+    from PIL import Image
+
+    content = BytesIO()
+    Image.fromarray(frame).save(content, "JPEG", quality=80)
+    return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
