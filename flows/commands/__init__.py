@@ -10,8 +10,8 @@
 - `completers`: the words that the Tab key completes.
 - `new`: `new recipe`, `new task`, `new stage`.
 - `lineage`: `explain`, `reproduce`, `fetch`, `gc`.
-- `episodes`: `episodes info`, `ls`, `view`, `doctor`, `stats`, `import`, `delete`, `trim`, `relabel`,
-  `merge`, `split`, `export`.
+- `episodes`: `episodes info`, `ls`, `view`, `doctor`, `stats`, `import`, `delete`, `trim`,
+  `relabel`, `merge`, `split`, `export`.
 - `evaluation`: `evaluate`, `compare`, `gate`, `serve`, `rollouts`, `tune`.
 - `sessions`: `record`, `hil`, `console`, `approve`, `deploy`, `clear-fault`.
 - `releasing`: `keys`, `sign`, `verify`.

@@ -1,5 +1,5 @@
-"""Writes one episode as a page with a slider: cameras, plots of every field, proposed beside executed
-actions, and the steps at which something happened.
+"""Writes one episode as a page with a slider: cameras, plots of every field, proposed beside
+executed actions, and the steps at which something happened.
 
 The page holds everything, asks no other machine for anything, and runs one script of its own.
 """
