@@ -204,7 +204,7 @@ def import_data(
     from flows.config.files import read_yaml
     from flows.stages.data.ingest import SHIPPED
     from robots.config import validate
-    from robots.episodes.field_map import FieldMapConfig
+    from robots.episodes.config import FieldMapConfig
     from robots.episodes.ingest import IngestConfig, ingest
     from robots.storage.durable import temporary_beside
 

@@ -9,12 +9,12 @@
 - `corrections`: episodes in which a person may take over from a policy.
 - `demonstrations`: one interface to all formats of demonstrations.
 - `sources`: search for the push-T demonstrations.
+- `config`: how the arrays of a data set become fields, as options.
 - `field_map`: names, units, rates and rotations of a data set's arrays.
 - `resample`: an episode at another rate.
 - `ingest`: copying demonstrations into a store.
 - `write_episodes`: a store of NumPy arrays in one call.
 - `merge`: several stores as one.
-- `mirror`: mirror images of push-T episodes.
 - `formats`: readers of published formats, one module each.
 - `exports`: writers of published formats.
 - `curation`: examination, choice and editing of episodes.

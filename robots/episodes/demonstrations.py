@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from robots.episodes.field_map import FieldMapConfig, MappedEpisodes
+from robots.episodes.config import FieldMapConfig
+from robots.episodes.field_map import MappedEpisodes
 from robots.episodes.formats import (
     aloha,
     d4rl,

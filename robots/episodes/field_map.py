@@ -8,117 +8,23 @@ another form of rotation and made relative, in this order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from robots.config import Count, Finite, Hertz, Pixels, Whole, config
-from robots.control.actions import ActionInterface
-from robots.control.rotations import NAMES, SIZES, RotationForm, convert_rotation
+from robots.control.rotations import NAMES, SIZES, convert_rotation
+from robots.episodes.config import FieldMapConfig, FieldRule, RotationRule
 from robots.episodes.formats.source import EpisodeSource, SourceEpisode, field_name
 from robots.episodes.resample import resampled
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.errors import HandoffError, suggest
 from robots.language.text import INSTRUCTION
-from robots.spec import FieldSpec, Role
+from robots.spec import FieldSpec
 
 STREAM = "policy"
 ACTION = "action"
-
-
-@config
-class RotationRule:
-    """A rotation among the entries of a field, stored in another form."""
-
-    given: RotationForm
-    """Form of the rotation in the data set; the table in `robots.control.rotations` defines it."""
-    stored: RotationForm = "quaternion_wxyz"
-    """Form in the store."""
-    first: Whole = 0
-    """Index of the rotation's first entry, after `entries` has cut the field."""
-
-
-@config
-class FieldRule:
-    """One field of the store, made from arrays of the data set."""
-
-    source: tuple[str, ...] | str
-    """Name of the array, or of several that are joined along their last axis."""
-    entries: tuple[Whole, Count] | None = None
-    """First entry and end of the entries that are taken from the last axis; None takes all."""
-    scale: Finite = 1.0
-    """Factor of every entry, such as 0.001 for millimetres or 0.017453292519943295 for degrees."""
-    offset: Finite = 0.0
-    """Number that is added to every entry after scaling."""
-    rotation: RotationRule | None = None
-    """Rotation that is stored in another form."""
-    relative_to: str | None = None
-    """Field of the store whose value at the same step is subtracted, for absolute actions that are
-    stored as differences; None keeps them."""
-    added_to: str | None = None
-    """Field of the store whose value at the same step is added, for differences that are stored as
-    absolute actions; None keeps them."""
-    image: Literal["rgb", "bgr", "gray"] | None = None
-    """Order of the colours, where the array is a picture (height, width, 3), (3, height, width) or
-    (height, width); None keeps the array as the reader gives it."""
-    size: tuple[Pixels, Pixels] | None = None
-    """Height and width to which pictures are resized, with an average over the covered area; None
-    keeps their size."""
-    role: Role = ""
-    """Part of the field; empty takes that of the first array."""
-    unit: str | None = None
-    """SI unit symbol after scaling; None takes that of the first array."""
-    frame: str | None = None
-    """Coordinate frame of the values; None takes that of the first array."""
-    about: str | None = None
-    """One phrase: the meaning of the field; None takes that of the first array."""
-    names: tuple[str, ...] | None = None
-    """Names of the entries of the last axis; None keeps those of the data set where they still
-    apply."""
-    interface: ActionInterface | None = None
-    """Meaning of an action to the controller; None leaves it as the data set states it."""
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Names of the arrays."""
-        return (self.source,) if isinstance(self.source, str) else self.source
-
-
-@config
-class FieldMapConfig:
-    """How the arrays of a data set become the fields of a store."""
-
-    task: str | None = None
-    """Name of the task in the store; None takes that of the data set."""
-    robot: str = ""
-    """Name of Handoff's robot with which the episodes were recorded, such as `fr3`; empty for
-    another one."""
-    rate_hz: Hertz | None = None
-    """Steps per second; None takes the rate of the data set, which some formats do not state."""
-    resample_hz: Hertz | None = None
-    """Steps per second of the store; None keeps every step. Observations are interpolated between
-    steps, pictures, actions and whole numbers are those of the newest step, rewards are added
-    up."""
-    action_interface: ActionInterface | None = None
-    """Meaning of the field `action` to the controller, which no format states; None leaves it
-    open."""
-    instruction: str | None = None
-    """Instruction of all episodes; None takes that of each episode where the data set has one."""
-    fields: dict[str, FieldRule] = field(default_factory=dict)
-    """Fields of the store that are made by a rule, by name."""
-    rename: dict[str, str] = field(default_factory=dict)
-    """New names of arrays that are kept as they are, by the old name."""
-    drop: tuple[str, ...] = ()
-    """Names of arrays that are left out; `*` stands for any characters."""
-    rest: Literal["keep", "drop"] = "keep"
-    """Treatment of the arrays that neither `fields` nor `rename` name."""
-
-    @property
-    def is_default(self) -> bool:
-        """Whether the map changes nothing but the name of the action."""
-        return self == FieldMapConfig()
 
 
 class MappedEpisodes:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from robots.config import Count, config, to_plain
+from robots.episodes.config import FieldMapConfig
+from robots.episodes.curation.mirror import check_mirrored, mirrored
 from robots.episodes.demonstrations import STREAM, Demonstrations, open_demonstrations
-from robots.episodes.field_map import FieldMapConfig
-from robots.episodes.mirror import check_mirrored, mirrored
 from robots.episodes.schema import EpisodeSchema
 from robots.episodes.sources import find_demonstrations, source_digest
 from robots.episodes.store import EpisodeStore
@@ -44,7 +44,7 @@ class IngestConfig:
     """Number of episodes to copy, from the first; None copies all."""
     mirror: bool = False
     """Whether the mirror image of every episode is appended; for push-T only, see
-    `robots.episodes.mirror`."""
+    `robots.episodes.curation.mirror`."""
     download: bool = True
     """Whether the published archive may be downloaded if no copy is found."""
 

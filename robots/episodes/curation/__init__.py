@@ -8,5 +8,6 @@
 - `running`: moments, quantiles and distinct values in bounded memory.
 - `checks`: the single checks of an examination.
 - `choose`: selection of episodes.
+- `mirror`: mirror images of push-T episodes.
 - `edit`: copies without some episodes, shortened, or with other labels.
 """

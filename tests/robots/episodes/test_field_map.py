@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from robots.config import validate
-from robots.episodes.field_map import FieldMapConfig, MappedEpisodes
+from robots.episodes.config import FieldMapConfig
+from robots.episodes.field_map import MappedEpisodes
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from tests.robots.episodes.array_source import ArraySource

@@ -6,7 +6,7 @@ import pytest
 
 import robots.episodes.ingest as ingest_module
 from robots.config import validate
-from robots.episodes.field_map import FieldMapConfig
+from robots.episodes.config import FieldMapConfig
 from robots.episodes.formats.pusht import pusht_schema
 from robots.episodes.ingest import IngestConfig, ingest
 from robots.episodes.pack import pack_store

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from robots.episodes.field_map import FieldMapConfig, MappedEpisodes
+from robots.episodes.config import FieldMapConfig
+from robots.episodes.field_map import MappedEpisodes
 from robots.episodes.formats.lerobot import open_source, recognises
 from robots.episodes.formats.lerobot_files import lerobot_video
 from robots.episodes.formats.lerobot_files.lerobot_video import DepthCode, VideoFrames

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robots.episodes.field_map import FieldMapConfig, MappedEpisodes
+from robots.episodes.config import FieldMapConfig
+from robots.episodes.field_map import MappedEpisodes
 from robots.episodes.formats.containers.tfrecords import _masked
 from robots.episodes.formats.rlds import open_source, recognises
 from robots.episodes.formats.source import SourceEpisode

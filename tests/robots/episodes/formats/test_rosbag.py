@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robots.episodes.field_map import FieldMapConfig, MappedEpisodes
+from robots.episodes.config import FieldMapConfig
+from robots.episodes.field_map import MappedEpisodes
 from robots.episodes.formats.ros.ros_types import RosTypes
 from robots.episodes.formats.rosbag import open_source, recognises
 from robots.episodes.formats.source import SourceEpisode

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from robots.episodes.curation.mirror import check_mirrored, mirrored
 from robots.episodes.formats.pusht import STREAM, pusht_schema
-from robots.episodes.mirror import check_mirrored, mirrored
 from robots.errors import HandoffError
 
 
