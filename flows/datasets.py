@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from robots.spec import FieldSpec
 
 STORE = "store.zarr"
-MOST_NAMES = 7
+MOST_NAMES = 8
 """Largest number of entries that are named."""
 MOST_EPISODES = 50
 """Largest number of episodes that are listed unless all are asked for."""

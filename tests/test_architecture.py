@@ -285,5 +285,3 @@ def test_every_module_is_reached_by_a_command_or_a_page() -> None:
     entrances = ("flows.__main__", "flows.deployments", *shipped_kinds().values())
     reached = {*house.reachable(entrances), *BY_A_PAGE}
     assert [name for name in house.modules() if name not in reached] == []
-    for name, page in BY_A_PAGE.items():
-        assert f"from {name} import" in (ROOT / page).read_text()

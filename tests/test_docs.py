@@ -35,6 +35,7 @@ from tests.documents import (
     prose,
     spans,
 )
+from tests.test_architecture import BY_A_PAGE
 
 PAGES = pages()
 SITE = [page for page in PAGES if DOCS in page.parents]
@@ -414,3 +415,8 @@ def test_every_recipe_has_a_row_in_the_guide() -> None:
     rows = [line for line in guide.splitlines() if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`([\w/]+)`", row.split("|")[1])}
     assert set(recipes()) - named == set()
+
+
+def test_a_module_without_a_command_is_shown_on_its_page() -> None:
+    for name, page in BY_A_PAGE.items():
+        assert f"from {name} import" in (ROOT / page).read_text()

@@ -20,11 +20,17 @@ JOINTS = 7
 """Joints of every robot here, which only their definitions may know."""
 OTHER_SEVENS = {
     "flows/doctor/franka.py": "versions of the robot's server and of libfranka",
+    "flows/reports/open_loop.py": "the width of a figure and the size of a font",
     "flows/reports/plots.py": "pictures of a strip",
     "policies/networks/image_encoder.py": "a kernel of 7 by 7 pixels, as in ResNet",
     "policies/random_streams.py": "the number of a random stream",
     "policies/rl/offline/config.py": "members of an ensemble, as in RL-100",
     "policies/training/plots.py": "the size of a marker",
+    "robots/episodes/formats/aloha.py": "joints and gripper of an arm of ALOHA",
+    "robots/episodes/formats/containers/hdf5_bytes.py": "rounding up to 8 bytes",
+    "robots/episodes/formats/replay_buffer.py": "position, rotation and width of a gripper of UMI",
+    "robots/episodes/formats/rlds.py": "the letters of a prefix",
+    "robots/episodes/formats/robomimic.py": "entries of a pose with a quaternion",
     "robots/signing/certificates.py": "bits of a DER length",
     "robots/storage/onnx_file.py": "bits of a varint",
     "sim/evaluation/charts.py": "the width of a figure",
