@@ -45,6 +45,8 @@ class Condition:
     def sentence(self) -> str:
         """States value, limit and reason, for an error message."""
         measured = "" if self.value is None else f" is {number(self.value)}{_of(self.unit)}"
+        if self.value is not None and self.value == self.details.get("low"):
+            measured += " at the lower end of its interval"
         wanted = "" if self.limit is None else f", {self.bound} {number(self.limit)} required"
         verdict = "" if self.state == "failed" else f" was {self.state}"
         note = f" ({self.note})" if self.note else ""
