@@ -38,6 +38,7 @@ def test_the_streams_of_a_training_are_those_of_every_earlier_result() -> None:
         "GOAL": 3458764513820540928,
         "DATA_ORDER": 4611686018427387904,
         "VALIDATION_GOAL": 5764607523034234880,
+        "OPEN_LOOP": 6917529027641081856,
         "SAMPLE_PLOT": 8070450532247928832,
     }
     assert PROCESS_SPACING == STORE_SPACING == ORDER_SPACING == 1099511627776
