@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from robots.episodes.curation.dataset_quality import DatasetQuality
     from robots.episodes.curation.edit import Edits
     from robots.episodes.formats.source import EpisodeSource
+    from robots.episodes.merge import MergeSource
     from robots.spec import FieldSpec
 
 STORE = "store.zarr"
@@ -208,8 +209,7 @@ def import_data(
     from robots.episodes.ingest import IngestConfig, ingest
     from robots.storage.durable import temporary_beside
 
-    if out.exists():
-        raise HandoffError(f"{out}: already exists; choose another path for the store.")
+    _check_new(out)
     values = {} if map_file is None else read_yaml(map_file)
     mapping = validate(FieldMapConfig, values, "map")
     config = IngestConfig(data=str(find_data(data)), format=form, map=mapping, download=False)
@@ -226,48 +226,33 @@ def import_data(
 def edit(path: Path, out: Path, edits: Edits, progress: Progress) -> dict[str, Any]:
     """Writes an edited copy of a store; see `robots.episodes.curation.edit`."""
     from robots.episodes.curation.edit import write_edited
-    from robots.episodes.sources import Source, source_digest
 
-    store = find_store(path)
-    digest = source_digest(Source(kind="argument", path=store, line="store"))
-    return write_edited(store, out, edits, digest=digest, progress=progress)
+    source = _merge_source(path)
+    return write_edited(source.path, out, edits, digest=source.digest, progress=progress)
 
 
 def merge(
     paths: Sequence[Path], out: Path, task: str | None, missing: str, progress: Progress
 ) -> dict[str, Any]:
     """Writes the episodes of several stores to a new one; see `robots.episodes.merge`."""
-    from robots.episodes.merge import MergeSource, merge_stores
-    from robots.episodes.sources import Source, source_digest
+    from robots.episodes.merge import merge_stores
 
-    if out.exists():
-        raise HandoffError(f"{out}: already exists; choose another path for the merged store.")
-    stores = [find_store(path) for path in paths]
-    sources = [
-        MergeSource(
-            str(path), store, source_digest(Source(kind="argument", path=store, line="store"))
-        )
-        for path, store in zip(paths, stores, strict=True)
-    ]
+    _check_new(out)
+    sources = [_merge_source(path) for path in paths]
     return merge_stores(sources, out, task=task, missing=missing, progress=progress)  # type: ignore[arg-type]
 
 
 def split(path: Path, out: Path, config: SplitConfig, progress: Progress) -> dict[str, Any]:
     """Writes one part of a store to a new one; see `robots.episodes.curation.choose`."""
     from robots.episodes.curation.choose import split as chosen_part
-    from robots.episodes.merge import MergeSource, merge_stores
-    from robots.episodes.sources import Source, source_digest
+    from robots.episodes.merge import copy_episodes
     from robots.episodes.store import EpisodeStore
 
-    if out.exists():
-        raise HandoffError(f"{out}: already exists; choose another path for the part.")
-    folder = find_store(path)
-    with EpisodeStore.open(folder) as store:
+    _check_new(out)
+    source = _merge_source(path)
+    with EpisodeStore.open(source.path) as store:
         metadata = [store.metadata(number) for number in range(store.num_episodes)]
-    digest = source_digest(Source(kind="argument", path=folder, line="store"))
-    source = MergeSource(str(path), folder, digest)
-    chosen = {source.name: chosen_part(metadata, config)}
-    return merge_stores([source], out, chosen=chosen, progress=progress)
+    return copy_episodes(source, out, chosen_part(metadata, config), progress)
 
 
 def export(path: Path, out: Path, target: str, progress: Progress) -> dict[str, Any]:
@@ -301,6 +286,22 @@ def export(path: Path, out: Path, target: str, progress: Progress) -> dict[str, 
                 return write_replay_buffer(store, out, progress=progress)
             case _:
                 raise HandoffError(f"--to {target}: no such format.")
+
+
+def _merge_source(path: Path) -> MergeSource:
+    """The store that a path names, with its digest for the lineage."""
+    from robots.episodes.merge import MergeSource
+    from robots.episodes.sources import Source, source_digest
+
+    store = find_store(path)
+    return MergeSource(
+        str(path), store, source_digest(Source(kind="argument", path=store, line="store"))
+    )
+
+
+def _check_new(out: Path) -> None:
+    if out.exists():
+        raise HandoffError(f"{out}: already exists; choose another path for the store.")
 
 
 @contextmanager

@@ -43,7 +43,6 @@ def merge_stores(
     missing: Missing = "refuse",
     successes: bool = False,
     episodes_each: int | None = None,
-    chosen: Mapping[str, Sequence[int]] | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Writes the episodes of all stores, one store after another, to a new store at `out`.
@@ -59,8 +58,6 @@ def merge_stores(
             with zeros.
         successes: takes only episodes whose metadata have `success: true`, or no `success`.
         episodes_each: largest number of episodes of each store; None takes all.
-        chosen: numbers of the episodes of each store, in the order in which they are written, in
-            place of `successes` and `episodes_each`.
         progress: counts episodes.
 
     Returns:
@@ -80,25 +77,13 @@ def merge_stores(
         }
         schemas = {name: store.schema for name, store in stores.items()}
         merged = merged_schema(schemas, task, missing)
-        taken = chosen or {
+        taken = {
             name: _taken(name, store, successes, episodes_each) for name, store in stores.items()
         }
-        total = sum(len(episodes) for episodes in taken.values())
-        shutil.rmtree(out, ignore_errors=True)
-        done = 0
-        with EpisodeStore.create(out, merged) as target, target.writer() as writer:
-            for source in sources:
-                store = stores[source.name]
-                for episode in taken[source.name]:
-                    metadata = lineage(store.metadata(episode), source.name, source.digest, episode)
-                    writer.append(_streams(store, episode, merged), metadata)
-                    done += 1
-                    progress(done, total, source.name)
-        stream = "policy" if "policy" in merged.streams else next(iter(merged.streams))
-        frames = int(EpisodeStore.open(out).ends(stream)[-1])
+        pieces = [(source, stores[source.name], taken[source.name]) for source in sources]
+        figures = _write(pieces, out, merged, progress)
     return {
-        "episodes": total,
-        "frames": frames,
+        **figures,
         "episodes_of": {name: len(episodes) for name, episodes in taken.items()},
         "dropped": sorted(
             {name for schema in schemas.values() for name in _names(schema)} - _names(merged)
@@ -107,6 +92,48 @@ def merge_stores(
             name: sorted(_names(merged) - _names(schema)) for name, schema in schemas.items()
         },
     }
+
+
+def copy_episodes(
+    source: MergeSource, out: Path, episodes: Sequence[int], progress: Progress = no_progress
+) -> dict[str, int]:
+    """Writes some episodes of one store, with the same lineage as `merge_stores`.
+
+    Args:
+        source: the store.
+        out: folder of the new store; one that is there is replaced.
+        episodes: numbers of the episodes, in the order in which they are written.
+        progress: counts episodes.
+
+    Returns:
+        episodes, and frames of the stream `policy` or of the first one.
+
+    Raises:
+        HandoffError: there is no such episode, or the store is damaged.
+    """
+    with EpisodeStore.open(source.path) as store:
+        return _write([(source, store, episodes)], out, store.schema, progress)
+
+
+def _write(
+    pieces: Sequence[tuple[MergeSource, EpisodeStore, Sequence[int]]],
+    out: Path,
+    schema: EpisodeSchema,
+    progress: Progress,
+) -> dict[str, int]:
+    """Writes the named episodes of all stores to a new store, and counts episodes and frames."""
+    total = sum(len(episodes) for _, _, episodes in pieces)
+    shutil.rmtree(out, ignore_errors=True)
+    done = 0
+    with EpisodeStore.create(out, schema) as target, target.writer() as writer:
+        for source, store, episodes in pieces:
+            for episode in episodes:
+                metadata = lineage(store.metadata(episode), source.name, source.digest, episode)
+                writer.append(_streams(store, episode, schema), metadata)
+                done += 1
+                progress(done, total, source.name)
+    stream = "policy" if "policy" in schema.streams else next(iter(schema.streams))
+    return {"episodes": total, "frames": int(EpisodeStore.open(out).ends(stream)[-1])}
 
 
 def merged_schema(

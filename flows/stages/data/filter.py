@@ -40,7 +40,7 @@ def run(
         HandoffError: no episode meets them, or `examination` is of other episodes.
     """
     from robots.episodes.curation.choose import filtered
-    from robots.episodes.merge import MergeSource, merge_stores
+    from robots.episodes.merge import MergeSource, copy_episodes
     from robots.episodes.store import EpisodeStore
 
     manifest = read_manifest(demos)
@@ -50,13 +50,10 @@ def run(
     store = EpisodeStore.open(demos / "store.zarr")
     kept, left_out = filtered(store, replace(config, exclude=excluded))
     source = MergeSource(manifest["stage"], demos / "store.zarr", manifest["digest"])
-    copied = merge_stores(
-        [source], out / "store.zarr", chosen={source.name: kept}, progress=progress
-    )
+    copied = copy_episodes(source, out / "store.zarr", kept, progress)
     return Output(
         {
-            "episodes": copied["episodes"],
-            "frames": copied["frames"],
+            **copied,
             "episodes_before": store.num_episodes,
             "left_out": left_out,
         }

@@ -24,20 +24,17 @@ def run(
         HandoffError: too few episodes or groups for two parts.
     """
     from robots.episodes.curation.choose import split
-    from robots.episodes.merge import MergeSource, merge_stores
+    from robots.episodes.merge import MergeSource, copy_episodes
     from robots.episodes.store import EpisodeStore
 
     manifest = read_manifest(demos)
     store = EpisodeStore.open(demos / "store.zarr")
     chosen = split([store.metadata(i) for i in range(store.num_episodes)], config)
     source = MergeSource(manifest["stage"], demos / "store.zarr", manifest["digest"])
-    copied = merge_stores(
-        [source], out / "store.zarr", chosen={source.name: chosen}, progress=progress
-    )
+    copied = copy_episodes(source, out / "store.zarr", chosen, progress)
     return Output(
         {
-            "episodes": copied["episodes"],
-            "frames": copied["frames"],
+            **copied,
             "episodes_before": store.num_episodes,
         }
     )
