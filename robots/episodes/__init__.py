@@ -1,9 +1,7 @@
 """Stores episodes in crash-safe Zarr folders, and reads demonstrations.
 
 - `store`: the append-only episode store.
-- `index`: a store's schema, and the index of its committed episodes.
-- `recovery`: segments that the index does not name, after a crash or with an older index.
-- `segment`: one segment of a store, with a group per stream and an array per field.
+- `segments`: a store's files: the index, and the segments that hold the samples.
 - `schema`: streams of different rates, and their fields.
 - `pack`: a store as one zip file.
 - `corrections`: episodes in which a person may take over from a policy.

@@ -13,7 +13,7 @@ Episodes are appended as a new segment. Its files are written and flushed to the
 atomic replacement of `index.json` is the commit. Segments never grow, because Zarr does not flush
 its files, and growing an array would rewrite the shard with its last committed samples while others
 may read them. Readers ignore a segment that is not in the index; the next writer deletes it if a
-crash left it, and puts it back if the index is an older one (`robots.episodes.recovery`).
+crash left it, and puts it back if the index is an older one (`robots.episodes.segments.recovery`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from robots.episodes.index import (
+from robots.episodes.schema import (
+    EpisodeSchema,
+    Streams,
+    check_episode,
+    check_metadata,
+    check_schema,
+)
+from robots.episodes.segments.index import (
     EpisodeRecord,
     Index,
     SegmentRecord,
@@ -38,15 +45,8 @@ from robots.episodes.index import (
     read_schema,
     schema_attributes,
 )
-from robots.episodes.recovery import recover, write_records
-from robots.episodes.schema import (
-    EpisodeSchema,
-    Streams,
-    check_episode,
-    check_metadata,
-    check_schema,
-)
-from robots.episodes.segment import open_field, read_rows, stored_bytes, write_segment
+from robots.episodes.segments.recovery import recover, write_records
+from robots.episodes.segments.segment import open_field, read_rows, stored_bytes, write_segment
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from robots.storage.durable import (

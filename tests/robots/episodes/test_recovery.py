@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from robots.episodes.recovery import RECORD
+from robots.episodes.segments.recovery import RECORD
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from tests.robots.episodes.test_store import SCHEMA, assert_equal, episode

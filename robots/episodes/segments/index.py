@@ -9,7 +9,7 @@ from typing import Any
 
 from robots.config import Whole, config, to_plain, validate
 from robots.episodes.schema import EpisodeSchema
-from robots.episodes.segment import stored_bytes
+from robots.episodes.segments.segment import stored_bytes
 from robots.errors import HandoffError
 
 FORMAT = "handoff.episodes"

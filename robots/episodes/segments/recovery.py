@@ -19,9 +19,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from robots.config import validate
-from robots.episodes.index import Index, SegmentRecord
 from robots.episodes.schema import EpisodeSchema
-from robots.episodes.segment import stored_bytes
+from robots.episodes.segments.index import Index, SegmentRecord
+from robots.episodes.segments.segment import stored_bytes
 from robots.errors import HandoffError
 from robots.storage.durable import temporary_beside, write_atomically
 
