@@ -157,6 +157,12 @@ class ConsoleServer:
             with contextlib.suppress(RuntimeError, OSError, _disconnected()):
                 await self._robot.send_bytes(pack(command_message(command)))
 
+    async def _send_hold(self, robot: WebSocket) -> None:
+        """Sends the command to hold, without which a robot's process that holds by itself does not
+        move again; `run_control` may miss it, if a person says `go on` in the same moment."""
+        with contextlib.suppress(RuntimeError, OSError, _disconnected()):
+            await robot.send_bytes(pack(command_message(self.arbiter.command())))
+
     async def page(self, socket: WebSocket) -> None:
         """Serves one page from its greeting until it disconnects."""
         address = _address(socket)
@@ -312,6 +318,7 @@ class ConsoleServer:
         for page in self._pages.values():
             page.stale = True
         self.arbiter.robot_connected(True, str(about.get("task", "")))
+        await self._send_hold(socket)
         try:
             while True:
                 message = unpack(await socket.receive_bytes())
@@ -321,6 +328,7 @@ class ConsoleServer:
                     self._set_scene(message["scene"])
                 elif message["kind"] == "hold":
                     self.arbiter.hold(str(message["why"])[:200])
+                    await self._send_hold(socket)
                     self._changed.set()
                 elif message["kind"] == "end":
                     self.telemetry.end(message["told"])

@@ -1,9 +1,13 @@
 """Runs a session with a console in a child process, and a page connected to it."""
 
+import faulthandler
 import multiprocessing
+import os
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from real.console.process import OpenConsole
 from tests.real.console.pages import Page, until
@@ -19,13 +23,14 @@ class Session:
         """Starts `run` with the arguments and a pipe, to which it sends the console's address."""
         context = multiprocessing.get_context("spawn")
         there, here = context.Pipe()
-        self.process = context.Process(target=run, args=(*arguments, here))
+        self.process = context.Process(target=_explained, args=(run, *arguments, here))
         self.process.start()
         assert there.poll(STARTS)
         self.opened = OpenConsole(there.recv(), "", "", "", None)
 
     def page(self) -> Page:
         page = Page(self.opened)
+        _SESSION_OF[page] = self
         until(lambda: page.state()["robot"], STARTS)
         return page
 
@@ -34,12 +39,31 @@ class Session:
         assert not self.process.is_alive()
 
 
+_SESSION_OF: WeakKeyDictionary[Page, Session] = WeakKeyDictionary()
+"""Sessions by their page."""
+
+
+def _explained(run: Callable[..., None], *arguments: Any) -> None:
+    """Runs a session that prints the stacks of its threads on SIGUSR1."""
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    run(*arguments)
+
+
+def _stacks(page: Page) -> str:
+    """Has the page's session print its stacks, for a test that waited for it in vain."""
+    pid = _SESSION_OF[page].process.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGUSR1)
+    time.sleep(1.0)
+    return f"stacks of process {pid} in the captured output"
+
+
 def stepped(page: Page, steps: int, *codes: str) -> dict[str, Any]:
     """Holds the keys down for a number of steps; returns the last state."""
     state = page.state()
     first, limit = state["state"].get("step", 0), time.monotonic() + STARTS
     while state["state"].get("step", 0) < first + steps:
-        assert time.monotonic() < limit, f"no more steps: {state}"
+        assert time.monotonic() < limit, f"no more steps: {state}, {_stacks(page)}"
         page.keys(*codes)
         state = page.state()
     return state
@@ -56,6 +80,6 @@ def ended_episodes(page: Page, episodes: int) -> None:
     """Waits until the number of episodes has ended."""
     ended, limit = 0, time.monotonic() + STARTS
     while ended < episodes:
-        assert time.monotonic() < limit, f"{ended} of {episodes} episodes ended"
+        assert time.monotonic() < limit, f"{ended} of {episodes} episodes ended, {_stacks(page)}"
         page.keys()
         ended = len(page.state().get("episodes", [])) or ended

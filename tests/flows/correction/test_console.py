@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from websockets.exceptions import ConnectionClosed
 
 from flows.session.environment import make_session_env
 from real.console.process import OpenConsole
@@ -50,7 +51,7 @@ class Person:
 
     def act(self) -> None:
         """Reads the state of the page and reacts to it."""
-        state = self.page.state()
+        state = self.page.newest()
         self.stage = state.get("about", {}).get("stage", self.stage)
         if "episodes" in state and self.stage == "demonstration":
             self.demonstrated = len(state["episodes"])
@@ -103,7 +104,7 @@ def test_a_whole_session_with_a_person_at_the_page(tmp_path: Path) -> None:
         while session.poll() is None:
             assert time.monotonic() - started < LIMIT, f"still at stage {person.stage}"
             # The console ends before the session.
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(ConnectionClosed, TimeoutError):
                 person.act()
         assert session.returncode == 0, session.stdout.read()
     summary = json.loads((tmp_path / "summary.json").read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import socket
@@ -48,6 +49,18 @@ class Page:
             word = self.socket.recv(timeout=5.0)
             if isinstance(word, str):
                 return json.loads(word)
+
+    def newest(self) -> dict[str, Any]:
+        """The newest word about how things stand, for a reader who answers each one: a page answers
+        at a steady rate, and one that answers all that a busy machine let wait floods the server."""
+        state = self.state()
+        with contextlib.suppress(TimeoutError):
+            while True:
+                word = self.socket.recv(timeout=0)
+                if isinstance(word, str):
+                    # What is said once, such as the episodes that ended, is kept.
+                    state |= json.loads(word)
+        return state
 
     def frame(self) -> bytes:
         """The next picture."""

@@ -1,22 +1,25 @@
 """The server in its own process, with real websockets: pages, the robot's side, cameras, and what
 goes wrong."""
 
+import asyncio
 import contextlib
 import os
 import signal
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from starlette.websockets import WebSocket
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from real.console.bindings import DEFAULTS, stored_bindings
 from real.console.client import ConsoleClient, ConsoleClientConfig
-from real.console.commands import Mode
+from real.console.commands import ControlCommand, Mode
+from real.console.messages import read_command
 from real.console.process import ROBOT_VARIABLE, OpenConsole, console_address, open_console
-from real.console.server import ConsoleConfig
+from real.console.server import ConsoleConfig, ConsoleServer
 from robots.errors import HandoffError
 from robots.interfaces import Label
 from robots.wire.policy import pack, unpack
@@ -353,3 +356,37 @@ def test_the_page_asks_nobody_else_for_anything():
         )
         assert "http:" not in text
         assert "https://" not in text
+
+
+@pytest.mark.parametrize("message", [None, {"kind": "hold", "why": "nothing heard"}])
+def test_a_hold_reaches_the_robot_however_soon_a_person_goes_on(tmp_path, message):
+    """The robot's side holds by itself until it is told to hold."""
+
+    class Robot:
+        """A robot's end; with the sending of commands at their rate left out."""
+
+        def __init__(self) -> None:
+            self.scope: dict[str, Any] = {}
+            self.client = None
+            self.commands: list[ControlCommand] = []
+            hello = {"kind": "hello", "role": "robot", "token": "r" * 32, "about": {}}
+            self.sends = [hello, *([] if message is None else [message])]
+
+        async def accept(self) -> None: ...
+
+        async def close(self, code: int, why: str) -> None: ...
+
+        async def receive_bytes(self) -> bytes:
+            if not self.sends:
+                raise OSError
+            return pack(self.sends.pop(0))
+
+        async def send_bytes(self, data: bytes) -> None:
+            self.commands.append(read_command(unpack(data)))
+            # A person answers in the same moment.
+            server.arbiter.mode = Mode.POLICY
+
+    server = ConsoleServer(ConsoleConfig(), "p" * 32, "r" * 32, "c" * 32, tmp_path)
+    robot = Robot()
+    asyncio.run(server.robot(cast(WebSocket, robot)))
+    assert [command.mode for command in robot.commands] == [Mode.HOLD] * (1 + bool(message))
