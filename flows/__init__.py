@@ -25,6 +25,7 @@ Commands:
 - `deployments`: the Prefect flow, importable by the name that deployments state.
 - `console`: a simulated arm controlled from a browser.
 - `serve`: a policy server on a websocket.
+- `episode_weights`: weights of episodes, and of the stores of a mixture.
 - `datasets`: data sets of any format, imported, edited and exported.
 - `garbage`: deletes artifacts that no run refers to.
 - `record`: records the small set of demonstrations that ships with Handoff.

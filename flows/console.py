@@ -70,6 +70,7 @@ def run_console_session(
     from flows.session.viewer import scene_viewer
     from real.console.process import open_console
     from robots.episodes.corrections import EpisodeAssembler, corrections_schema, open_corrections
+    from robots.episodes.running_episode import recover_interrupted
 
     env_config = HilEnvConfig(task=task, observation_fields=())
     env, engine = make_session_env(env_config, on_end="freeze")
@@ -87,14 +88,15 @@ def run_console_session(
             closing(make_operator(operator, engine, stage="practice")) as person,
         ):
             metadata = {"robot": robot_label(env_config), "source": "practice", "policy": policy}
-            writer = EpisodeAssembler(store, 1, metadata)
+            recover_interrupted(store)
+            assembler = EpisodeAssembler(store, 1, metadata)
             session = EpisodeLoop(env, person, propose, pace=operator.speed)
             say(f"console  {console.url}")
             redo = False
             while episodes is None or store.num_episodes < episodes:
                 seed = store.num_episodes - redo
                 reset(seed)
-                outcome: EpisodeOutcome = session.run(seed, lambda outcome: writer, {})
+                outcome: EpisodeOutcome = session.run(seed, assembler, {})
                 if outcome.stopped:
                     break
                 redo = outcome.label is Label.REDO

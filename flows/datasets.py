@@ -3,7 +3,7 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from robots.errors import HandoffError
 from robots.interfaces import Progress
+from robots.storage.location import bucket_of
 
 if TYPE_CHECKING:
     from robots.episodes.curation.choose import SplitConfig
@@ -33,6 +34,8 @@ def find_data(path: Path) -> Path:
     Raises:
         HandoffError: there is nothing at the path.
     """
+    if bucket_of(path) is not None:
+        return path
     if not path.exists():
         raise HandoffError(f"{path}: no such file or folder, expected a data set. Is it misspelt?")
     return path / STORE if (path / STORE / "index.json").exists() else path
@@ -48,7 +51,7 @@ def find_store(path: Path) -> Path:
 
     data = find_data(path)
     form = identify(data)
-    if form != "episode_store" or not data.is_dir():
+    if form != "episode_store" or not (data.is_dir() or bucket_of(data)):
         raise HandoffError(
             f"{path}: is in the format {TITLES[form]}; episode stores are edited and exported. Import it first: "
             f"handoff episodes import {path} OUT"
@@ -58,8 +61,6 @@ def find_store(path: Path) -> Path:
 
 def info(path: Path, form: str | None) -> Iterator[str]:
     """Yields lines about a data set of any format: task, rate, fields, instructions, notes."""
-    from robots.spec import describe
-
     with _opened(path, form) as source:
         schema = source.schema
         yield f"format    {schema.form}"
@@ -71,12 +72,19 @@ def info(path: Path, form: str | None) -> Iterator[str]:
         yield f"episodes  {source.num_episodes}"
         if schema.robot:
             yield f"robot     {schema.robot}"
-        width = max((len(name) for name in schema.fields), default=0)
         yield "fields"
-        for name, spec in schema.fields.items():
-            yield f"  {name:<{width}}  {describe(spec)}{_entries(spec)}"
+        yield from field_lines(schema.fields)
         for note in schema.notes:
             yield f"note      {note}"
+
+
+def field_lines(fields: Mapping[str, FieldSpec]) -> Iterator[str]:
+    """Yields a line per field: name, number type, shape, unit, role and names of the entries."""
+    from robots.spec import describe
+
+    width = max((len(name) for name in fields), default=0)
+    for name, spec in fields.items():
+        yield f"  {name:<{width}}  {describe(spec)}{_entries(spec)}"
 
 
 def list_episodes(path: Path, form: str | None, every: bool) -> Iterator[tuple[str, ...]]:
@@ -103,7 +111,9 @@ def list_episodes(path: Path, form: str | None, every: bool) -> Iterator[tuple[s
             )
 
 
-def examine(path: Path, page: Path | None, robot: str | None, progress: Progress) -> Iterator[str]:
+def examine(
+    path: Path, page: Path | None, robot: str | None, progress: Progress, *, repair: bool = False
+) -> Iterator[str]:
     """Looks for faults in the episodes of a store, and yields a line per finding.
 
     Args:
@@ -111,20 +121,37 @@ def examine(path: Path, page: Path | None, robot: str | None, progress: Progress
         page: HTML page to write; None writes none.
         robot: name of Handoff's robot whose joint limits hold; None takes that of the store.
         progress: counts episodes.
+        repair: whether recordings that a kill cut off are committed first, as episodes with
+            `discard_reason: interrupted`; otherwise they are counted.
     """
     from robots.config import validate
     from robots.episodes.curation.examination import ExamineConfig, count_findings
     from robots.episodes.curation.examine import examine as examined
     from robots.episodes.curation.examine_page import write_examination
+    from robots.episodes.running_episode import recover_interrupted
+    from robots.episodes.segments.episode_files import unfinished
     from robots.episodes.store import EpisodeStore
 
     config = validate(ExamineConfig, {} if robot is None else {"robot": robot})
-    with EpisodeStore.open(find_store(path)) as store:
+    found = find_store(path)
+    if repair:
+        repaired: list[str] = []
+        with EpisodeStore.open(found, "a") as store:
+            recover_interrupted(store, log=repaired.append)
+        yield from (
+            f"repaired {line}" for line in repaired or ["nothing, no recording was cut off"]
+        )
+    with EpisodeStore.open(found) as store:
         examination = examined(store, config, progress)
     for finding in examination.findings:
         yield f"{finding.severity:<8} {finding.check.replace('_', ' ')}: {finding.sentence}"
     for note in examination.notes:
         yield f"note     {note}"
+    if cut := len(list(unfinished(found))):
+        yield (
+            f"note     recordings that were not committed: {cut}, running or cut off by a kill; --repair makes them "
+            "episodes"
+        )
     counts = count_findings(examination)
     yield (
         f"{examination.episodes} episodes, {examination.steps:,} steps: {counts['error']} errors, "

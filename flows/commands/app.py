@@ -130,6 +130,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "episodes relabel": episodes.relabel,
         "episodes merge": episodes.merge,
         "episodes split": episodes.split,
+        "episodes weights": episodes.weights,
         "episodes export": episodes.export,
     },
     "Policies": {

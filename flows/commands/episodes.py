@@ -1,5 +1,5 @@
 """Defines the commands about recorded episodes: `episodes info`, `ls`, `view`, `doctor`, `stats`,
-`import`, `delete`, `trim`, `relabel`, `merge`, `split`, `export`."""
+`import`, `delete`, `trim`, `relabel`, `merge`, `split`, `weights`, `export`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from cyclopts.validators import Number
 
 from flows.commands import completers
 from flows.commands.parameters import Debug, Flag
+from robots.errors import HandoffError
 
 if TYPE_CHECKING:
     from robots.interfaces import Progress
@@ -29,6 +30,15 @@ StorePath = Annotated[
     Parameter(
         name="STORE",
         help="Episode store, or the artifact of a stage that holds one.",
+        completer=completers.artifacts,
+    ),
+]
+StorePaths = Annotated[
+    Path,
+    Parameter(
+        name="STORES",
+        required=True,
+        help="Episode stores, or artifacts that hold one.",
         completer=completers.artifacts,
     ),
 ]
@@ -105,6 +115,9 @@ def examine(
         str | None,
         Parameter(help="Robot whose joint limits hold; default: that of the store."),
     ] = None,
+    repair: Annotated[
+        Flag, Parameter(help="First make episodes of recordings that a kill cut off.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Look for faults: stuck cameras, lag, swapped joints, duplicates, units, jumps and more.
@@ -112,10 +125,11 @@ def examine(
     Examples:
         handoff episodes doctor runs/demo/demos
         handoff episodes doctor towel.zarr --page faults.html --robot fr3
+        handoff episodes doctor towel.zarr --repair
     """
     from flows.datasets import examine as examined
 
-    _print_lines(lambda progress: examined(store, page, robot, progress))
+    _print_lines(lambda progress: examined(store, page, robot, progress, repair=repair))
 
 
 def stats(store: StorePath, /, *, debug: Debug = False) -> None:
@@ -230,15 +244,7 @@ def relabel(
 
 
 def merge(
-    *stores: Annotated[
-        Path,
-        Parameter(
-            name="STORES",
-            required=True,
-            help="Episode stores, or artifacts that hold one.",
-            completer=completers.artifacts,
-        ),
-    ],
+    *stores: StorePaths,
     out: Out,
     task: str | None = None,
     missing: Literal["refuse", "drop", "pad"] = "refuse",
@@ -286,6 +292,51 @@ def split(
 
     config = SplitConfig(part=part, fraction=fraction, seed=seed, group=group)
     _report(lambda progress: written(store, out, config, progress), out)
+
+
+def weights(
+    *stores: StorePaths,
+    balance: str = "",
+    exponent: Annotated[float | None, Parameter(validator=Number(gte=0.0, lte=1.0))] = None,
+    quality: Flag = False,
+    reward: str | None = None,
+    returns: tuple[float, float] | None = None,
+    set: Annotated[tuple[str, ...], Parameter(name="--set")] = (),
+    out: Annotated[Path | None, Parameter(help="Folder of the copy with the weights.")] = None,
+    by: By = "",
+    reason: Reason = "",
+    debug: Debug = False,
+) -> None:
+    """Weight episodes, or the stores of a mixture, and print their shares of a training.
+
+    Of several stores it prints the options of a stage `pretrain`, whose input is the first one.
+
+    Args:
+        balance: Entry of the metadata, such as instruction, whose groups are balanced.
+        exponent: Exponent of the steps of a group or store in its share: 0 equal, 1 natural.
+        quality: Weight by the return, 0 for the worst episode and 1 for the best one.
+        reward: Field of the reward; default: the only one.
+        returns: Returns of weight 0 and 1, such as those of a random and the best policy.
+        set: KEY=VALUE:WEIGHT: weight of the episodes with this metadata; may be repeated.
+
+    Examples:
+        handoff episodes weights towel.zarr --balance instruction --out w.zarr
+        handoff episodes weights towel.zarr --set operator=ada:2
+        handoff episodes weights towel.zarr cups.zarr --exponent 0.43
+    """
+    from flows.episode_weights import mixture_lines, weight_lines, weights_config
+
+    first, *others = stores
+    if others and any((balance, quality, reward, returns, set, out, by, reason)):
+        raise HandoffError("weights: of several stores, only --exponent is taken.")
+    if others:
+        _print_lines(lambda progress: mixture_lines(stores, exponent or 0.0))
+        return
+    if exponent is not None and not balance:
+        raise HandoffError("--exponent: is that of --balance, which is missing.")
+    config = weights_config(balance, exponent, quality, reward, returns, set)
+    edited = (by, reason)
+    _print_lines(lambda progress: weight_lines(first, config, out, edited, progress))
 
 
 def export(

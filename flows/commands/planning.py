@@ -1,9 +1,12 @@
-"""Prints the plan of a recipe: graph, action, reason, expected cost, and what is missing here."""
+"""Prints the plan of a recipe: graph, action, reason, expected cost, the data sets that its stages
+read, and what is missing here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flows.commands.parameters import NARROWEST
 from flows.recipes.graph import stages
@@ -12,7 +15,20 @@ from flows.runner.estimates import Cost, earlier_records, estimate
 from flows.runner.plan import Planned, plan, up_to
 from flows.runner.stage import Stage
 from flows.storage.shared_runs import open_runs
+from robots.errors import HandoffError
 
+if TYPE_CHECKING:
+    from robots.episodes.ingest import IngestConfig
+
+INGEST = "ingest"
+"""Kind of the stage that reads a data set."""
+MOST_FIELDS = 12
+"""Largest number of fields of a data set that are listed."""
+WITHOUT_INDEX = ("hil_serl", "rosbag")
+"""Formats whose fields are known only after all samples of a file were read."""
+_NOT_READ = "whose fields are not read for a plan: handoff episodes info"
+LARGEST_READ = 32_000_000
+"""Largest size of a data set without an index that is read for its fields [bytes]."""
 STYLES = {"cached": "dim", "run": "green", "resume": "yellow", "wait": ""}
 """Styles of the actions."""
 
@@ -60,11 +76,74 @@ def print_plan(recipe_name: str, overrides: Sequence[str], until: str | None) ->
             Text(entry.reason),
         )
     console.print(grid)
+    for line in data_lines(declared):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     pending = [entry.stage for entry in planned if entry.action != "cached"]
     console.print(f"\n{total_line(pending, expected)}", highlight=False, soft_wrap=True)
     for sentence, names in missing(declared).items():
         line = f"missing  {sentence} ({', '.join(names)})"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def data_lines(declared: Sequence[Stage]) -> Iterator[str]:
+    """Yields the format and the fields of every data set that a stage names by `data`, or why it
+    cannot be read. Only metadata are read, and nothing in a bucket."""
+    for stage in declared:
+        if stage.uses != INGEST or stage.config.data is None:
+            continue
+        yield ""
+        try:
+            yield from _data_lines(stage.name, stage.config)
+        except HandoffError as error:
+            yield f"{stage.name}: {error}"
+
+
+def _data_lines(name: str, config: IngestConfig) -> Iterator[str]:
+    from flows.datasets import field_lines
+    from robots.episodes.demonstrations import open_any_source
+    from robots.episodes.field_map import MappedEpisodes
+    from robots.episodes.sources import find_demonstrations
+    from robots.storage.location import bucket_of
+
+    if bucket_of(config.data or "") is not None:
+        yield f"{name}: {config.data}, {_NOT_READ} {config.data}"
+        return
+    place = find_demonstrations(
+        data=Path(config.data or ""), download=False, shipped=Path(), form=config.format
+    ).path
+    if not _has_index(place, config.format):
+        yield f"{name}: {place}, {_NOT_READ} {place}"
+        return
+    with open_any_source(place, config.images, config.format) as source:
+        number, notes = source.num_episodes, len(source.schema.notes)
+        opening = f"{name}: {source.schema.form}, {number} episodes"
+        try:
+            mapped = MappedEpisodes(source, config.map).schema
+        except HandoffError as error:
+            yield f"{opening}. {error}"
+            return
+    (stream,) = mapped.streams.values()
+    robot = mapped.robot or source.schema.robot
+    taken = min(number, config.max_episodes or number)
+    opening += f" ({taken} taken)" if taken < number else ""
+    opening += f", {mapped.name}, {stream.rate_hz:g} Hz{f', {robot}' if robot else ''}"
+    yield opening
+    yield from field_lines(dict(islice(stream.fields.items(), MOST_FIELDS)))
+    rest = [f"{len(stream.fields) - MOST_FIELDS} more fields"] * (len(stream.fields) > MOST_FIELDS)
+    rest += [f"{notes} notes of the format"] * (notes > 0)
+    if rest:
+        yield f"  and {' and '.join(rest)}: handoff episodes info {place}"
+
+
+def _has_index(place: Path, form: str | None) -> bool:
+    """Whether the fields of a data set can be found without reading all of it."""
+    from robots.episodes.demonstrations import identify
+
+    form = form or identify(place)
+    if form not in WITHOUT_INDEX and not (form == "episode_store" and place.is_file()):
+        return True
+    files = [place] if place.is_file() else [file for file in place.rglob("*") if file.is_file()]
+    return sum(file.stat().st_size for file in files) <= LARGEST_READ
 
 
 def expected_costs(

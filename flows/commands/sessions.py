@@ -103,6 +103,7 @@ def record(
     operator: OperatorName = "console",
     episodes: Annotated[int, Parameter(validator=Number(gte=1))] = 20,
     cameras: Flag = False,
+    video: Flag = False,
     person: Person = None,
     host: Host = LOOPBACK,
     port: Port = CONSOLE_PORT,
@@ -118,6 +119,7 @@ def record(
         operator: Device of the person, or a simulated one.
         episodes: Number of successful demonstrations.
         cameras: Record the pictures of the cameras front and wrist, too.
+        video: The same, as H.264 video instead of without loss.
         out: Folder of the recording; default: runs/record/TASK.
 
     Examples:
@@ -137,7 +139,8 @@ def record(
         f"shared.operator.kind={operator}",
         f"demos.episodes={episodes}",
         *([f"shared.operator.person={quoted(person)}"] if person is not None else []),
-        *(["shared.env.cameras={}"] if cameras else []),
+        *(["shared.env.cameras={}"] if cameras or video else []),
+        *(["shared.env.video={kind: h264}"] if video else []),
     ]
     run_attended("hil/record", overrides, address=ConsoleAddress(host=host, port=port))
     Console().print(f"demos    {folder / 'demos'}", highlight=False, soft_wrap=True)

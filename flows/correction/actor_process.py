@@ -40,6 +40,7 @@ from robots.episodes.corrections import (
     StepOutcome,
     open_corrections,
 )
+from robots.episodes.running_episode import recover_interrupted
 from robots.errors import HandoffError, error_text
 from robots.franka.robot import Robot
 from robots.interfaces import Intervention, Label, Observation, Operator, Requests
@@ -82,6 +83,7 @@ def act(
         # Episode store, journal and connection to the learner.
         schema = session_schema(config.env, env)
         store = stack.enter_context(open_corrections(folder / "store.zarr", schema))
+        recover_interrupted(store)
         operator.steps = int(store.ends(STREAM)[-1]) if store.num_episodes else 0
         journal = stack.enter_context(Journal(folder / "actor"))
         client = stack.enter_context(

@@ -208,7 +208,7 @@ def _copies(
             pool=entry.pool,
             resources=entry.resources,
         )
-        check_observed(stage)
+        check_observed(stage, data=fetch is not None)
         yield _Copy(stage, binding)
 
 

@@ -58,15 +58,19 @@ class Observed(NamedTuple):
     names: tuple[str, ...]
 
 
-def check_observed(stage: Stage) -> None:
+def check_observed(stage: Stage, *, data: bool = True) -> None:
     """Checks the fields that a stage observes.
+
+    Args:
+        stage: the stage.
+        data: whether data sets that the recipe names are opened for their fields.
 
     Raises:
         HandoffError: the stage's demonstrations or environments have no such field.
     """
     here = list(_observed(stage))
     for name, source in stage.inputs.items():
-        recorded = _recorded(source) if source.kind == "episodes" else None
+        recorded = _recorded(source, data) if source.kind == "episodes" else None
         if recorded is not None:
             _check(stage, f"its input '{name}'", here, recorded)
     environment = None if WORLD_MODEL in stage.inputs else _environment(stage.config)
@@ -147,16 +151,17 @@ def _task(task: str, robot: str) -> Fields:
     return Fields(f"task {task}", frozenset(find_task(task, robot=robot).observations))
 
 
-def _recorded(stage: Stage) -> Fields | None:
+def _recorded(stage: Stage, data: bool) -> Fields | None:
     """The fields of the episodes that a stage records; None if unknown."""
     config = stage.config
     if isinstance(config, ScriptedConfig | RecordPlayConfig | DemonstrateConfig | RolloutConfig):
         return _environment(config)
     if isinstance(config, IngestConfig):
-        return _imported(config)
+        return _imported(config) if data else None
     if not isinstance(config, MergeConfig | RelabelConfig | FilterEpisodesConfig | SplitConfig):
         return None
-    sources = [_recorded(source) for source in stage.inputs.values() if source.kind == "episodes"]
+    inputs = [source for source in stage.inputs.values() if source.kind == "episodes"]
+    sources = [_recorded(source, data) for source in inputs]
     known = [source for source in sources if source is not None]
     if len(known) < len(sources):
         return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.reports.speed import SPEED, policy_speeds, speed_section
 from flows.runner.artifact import read_manifest
-from robots.html_page import banner, contents, head, heading, picture, tiles, videos
+from robots.html_page import banner, contents, head, heading, picture, table, tiles, videos
 from robots.storage.durable import write_atomically
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 PICTURES = (".png", ".jpg", ".svg")
 RESULTS, COMPARISONS = "Results", "Evaluations"
 """Sections before those of the stages."""
+INGEST = "ingest"
+"""Kind of the stage that imports a data set."""
 GATE = "gate"
 """Kind of the stage that decides on a release."""
 
@@ -170,11 +172,22 @@ def _comparisons(summary: Summary, manifests: Mapping[str, Mapping[str, Any]]) -
 
 def _stage(folder: Path, result: StageResult, manifest: Mapping[str, Any]) -> Iterator[str]:
     yield from stage_files(folder, result.name)
+    yield from _schema(result)
     chain = ", ".join(f"{name} {digest[:12]}" for name, digest in manifest["inputs"].items())
     yield f"<p class='soft'>digest <code>{result.digest[:12]}</code>, inputs: {chain}, code "
     commit = html.escape(str(manifest["environment"]["commit"]))
     yield f"<code>{manifest['code'][:12]}</code>, commit <code>{commit}</code></p>"
     yield f"<details><summary>configuration and metrics</summary><pre>{_pretty(manifest)}</pre></details>"
+
+
+def _schema(result: StageResult) -> Iterator[str]:
+    """Yields task, rate, robot and fields of imported episodes; nothing for an artifact of an older
+    version."""
+    metrics = result.metrics
+    if result.uses == INGEST and "rate_hz" in metrics:
+        about = [metrics["task"], f"{metrics['rate_hz']:g} Hz", metrics["robot"]]
+        yield f"<p>{html.escape(', '.join(part for part in about if part))}</p>"
+        yield table(("field", "content"), list(metrics["fields"].items()))
 
 
 def _pretty(manifest: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from real.teleop.keyboard import KeyboardConfig
 from real.teleop.spacemouse import SpaceMouseConfig
 from real.teleop.takeover import TakeoverConfig
 from robots.config import Count, Hertz, NonNegative, Whole, config
+from robots.episodes.segments.video_codec import VideoConfig
 from robots.franka import RobotName
 from sim.make import TaskName
 from sim.recording.simulated_operator import OperatorConfig
@@ -33,6 +34,9 @@ class HilEnvConfig:
     cameras: CamerasConfig | None = None
     """Cameras whose pictures are recorded with every step; None records none. No learner of a
     session observes them."""
+    video: VideoConfig | None = None
+    """Codec with which the pictures are kept as video, such as `{kind: h264}`; None keeps them
+    without loss."""
     randomized: bool = False
     """Domain randomisation within the task's ranges."""
     max_steps: Count | None = None

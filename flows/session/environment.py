@@ -64,10 +64,12 @@ def make_session_env(
 def session_schema(config: HilEnvConfig, env: VecEnv) -> EpisodeSchema:
     """Returns the streams and fields of episodes that are recorded in the session's environment."""
     from robots.episodes.corrections import corrections_schema
+    from robots.episodes.schema import with_videos
 
-    return corrections_schema(
+    schema = corrections_schema(
         config.task, env.rate_hz, env.observation_spec, env.action_spec, config.robot
     )
+    return with_videos(schema, config.video)
 
 
 def make_operator(

@@ -12,6 +12,7 @@ from robots.episodes.corrections import EpisodeAssembler, StepOutcome
 from robots.interfaces import Intervention, Label, Observation, Operator
 
 if TYPE_CHECKING:
+    from robots.episodes.store import EpisodeStore
     from sim.vec_env import EngineVecEnv
 
 PAUSE_SECONDS = 0.05
@@ -64,15 +65,22 @@ class EpisodeLoop:
     def run(
         self,
         seed: int,
-        assembler: Callable[[EpisodeOutcome], EpisodeAssembler],
+        assembler: EpisodeAssembler,
         metadata: dict[str, object],
+        choose: Callable[[EpisodeOutcome], EpisodeStore | None] = lambda outcome: None,
     ) -> EpisodeOutcome:
-        """Runs one episode from `seed` and commits it to the store that `assembler` selects by the
-        outcome."""
+        """Runs and records one episode.
+
+        Args:
+            seed: seed of the start.
+            assembler: recorder of the episode; one that the person stops is dropped.
+            metadata: metadata of the episode.
+            choose: chooses the store of the episode by its outcome; None is that of `assembler`.
+        """
         env, operator = self.env, self.operator
         observation = env.reset([seed])
         operator.reset([seed])
-        steps: list[tuple[Observation, Intervention, StepOutcome]] = []
+        steps = solved_steps = 0
         remaining = -1
         solved = False
         label = Label.NONE
@@ -84,7 +92,8 @@ class EpisodeLoop:
             label = requests.label or label
             self._say(operator.status())
             if requests.stop:
-                return EpisodeOutcome(len(steps), 0, False, Label.NONE, True)
+                assembler.drop()
+                return EpisodeOutcome(steps, 0, False, Label.NONE, True)
             if requests.paused:
                 time.sleep(PAUSE_SECONDS)
                 next_step = time.monotonic()
@@ -112,24 +121,24 @@ class EpisodeLoop:
                 last=np.array([ended]),
                 policy_version=np.array([-1]),
             )
-            steps.append((observation, intervention, outcome))
+            steps += 1
+            solved_steps += int(success)
+            step = (observation, intervention, outcome)
             observation = result.observation
             if ended:
                 break
-            self._report(*steps[-1], Label.NONE)
+            assembler.add(*step, moved=np.array([True]), about=[{}])
+            self._report(*step, Label.NONE)
             next_step = max(next_step + self._period, time.monotonic())
             time.sleep(max(0.0, next_step - time.monotonic()))
         # Commit the episode, also a dropped one, with its metadata.
-        solved_steps = sum(int(outcome.reward[0] > 0.5) for _, _, outcome in steps)
-        episode = EpisodeOutcome(len(steps), solved_steps, not failed, label, False)
-        writer = assembler(episode)
+        episode = EpisodeOutcome(steps, solved_steps, not failed, label, False)
         dropped = label in (Label.REDO, Label.DISCARD)
         reason = label.name.lower() if dropped else None
         about = {"seed": seed, "true_success": solved, "discard_reason": reason, **metadata}
-        for frame in steps:
-            writer.add(*frame, moved=np.array([True]), about=[about])
+        assembler.add(*step, moved=np.array([True]), about=[about], into=choose(episode))
         # Report the end only after the commit: a listener may rely on the episode being on disk.
-        self._report(*steps[-1], label)
+        self._report(*step, label)
         return episode
 
     def _report(

@@ -4,5 +4,6 @@
 - `windows`: windows of observations and actions.
 - `mixture`: batches from several stores.
 - `frames`: camera images, decoded once.
+- `streamed_frames`: camera images, read from the stores when a batch needs them.
 - `visited_states`: states that a policy visited in fine-tuning or distillation.
 """

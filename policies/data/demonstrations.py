@@ -6,7 +6,7 @@ Several stores are concatenated; every episode is read once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,13 +16,19 @@ import numpy as np
 from torch import Tensor
 
 from policies.card import PolicyCard
-from policies.data.frames import Frames, FrameStorage, FrameWriter
+from policies.data.frames import Frames, FrameSource, FrameStorage, FrameWriter
+from policies.data.streamed_frames import EpisodeReader, StoredEpisodes, StreamedFrames
 from policies.policy_config import PolicyConfig
 from robots.episodes.demonstrations import field_role
+from robots.episodes.read_ahead import read_ahead
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.language.text import INSTRUCTION, UNIT, decode
 from robots.spec import FieldSpec
+from robots.storage.location import PARALLEL_REQUESTS, Bucket
+
+_PARALLEL_EPISODES = 4
+"""Episodes with pictures that are read at the same time from a bucket; each may have gigabytes."""
 
 
 class DemonstrationArrays(NamedTuple):
@@ -35,7 +41,7 @@ class DemonstrationArrays(NamedTuple):
     """Card of a policy trained on the demonstrations; its task is that of the first store."""
     store_E: np.ndarray
     """Index of the store of each episode, in ascending order."""
-    sensors: Mapping[str, Frames] = {}
+    sensors: Mapping[str, FrameSource] = {}
     """Per camera (M, height, width, 3) uint8, per point cloud (M, points, entries) float32."""
     instruction_E: tuple[str, ...] = ()
     """Instruction of every episode; empty unless the policy is language-conditioned."""
@@ -192,6 +198,8 @@ def read_stores(
     stores: Sequence[OpenStore],
     storage: FrameStorage | None = None,
     callback: EpisodeCallback | None = None,
+    *,
+    streamed: bool = False,
 ) -> DemonstrationArrays:
     """Reads stores with the same schema, episode by episode, one store after another.
 
@@ -199,6 +207,8 @@ def read_stores(
         stores: at least one.
         storage: storage of images and point clouds; memory by default.
         callback: called with every episode while reading.
+        streamed: whether images and point clouds stay in the stores, and are read when a batch
+            needs them; nothing of them is then kept in `storage`.
 
     Raises:
         HandoffError: stores of different robots, a value that is not finite, damaged files, or an
@@ -212,18 +222,18 @@ def read_stores(
     ends_E = np.cumsum(np.concatenate(lengths))
     observation_MO = np.empty((int(ends_E[-1]), card.observation_size), np.float32)
     action_MA = np.empty((int(ends_E[-1]), card.action_size), np.float32)
-    sensor_parts: dict[str, list[Tensor]] = {name: [] for name in card.sensors}
+    kept = [] if streamed else list(card.sensors)
+    sensor_parts: dict[str, list[Tensor]] = {name: [] for name in kept}
     # Read every episode once.
     number = 0
     for store, length in zip(stores, lengths, strict=True):
         writers = {name: _writer(store, name, int(length.sum()), storage) for name in sensor_parts}
-        for index in range(store.episodes.num_episodes):
-            fields = [
-                name
-                for name in _fields(model)
-                if name not in model.image_fields or not writers[name].complete
-            ]
-            values = store.episodes.read(index, model.stream, fields)
+        fields = [
+            name
+            for name in _fields(model)
+            if name not in model.image_fields or not (streamed or writers[name].complete)
+        ]
+        for index, values in enumerate(_episodes_in_order(store, fields)):
             episode = _episode(f"{store.name}: episode {index}", card, values)
             rows = slice(int(ends_E[number]) - int(length[index]), int(ends_E[number]))
             observation_MO[rows], action_MA[rows] = episode.observation_TO, episode.action_TA
@@ -240,11 +250,42 @@ def read_stores(
         ends_E,
         card,
         np.repeat(np.arange(len(stores)), [len(length) for length in lengths]),
-        {name: Frames(part) for name, part in sensor_parts.items()},
+        _streamed(stores, lengths, card)
+        if streamed
+        else {name: Frames(part) for name, part in sensor_parts.items()},
         tuple(line for store in stores for line in _instructions(store))
         if model.language_conditioned
         else (),
     )
+
+
+def _episodes_in_order(store: OpenStore, fields: list[str]) -> Iterator[dict[str, np.ndarray]]:
+    """The fields of every episode."""
+    episodes, stream = store.episodes, store.card.model.stream
+    pictures = any(name in store.card.sensors for name in fields)
+    most = _PARALLEL_EPISODES if pictures else PARALLEL_REQUESTS
+    parallel = min(episodes.parallel_reads, most)
+
+    def read(number: int) -> dict[str, np.ndarray]:
+        return episodes.read(number, stream, fields)
+
+    return read_ahead(read, range(episodes.num_episodes), parallel)
+
+
+def _streamed(
+    stores: Sequence[OpenStore], lengths: Sequence[np.ndarray], card: PolicyCard
+) -> dict[str, FrameSource]:
+    """The frames of every sensor, which stay in the stores."""
+    episodes = EpisodeReader(
+        [
+            StoredEpisodes(str(store.episodes.location), card.model.stream, tuple(length.tolist()))
+            for store, length in zip(stores, lengths, strict=True)
+        ]
+    )
+    return {
+        name: StreamedFrames(episodes, name, tuple(spec.shape), _frame_dtype(card, name))
+        for name, spec in card.sensors.items()
+    }
 
 
 def _instructions(store: OpenStore) -> list[str]:
@@ -288,14 +329,19 @@ def _episode(name: str, card: PolicyCard, values: Mapping[str, np.ndarray]) -> D
 
 
 def _writer(store: OpenStore, name: str, steps: int, storage: FrameStorage) -> FrameWriter:
-    spec = store.card.sensors[name]
-    dtype = np.dtype(spec.dtype if name in store.card.model.image_fields else np.float32)
-    path = store.episodes.path.resolve()
+    shape, dtype = tuple(store.card.sensors[name].shape), _frame_dtype(store.card, name)
+    place = store.episodes.location
+    path = str(place) if isinstance(place, Bucket) else store.episodes.path.resolve()
     # Stores are append-only, so the index, which lists every segment with its size, identifies the
     # content.
-    index = hashlib.sha256((path / "index.json").read_bytes()).hexdigest()
+    index = hashlib.sha256(place.read("index.json")).hexdigest()
     content = f"{path} {index} {store.card.model.stream}/{name}"
-    return storage.reserve(content, steps, (tuple(spec.shape), dtype))
+    return storage.reserve(content, steps, (shape, dtype))
+
+
+def _frame_dtype(card: PolicyCard, name: str) -> np.dtype:
+    """Images as they were recorded, points as float32."""
+    return np.dtype(card.sensors[name].dtype if name in card.model.image_fields else np.float32)
 
 
 def _fields(model: PolicyConfig) -> tuple[str, ...]:

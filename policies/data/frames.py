@@ -16,7 +16,7 @@ import os
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -28,16 +28,48 @@ from robots.storage.durable import explain_write_errors, sync_path, temporary_be
 _FILES = "frames-*.bin"
 
 
+class FrameSource(Protocol):
+    """All recorded steps of one camera or point cloud."""
+
+    step_shape: tuple[int, ...]
+    """Shape of one step."""
+
+    def __len__(self) -> int:
+        """Number of recorded steps."""
+        ...
+
+    def steps(self, rows: Tensor, pinned: bool = False) -> Tensor:
+        """The steps `rows` as `(*rows.shape, *step_shape)` on the CPU, pinned for a GPU if asked
+        for."""
+        ...
+
+
 class Frames:
-    """All recorded steps of one camera or point cloud, concatenated from one part per store."""
+    """All recorded steps of one camera or point cloud, concatenated from one part per store; a
+    `FrameSource`.
+
+    Sent to another process, a part in a file is mapped there again, and a part in memory is moved
+    to shared memory by torch.
+    """
 
     def __init__(self, parts: Sequence[Tensor]) -> None:
         """Concatenates `parts`, each (steps, ...) on the CPU, with equal shapes except for their
         length."""
         self.step_shape = tuple(parts[0].shape[1:])
         """Shape of one step."""
-        self._parts = [part.reshape(len(part), -1) for part in parts]
+        self._parts: list[Any] = [part.reshape(len(part), -1) for part in parts]
         self._ends = torch.tensor([len(part) for part in parts]).cumsum(0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Parts in files by their names."""
+        return self.__dict__ | {"_parts": [_MappedFile.of(part) or part for part in self._parts]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Maps the files of the parts."""
+        self.__dict__.update(state)
+        self._parts = [
+            part.open() if isinstance(part, _MappedFile) else part for part in self._parts
+        ]
 
     def __len__(self) -> int:
         """Number of recorded steps."""
@@ -128,6 +160,28 @@ class FrameStorage:
                     file.unlink()
 
 
+class _MappedFile(NamedTuple):
+    """Tensor in a file."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> _MappedFile | None:
+        """The file of a tensor; None if it is in memory."""
+        name = tensor.untyped_storage().filename
+        return None if name is None else cls(name, tuple(tensor.shape), tensor.dtype)
+
+    def open(self) -> Tensor:
+        """Maps the file."""
+        # The mapping is never written to; a private one would count against the overcommit limit.
+        mapped = torch.from_file(
+            self.path, shared=True, size=math.prod(self.shape), dtype=self.dtype
+        )
+        return mapped.view(self.shape)
+
+
 class _InMemory:
     complete = False
 
@@ -170,10 +224,7 @@ class _InFile:
             _check_steps(str(self._path), self._filled, self._shape[0])
             self._seal()
         kind = torch.from_numpy(np.empty(0, self._dtype)).dtype
-        # The mapping is never written to; a private one would count against the overcommit limit.
-        return torch.from_file(
-            str(self._path), shared=True, size=math.prod(self._shape), dtype=kind
-        ).view(self._shape)
+        return _MappedFile(str(self._path), self._shape, kind).open()
 
     def _seal(self) -> None:
         with explain_write_errors(self._path, "frames that do not fit in memory were not written"):

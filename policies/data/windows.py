@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from policies.data.frames import Frames
+from policies.data.frames import FrameSource
 from policies.policy import Batch, ObservationTensors
 from policies.random_streams import ORDER_SPACING, RandomStream
 from robots.errors import HandoffError
@@ -28,6 +28,10 @@ from robots.errors import HandoffError
 _DIGEST_IMAGES = 1000
 """Maximum number of images of a camera in the digest; hashing all could take longer than
 training."""
+_DIGEST_ROWS = 50
+"""Images of the digest that are in memory at the same time."""
+_KEPT_ORDERS = 2048
+"""Largest number of data orders whose newest permutation is kept."""
 
 
 class WindowIndex(NamedTuple):
@@ -104,13 +108,15 @@ class Windows:
     chunk_NHA: Tensor
     padded_NH: Tensor
     """True for actions outside the window's episode."""
-    sensors: Mapping[str, Frames] = field(default_factory=dict)
+    sensors: Mapping[str, FrameSource] = field(default_factory=dict)
     """Frames of every recorded step, per camera and point cloud."""
     instruction_N: tuple[str, ...] = ()
     """N instructions; empty for policies that are not language-conditioned."""
     goal_end_N: Tensor | None = None
     """Index after the last step of each window's episode, on the CPU, for policies whose goal is a
     later observation of the episode; None for others."""
+    weight_N: np.ndarray | None = None
+    """Weight of every window's episode; None if all are equal."""
 
     def __len__(self) -> int:
         return len(self.chunk_NHA)
@@ -168,20 +174,40 @@ class Windows:
     def frames(self, windows_B: Tensor) -> dict[str, Tensor]:
         """Images and point clouds of the windows `windows_B`, on the CPU, pinned if the device is a
         GPU."""
-        rows_BT, pinned = self.observation_NT[windows_B], self.chunk_NHA.device.type == "cuda"
-        return {name: frames.steps(rows_BT, pinned=pinned) for name, frames in self.sensors.items()}
+        pinned = self.chunk_NHA.device.type == "cuda"
+        return gather_frames(self.sensors, self.observation_NT[windows_B], pinned)
 
     def digest(self) -> str:
-        """Digest (hex sha256) of the windows' vectors and instructions, and of up to a thousand
-        evenly spread frames per sensor."""
+        """Digest (hex sha256) of the windows' vectors, instructions and weights, and of up to a
+        thousand evenly spread frames per sensor."""
         digest = hashlib.sha256()
         for tensor in (self.observation_MO, self.observation_NT, self.chunk_NHA):
             digest.update(tensor.cpu().contiguous().numpy().tobytes())
         for name, frames in sorted(self.sensors.items()):
             rows = torch.linspace(0, len(frames) - 1, min(len(frames), _DIGEST_IMAGES)).long()
-            digest.update(name.encode() + frames.steps(rows).numpy().tobytes())
+            digest.update(name.encode())
+            for part in rows.split(_DIGEST_ROWS):
+                digest.update(frames.steps(part).numpy().data)
         digest.update("\n".join(self.instruction_N).encode())
+        if self.weight_N is not None:
+            digest.update(self.weight_N.tobytes())
         return digest.hexdigest()
+
+
+def gather_frames(
+    sensors: Mapping[str, FrameSource], rows_BT: Tensor, pinned: bool = False
+) -> dict[str, Tensor]:
+    """Images and point clouds of the steps `rows_BT`, on the CPU.
+
+    Args:
+        sensors: frames by camera and point cloud.
+        rows_BT: indices of recorded steps.
+        pinned: whether to use pinned memory.
+
+    Raises:
+        HandoffError: streamed frames cannot be read.
+    """
+    return {name: frames.steps(rows_BT, pinned=pinned) for name, frames in sensors.items()}
 
 
 def append_states(windows: Windows, states_RTO: Tensor) -> Windows:
@@ -267,7 +293,19 @@ def shuffled_span(first: int, size: int, count: int, seed: int, order: int) -> n
     return np.concatenate([np.zeros(0, np.int64), *sequence])[start : start + size]
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=_KEPT_ORDERS)
+def _newest_permutation(seed: int, order: int) -> dict[tuple[int, int], np.ndarray]:
+    """The newest permutation of an order by its count and epoch. A mixture uses many orders at the
+    same time, each of which needs one permutation for many batches."""
+    return {}
+
+
 def _permutation(count: int, epoch: int, seed: int, order: int) -> np.ndarray:
-    number = RandomStream.DATA_ORDER + order * ORDER_SPACING + epoch
-    return np.random.Generator(np.random.Philox(key=[seed, number])).permutation(count)
+    newest = _newest_permutation(seed, order)
+    permutation = newest.get((count, epoch))
+    if permutation is None:
+        number = RandomStream.DATA_ORDER + order * ORDER_SPACING + epoch
+        permutation = np.random.Generator(np.random.Philox(key=[seed, number])).permutation(count)
+        newest.clear()
+        newest[count, epoch] = permutation
+    return permutation

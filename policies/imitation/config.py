@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import field
 from pathlib import Path
+from typing import Literal
 
 from policies.policy_config import DiffusionPolicyConfig, PolicyConfig
 from policies.training.config import TrainingConfig
-from robots.config import NonNegative, Positive, ShareBelowOne, Whole, config
+from robots.config import Count, NonNegative, Positive, ShareBelowOne, Whole, config
 from robots.errors import HandoffError
 
 
@@ -16,7 +17,8 @@ class MixedStore:
     """An additional store of the training mixture."""
 
     path: str
-    """Folder that contains a `store.zarr`, or the store itself."""
+    """Folder that contains a `store.zarr`, or the store itself, also one at
+    `s3://BUCKET/PREFIX`."""
     weight: Positive = 1.0
     """Share of every batch relative to the other stores' weights; above 0."""
 
@@ -46,11 +48,21 @@ class PretrainConfig:
     mixture: tuple[MixedStore, ...] = ()
     """Additional stores, with the same rate and the same specs of the policy's fields."""
     demos_weight: NonNegative = 1.0
-    """Weight of the demonstrations in the mixture."""
+    """Weight of the demonstrations in the mixture. Within a store, windows are drawn in proportion
+    to the `weight` in the metadata of their episodes, by default 1."""
     memory_gb: NonNegative = 4.0
     """Maximum memory of decoded images and point clouds, all sensors together [10^9 bytes]; a
     sensor that does not fit is read from an uncompressed file in the policy's folder, which is
-    removed after training."""
+    removed after training. With `frames: stream` there is no such copy, and it has no effect."""
+    frames: Literal["copy", "stream"] = "copy"
+    """Source of images and point clouds in training: `copy` decodes all of them once, see
+    `memory_gb`; `stream` reads those of every batch from the episode store, for data sets that fit
+    neither into memory nor on the disk."""
+    workers: Whole = 0
+    """Number of processes that decode batches ahead, per process of the training; 0 decodes them in
+    the training itself. The batches are the same."""
+    prefetch: Count = 2
+    """Batches that each of the `workers` decodes ahead."""
     initial: str | None = None
     """Folder of a saved policy of the same family and shapes, whose weights initialise the
     training."""

@@ -2,7 +2,9 @@
 `policies.imitation.pretrain`.
 
 Statistics of the normalisers are computed while the stores are read, episode by episode. All
-training episodes of all stores count equally: a store's weight affects sampling, not normalisation.
+training episodes of all stores count equally: weights of stores and of episodes affect sampling,
+not normalisation. An episode of weight 0 is treated as if its store did not have it: it is not
+drawn, not held out, and not counted.
 
 Shape suffixes: B batch, H horizon, A action, O observation, T steps of an episode, E episodes, N
 windows.
@@ -11,6 +13,7 @@ windows.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +22,6 @@ import torch
 from torch import Tensor
 
 from policies.card import PolicyCard
-from policies.checkpoint import read_card, read_weights
 from policies.data.demonstrations import (
     DemonstrationArrays,
     DemonstrationEpisode,
@@ -27,18 +29,20 @@ from policies.data.demonstrations import (
     open_store,
     read_stores,
 )
-from policies.data.frames import FrameStorage
+from policies.data.frames import FrameSource, FrameStorage
 from policies.data.mixture import MixedWindows, new_mixture
-from policies.data.windows import Windows, chunks, episode_windows, window_index
+from policies.data.windows import Windows, chunks, episode_windows, gather_frames, window_index
 from policies.imitation.config import PretrainConfig
+from policies.imitation.initial_weights import check_initial, load_initial_weights
 from policies.load import new_module
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.normalize import MinMaxStatistics, MomentStatistics
 from policies.policy import Batch, ChunkPolicy
 from policies.policy_config import PolicyConfig
 from policies.random_streams import STORE_SPACING, RandomStream
+from policies.training.batch_workers import BatchWorkers
 from policies.training.loop import Objective, autocast, rng
-from robots.errors import HandoffError
+from robots.episodes.curation.weights import store_weights
 
 _VALIDATION_DRAWS = 4
 """Noise samples per held-out window."""
@@ -120,25 +124,34 @@ def prepare(
     initial = None if config.initial is None else Path(config.initial)
     if initial is not None:
         check_initial(card, initial)
-    held_out = _held_out(
-        [store.episodes.num_episodes for store in stores], config.validation_fraction, seed
-    )
-    excluded = set(held_out.tolist())
+    weights = [store_weights(store.name, store.episodes) for store in stores]
+    weight_E = np.concatenate(weights)
+    held_out = _held_out(weights, config.validation_fraction, seed)
+    training = np.setdiff1d(np.flatnonzero(weight_E), held_out)
+    learned = set(training.tolist())
 
     def add_to_statistics(number: int, episode: DemonstrationEpisode) -> None:
-        if number not in excluded:
+        if number in learned:
             statistics.update(episode)
 
-    data = read_stores(stores, storage, add_to_statistics)
+    data = read_stores(stores, storage, add_to_statistics, streamed=config.frames == "stream")
     module = untrained_policy(card, seed, initial)
-    fit_normalizers(module, statistics, data, held_out)
+    fit_normalizers(module, statistics, data, training)
     if initial is not None:
         load_initial_weights(module, initial, config.keep_normalizers)
-    split = split_windows(data, held_out, module.to(device), sizes)
+    split = split_windows(data, training, held_out, module.to(device), sizes)
     names = ("demos", *(mixed.path for mixed in config.mixture))
-    counts = windows_per_store(data, np.setdiff1d(np.arange(len(data.ends_E)), held_out))
-    weights = (config.demos_weight, *(mixed.weight for mixed in config.mixture))
-    return TrainingSetup(module, data.card, split, new_mixture(names, counts, weights), names)
+    window_weights = weights_of_windows(data, training, weight_E)
+    mixture = new_mixture(
+        names,
+        tuple(map(len, window_weights)),
+        (config.demos_weight, *(mixed.weight for mixed in config.mixture)),
+        window_weights,
+    )
+    if mixture.groups:
+        weight_N = np.concatenate(window_weights)
+        split = split._replace(train=replace(split.train, weight_N=weight_N))
+    return TrainingSetup(module, data.card, split, mixture, names)
 
 
 def held_out_episodes(count: int, fraction: float, seed: int, store: int = 0) -> np.ndarray:
@@ -149,13 +162,14 @@ def held_out_episodes(count: int, fraction: float, seed: int, store: int = 0) ->
     return np.sort(generator.permutation(count)[:number])
 
 
-def _held_out(counts: list[int], fraction: float, seed: int) -> np.ndarray:
-    """Held-out episodes of all stores, numbered consecutively through the stores."""
-    firsts = np.cumsum([0, *counts])
-    parts = [
-        first + held_out_episodes(count, fraction, seed, store)
-        for store, (first, count) in enumerate(zip(firsts[:-1], counts, strict=True))
-    ]
+def _held_out(weights: list[np.ndarray], fraction: float, seed: int) -> np.ndarray:
+    """Held-out episodes of all stores, of those whose weight is above 0; numbered consecutively
+    through the stores."""
+    parts, first = [], 0
+    for store, weight_E in enumerate(weights):
+        drawn = np.flatnonzero(weight_E)
+        parts.append(first + drawn[held_out_episodes(len(drawn), fraction, seed, store)])
+        first += len(weight_E)
     return np.concatenate(parts)
 
 
@@ -173,20 +187,19 @@ def untrained_policy(card: PolicyCard, seed: int, saved: Path | None = None) -> 
 
 
 def fit_normalizers(
-    module: ChunkPolicy, statistics: DataStatistics, data: DemonstrationArrays, held_out: np.ndarray
+    module: ChunkPolicy, statistics: DataStatistics, data: DemonstrationArrays, training: np.ndarray
 ) -> None:
-    """Fits every normaliser of the policy to the episodes that are not `held_out`.
+    """Fits every normaliser of the policy to the `training` episodes.
 
     Args:
         module: the policy.
         statistics: statistics of the training episodes.
         data: all episodes; used only for quantiles, which cannot be computed incrementally.
-        held_out: numbers of the held-out episodes.
+        training: numbers of the training episodes.
     """
 
     def training_chunks() -> np.ndarray:
-        training_episodes = np.setdiff1d(np.arange(len(data.ends_E)), held_out)
-        index = window_index(data.ends_E, *data.card.model.window).select(training_episodes)
+        index = window_index(data.ends_E, *data.card.model.window).select(training)
         return chunks(index, data.observation_MO, data.action_MA, module.anchor)
 
     module.normalize_observation.fit(statistics.observation)
@@ -202,65 +215,21 @@ def fit_normalizers(
             encoder.fit_sensors([extremes])
 
 
-def check_initial(card: PolicyCard, initial: Path) -> None:
-    """Checks that a policy of `card` can start from the weights of the saved policy in the
-    directory `initial`.
-
-    Raises:
-        HandoffError: no policy in the directory, or one of another family or anchor.
-    """
-    saved = read_card(initial)
-    if saved.model.kind != card.model.kind:
-        raise HandoffError(
-            f"{initial}: a policy of family '{saved.model.kind}', expected '{card.model.kind}'."
-        )
-    if saved.anchor != card.anchor:
-        raise HandoffError(
-            f"{initial}: its actions are relative to '{saved.model.anchor_field}' (entry {saved.anchor}), expected "
-            f"'{card.model.anchor_field}' (entry {card.anchor})."
-        )
-
-
-def load_initial_weights(module: ChunkPolicy, initial: Path, keep_normalizers: bool) -> None:
-    """Loads the weights of the saved policy in the directory `initial`.
-
-    Args:
-        module: policy with fitted normalisers.
-        initial: folder of a policy of the same family and shapes.
-        keep_normalizers: whether to load its normalisers too; with other normalisers the inputs of
-            the network change.
-
-    Raises:
-        HandoffError: no weights in the directory, or weights of another shape.
-    """
-    weights, initialised = read_weights(initial), module.state_dict()
-    for name in sorted(initialised.keys() | weights.keys()):
-        saved_shape = tuple(weights[name].shape) if name in weights else "absent"
-        expected_shape = tuple(initialised[name].shape) if name in initialised else "absent"
-        if saved_shape != expected_shape:
-            raise HandoffError(
-                f"{initial}: '{name}' is {saved_shape}, expected {expected_shape}. Do the sizes of both agree?"
-            )
-    loaded = {
-        name: weight
-        for name, weight in weights.items()
-        if keep_normalizers or "normalize_" not in name
-    }
-    module.load_state_dict(initialised | loaded)
-
-
 def split_windows(
-    data: DemonstrationArrays, held_out: np.ndarray, module: ChunkPolicy, sizes: PolicyConfig
+    data: DemonstrationArrays,
+    training: np.ndarray,
+    held_out: np.ndarray,
+    module: ChunkPolicy,
+    sizes: PolicyConfig,
 ) -> WindowSplit:
-    """Normalised training and held-out windows of `data`, on the device of `module`."""
-    training_episodes = np.setdiff1d(np.arange(len(data.ends_E)), held_out)
+    """Normalised windows of the episodes `training` and `held_out`, on the device of `module`."""
     observation_MO = module.normalize_observation(
         torch.from_numpy(data.observation_MO).to(module.device)
     )
     return WindowSplit(
         *(
             _windows(data, module, sizes, episodes, observation_MO)
-            for episodes in (training_episodes, held_out)
+            for episodes in (training, held_out)
         )
     )
 
@@ -275,12 +244,13 @@ def normalized_windows(
     return _windows(data, module, sizes, episodes, observation_MO)
 
 
-def windows_per_store(data: DemonstrationArrays, episodes: np.ndarray) -> tuple[int, ...]:
-    """Number of windows of `episodes` in every store."""
-    index = window_index(data.ends_E, *data.card.model.window).select(episodes)
-    return tuple(
-        np.bincount(data.store_E[index.episode_N], minlength=int(data.store_E[-1]) + 1).tolist()
-    )
+def weights_of_windows(
+    data: DemonstrationArrays, episodes: np.ndarray, weight_E: np.ndarray
+) -> list[np.ndarray]:
+    """The weight of the episode of every window of `episodes`, by store."""
+    episode_N = window_index(data.ends_E, *data.card.model.window).select(episodes).episode_N
+    store_N = data.store_E[episode_N]
+    return [weight_E[episode_N[store_N == store]] for store in range(int(data.store_E[-1]) + 1)]
 
 
 def imitation_objective(
@@ -290,6 +260,7 @@ def imitation_objective(
     seed: int,
     precision: str,
     mixture: MixedWindows | None = None,
+    workers: BatchWorkers | None = None,
 ) -> Objective[Batch]:
     """The family's training loss on the batch of each update.
 
@@ -300,10 +271,10 @@ def imitation_objective(
         seed: seed of data order, noise and other randomness of the loss.
         precision: `bf16` or `fp32`.
         mixture: division of the windows among stores; by default a single store.
+        workers: processes that decode batches; by default this process does.
     """
-    batches = ImitationBatches(
-        windows, mixture or MixedWindows((len(windows),), (1.0,)), batch_size, seed
-    )
+    mixture = mixture or MixedWindows((len(windows),), (1.0,))
+    batches = ImitationBatches(windows, mixture, batch_size, seed, workers)
 
     def loss(batch: Batch, step: int) -> Tensor:
         with autocast(precision, module.device):
@@ -321,16 +292,58 @@ class DecodedRows(NamedTuple):
     """Random generator of the goals; None for policies without future goals."""
 
 
+class RowDecoder(NamedTuple):
+    """Chooses the windows of an update and reads their frames, on the CPU and in any process."""
+
+    observation_NT: Tensor
+    sensors: Mapping[str, FrameSource]
+    mixture: MixedWindows
+    size: int
+    """Windows per update."""
+    seed: int
+    """Seed of the data order and of the goals."""
+    future_goals: bool
+    pinned: bool = False
+    """Whether frames are read into pinned memory."""
+
+    def __call__(self, step: int) -> DecodedRows:
+        """The rows of update number `step`.
+
+        Raises:
+            HandoffError: streamed frames cannot be read.
+        """
+        windows_B = torch.from_numpy(self.mixture.batch(self.size, step, self.seed))
+        goals = rng(self.seed, RandomStream.GOAL + step) if self.future_goals else None
+        frames = gather_frames(self.sensors, self.observation_NT[windows_B], self.pinned)
+        return DecodedRows(windows_B, frames, goals)
+
+
 class ImitationBatches:
     """Batch function of imitation learning; implements
     `policies.training.preflight.TwoStageBatch`."""
 
-    def __init__(self, windows: Windows, mixture: MixedWindows, size: int, seed: int) -> None:
-        """Batches of `size` windows, in the data order of `seed`."""
+    def __init__(
+        self,
+        windows: Windows,
+        mixture: MixedWindows,
+        size: int,
+        seed: int,
+        workers: BatchWorkers | None = None,
+    ) -> None:
+        """Batches of `size` windows, in the data order of `seed`, decoded by `workers` or in this
+        process."""
         self.windows = windows
-        self.mixture = mixture
-        self.size = size
-        self.seed = seed
+        self._workers = workers
+        pinned = workers is None and windows.chunk_NHA.device.type == "cuda"
+        self._decoder = RowDecoder(
+            windows.observation_NT,
+            windows.sensors,
+            mixture,
+            size,
+            seed,
+            windows.goal_end_N is not None,
+            pinned,
+        )
 
     def __call__(self, step: int) -> Batch:
         """The batch of update number `step`."""
@@ -338,11 +351,9 @@ class ImitationBatches:
 
     def decode(self, step: int) -> DecodedRows:
         """Chooses the windows of update number `step` and reads their frames."""
-        windows_B = torch.from_numpy(self.mixture.batch(self.size, step, self.seed))
-        goals = (
-            None if self.windows.goal_end_N is None else rng(self.seed, RandomStream.GOAL + step)
-        )
-        return DecodedRows(windows_B, self.windows.frames(windows_B), goals)
+        if self._workers is None:
+            return self._decoder(step)
+        return self._workers.rows(self._decoder, step)
 
     def collate(self, rows: DecodedRows) -> Batch:
         """Builds the batch on the device."""

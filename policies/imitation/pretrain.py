@@ -7,6 +7,7 @@ is a residual MLP and predicts velocity, which learns push-T in minutes on one C
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,8 +34,8 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
     Returns:
         Metrics: steps, cpu_seconds, steps_per_s (per second of CPU time), loss, validation_loss
         (mean over the held-out windows of all stores; None without held-out windows), windows,
-        windows_per_store (by name; `demos` are the demonstrations), parameters, precision and
-        device.
+        windows_per_store (by name; `demos` are the demonstrations), parameters, precision, device
+        and batch_wait (fraction of the training's wall-clock time spent waiting for batches).
 
     Raises:
         HandoffError: unusable demonstrations, a loss that is not finite, or a full disk.
@@ -42,6 +43,7 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
     from policies.checkpoint import save_policy
     from policies.data.frames import FrameStorage
     from policies.imitation.objective import imitation_objective, prepare, validation_loss
+    from policies.training.batch_workers import BatchWorkers
     from policies.training.distributed import is_main_process
     from policies.training.loop import resolve_device, resolve_precision, torch_threads, train
     from policies.training.plots import draw_samples
@@ -51,12 +53,21 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
     device = resolve_device(training.device)
     precision = resolve_precision(training.precision, device)
     storage = FrameStorage(config.memory_gb, out)
-    with torch_threads(training.threads):
+    workers = BatchWorkers(
+        config.workers, config.prefetch, training.steps, pinned=device.type == "cuda"
+    )
+    with torch_threads(training.threads), closing(workers):
         module, card, (train_windows, held_out_windows), mixture, stores = prepare(
             config, demos, storage, device
         )
         objective = imitation_objective(
-            module, train_windows, training.batch_size, training.seed, precision, mixture
+            module,
+            train_windows,
+            training.batch_size,
+            training.seed,
+            precision,
+            mixture,
+            workers if config.workers else None,
         )
         identity = _identity(config, train_windows.digest(), precision, device)
 
@@ -106,6 +117,7 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
         "parameters": sum(parameter.numel() for parameter in module.parameters()),
         "precision": precision,
         "device": device.type,
+        "batch_wait": round(trained.batch_wait, 4),
     }
 
 
@@ -123,11 +135,12 @@ def _close(training: TrainingConfig, out: Path) -> None:
 def _identity(config: PretrainConfig, windows: str, precision: str, device: torch.device) -> str:
     """Identity that a checkpoint must have to be resumed.
 
-    It excludes `memory_gb`, which does not affect results, so that a run killed for lack of memory
-    can be resumed with a lower limit.
+    It excludes how frames are read, which does not affect results, so that a run killed for lack of
+    memory can be resumed with a lower limit or with streamed frames.
     """
     from policies.checkpoint import WEIGHTS, digest_file
     from policies.training.loop import job_identity
 
     initial = "" if config.initial is None else digest_file(Path(config.initial) / WEIGHTS)
-    return job_identity(replace(config, memory_gb=0.0), windows + initial, precision, device)
+    same = replace(config, memory_gb=0.0, frames="copy", workers=0, prefetch=1)
+    return job_identity(same, windows + initial, precision, device)

@@ -5,6 +5,8 @@
 - `resumable_run`: state, curve and CPU time of a run on disk.
 - `optimizer`: optimiser, schedule and running mean of the weights.
 - `distributed`: several processes through accelerate.
+- `batch_workers`: batches, decoded ahead in worker processes.
+- `batch_wait`: fraction of the time in which a training waits for batches.
 - `preflight`: speed and memory, measured before training.
 - `health`: detection of frozen, gradient-free and diverging parameters.
 - `loggers`: loss curves as JSON lines, TensorBoard and W&B.

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from policies.training.batch_wait import BatchWait, wait_note
 from policies.training.config import TrainingConfig
 from policies.training.distributed import new_accelerator, shard, stream_number
 from policies.training.health import CHECK_SECONDS, TrainingHealth
@@ -69,6 +70,8 @@ class TrainingResult(NamedTuple):
     """Mean loss of the last entry of the curve."""
     cpu_seconds: float
     """CPU time of this process and of interrupted ones up to their last checkpoint."""
+    batch_wait: float
+    """Fraction of the wall-clock time since the start or resume spent waiting for batches."""
 
 
 SaveWeights = Callable[[int, dict[str, Tensor]], None]
@@ -132,7 +135,8 @@ def train(
         raise
     finally:
         run.close()
-    return TrainingResult(run.average_state(), run.last_loss, run.resumable.cpu_seconds())
+    seconds, wait = run.resumable.cpu_seconds(), run.batch_wait.total()
+    return TrainingResult(run.average_state(), run.last_loss, seconds, wait)
 
 
 def resolve_device(device: str) -> torch.device:
@@ -256,6 +260,7 @@ class _Training:
         self.step = 0
         self.sum = torch.zeros((), device=self.parameters[0].device)
         self.norm: Tensor | None = None
+        self.batch_wait = BatchWait()
         self.note = ""
         self.saved = self.started = self.checked = time.monotonic()
         self.first_step = 0
@@ -274,6 +279,7 @@ class _Training:
                 estimate.write(self.out)
                 self.note = estimate.note()
         self.started = self.checked = time.monotonic()
+        self.batch_wait.start()
 
     def close(self) -> None:
         self.resumable.close()
@@ -283,7 +289,9 @@ class _Training:
         rate = learning_rate(config, step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        value = self.loss(partial(self._loss_of_shard, objective, objective.batch(step), step))
+        with self.batch_wait.waiting():
+            rows = objective.batch(step)
+        value = self.loss(partial(self._loss_of_shard, objective, rows, step))
         self.optimizer.zero_grad(set_to_none=False)  # reallocation costs more than zeroing
         if not value.requires_grad:
             raise HandoffError(
@@ -342,7 +350,9 @@ class _Training:
             "learning_rate": rate,
             "cpu_seconds": round(self.resumable.cpu_seconds(), 3),
         }
-        self.resumable.entries.append(entry | {"gradient_norm": norm})
+        wait = self.batch_wait.entry()
+        measured = {"gradient_norm": norm, "batch_wait": round(wait, 4)}
+        self.resumable.entries.append(entry | measured)
         # Note for the progress bar.
         remaining = (
             (time.monotonic() - self.started)
@@ -354,6 +364,7 @@ class _Training:
             f"rate {rate:.1e}",
             f"gradient {norm:.3g}",
             f"{format_duration(remaining)} left",
+            wait_note(wait),
         ]
         self.note = ", ".join(filter(None, [*phrases, self.health.exploding(norm)]))
         # Checkpoint.

@@ -2,6 +2,9 @@
 
 - `store`: the append-only episode store.
 - `segments`: a store's files: the index, and the segments that hold the samples.
+- `read_ahead`: episodes in order, several read at the same time.
+- `reference`: a store whose samples stay in another folder or a bucket.
+- `running_episode`: an episode that is written while it is recorded.
 - `schema`: streams of different rates, and their fields.
 - `pack`: a store as one zip file.
 - `corrections`: episodes in which a person may take over from a policy.

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from robots.episodes.running_episode import EpisodeSink, MemoryRecording, RunningEpisode
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore, EpisodeWriter
 from robots.errors import HandoffError
@@ -130,15 +131,15 @@ def open_corrections(path: Path, schema: EpisodeSchema) -> EpisodeStore:
 
 
 class EpisodeAssembler:
-    """Assembles episodes from the steps of N environments and commits each one at its end; a crash
-    loses the running episodes.
+    """Records episodes from the steps of N environments, and commits each one at its end.
 
     Args:
         store: store with a schema by `corrections_schema`, open for writing.
         num_envs: number of environments N.
         metadata: metadata of every episode, such as robot, device and policy digest.
-        writer: writer of the store, to commit many episodes together; a crash loses those that are
-            not committed yet. None commits every episode at once.
+        memory: store or writer that gets whole episodes from memory, for simulated episodes without
+            a person, of which a kill loses the running ones; None writes while they run, and
+            `robots.episodes.running_episode.recover_interrupted` finds what a kill leaves.
     """
 
     def __init__(
@@ -146,12 +147,12 @@ class EpisodeAssembler:
         store: EpisodeStore,
         num_envs: int,
         metadata: Mapping[str, Any],
-        writer: EpisodeWriter | None = None,
+        memory: EpisodeStore | EpisodeWriter | None = None,
     ) -> None:
         self.store = store
         self._metadata = dict(metadata)
-        self._append = (writer or store).append
-        self._frames: list[list[dict[str, np.ndarray]]] = [[] for _ in range(num_envs)]
+        self._memory = memory
+        self._running: list[_Running | None] = [None] * num_envs
 
     def add(
         self,
@@ -160,6 +161,7 @@ class EpisodeAssembler:
         outcome: StepOutcome,
         moved: np.ndarray,
         about: Sequence[Mapping[str, Any]],
+        into: EpisodeStore | None = None,
     ) -> int:
         """Adds one step of all environments.
 
@@ -170,6 +172,8 @@ class EpisodeAssembler:
             moved: (N,) bool: environments that executed a step.
             about: N mappings of metadata, which are used if an episode ends, such as its seed or
                 the reason to drop it (`discard_reason`).
+            into: store of the episodes that end with this step, with the same schema and on the
+                same disk; None is `store`.
 
         Returns:
             Number of episodes that ended.
@@ -185,18 +189,22 @@ class EpisodeAssembler:
             "success": outcome.success,
             "policy_version": outcome.policy_version,
         }
+        fields = self.store.schema.stream(STREAM).fields
         ended = 0
         for env_id in np.flatnonzero(moved).tolist():
-            # Copied, because environments may write the next step into the same arrays.
-            self._frames[env_id].append(
-                {name: np.array(column[env_id]) for name, column in columns.items()}
+            running = self._running[env_id]
+            if running is None:
+                running = self._running[env_id] = _Running(self._begin())
+            running.add(
+                {
+                    name: np.asarray(columns[name][env_id]).astype(spec.dtype, copy=False)
+                    for name, spec in fields.items()
+                }
             )
             if outcome.last[env_id]:
-                final = {
-                    name: array[env_id][None] for name, array in outcome.final_observation.items()
-                }
+                final = {name: array[env_id] for name, array in outcome.final_observation.items()}
                 person = {"operator": intervention.operator, "device": intervention.device}
-                self._commit(env_id, final, {**person, **about[env_id]})
+                self._commit(env_id, final, {**person, **about[env_id]}, into)
                 ended += 1
         return ended
 
@@ -209,30 +217,62 @@ class EpisodeAssembler:
             about: metadata, with a `discard_reason`, as the episode has no outcome, and the `fault`
                 if one ended it.
         """
-        self._commit(
-            env_id, {name: array[env_id][None] for name, array in final.items()}, dict(about)
-        )
+        last = {name: array[env_id] for name, array in final.items()}
+        self._commit(env_id, last, dict(about))
 
     def drop(self, env_ids: Sequence[int] | None = None) -> None:
         """Drops the running episodes of `env_ids` (all by default)."""
-        for env_id in range(len(self._frames)) if env_ids is None else env_ids:
-            self._frames[env_id] = []
+        for env_id in range(len(self._running)) if env_ids is None else env_ids:
+            running, self._running[env_id] = self._running[env_id], None
+            if running is not None:
+                running.recording.discard()
 
-    def _commit(self, env_id: int, final: dict[str, np.ndarray], metadata: dict[str, Any]) -> None:
-        frames, self._frames[env_id] = self._frames[env_id], []
-        fields = self.store.schema.stream(STREAM).fields
-        stacked = {
-            name: np.stack([frame[name] for frame in frames]).astype(spec.dtype, copy=False)
-            for name, spec in fields.items()
+    def _begin(self) -> EpisodeSink:
+        if self._memory is None:
+            return RunningEpisode(self.store, self._metadata)
+        return MemoryRecording(self._memory, self.store.schema)
+
+    def _commit(
+        self,
+        env_id: int,
+        final: dict[str, np.ndarray],
+        metadata: dict[str, Any],
+        into: EpisodeStore | None = None,
+    ) -> None:
+        running, self._running[env_id] = self._running[env_id], None
+        if running is None:
+            raise HandoffError(
+                f"environment {env_id}: no step was recorded, nothing can be stored."
+            )
+        running.recording.append(
+            FINAL, {name: final[name] for name in self.store.schema.stream(FINAL).fields}
+        )
+        metadata = {**self._metadata, **running.figures(), "discard_reason": None, **metadata}
+        running.recording.commit(metadata, into)
+
+
+class _Running:
+    """A running episode, and the figures of its metadata."""
+
+    def __init__(self, recording: EpisodeSink) -> None:
+        self.recording = recording
+        self._steps = 0
+        self._interventions = 0
+        self._takeovers = 0
+        self._success = False
+
+    def add(self, step: Mapping[str, np.ndarray]) -> None:
+        """Adds one step."""
+        self.recording.append(STREAM, step)
+        self._steps += 1
+        self._interventions += int(step["intervention"])
+        self._takeovers = max(self._takeovers, int(step["segment"]) + 1)
+        self._success = bool(step["success"] > 0)
+
+    def figures(self) -> dict[str, Any]:
+        """Success, share of the steps at which a person acted, and number of takeovers."""
+        return {
+            "success": self._success,
+            "interventions": self._interventions / self._steps,
+            "takeovers": self._takeovers,
         }
-        final = {name: final[name] for name in self.store.schema.stream(FINAL).fields}
-        share = float(stacked["intervention"].mean())
-        metadata = {
-            **self._metadata,
-            "success": bool(stacked["success"][-1] > 0),
-            "interventions": share,
-            "takeovers": int(stacked["segment"].max()) + 1,
-            "discard_reason": None,
-            **metadata,
-        }
-        self._append({STREAM: stacked, FINAL: final}, metadata)

@@ -30,14 +30,18 @@ from robots.episodes.formats import (
 from robots.episodes.formats.pusht import is_pusht, open_replay_buffer, zip_names
 from robots.episodes.formats.source import EpisodeSource, SourceEpisode, SourceSchema
 from robots.episodes.pack import unpack_store
+from robots.episodes.read_ahead import read_ahead
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError, suggest
 from robots.language.text import UNIT as TEXT
 from robots.outside import FORMATS, find_outside, import_outside, outside_target, split_target
 from robots.spec import FieldSpec, Role
+from robots.storage.location import bucket_of
 
 STREAM = "policy"
+_PARALLEL_EPISODES = 4
+"""Episodes that are read at the same time from a bucket; each may have gigabytes of pictures."""
 _OUTCOMES = frozenset(
     ("reward", "rewards", "done", "dones", "success", "terminated", "truncated", "terminals")
 )
@@ -111,7 +115,7 @@ class RecordedDemonstrations:
 
     def __init__(self, store: EpisodeStore, images: bool) -> None:
         """Images are read only if `images` is set and the store has them."""
-        self.schema = store.schema if images else _without_images(store.schema)
+        self.schema = store.schema if images else without_images(store.schema)
         self._store = store
 
     @property
@@ -123,12 +127,15 @@ class RecordedDemonstrations:
         self, first: int, stop: int
     ) -> Iterator[tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]]:
         """Streams and metadata of the episodes `[first, stop)`."""
-        for episode in range(first, stop):
-            streams = {
-                name: self._store.read(episode, name, fields=list(spec.fields))
-                for name, spec in self.schema.streams.items()
-            }
-            yield streams, {**self._store.metadata(episode), "source_episode": episode}
+        parallel = min(self._store.parallel_reads, _PARALLEL_EPISODES)
+        yield from read_ahead(self._episode, range(first, stop), parallel)
+
+    def _episode(self, number: int) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]:
+        streams = {
+            name: self._store.read(number, name, fields=list(spec.fields))
+            for name, spec in self.schema.streams.items()
+        }
+        return streams, {**self._store.metadata(number), "source_episode": number}
 
 
 class StreamSource:
@@ -181,11 +188,14 @@ def field_role(name: str, spec: FieldSpec) -> Role:
 
 def identify(path: Path) -> str:
     """Name of the format of the file or folder at `path`: `episode_store`, `push_t`, or one of
-    `FORMATS_INSIDE`, recognised by names of files and by their structure.
+    `FORMATS_INSIDE`, recognised by names of files and by their structure. What is in a bucket is an
+    episode store.
 
     Raises:
         HandoffError: it is missing or unreadable, or has none of the formats.
     """
+    if bucket_of(path) is not None:
+        return "episode_store"
     if not path.exists():
         raise HandoffError(f"{path}: no such file or folder, expected demonstrations.")
     if path.is_dir() or path.suffix == ".zip" or zipfile.is_zipfile(path):
@@ -247,7 +257,7 @@ def _opened(name: str, path: Path, images: bool, stack: ExitStack) -> EpisodeSou
     if name == "push_t":
         demonstrations = stack.enter_context(open_replay_buffer(path, images))
     elif name == "episode_store":
-        if not path.is_dir():
+        if bucket_of(path) is None and not path.is_dir():
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="handoff-")))
             path = unpack_store(path, scratch / "store.zarr")
         demonstrations = RecordedDemonstrations(EpisodeStore.open(path, "r"), images)
@@ -285,7 +295,8 @@ def find_format(name: str) -> FormatModule | OpenDemonstrations:
     return find_outside(target, "open_demonstrations", about, "function")
 
 
-def _without_images(schema: EpisodeSchema) -> EpisodeSchema:
+def without_images(schema: EpisodeSchema) -> EpisodeSchema:
+    """The schema without pictures, and without streams that have nothing else."""
     streams = {
         name: StreamSpec(
             rate_hz=spec.rate_hz,
@@ -293,4 +304,5 @@ def _without_images(schema: EpisodeSchema) -> EpisodeSchema:
         )
         for name, spec in schema.streams.items()
     }
-    return replace(schema, streams={name: spec for name, spec in streams.items() if spec.fields})
+    kept = {name: spec for name, spec in streams.items() if spec.fields}
+    return replace(schema, streams=kept, videos={})

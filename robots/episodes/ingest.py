@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,23 @@ import numpy as np
 from robots.config import Count, config, to_plain
 from robots.episodes.config import FieldMapConfig
 from robots.episodes.curation.mirror import check_mirrored, mirrored
-from robots.episodes.demonstrations import STREAM, Demonstrations, open_demonstrations
-from robots.episodes.schema import EpisodeSchema
-from robots.episodes.sources import find_demonstrations, source_digest
+from robots.episodes.demonstrations import (
+    STREAM,
+    TITLES,
+    Demonstrations,
+    identify,
+    open_demonstrations,
+    without_images,
+)
+from robots.episodes.reference import write_reference
+from robots.episodes.schema import EpisodeSchema, with_videos
+from robots.episodes.segments.video_codec import VideoConfig
+from robots.episodes.sources import Source, find_demonstrations, source_digest
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 from robots.spec import describe
+from robots.storage.location import Folder, bucket_of
 
 _ORIGIN = ("source_digest", "source_map")
 
@@ -31,8 +41,11 @@ class IngestConfig:
     """Source and selection of the demonstrations."""
 
     data: str | None = None
-    """File or folder of demonstrations; None searches the places of `robots.episodes.sources` for
-    those of push-T, and `???` asks the user for one."""
+    """File or folder of demonstrations, or an episode store at `s3://BUCKET/PREFIX`; None searches
+    the places of `robots.episodes.sources` for those of push-T, and `???` asks the user for one."""
+    copy: bool = True
+    """Whether the episodes are copied. Otherwise `data` must be an episode store; its index is
+    copied, and later stages read the samples where they are."""
     format: str | None = None
     """Name of the format of `data`, or dotted path or entry point of a format of one's own; None
     recognises the formats of Handoff."""
@@ -40,6 +53,9 @@ class IngestConfig:
     """How the arrays of the data set become fields."""
     images: bool = True
     """Whether camera images are copied, if the demonstrations have any."""
+    video: VideoConfig | None = None
+    """Codec with which the images are kept as video, such as `{kind: h264}`; None keeps them
+    without loss, unless they are a video without loss already."""
     max_episodes: Count | None = None
     """Number of episodes to copy, from the first; None copies all."""
     mirror: bool = False
@@ -60,8 +76,9 @@ def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -
         shipped: the small data set that is part of Handoff, the last resort.
 
     Returns:
-        `episodes`, `frames` (of the stream `policy`, or of the first one), `images` (whether
-        stored), `fields` (described, by name), `source` (kind), `source_line`, `source_digest`.
+        `episodes`, `frames` and `rate_hz` (of the stream `policy`, or of the first one), `task`,
+        `robot` (empty where it is not stated), `images` (whether stored), `fields` (described, by
+        name), `source` (kind), `source_line`, `source_digest`.
 
     Raises:
         HandoffError: no demonstrations were found, they are damaged, or the disk is full.
@@ -78,6 +95,8 @@ def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -
     )
     digest = source_digest(source)
     origin = {"source_digest": digest, **_map_digest(config.map)}
+    if not config.copy:
+        return _metrics(_refer(config, source, origin, out / "store.zarr"), source, digest)
     with open_demonstrations(
         source.path, config.images, config.format, config.map
     ) as demonstrations:
@@ -87,7 +106,8 @@ def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -
         if config.mirror:
             check_mirrored(demonstrations.schema)
         total = 2 * originals if config.mirror else originals
-        with _resume(out / "store.zarr", demonstrations.schema, origin, originals, total) as store:
+        schema = with_videos(demonstrations.schema.exact, config.video)
+        with _resume(out / "store.zarr", schema, origin, originals, total) as store:
             with store.writer() as writer:
                 for streams, metadata in _episodes(
                     demonstrations, originals, store.num_episodes, total
@@ -100,17 +120,59 @@ def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -
                         episode = metadata.get("source_episode", store.num_episodes)
                         raise HandoffError(f"{source.path}: episode {episode}: {error}") from error
                     progress(number + 1, total, "episodes")
-            stream = STREAM if STREAM in store.schema.streams else next(iter(store.schema.streams))
-            fields = store.schema.streams[stream].fields
-            return {
-                "episodes": store.num_episodes,
-                "frames": int(store.ends(stream)[-1]),
-                "images": any(spec.unit == "u8" for spec in fields.values()),
-                "fields": {name: describe(spec) for name, spec in fields.items()},
-                "source": source.kind,
-                "source_line": source.line,
-                "source_digest": digest,
-            }
+            return _metrics(store, source, digest)
+
+
+def _metrics(store: EpisodeStore, source: Source, digest: str) -> dict[str, Any]:
+    stream = STREAM if STREAM in store.schema.streams else next(iter(store.schema.streams))
+    fields = store.schema.streams[stream].fields
+    return {
+        "episodes": store.num_episodes,
+        "frames": int(store.ends(stream)[-1]),
+        "task": store.schema.name,
+        "rate_hz": store.schema.streams[stream].rate_hz,
+        "robot": store.schema.robot,
+        "images": any(spec.unit == "u8" for spec in fields.values()),
+        "fields": {name: describe(spec) for name, spec in fields.items()},
+        "source": source.kind,
+        "source_line": source.line,
+        "source_digest": digest,
+    }
+
+
+def _refer(
+    config: IngestConfig, source: Source, origin: dict[str, str], path: Path
+) -> EpisodeStore:
+    """Writes a store at `path` that refers to the samples of the source."""
+    form = config.format or identify(source.path)
+    place = bucket_of(source.path) or Folder(source.path.resolve())
+    changed = [
+        name
+        for name, given in (
+            ("map", not config.map.is_default),
+            ("mirror", config.mirror),
+            ("video", config.video is not None),
+        )
+        if given
+    ]
+    if changed:
+        raise HandoffError(
+            f"copy: is false, but {' and '.join(changed)} would change the samples; they stay as they are in {place}."
+        )
+    if form != "episode_store" or (isinstance(place, Folder) and not place.path.is_dir()):
+        raise HandoffError(
+            f"copy: is false, but {place} is a file or folder of the format {TITLES.get(form, form)}; samples are read "
+            "where they are only in a folder or bucket with an episode store."
+        )
+    with EpisodeStore.open(source.path) as store:
+        schema = store.schema if config.images else without_images(store.schema)
+        episodes = min(store.num_episodes, config.max_episodes or store.num_episodes)
+
+    def about(number: int, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        return {**metadata, "source_episode": number, **origin}
+
+    write_reference(path, place, schema, episodes, about)
+    return EpisodeStore.open(path)
 
 
 def _episodes(

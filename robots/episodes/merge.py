@@ -112,7 +112,7 @@ def copy_episodes(
         HandoffError: there is no such episode, or the store is damaged.
     """
     with EpisodeStore.open(source.path) as store:
-        return _write([(source, store, episodes)], out, store.schema, progress)
+        return _write([(source, store, episodes)], out, store.schema.exact, progress)
 
 
 def _write(

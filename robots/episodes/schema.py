@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from robots.config import Hertz, config
+from robots.episodes.segments.video_codec import VideoConfig
 from robots.errors import HandoffError
 from robots.spec import FieldSpec, check_fields
 
@@ -41,6 +44,16 @@ class EpisodeSchema:
     robot: str = ""
     """Name of the robot (`robots.franka.find_robot`) with which all episodes were recorded;
     empty if there was none, and in stores written before the field existed."""
+    videos: dict[str, VideoConfig] = dataclasses.field(default_factory=dict)
+    """Codec of the cameras that are kept as video, by `stream/field`; the others are arrays without
+    loss."""
+
+    @property
+    def exact(self) -> EpisodeSchema:
+        """The schema of a copy: without the videos whose codec loses something, as each copy would
+        lose more."""
+        kept = {name: codec for name, codec in self.videos.items() if codec.kind == "ffv1"}
+        return replace(self, videos=kept)
 
     def stream(self, name: str) -> StreamSpec:
         """The stream called `name`.
@@ -87,6 +100,41 @@ def check_schema(schema: EpisodeSchema) -> None:
                     f"{schema.name}/{stream}: fields '{name}' and '{inside}', of which one would lie inside the other. "
                     "Rename one of them."
                 )
+    _check_videos(schema)
+
+
+def with_videos(schema: EpisodeSchema, codec: VideoConfig | None) -> EpisodeSchema:
+    """The schema with all its RGB pictures kept as video; None leaves it as it is."""
+    if codec is None:
+        return schema
+    pictures = {
+        f"{stream}/{name}": codec
+        for stream, spec in schema.streams.items()
+        for name, field in spec.fields.items()
+        if field.unit == "u8" and is_picture(field)
+    }
+    return replace(schema, videos=pictures)
+
+
+def is_picture(field: FieldSpec) -> bool:
+    """Whether samples are RGB pictures `(height, width, 3)` of uint8."""
+    return len(field.shape) == 3 and field.shape[2] == 3 and field.dtype == "uint8"
+
+
+def _check_videos(schema: EpisodeSchema) -> None:
+    """Checks that what is kept as video is a camera."""
+    for name, codec in schema.videos.items():
+        stream, _, key = name.partition("/")
+        spec = schema.streams.get(stream)
+        field = None if spec is None else spec.fields.get(key)
+        if field is None:
+            raise HandoffError(f"{schema.name}: videos name '{name}', which is no field.")
+        depth = codec.kind == "ffv1" and len(field.shape) == 2 and field.dtype == "uint16"
+        if not (is_picture(field) or depth):
+            raise HandoffError(
+                f"{schema.name}: '{name}' has {field.dtype} of the shape {field.shape}; a video holds RGB pictures of "
+                "uint8, and with the codec ffv1 also depth (height, width) of uint16."
+            )
 
 
 def check_episode(schema: EpisodeSchema, streams: Streams) -> dict[str, dict[str, np.ndarray]]:
@@ -105,10 +153,16 @@ def check_episode(schema: EpisodeSchema, streams: Streams) -> dict[str, dict[str
         raise HandoffError(
             f"{schema.name}: streams missing {missing}, unknown {unknown}; has {sorted(schema.streams)}."
         )
-    return {
-        stream: _check_stream(stream, spec, streams[stream])
+    checked = {
+        stream: check_samples(stream, spec, streams[stream])
         for stream, spec in schema.streams.items()
     }
+    for stream, fields in checked.items():
+        if not len(next(iter(fields.values()))):
+            raise HandoffError(
+                f"{stream}: 0 samples, expected at least 1. Was the episode stopped before it began?"
+            )
+    return checked
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,9 +179,20 @@ def check_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         ) from None
 
 
-def _check_stream(
+def check_samples(
     stream: str, spec: StreamSpec, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
+    """A checked copy of samples of one stream, with every field in the dtype of its spec.
+
+    Args:
+        stream: name of the stream.
+        spec: its fields.
+        arrays: `{field: (T, *field shape)}`.
+
+    Raises:
+        HandoffError: a missing or unknown field, a wrong shape, a non-finite value, fields of
+            unequal length, or a value that the declared dtype cannot represent.
+    """
     arrays = {name: np.asarray(array) for name, array in arrays.items()}
     try:
         check_fields(spec.fields, arrays)
@@ -137,10 +202,6 @@ def _check_stream(
     if len(set(lengths.values())) != 1:
         raise HandoffError(
             f"{stream}: fields of unequal length {lengths}. Was a sample dropped while recording?"
-        )
-    if 0 in lengths.values():
-        raise HandoffError(
-            f"{stream}: 0 samples, expected at least 1. Was the episode stopped before it began?"
         )
     return {
         name: _cast(f"{stream}/{name}", field, arrays[name]) for name, field in spec.fields.items()

@@ -18,6 +18,7 @@ from robots.episodes.formats.pusht import content_digest
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 from robots.storage.durable import temporary_beside, write_atomically
+from robots.storage.location import Bucket, Location, bucket_of
 from robots.storage.parsed_sources import cache_folder
 
 PUSHT_URL = "https://diffusion-policy.cs.columbia.edu/data/training/pusht.zip"
@@ -96,6 +97,8 @@ def find_demonstrations(
             "data: is not set. Give the file or folder of your demonstrations, such as demos.data=PATH for a stage "
             "called demos."
         )
+    if data is not None and (bucket := bucket_of(data)) is not None:
+        return _in_bucket(bucket, form)
     if form is not None:
         return _of_format(form, data)
     if name not in _NAMES:
@@ -175,13 +178,16 @@ def _check_published(url: str, file: Path) -> None:
 
 
 def source_digest(source: Source, cache: Path | None = None) -> str:
-    """sha256 of the source's content; for a folder, of the names and contents of all files.
+    """sha256 of the source's content; for a folder, of the names and contents of all files, and for
+    a store in a bucket of its schema and index, which state every segment with its size.
 
-    Digests are cached under `cache` by path, size and modification time.
+    Digests of files are cached under `cache` by path, size and modification time.
 
     Raises:
         HandoffError: the source cannot be read.
     """
+    if (bucket := bucket_of(source.path)) is not None:
+        return index_digest(bucket)
     cache_file = (cache or default_cache()) / "digests.json"
     path = source.path.resolve()
     try:
@@ -207,9 +213,35 @@ def source_digest(source: Source, cache: Path | None = None) -> str:
     return digest
 
 
+def index_digest(store: Location) -> str:
+    """sha256 of schema and index of the episode store at `store`, hex.
+
+    Raises:
+        HandoffError: there is no store, or it cannot be read.
+    """
+    digest = hashlib.sha256()
+    for name in ("zarr.json", "index.json"):
+        try:
+            digest.update(hashlib.sha256(store.read(name)).digest())
+        except FileNotFoundError:
+            raise HandoffError(f"{store}: not an episode store, it has no {name}.") from None
+    return digest.hexdigest()
+
+
 def default_cache() -> Path:
     """Folder of downloads and digests."""
     return cache_folder()
+
+
+def _in_bucket(bucket: Bucket, form: str | None) -> Source:
+    """An episode store in a bucket."""
+    if form not in (None, "episode_store"):
+        raise HandoffError(
+            f"data={bucket}: format '{form}' is read from files; in a bucket, only episode stores are read."
+        )
+    index_digest(bucket)
+    line = f"recorded episodes, from data= ({bucket})"
+    return Source(kind="argument", path=Path(str(bucket)), line=line)
 
 
 def _of_format(form: str, data: Path | None) -> Source:

@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from robots.episodes.reference import REFERENCE, referenced
 from robots.episodes.schema import (
     EpisodeSchema,
     Streams,
@@ -36,6 +37,7 @@ from robots.episodes.schema import (
     check_metadata,
     check_schema,
 )
+from robots.episodes.segments.episode_files import SEGMENT, remove_committed
 from robots.episodes.segments.index import (
     EpisodeRecord,
     Index,
@@ -45,7 +47,7 @@ from robots.episodes.segments.index import (
     read_schema,
     schema_attributes,
 )
-from robots.episodes.segments.recovery import recover, write_records
+from robots.episodes.segments.recovery import RECORD, record_json, recover, write_records
 from robots.episodes.segments.segment import open_field, read_rows, stored_bytes, write_segment
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
@@ -53,10 +55,12 @@ from robots.storage.durable import (
     WriterLock,
     explain_write_errors,
     is_temporary,
+    sync_path,
     sync_tree,
     temporary_beside,
     write_atomically,
 )
+from robots.storage.location import Folder, Location, location_of
 
 _Episode = tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]
 
@@ -66,11 +70,20 @@ class EpisodeStore:
     when it opened the store."""
 
     def __init__(
-        self, path: Path, schema: EpisodeSchema, index: Index, lock: WriterLock | None
+        self,
+        location: Location,
+        schema: EpisodeSchema,
+        index: Index,
+        lock: WriterLock | None,
+        samples: Location | None = None,
     ) -> None:
         """Internal; use `open` or `create`."""
-        self.path = path
+        self.location = location
+        """Place of the store."""
+        self.path = Path(str(location))
+        """Folder of the store; of one in a bucket, its address with one slash, for `open`."""
         self.schema = schema
+        self._samples = location if samples is None else samples
         self._lock = lock
         self._arrays: dict[tuple[str, str, str], Any] = {}
         self._set_index(index)
@@ -108,33 +121,48 @@ class EpisodeStore:
         return cls.open(path, "a")
 
     @classmethod
-    def open(cls, path: Path, mode: Literal["r", "a"] = "r") -> EpisodeStore:
-        """Opens the store at `path`; mode "a" locks it for writing, deletes the segment that an
-        interrupted commit left, and puts back committed segments that the index does not name.
+    def open(cls, path: Path | str, mode: Literal["r", "a"] = "r") -> EpisodeStore:
+        """Opens the store at `path`, for reading also one at `s3://BUCKET/PREFIX`; mode "a" locks
+        it for writing, deletes the segment that an interrupted commit left, and puts back committed
+        segments that the index does not name.
 
         Raises:
             HandoffError: there is no store, it has another format or version, its index is damaged,
-                files of an array are missing or truncated, or (mode "a") there is another writer or
-                several segments are not in the index and have no record.
+                files of an array are missing or truncated, or (mode "a") it is in a bucket, its
+                samples are in another store, there is another writer, or several segments are not
+                in the index and have no record.
+            ModuleNotFoundError: the client of buckets, obstore, is not installed.
         """
-        path = Path(path)
-        schema = read_schema(path)
+        location = location_of(path)
+        schema = read_schema(location)
         if mode == "r":
-            index = read_index(path, schema)
-            check_complete(path, schema, index)
-            return cls(path, schema, index, None)
+            index, samples = read_index(location, schema), referenced(location)
+            check_complete(samples, index)
+            return cls(location, schema, index, None, samples)
+        if not isinstance(location, Folder) or (location.path / REFERENCE).exists():
+            raise HandoffError(
+                f"{location}: its samples are in {referenced(location)}, which is read only; copy it to add episodes "
+                "(handoff episodes import)."
+            )
+        path = location.path
         with explain_write_errors(path, "the store cannot be opened for writing"):
             lock = WriterLock(path / ".lock")
             try:
                 index = recover(path, schema, read_index(path, schema))
-                check_complete(path, schema, index)
+                check_complete(path, index)
                 write_records(path, index.segments)
+                remove_committed(path)
                 for file in filter(lambda file: is_temporary(file.name), list(path.iterdir())):
                     file.unlink()
             except BaseException:
                 lock.release()
                 raise
-        return cls(path, schema, index, lock)
+        return cls(location, schema, index, lock)
+
+    @property
+    def parallel_reads(self) -> int:
+        """Number of windows that are best read at the same time."""
+        return self._samples.parallel_reads
 
     @property
     def num_episodes(self) -> int:
@@ -211,6 +239,47 @@ class EpisodeStore:
         self._commit([(check_episode(self.schema, streams), check_metadata(metadata))])
         return self.num_episodes - 1
 
+    def adopt(self, folder: Path, lengths: Mapping[str, int], metadata: dict[str, Any]) -> int:
+        """Commits the finished files of a recording; used by `robots.episodes.running_episode`.
+
+        Args:
+            folder: folder of the recording, on the disk of the store; it is deleted.
+            lengths: number of samples per stream.
+            metadata: checked metadata.
+
+        Returns:
+            Number of the episode.
+
+        Raises:
+            HandoffError: the files cannot be written; the folder is kept then.
+        """
+        self.check_writable()
+        name = self._new_name()
+        files, target = folder / SEGMENT, self.path / "segments" / name
+        with explain_write_errors(
+            self.path,
+            f"the running episode was not stored, but can be (handoff episodes doctor {self.path} --repair)",
+        ):
+            sync_tree(files)
+            segment = SegmentRecord(
+                name=name,
+                stored_bytes=stored_bytes(files, self.schema),
+                episodes=(EpisodeRecord(lengths=dict(lengths), metadata=metadata),),
+            )
+            # A segment with a record is put into the index by the next writer, if this one is
+            # killed before it does.
+            write_atomically(files / RECORD, record_json(segment))
+            os.rename(files, target)
+            try:
+                sync_path(target.parent)
+                self._add_to_index(segment)
+            except BaseException:
+                if name not in {kept.name for kept in read_index(self.path, self.schema).segments}:
+                    os.rename(target, files)
+                raise
+        shutil.rmtree(folder, ignore_errors=True)
+        return self.num_episodes - 1
+
     @contextmanager
     def writer(self, commit_bytes: int = 128 * 2**20) -> Iterator[EpisodeWriter]:
         """Context that appends many episodes in few large segments; pending episodes are committed
@@ -260,7 +329,7 @@ class EpisodeStore:
     def _location(self, episode: int) -> tuple[EpisodeRecord, str, dict[str, int]]:
         if not 0 <= episode < self.num_episodes:
             raise HandoffError(
-                f"{self.path}: no episode {episode}, expected 0 to {self.num_episodes - 1}."
+                f"{self.location}: no episode {episode}, expected 0 to {self.num_episodes - 1}."
             )
         return self._locations[episode]
 
@@ -275,18 +344,33 @@ class EpisodeStore:
     def _array(self, segment: str, stream: str, field: str) -> Any:
         key = (segment, stream, field)
         if key not in self._arrays:
-            self._field(stream, field)
-            self._arrays[key] = open_field(self.path / "segments" / segment, stream, field)
+            spec = self._field(stream, field)
+            name = f"{stream}/{field}"
+            shape = tuple(spec.shape) if name in self.schema.videos else None
+            self._arrays[key] = open_field(self._samples, f"segments/{segment}/{name}", shape)
         return self._arrays[key]
 
-    def _commit(self, episodes: Sequence[_Episode]) -> None:
+    def check_writable(self) -> None:
+        """Checks that episodes can be added.
+
+        Raises:
+            HandoffError: the store is open for reading only.
+        """
         if self._lock is None:
             raise HandoffError(
                 f"{self.path}: open for reading only; open it with mode 'a' to add episodes."
             )
+
+    def _new_name(self) -> str:
+        """Name of the next segment. It is used once, even if the commit fails, because Zarr's
+        threads may still write to its folder."""
         name = f"{self._next_segment:06d}"
-        # Counted even if this fails, because Zarr's threads may still write to the folder.
         self._next_segment += 1
+        return name
+
+    def _commit(self, episodes: Sequence[_Episode]) -> None:
+        self.check_writable()
+        name = self._new_name()
         folder = self.path / "segments" / name
         with explain_write_errors(
             self.path, f"{len(episodes)} episode(s) not stored, the earlier ones are safe"
@@ -299,19 +383,23 @@ class EpisodeStore:
                     stored_bytes=stored_bytes(folder, self.schema),
                     episodes=tuple(_record(streams, metadata) for streams, metadata in episodes),
                 )
-                index = Index(segments=(*self._index.segments, segment))
-                write_atomically(self.path / "index.json", index.to_json())
+                self._add_to_index(segment)
             except BaseException:
                 self._set_index(read_index(self.path, self.schema))
                 # Files that cannot be deleted now are deleted by the next writer.
                 if name not in {segment.name for segment in self._index.segments}:
                     shutil.rmtree(folder, ignore_errors=True)
                 raise
-        self._index = index
-        self._add_locations(segment)
         # The episodes are committed, and the next writer adds a record that is missing.
         with suppress(OSError):
             write_records(self.path, [segment])
+
+    def _add_to_index(self, segment: SegmentRecord) -> None:
+        """Commits a segment whose files are complete and on the disk."""
+        index = Index(segments=(*self._index.segments, segment))
+        write_atomically(self.path / "index.json", index.to_json())
+        self._index = index
+        self._add_locations(segment)
 
 
 class EpisodeWriter:

@@ -1,6 +1,7 @@
 """Measures how fast demonstrations are ingested and turned into training windows.
 
     python -m tests.benchmarks.episodes --json
+    python -m tests.benchmarks.episodes --only-wait
     python -m tests.benchmarks.episodes --json --gigabytes 10
     python -m tests.benchmarks.episodes --json --lerobot PYTHON
 
@@ -10,8 +11,13 @@ vectors, gather: training windows per second without pictures (2 observed steps,
     of 256), and those of a plain NumPy gather of the same rows; `vectors_ratio` is their ratio.
 pictures: windows of two pictures 96 x 96 x 3 and 16 actions per second, from an uncompressed file
     in the page cache, as a training reads them that does not fit into memory; batches of 64.
+streamed: the same windows, read from the store's compressed chunks, in one process.
 lerobot: the same windows by LeRobotDataset in an environment of its own, on an export of the same
     episodes as pictures; `lerobot_ratio` is pictures over that. None without --lerobot.
+loader_wait: fraction of the wall-clock time in which the training of a small picture policy waits
+    for batches of 64, after its first entry: with pictures in memory (`copy`), read from the store
+    (`stream`), and read by WORKERS processes (`stream_workers`); `update_s` are the seconds per
+    update of each.
 large_mb: peak memory of an ingest of --gigabytes of synthetic pictures.
 
 Rates are medians of five rounds in which the contenders take turns, on all threads of the process.
@@ -43,6 +49,9 @@ SECONDS = 1.0
 """Length of one round of one contender [s]."""
 OBSERVED, HORIZON = 2, 16
 VECTOR_BATCH, PICTURE_BATCH = 256, 64
+WORKERS = 2
+WAIT_STEPS, WAIT_ENTRY = 60, 20
+"""Updates of a training whose wait is measured, and of an entry of its curve."""
 PICTURE = (480, 640, 3)
 """Pictures of the synthetic data set."""
 STEPS = 100
@@ -133,9 +142,8 @@ def windows_per_second(demos: Path, scratch: Path) -> dict[str, float]:
     model = DiffusionPolicyConfig(
         n_obs_steps=OBSERVED, horizon=HORIZON, n_action_steps=8, image_fields=("image",)
     )
-    data = read_stores(
-        [open_store("demos", demos / "store.zarr", model)], FrameStorage(0.0, scratch)
-    )
+    stores = [open_store("demos", demos / "store.zarr", model)]
+    data = read_stores(stores, FrameStorage(0.0, scratch))
     index = window_index(data.ends_E, *model.window)
     chunk_NHA = torch.from_numpy(data.action_MA[index.action_NH])
     parts: dict[str, Any] = {
@@ -145,6 +153,7 @@ def windows_per_second(demos: Path, scratch: Path) -> dict[str, float]:
         "padded_NH": torch.from_numpy(index.padded_NH),
     }
     vectors, pictures = Windows(**parts), Windows(**parts, sensors=data.sensors)
+    streamed = Windows(**parts, sensors=read_stores(stores, streamed=True).sensors)
     rng = np.random.default_rng(0)
 
     def gather(rows_B: np.ndarray) -> Any:
@@ -166,6 +175,7 @@ def windows_per_second(demos: Path, scratch: Path) -> dict[str, float]:
         "vectors": batches(VECTOR_BATCH, lambda rows: vectors.batch(torch.from_numpy(rows))),
         "gather": batches(VECTOR_BATCH, gather),
         "pictures": batches(PICTURE_BATCH, lambda rows: pictures.batch(torch.from_numpy(rows))),
+        "streamed": batches(PICTURE_BATCH, lambda rows: streamed.batch(torch.from_numpy(rows))),
     }
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(ROUNDS):
@@ -175,6 +185,54 @@ def windows_per_second(demos: Path, scratch: Path) -> dict[str, float]:
     figures = {name: round(statistics.median(values)) for name, values in rates.items()}
     ratios = [a / b for a, b in zip(rates["vectors"], rates["gather"], strict=True)]
     return {**figures, "vectors_ratio": round(statistics.median(ratios), 3)}
+
+
+def loader_wait(demos: Path, scratch: Path) -> dict[str, dict[str, float]]:
+    """Fractions of the time that trainings on the store in `demos` wait for batches."""
+    from policies.imitation.config import PretrainConfig
+    from policies.imitation.pretrain import pretrain
+    from policies.policy_config import DiffusionPolicyConfig
+    from policies.training.config import TrainingConfig
+
+    training = TrainingConfig(
+        steps=WAIT_STEPS,
+        learning_rate=1e-4,
+        batch_size=PICTURE_BATCH,
+        log_every=WAIT_ENTRY,
+        preflight_seconds=0.0,
+    )
+    policy = DiffusionPolicyConfig(
+        observation_fields=("agent",), n_obs_steps=OBSERVED, image_fields=("image",)
+    )
+    contenders = {
+        "copy": PretrainConfig(policy=policy, training=training, validation_fraction=0.0),
+        "stream": PretrainConfig(
+            policy=policy, training=training, validation_fraction=0.0, frames="stream"
+        ),
+        "stream_workers": PretrainConfig(
+            policy=policy,
+            training=training,
+            validation_fraction=0.0,
+            frames="stream",
+            workers=WORKERS,
+        ),
+    }
+    waits: dict[str, float] = {}
+    updates: dict[str, float] = {}
+    for name, config in contenders.items():
+        out = scratch / f"wait-{name}"
+        out.mkdir()
+        ends: list[float] = []
+
+        def progress(done: int, total: int, note: str = "", ends: list[float] = ends) -> None:
+            ends.append(time.perf_counter())
+
+        pretrain(config, demos, out, progress)
+        lines = (out / "loss.jsonl").read_text().splitlines()[1:]
+        entries = [json.loads(line)["batch_wait"] for line in lines]
+        waits[name] = round(statistics.mean(entries), 4)
+        updates[name] = round((ends[-1] - ends[WAIT_ENTRY]) / (len(ends) - 1 - WAIT_ENTRY), 4)
+    return {"loader_wait": waits, "update_s": updates}
 
 
 def lerobot_rate(python: str, demos: Path, scratch: Path) -> float:
@@ -230,6 +288,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--gigabytes", type=float, default=0.0, help="size of the large data set")
     parser.add_argument("--lerobot", help="Python of an environment with LeRobot")
+    parser.add_argument("--only-wait", action="store_true", help="measure loader_wait alone")
     parser.add_argument("--only-large", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only_large is not None:
@@ -238,6 +297,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         figures: dict[str, Any] = ingested(scratch / "demos")
+        figures |= loader_wait(scratch / "demos", scratch)
+        if options.only_wait:
+            print(json.dumps(figures))
+            return
         figures |= windows_per_second(scratch / "demos", scratch)
         figures["lerobot"] = figures["lerobot_ratio"] = None
         if options.lerobot:

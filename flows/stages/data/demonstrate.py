@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.artifacts import Episodes, Output
 from flows.stages.data.config import DemonstrateConfig
 from robots.errors import HandoffError
 from robots.interfaces import Label, Progress
+
+if TYPE_CHECKING:
+    from robots.episodes.store import EpisodeStore
 
 MAX_ATTEMPTS = 5
 """Maximum number of attempts per demonstration of a scripted expert."""
@@ -31,6 +34,7 @@ def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Epis
     )
     from flows.session.episodes import EpisodeLoop, EpisodeOutcome
     from robots.episodes.corrections import EpisodeAssembler, open_corrections
+    from robots.episodes.running_episode import recover_interrupted
 
     env, engine = make_session_env(config.env, on_end="freeze")
     with closing(env):
@@ -41,21 +45,20 @@ def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Epis
             closing(make_operator(config.operator, engine, demonstrates=True)) as operator,
         ):
             metadata = {"robot": robot_label(config.env), "source": "demonstration"}
-            writers = {
-                True: EpisodeAssembler(store, 1, metadata),
-                False: EpisodeAssembler(dropped, 1, metadata),
-            }
+            live = config.operator.kind != "simulated"
+            recover_interrupted(store, into=dropped)
+            assembler = EpisodeAssembler(store, 1, metadata, memory=None if live else store)
 
             def say(text: str) -> None:
                 progress(store.num_episodes, config.episodes, text)
 
-            live = config.operator.kind != "simulated"
             pace = config.operator.speed if live else 0.0
             still = still_policy(env.action_spec, engine.task.robot)
             session = EpisodeLoop(env, operator, still, pace=pace, say=say)
 
-            def choose(outcome: EpisodeOutcome) -> EpisodeAssembler:
-                return writers[outcome.success and outcome.label in (Label.NONE, Label.SUCCESS)]
+            def choose(outcome: EpisodeOutcome) -> EpisodeStore:
+                kept = outcome.success and outcome.label in (Label.NONE, Label.SUCCESS)
+                return store if kept else dropped
 
             if store.num_episodes:
                 say(f"{store.num_episodes} demonstrations kept from the interrupted attempt")
@@ -67,7 +70,7 @@ def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Epis
                         f"{config.env.task}: the scripted expert solved {store.num_episodes} of {attempts} attempts, "
                         f"expected {config.episodes} demonstrations. Is its time limit too short?"
                     )
-                outcome = session.run(config.first_seed + attempts - redo, choose, {})
+                outcome = session.run(config.first_seed + attempts - redo, assembler, {}, choose)
                 if outcome.stopped:
                     raise HandoffError(
                         f"demonstrations: stopped by the person after {store.num_episodes} of {config.episodes}. "

@@ -19,7 +19,7 @@ from robots.errors import HandoffError
 from robots.interfaces import Observation, Progress
 
 if TYPE_CHECKING:
-    from flows.session.episodes import EpisodeLoop, EpisodeOutcome
+    from flows.session.episodes import EpisodeLoop
     from robots.episodes.store import EpisodeStore, EpisodeWriter
     from sim.recording.hard_negatives import Propose
 
@@ -169,12 +169,8 @@ def _record(
     from flows.session.environment import robot_label
     from robots.episodes.corrections import EpisodeAssembler
 
-    assembler = EpisodeAssembler(store, 1, {"robot": robot_label(env)}, writer)
-
-    def choose(outcome: EpisodeOutcome) -> EpisodeAssembler:
-        return assembler
-
-    outcome = session.run(seed, choose, {"source": source})
+    assembler = EpisodeAssembler(store, 1, {"robot": robot_label(env)}, memory=writer)
+    outcome = session.run(seed, assembler, {"source": source})
     if outcome.stopped:
         raise HandoffError("classifier: stopped by the person. Run the same command to resume.")
     return outcome.solved_steps

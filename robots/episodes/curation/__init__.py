@@ -9,5 +9,7 @@
 - `checks`: the single checks of an examination.
 - `choose`: selection of episodes.
 - `mirror`: mirror images of push-T episodes.
+- `weights`: weights of the episodes that a store states.
+- `weighting`: new weights by groups, returns or hand.
 - `edit`: copies without some episodes, shortened, or with other labels.
 """

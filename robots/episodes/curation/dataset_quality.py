@@ -134,6 +134,50 @@ def dataset_quality(
     return _measured(store, layout, config, steps, np.array(returns), counts)
 
 
+def normalised_returns(
+    store: EpisodeStore, config: QualityConfig, progress: Progress = no_progress
+) -> np.ndarray:
+    """(E,) return of every episode between that of a random policy, 0, and that of the best one, 1.
+
+    Their mean is the trajectory quality of the set, but for returns outside the references, which
+    are cut to [0, 1]. Without references the worst episode has 0 and the best one 1.
+
+    Args:
+        store: the episodes.
+        config: field of the reward, and references of the returns.
+        progress: called with the number of episodes that were read.
+
+    Raises:
+        HandoffError: no reward, several of which none is chosen, or no difference of the returns.
+    """
+    layout = stream_layout(store.schema, config.entries_per_field)
+    reward = _reward(store, layout, config)
+    if reward is None:
+        raise HandoffError(
+            f"{store.path}: has no reward, so its episodes have no returns; the stream has {sorted(layout.specs)}."
+        )
+    returns = np.zeros(store.num_episodes)
+    for episode in range(store.num_episodes):
+        rewards = store.read(episode, layout.stream, [reward])[reward]
+        returns[episode] = rewards.sum(dtype=np.float64)
+        progress(episode + 1, store.num_episodes, "episodes")
+    worst, best = _references(returns, config)
+    if not best > worst:
+        raise HandoffError(
+            f"{store.path}: the best return is {best:g}, expected more than {worst:g}, that of a random policy or the "
+            "worst episode. Are all rewards the same?"
+        )
+    return np.clip((returns - worst) / (best - worst), 0.0, 1.0)
+
+
+def _references(returns: np.ndarray, config: QualityConfig) -> tuple[float, float]:
+    """Returns of a random policy and of the best one; those that are not stated come from the
+    set."""
+    worst = returns.min() if config.random_return is None else config.random_return
+    best = returns.max() if config.best_return is None else config.best_return
+    return float(worst), float(best)
+
+
 def _check_same(
     store: EpisodeStore, layout: StreamLayout, reference: EpisodeStore, config: QualityConfig
 ) -> None:
@@ -191,8 +235,7 @@ def _measured(
     quality = None
     relative = config.random_return is None or config.best_return is None
     if len(returns):
-        worst = returns.min() if config.random_return is None else config.random_return
-        best = returns.max() if config.best_return is None else config.best_return
+        worst, best = _references(returns, config)
         if best > worst:
             quality = as_number((returns.mean() - worst) / (best - worst))
     coverage = counts[0].count / max(counts[1].count, 1) if len(counts) > 1 else None

@@ -71,7 +71,7 @@ def write_edited(
         kept = [number for number in range(store.num_episodes) if number not in edits.delete]
         done = False
         try:
-            with EpisodeStore.create(out, store.schema) as copy, copy.writer() as writer:
+            with EpisodeStore.create(out, store.schema.exact) as copy, copy.writer() as writer:
                 for number in kept:
                     streams = _streams(store, number, edits.trim.get(number))
                     metadata = lineage(store.metadata(number), source.name, digest, number)
@@ -92,7 +92,7 @@ def write_edited(
 
 
 def _check(store: EpisodeStore, edits: Edits) -> None:
-    stream = _steps_stream(store.schema)
+    stream = steps_stream(store.schema)
     for number in (*edits.delete, *edits.trim, *edits.labels):
         if not 0 <= number < store.num_episodes:
             raise HandoffError(
@@ -110,7 +110,8 @@ def _check(store: EpisodeStore, edits: Edits) -> None:
             )
 
 
-def _steps_stream(schema: EpisodeSchema) -> str:
+def steps_stream(schema: EpisodeSchema) -> str:
+    """Name of the stream of the steps: `policy`, or the first one."""
     return "policy" if "policy" in schema.streams else next(iter(schema.streams))
 
 
@@ -120,7 +121,7 @@ def _streams(
     streams = {name: store.read(number, name) for name in store.schema.streams}
     if kept is None:
         return streams
-    steps = _steps_stream(store.schema)
+    steps = steps_stream(store.schema)
     rate, length = store.schema.streams[steps].rate_hz, len(next(iter(streams[steps].values())))
     first, stop = kept
     shortened = {}

@@ -2,5 +2,11 @@
 
 - `index`: a store's schema, and the index of its committed episodes.
 - `segment`: one segment of a store, with a group per stream and an array per field.
+- `chunks`: one field of a running episode, written chunk by chunk.
+- `running_video`: one camera of a running episode, as video.
+- `episode_files`: all files of a running episode, which a kill may leave.
 - `recovery`: segments that the index does not name, after a crash or with an older index.
+- `video`: one video of a camera's pictures or depth maps, whose frames are read by number.
+- `video_codec`: codecs of videos and their settings, header, encoders and decoders.
+- `video_packets`: places of the coded frames in a video file, also of one that was cut short.
 """

@@ -9,8 +9,8 @@ from typing import Any
 
 from robots.config import Whole, config, to_plain, validate
 from robots.episodes.schema import EpisodeSchema
-from robots.episodes.segments.segment import stored_bytes
 from robots.errors import HandoffError
+from robots.storage.location import Folder, Location, location_of
 
 FORMAT = "handoff.episodes"
 VERSION = 1
@@ -52,10 +52,14 @@ class Index:
 
 def schema_attributes(schema: EpisodeSchema) -> dict[str, Any]:
     """Zarr group attributes that declare format, version and schema."""
-    return {"handoff": {"format": FORMAT, "version": VERSION, "schema": to_plain(schema)}}
+    plain = to_plain(schema)
+    if not schema.videos:
+        # Builds from before videos read such a store.
+        del plain["videos"]
+    return {"handoff": {"format": FORMAT, "version": VERSION, "schema": plain}}
 
 
-def read_schema(store: Path) -> EpisodeSchema:
+def read_schema(store: Path | Location) -> EpisodeSchema:
     """The schema of the store at `store`.
 
     Raises:
@@ -74,7 +78,7 @@ def read_schema(store: Path) -> EpisodeSchema:
     return validate(EpisodeSchema, attributes.get("schema", {}), "schema")
 
 
-def read_index(store: Path, schema: EpisodeSchema) -> Index:
+def read_index(store: Path | Location, schema: EpisodeSchema) -> Index:
     """The index of the store at `store`.
 
     Raises:
@@ -111,33 +115,37 @@ def read_index(store: Path, schema: EpisodeSchema) -> Index:
     return index
 
 
-def check_complete(store: Path, schema: EpisodeSchema, index: Index) -> None:
+def check_complete(store: Path | Location, index: Index) -> None:
     """Checks that the files of every committed array exist and are complete.
 
     Raises:
         HandoffError: an array is missing or truncated.
     """
-    for segment in index.segments:
-        sizes = stored_bytes(store / "segments" / segment.name, schema)
-        for name, size in segment.stored_bytes.items():
-            if sizes.get(name) != size:
-                raise HandoffError(
-                    f"{store}/segments/{segment.name}/{name}: files hold {sizes.get(name, 0)} bytes, expected {size}. "
-                    "Was the store copied incompletely?"
-                )
+    expected = {
+        f"segments/{segment.name}/{name}": size
+        for segment in index.segments
+        for name, size in segment.stored_bytes.items()
+    }
+    sizes = location_of(store).folder_bytes(expected)
+    for name, size in expected.items():
+        if sizes[name] != size:
+            raise HandoffError(
+                f"{store}/{name}: files hold {sizes[name]} bytes, expected {size}. Was the store copied incompletely?"
+            )
 
 
-def _read_json(store: Path, name: str) -> dict[str, Any]:
-    if not store.is_dir():
+def _read_json(store: Path | Location, name: str) -> dict[str, Any]:
+    place = location_of(store)
+    if isinstance(place, Folder) and not place.path.is_dir():
         raise HandoffError(f"{store}: no such folder, expected an episode store.")
     try:
-        value = json.loads((store / name).read_bytes())
+        value = json.loads(place.read(name))
     except FileNotFoundError:
         raise HandoffError(f"{store}: not an episode store, it has no {name}.") from None
     except (OSError, ValueError) as error:
-        raise HandoffError(f"{store / name}: cannot be read ({error}). Was it damaged?") from None
+        raise HandoffError(f"{store}/{name}: cannot be read ({error}). Was it damaged?") from None
     if not isinstance(value, dict):
         raise HandoffError(
-            f"{store / name}: holds a {type(value).__name__}, expected a JSON object."
+            f"{store}/{name}: holds a {type(value).__name__}, expected a JSON object."
         )
     return value

@@ -39,8 +39,13 @@ def write_records(path: Path, segments: Iterable[SegmentRecord]) -> None:
         if not file.exists():
             # Not flushed: a record that a power failure takes is written again by the next writer.
             aside = temporary_beside(file)
-            aside.write_text(json.dumps(asdict(segment)))
+            aside.write_bytes(record_json(segment))
             os.replace(aside, file)
+
+
+def record_json(segment: SegmentRecord) -> bytes:
+    """Content of a segment's record."""
+    return json.dumps(asdict(segment)).encode()
 
 
 def recover(path: Path, schema: EpisodeSchema, index: Index) -> Index:
@@ -69,7 +74,7 @@ def recover(path: Path, schema: EpisodeSchema, index: Index) -> Index:
     write_atomically(path / "index.json", recovered.to_json())
     LOG.warning(
         "%s: index.json named %d segments, but %d more are complete (%s to %s); their %d episodes are in the index "
-        "again. Was index.json put back from a backup?",
+        "again. Was index.json put back from a backup, or a writer killed while it committed?",
         path,
         len(index.segments),
         len(recorded),

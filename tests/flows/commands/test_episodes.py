@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from flows.__main__ import main
+from robots.episodes.running_episode import RunningEpisode
 from robots.episodes.store import EpisodeStore
 from robots.episodes.write_episodes import write_episodes
 
@@ -109,6 +110,28 @@ def test_doctor_finds_a_duplicate_and_writes_its_page(
     said = printed(capsys, "doctor", "m.zarr", "--page", "faults.html")
     assert "duplicate" in said
     assert "Examination of" in Path("faults.html").read_text()
+
+
+def test_doctor_counts_recordings_that_were_cut_off_and_repairs_them(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "repaired nothing" in printed(capsys, "doctor", "towel.zarr", "--repair")
+    with EpisodeStore.open(store, "a") as opened:
+        episode = RunningEpisode(opened, {"operator": "ada"})
+        for number in range(5):
+            episode.append("policy", opened_step(opened, number))
+        # What a kill leaves.
+        episode._end()
+    assert "recordings that were not committed: 1" in printed(capsys, "doctor", "towel.zarr")
+    said = printed(capsys, "doctor", "towel.zarr", "--repair")
+    assert "is now episode 4 (5 of policy)" in said
+    about = EpisodeStore.open(store).metadata(4)
+    assert about == {"operator": "ada", "success": False, "discard_reason": "interrupted"}
+
+
+def opened_step(store: EpisodeStore, number: int) -> dict[str, np.ndarray]:
+    fields = store.schema.stream("policy").fields
+    return {name: np.full(field.shape, number, field.dtype) for name, field in fields.items()}
 
 
 def test_stats_print_values_and_quality(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ def store(tmp_path: Path) -> Iterator[EpisodeStore]:
 def walk(store: EpisodeStore, person: Scripted, speed: float = 1.0) -> EpisodeOutcome:
     env = EngineVecEnv(WalkEngine(1), VecEnvConfig(on_end="freeze", max_steps=12))
     session = EpisodeLoop(env, person, lambda observation: np.full((1, 1), speed))
-    return session.run(7, lambda ended: EpisodeAssembler(store, 1, {}), {"source": "test"})
+    return session.run(7, EpisodeAssembler(store, 1, {}), {"source": "test"})
 
 
 def test_the_environments_success_counts_without_a_label(

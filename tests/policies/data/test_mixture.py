@@ -1,10 +1,13 @@
 from collections import Counter
+from fractions import Fraction
+from math import floor
+from unittest import mock
 
 import numpy as np
 import pytest
 
-from policies.data.mixture import MixedWindows, new_mixture, windows_taken
-from policies.data.windows import shuffled_batch
+from policies.data.mixture import MixedWindows, new_mixture, window_groups, windows_taken
+from policies.data.windows import shuffled_batch, shuffled_span
 from robots.errors import HandoffError
 
 
@@ -100,3 +103,122 @@ def test_a_store_without_a_window_is_named():
 def test_a_store_that_is_named_twice_is_refused():
     with pytest.raises(HandoffError, match="expected each once"):
         new_mixture(("demos", "other", "other"), (3, 3, 3), (1.0, 1.0, 1.0))
+
+
+def unweighted_batch(
+    counts: tuple[int, ...], weights: tuple[float, ...], size: int, step: int, seed: int
+) -> np.ndarray:
+    """The batch by the definition, with fractions: store after store, each with its own order."""
+
+    def taken(windows: int) -> list[int]:
+        found, left, rest = [], windows, sum(map(Fraction, weights))
+        for weight in map(Fraction, weights):
+            share = weight / rest
+            found.append(floor(left * share + Fraction(1, 2)))
+            left, rest = left - found[-1], rest - weight
+        return found
+
+    starts, ends = taken(size * step), taken(size * (step + 1))
+    firsts = np.cumsum([0, *counts])
+    return np.concatenate(
+        [
+            firsts[store] + shuffled_span(starts[store], end - starts[store], count, seed, store)
+            for store, (count, end) in enumerate(zip(counts, ends, strict=True))
+        ]
+    )
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (0.3, 0.1, 7.0), (1e-3, 2.5, 1 / 3)])
+def test_stores_without_weights_of_episodes_have_the_batches_of_the_definition(
+    weights: tuple[float, ...],
+):
+    counts = (30, 7, 51)
+    mixture = new_mixture(("a", "b", "c"), counts, weights, [np.ones(count) for count in counts])
+    assert mixture == MixedWindows(counts, weights)
+    for step in (0, 1, 5, 40, 10**9):
+        expected = unweighted_batch(counts, weights, 16, step, seed=3)
+        assert np.array_equal(mixture.batch(16, step, seed=3), expected)
+
+
+def test_episodes_of_equal_weight_are_one_group_whatever_the_weight():
+    assert window_groups(np.full(9, 0.3)) is None
+    assert new_mixture(("demos",), (9,), (1.0,), [np.full(9, 7.0)]) == MixedWindows((9,), (1.0,))
+
+
+WEIGHT_N = np.array([1.0] * 6 + [3.0] * 4 + [1.0] * 2 + [0.5] * 8)
+"""Windows of three weights: shares of 8, 12 and 4 of 24."""
+
+
+def weighted() -> MixedWindows:
+    return new_mixture(("demos",), (20,), (1.0,), [WEIGHT_N])
+
+
+def test_windows_are_drawn_in_proportion_to_the_weight_of_their_episode():
+    # 240 windows: ten epochs of the weight 1, thirty of 3, five of 0.5.
+    drawn = np.concatenate([weighted().batch(8, step, seed=0) for step in range(30)])
+    counts = np.bincount(drawn, minlength=20)
+    assert np.array_equal(counts, 10 * WEIGHT_N)
+
+
+def test_every_window_comes_once_per_epoch_of_its_weight():
+    drawn = np.concatenate([weighted().batch(8, step, seed=0) for step in range(30)])
+    for weight in (0.5, 1.0, 3.0):
+        members = np.flatnonzero(weight == WEIGHT_N)
+        order = drawn[np.isin(drawn, members)].reshape(-1, len(members))
+        assert all(np.array_equal(np.sort(epoch), members) for epoch in order)
+
+
+def test_every_batch_is_full_and_follows_the_weights_within_a_window_per_weight():
+    shares = np.array([4.0, 8.0, 12.0]) / 24
+    groups = [np.flatnonzero(weight == WEIGHT_N) for weight in (0.5, 1.0, 3.0)]
+    drawn = np.zeros(0, np.int64)
+    for step in range(50):
+        batch = weighted().batch(7, step, seed=1)
+        assert len(batch) == 7
+        drawn = np.concatenate([drawn, batch])
+        counts = np.array([np.isin(drawn, members).sum() for members in groups])
+        assert np.abs(counts - shares * len(drawn)).max() <= len(groups)
+
+
+def test_a_weighted_batch_depends_on_nothing_but_update_and_seed():
+    mixture = weighted()
+    later = mixture.batch(8, 9, seed=1)
+    for step in range(9):
+        mixture.batch(8, step, seed=1)
+    assert np.array_equal(later, mixture.batch(8, 9, seed=1))
+    assert np.array_equal(later, weighted().batch(8, 9, seed=1))
+    assert not np.array_equal(later, mixture.batch(8, 9, seed=2))
+
+
+def test_weights_of_episodes_change_nothing_in_the_other_stores_of_a_mixture():
+    names, counts, weights = ("demos", "other"), (20, 30), (1.0, 2.0)
+    plain = new_mixture(names, counts, weights, [np.ones(20), np.ones(30)])
+    mixture = new_mixture(names, counts, weights, [WEIGHT_N, np.ones(30)])
+    for step in range(20):
+        before, after = plain.batch(9, step, seed=5), mixture.batch(9, step, seed=5)
+        assert (after < 20).sum() == 3
+        assert np.array_equal(before[before >= 20], after[after >= 20])
+
+
+def test_groups_of_one_size_have_orders_of_their_own():
+    mixture = new_mixture(("demos",), (80,), (1.0,), [np.repeat([1.0, 2.0], 40)])
+    drawn = np.concatenate([mixture.batch(60, step, seed=0) for step in range(2)])
+    light, heavy = drawn[drawn < 40], drawn[drawn >= 40][:40] - 40
+    assert not np.array_equal(light, heavy)
+
+
+def test_a_thousand_weights_cost_a_batch_little():
+    weight_N = np.repeat(np.arange(1, 1001) / 1000, 100)
+    mixture = new_mixture(("demos",), (len(weight_N),), (1.0,), [weight_N])
+    mixture.batch(256, 0, seed=0)
+    calls = permutations_of(mixture, updates=20)
+    # Five thousand windows of a thousand orders, of which each lasts for a hundred windows.
+    assert calls < 5000 / 100 + 1000
+
+
+def permutations_of(mixture: MixedWindows, updates: int) -> int:
+    """Number of permutations that are computed for some updates."""
+    with mock.patch.object(np.random, "Philox", wraps=np.random.Philox) as philox:
+        for step in range(1, updates + 1):
+            mixture.batch(256, step, seed=0)
+    return philox.call_count

@@ -86,7 +86,14 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_lines_hold_every_entry_once(resumed: Path):
     entries = [json.loads(line) for line in (resumed / "loss.jsonl").read_text().splitlines()]
     assert [entry["step"] for entry in entries] == list(range(10, 100, 10))
-    assert list(entries[0]) == ["step", "loss", "learning_rate", "cpu_seconds", "gradient_norm"]
+    assert list(entries[0]) == [
+        "step",
+        "loss",
+        "learning_rate",
+        "cpu_seconds",
+        "gradient_norm",
+        "batch_wait",
+    ]
 
 
 def test_tensorboard_holds_every_entry_once(resumed: Path):

@@ -55,7 +55,7 @@ def test_the_next_writer_puts_committed_segments_back_and_says_so(
     assert (path / "index.json").read_bytes() == indices[-1]
     [said] = caplog.messages
     assert f"index.json named {kept} segments, but {EPISODES - kept} more are complete" in said
-    assert "Was index.json put back from a backup?" in said
+    assert "Was index.json put back from a backup, or a writer killed" in said
 
 
 def test_an_episode_that_is_appended_after_the_backup_is_added_to_all_of_them(path: Path) -> None:

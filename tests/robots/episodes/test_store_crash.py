@@ -5,11 +5,7 @@ import os
 import random
 import shutil
 import signal
-import sys
 import time
-from collections.abc import Callable
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -17,55 +13,15 @@ import pytest
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.spec import FieldSpec
+from tests.robots.episodes.killed_writers import Forker, killed_before
 from tests.robots.episodes.test_store import SCHEMA, assert_equal, episode
 
 ONE_FIELD = EpisodeSchema(
     name="probe",
     streams={"policy": StreamSpec(rate_hz=10.0, fields={"agent": FieldSpec(shape=(2,), unit="m")})},
 )
-CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.link"}
 DONE = 7
 """Exit status of a writer that was not killed."""
-
-
-class Forker:
-    """Runs functions in forks of a single-threaded process that has Zarr already imported: cheap to
-    start and kill."""
-
-    def __init__(self) -> None:
-        context = get_context("forkserver")
-        context.set_forkserver_preload(["zarr", "tests.robots.episodes.test_store"])
-        self._connection, there = context.Pipe()
-        self._process = context.Process(target=_fork_on_demand, args=(there,))
-        self._process.start()
-        there.close()
-
-    def start(self, function: Callable[..., None], *args: object) -> int:
-        self._connection.send((function, args))
-        return self._connection.recv()
-
-    def ended(self, patience_s: float) -> bool:
-        return self._connection.poll(patience_s)
-
-    def wait(self) -> int:
-        return self._connection.recv()
-
-    def close(self) -> None:
-        self._connection.send(None)
-        self._process.join()
-
-
-def _fork_on_demand(connection: Connection) -> None:
-    while (job := connection.recv()) is not None:
-        function, args = job
-        pid = os.fork()
-        if pid == 0:
-            try:
-                function(*args)
-            finally:
-                os._exit(1)
-        connection.send(pid)
-        connection.send(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 @pytest.fixture(scope="module")
@@ -101,21 +57,7 @@ def write_for_ever(path: Path, batch: int, promised: Path) -> None:
 def append_killed_at(path: Path, change: int) -> None:
     """Creates the store if need be, appends one episode; dies by SIGKILL just before its
     `change`-th disk change."""
-    changes = 0
-
-    def count(event: str, args: tuple) -> None:
-        nonlocal changes
-        writes = (
-            event == "open"
-            and isinstance(args[2], int)
-            and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        )
-        if event in CHANGES or writes:
-            changes += 1
-            if changes == change:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(count)
+    killed_before(change)
     store = EpisodeStore.open(path, "a") if path.exists() else EpisodeStore.create(path, ONE_FIELD)
     store.append(content(ONE_FIELD, store.num_episodes), {"n": store.num_episodes})
     os._exit(DONE)

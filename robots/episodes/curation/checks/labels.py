@@ -1,4 +1,4 @@
-"""Checks what is said about the episodes: success, instructions and rewards."""
+"""Checks what is said about the episodes: success, instructions, weights and rewards."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from robots.config import LARGEST
 from robots.episodes.curation.checks.evidence import EpisodeEvidence, finding, name_episodes
 from robots.episodes.curation.examination import Finding
+from robots.episodes.curation.weights import check_weights
+from robots.errors import HandoffError
 
 _MOST_SHOWN = 60
 """Largest length of an instruction in a sentence."""
 
 
 def check_labels(evidence: EpisodeEvidence) -> Iterator[Finding]:
-    """Success and instructions that are missing or unbalanced."""
+    """Success and instructions that are missing or unbalanced, and weights that are none."""
     yield from _success(evidence)
     yield from _instructions(evidence)
+    yield from _weights(evidence)
 
 
 def _success(evidence: EpisodeEvidence) -> Iterator[Finding]:
@@ -90,6 +94,24 @@ def _spellings(words: list[str | None]) -> Iterator[Finding]:
                 f"and {_quoted(other)}. Were they typed by hand?",
                 [episode for episode, text in enumerate(words) if text in forms and text != usual],
             )
+
+
+def _weights(evidence: EpisodeEvidence) -> Iterator[Finding]:
+    weights = [summary.weight for summary in evidence.summaries]
+    invalid = [episode for episode, weight in enumerate(weights) if weight is None]
+    if invalid:
+        yield finding(
+            "labels",
+            "error",
+            f"The weight of {name_episodes(invalid, len(weights))} is no number of 0 to {LARGEST:.0e}. Was it written "
+            "by hand? Training refuses it.",
+            invalid,
+        )
+        return
+    try:
+        check_weights("weights", np.array(weights, float))
+    except HandoffError as error:
+        yield finding("labels", "error", f"{error} Training refuses them.")
 
 
 def _quoted(text: str) -> str:

@@ -14,6 +14,7 @@ from robots.episodes.curation.checks.pairs import PairSummary, summarise_pair
 from robots.episodes.curation.checks.pictures import PictureSummary, longest_runs
 from robots.episodes.curation.checks.usual_values import StreamProfile
 from robots.episodes.curation.examination import ExamineConfig
+from robots.episodes.curation.weights import episode_weight
 from robots.errors import HandoffError
 from robots.language.text import INSTRUCTION, decode
 
@@ -113,6 +114,8 @@ class EpisodeSummary:
     instruction: str | None
     """Instruction; empty if it is missing, None if there is no place for it."""
     success: bool | None
+    weight: float | None
+    """Weight of the episode; None if the one that is stated is no weight."""
 
 
 def summarise(
@@ -172,6 +175,7 @@ def summarise(
         },
         instruction=_instruction(layout, arrays, metadata),
         success=success if isinstance(success, bool) else None,
+        weight=episode_weight(metadata),
     )
 
 
