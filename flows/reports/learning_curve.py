@@ -50,7 +50,9 @@ def read_history(path: Path) -> TrainingHistory:
     valid = np.array([entry["discard_reason"] is None for entry in metadata], dtype=bool)
 
     def column(name: str, kind: type) -> np.ndarray:
-        return np.array([entry[name] for entry in metadata], dtype=kind)[valid]
+        # Dropped episodes, such as one that a kill cut off, need not state it.
+        kept = [entry[name] for entry in metadata if entry["discard_reason"] is None]
+        return np.array(kept, dtype=kind)
 
     return TrainingHistory(
         steps=np.cumsum(length)[valid],
