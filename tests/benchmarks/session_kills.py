@@ -200,7 +200,7 @@ def _identity(store: EpisodeStore, number: int) -> tuple[int, str]:
     for stream in sorted(store.schema.streams):
         for name, values in sorted(store.read(number, stream).items()):
             content.update(name.encode() + values.tobytes())
-    return about["seed"], content.hexdigest()
+    return about.get("seed", -1), content.hexdigest()
 
 
 def role(process: psutil.Process) -> str:
