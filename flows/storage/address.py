@@ -9,6 +9,7 @@ from pathlib import Path
 
 from robots.errors import HandoffError
 from robots.storage.parsed_sources import cache_folder
+from robots.storage.s3_client import endpoint
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/|s3:", re.IGNORECASE)
 """Beginning of an address that is no folder."""
@@ -63,12 +64,6 @@ def runs_folder(runs: str) -> Path:
     if address is None:
         return Path(runs)
     # Two addresses may differ in a slash only, and two storages have buckets of one name.
-    mark = hashlib.sha256(f"{_endpoint()} {address}".encode()).hexdigest()[:8]
+    mark = hashlib.sha256(f"{endpoint()} {address}".encode()).hexdigest()[:8]
     name = "-".join([address.bucket, *address.prefix.split("/")]).strip("-")
     return cache_folder() / "storage" / f"{name}-{mark}"
-
-
-def _endpoint() -> str:
-    import os
-
-    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")

@@ -1,43 +1,21 @@
-"""Reads and writes the objects of S3-compatible storage.
-
-Credentials, endpoint and region come from the environment (`AWS_ACCESS_KEY_ID`,
-`AWS_SECRET_ACCESS_KEY`, `AWS_ENDPOINT_URL`, `AWS_REGION`), and appear in no message.
-"""
+"""Reads and writes the objects of S3-compatible storage (`robots.storage.s3_client`)."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 from flows.storage.address import StorageAddress
 from robots.errors import HandoffError
+from robots.storage.s3_client import endpoint, failure, open_client
 
 PARALLEL = 16
 """Transfers at the same time: a store of episodes has thousands of small files."""
 PART_BYTES = 32_000_000
 """Size of the parts in which a large object is read, each in a request of its own [bytes]."""
-PART_PATIENCE = timedelta(seconds=120)
-"""Longest duration of one request, such as the transfer of a part."""
-PATIENCE = timedelta(seconds=20)
-"""Time in which a failed request is repeated."""
-METADATA_SERVICE = "169.254.169.254"
-"""Address that is asked for credentials where the environment has none."""
-CAUSES = {
-    "NoSuchBucket": "the bucket does not exist",
-    METADATA_SERVICE: "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-    "InvalidAccessKeyId": "the key of AWS_ACCESS_KEY_ID is unknown there",
-    "SignatureDoesNotMatch": "AWS_SECRET_ACCESS_KEY is not the secret of AWS_ACCESS_KEY_ID",
-    "AccessDenied": "these credentials may not do this",
-    "dns error": "the name of its host is unknown",
-    "tcp connect error": "nothing answers there",
-    "timed out": "it does not answer in time",
-}
-"""Phrases for causes, by a part of the client's message."""
 
 T = TypeVar("T")
 
@@ -56,21 +34,10 @@ class Objects:
             StorageError: the environment is not valid.
             ModuleNotFoundError: obstore, the client, is not installed.
         """
-        from obstore.store import S3Store
-
         self.address = address
-        self.endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        self._endpoint = endpoint()
         with self._explained():
-            self._store: Any = S3Store(
-                address.bucket,
-                prefix=address.prefix or None,
-                client_options={
-                    "allow_http": (self.endpoint or "").startswith("http://"),
-                    "connect_timeout": timedelta(seconds=5),
-                    "timeout": PART_PATIENCE,
-                },
-                retry_config={"max_retries": 3, "retry_timeout": PATIENCE},
-            )
+            self._store: Any = open_client(address.bucket, address.prefix)
 
     def folders(self, prefix: str) -> list[str]:
         """Returns the names directly below a prefix that have objects below them."""
@@ -190,18 +157,9 @@ class Objects:
                 f"storage {self.address}: {key} is missing. Was it deleted?"
             ) from None
         except BaseError as error:
-            raise StorageError(self._message(str(error))) from None
-
-    def _message(self, text: str) -> str:
-        place = f" at {_without_password(self.endpoint)}" if self.endpoint else ""
-        cause = next((phrase for part, phrase in CAUSES.items() if part in text), None)
-        cause = cause or text.splitlines()[0].partition(": <?xml")[0]
-        return f"storage {self.address}{place}: {cause.rstrip('.')}."
-
-
-def _without_password(endpoint: str) -> str:
-    scheme, separator, rest = endpoint.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+            raise StorageError(
+                f"storage {failure(self.address, self._endpoint, str(error))}"
+            ) from None
 
 
 def _in_parallel(function: Callable[[Any], T], entries: Iterable[Any]) -> Iterator[T]:

@@ -20,12 +20,12 @@ from policies.data.frames import Frames, FrameSource, FrameStorage, FrameWriter
 from policies.data.streamed_frames import EpisodeReader, StoredEpisodes, StreamedFrames
 from policies.policy_config import PolicyConfig
 from robots.episodes.demonstrations import field_role
-from robots.episodes.read_ahead import read_ahead
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.language.text import INSTRUCTION, UNIT, decode
 from robots.spec import FieldSpec
 from robots.storage.location import PARALLEL_REQUESTS, Bucket
+from robots.storage.read_ahead import read_ahead
 
 _PARALLEL_EPISODES = 4
 """Episodes with pictures that are read at the same time from a bucket; each may have gigabytes."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from policies.training.loop import TrainingResult
+
 
 def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress) -> dict[str, Any]:
     """Trains a policy and writes it to `out`, with its loss curve (`loss.jsonl`, `loss.png`) and
@@ -88,35 +90,33 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
             keep=save_intermediate,
         )
         module.load_state_dict(trained.average)
-        held_out_loss = (
-            validation_loss(module, held_out_windows, training.seed)
-            if len(held_out_windows)
-            else None
-        )
+        held_out = len(held_out_windows) > 0
+        loss = validation_loss(module, held_out_windows, training.seed) if held_out else None
         # Plot samples and save the policy.
         if is_main_process():
-            draw_samples(
-                module,
-                held_out_windows if len(held_out_windows) else train_windows,
-                out,
-                training.seed,
-                card.action,
-            )
+            shown = held_out_windows if held_out else train_windows
+            draw_samples(module, shown, out, training.seed, card.action)
     if is_main_process():
         save_policy(out, card, module.state_dict(), module.extra_files())
         _close(training, out)
         storage.clear()
-    return {
-        "steps": training.steps,
-        "cpu_seconds": round(trained.cpu_seconds, 3),
-        "steps_per_s": round(training.steps / trained.cpu_seconds, 2),
-        "loss": trained.loss,
-        "validation_loss": held_out_loss,
+    return _figures(training, trained) | {
+        "validation_loss": loss,
         "windows": len(train_windows),
         "windows_per_store": dict(zip(stores, mixture.counts, strict=True)),
         "parameters": sum(parameter.numel() for parameter in module.parameters()),
         "precision": precision,
         "device": device.type,
+    }
+
+
+def _figures(training: TrainingConfig, trained: TrainingResult) -> dict[str, Any]:
+    """Metrics of the training itself."""
+    return {
+        "steps": training.steps,
+        "cpu_seconds": round(trained.cpu_seconds, 3),
+        "steps_per_s": round(training.steps / trained.cpu_seconds, 2),
+        "loss": trained.loss,
         "batch_wait": round(trained.batch_wait, 4),
     }
 

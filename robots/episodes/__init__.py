@@ -2,8 +2,8 @@
 
 - `store`: the append-only episode store.
 - `segments`: a store's files: the index, and the segments that hold the samples.
-- `read_ahead`: episodes in order, several read at the same time.
 - `reference`: a store whose samples stay in another folder or a bucket.
+- `episode_writer`: many episodes that are committed together.
 - `running_episode`: an episode that is written while it is recorded.
 - `schema`: streams of different rates, and their fields.
 - `pack`: a store as one zip file.

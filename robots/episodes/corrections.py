@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from robots.episodes.episode_writer import EpisodeWriter
 from robots.episodes.running_episode import EpisodeSink, MemoryRecording, RunningEpisode
 from robots.episodes.schema import EpisodeSchema, StreamSpec
-from robots.episodes.store import EpisodeStore, EpisodeWriter
+from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Intervention, Observation, Reason
 from robots.spec import ActionSpec, FieldSpec

@@ -30,7 +30,6 @@ from robots.episodes.formats import (
 from robots.episodes.formats.pusht import is_pusht, open_replay_buffer, zip_names
 from robots.episodes.formats.source import EpisodeSource, SourceEpisode, SourceSchema
 from robots.episodes.pack import unpack_store
-from robots.episodes.read_ahead import read_ahead
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError, suggest
@@ -38,6 +37,7 @@ from robots.language.text import UNIT as TEXT
 from robots.outside import FORMATS, find_outside, import_outside, outside_target, split_target
 from robots.spec import FieldSpec, Role
 from robots.storage.location import bucket_of
+from robots.storage.read_ahead import read_ahead
 
 STREAM = "policy"
 _PARALLEL_EPISODES = 4

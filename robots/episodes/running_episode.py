@@ -35,7 +35,8 @@ from robots.errors import HandoffError
 from robots.storage.durable import explain_write_errors
 
 if TYPE_CHECKING:
-    from robots.episodes.store import EpisodeStore, EpisodeWriter
+    from robots.episodes.episode_writer import EpisodeWriter
+    from robots.episodes.store import EpisodeStore
 
 LOG = logging.getLogger(__name__)
 QUEUE_BYTES = 256 * 2**20

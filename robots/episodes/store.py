@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from robots.episodes.episode_writer import CheckedEpisode, EpisodeWriter
 from robots.episodes.reference import REFERENCE, referenced
 from robots.episodes.schema import (
     EpisodeSchema,
@@ -61,8 +62,6 @@ from robots.storage.durable import (
     write_atomically,
 )
 from robots.storage.location import Folder, Location, location_of
-
-_Episode = tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]
 
 
 class EpisodeStore:
@@ -289,7 +288,7 @@ class EpisodeStore:
             commit_bytes: size of the pending episodes from which they are committed [bytes]; a
                 crash loses the pending ones.
         """
-        writer = EpisodeWriter(self, commit_bytes)
+        writer = EpisodeWriter(self.schema, lambda: self.num_episodes, self._commit, commit_bytes)
         try:
             yield writer
         finally:
@@ -368,7 +367,7 @@ class EpisodeStore:
         self._next_segment += 1
         return name
 
-    def _commit(self, episodes: Sequence[_Episode]) -> None:
+    def _commit(self, episodes: Sequence[CheckedEpisode]) -> None:
         self.check_writable()
         name = self._new_name()
         folder = self.path / "segments" / name
@@ -400,46 +399,6 @@ class EpisodeStore:
         write_atomically(self.path / "index.json", index.to_json())
         self._index = index
         self._add_locations(segment)
-
-
-class EpisodeWriter:
-    """Collects episodes in memory and commits them together; created by `EpisodeStore.writer`."""
-
-    def __init__(self, store: EpisodeStore, commit_bytes: int) -> None:
-        """Internal; use `EpisodeStore.writer`."""
-        self._store = store
-        self._commit_bytes = commit_bytes
-        self._pending: list[_Episode] = []
-        self._pending_bytes = 0
-
-    def append(self, streams: Streams, metadata: Mapping[str, Any]) -> int:
-        """Adds a copy of one episode and returns its number.
-
-        Raises:
-            HandoffError: the episode does not match the schema and is not added, or a commit
-                failed.
-        """
-        episode = check_episode(self._store.schema, streams)
-        self._pending.append((episode, check_metadata(metadata)))
-        self._pending_bytes += sum(
-            array.nbytes for fields in episode.values() for array in fields.values()
-        )
-        number = self._store.num_episodes + len(self._pending) - 1
-        if self._pending_bytes >= self._commit_bytes:
-            self.commit()
-        return number
-
-    def commit(self) -> None:
-        """Commits the pending episodes, which are then on the disk.
-
-        Raises:
-            HandoffError: they cannot be written; the message says how many are lost.
-        """
-        pending = self._pending
-        self._pending = []
-        self._pending_bytes = 0
-        if pending:
-            self._store._commit(pending)
 
 
 def _record(

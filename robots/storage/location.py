@@ -1,10 +1,5 @@
 """Reads files below a place: a folder of this computer, or a prefix of a bucket of S3-compatible
-storage.
-
-Credentials, endpoint and region of a bucket come from the environment (`AWS_ACCESS_KEY_ID`,
-`AWS_SECRET_ACCESS_KEY`, `AWS_ENDPOINT_URL`, `AWS_REGION`; `AWS_SKIP_SIGNATURE=true` for a public
-one), and appear in no message.
-"""
+storage (`robots.storage.s3_client`)."""
 
 from __future__ import annotations
 
@@ -13,12 +8,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from robots.errors import HandoffError
+from robots.storage.s3_client import endpoint, failure, open_client
 
 if TYPE_CHECKING:
     import zarr
@@ -27,21 +22,6 @@ ADDRESS = re.compile(r"s3:/{1,2}(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/+(
 """Address of a bucket; a `Path` joins the two slashes to one."""
 PARALLEL_REQUESTS = 32
 """Requests to a storage at the same time, so that their latency does not add up."""
-REQUEST_PATIENCE = timedelta(seconds=120)
-"""Longest duration of one request."""
-RETRY_PATIENCE = timedelta(seconds=20)
-"""Time in which a failed request is repeated."""
-CAUSES = {
-    "NoSuchBucket": "the bucket does not exist",
-    "169.254.169.254": "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-    "InvalidAccessKeyId": "the key of AWS_ACCESS_KEY_ID is unknown there",
-    "SignatureDoesNotMatch": "AWS_SECRET_ACCESS_KEY is not the secret of AWS_ACCESS_KEY_ID",
-    "AccessDenied": "these credentials may not read it",
-    "dns error": "the name of its host is unknown",
-    "tcp connect error": "nothing answers there",
-    "timed out": "it does not answer in time",
-}
-"""Phrases for causes, by a part of the client's message."""
 
 
 class Location(Protocol):
@@ -115,7 +95,7 @@ class Bucket:
     def __init__(self, bucket: str, prefix: str) -> None:
         self._bucket = bucket
         self._prefix = prefix
-        self._endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        self._endpoint = endpoint()
 
     def __str__(self) -> str:
         return f"s3://{self._bucket}" + (f"/{self._prefix}" if self._prefix else "")
@@ -160,40 +140,21 @@ class Bucket:
             yield
         except FileNotFoundError as error:
             if "NoSuchBucket" in str(error):
-                raise HandoffError(self._message(str(error))) from None
+                raise HandoffError(failure(self, self._endpoint, str(error))) from None
             raise
         except BaseError as error:
-            raise HandoffError(self._message(str(error))) from None
+            raise HandoffError(failure(self, self._endpoint, str(error))) from None
 
     @cached_property
     def _client(self) -> Any:
-        from obstore.store import S3Store
-
         with self.explained():
-            return S3Store(
-                self._bucket,
-                prefix=self._prefix or None,
-                client_options={
-                    "allow_http": (self._endpoint or "").startswith("http://"),
-                    "connect_timeout": timedelta(seconds=5),
-                    "timeout": REQUEST_PATIENCE,
-                },
-                retry_config={"max_retries": 3, "retry_timeout": RETRY_PATIENCE},
-            )
+            return open_client(self._bucket, self._prefix)
 
     @cached_property
     def _arrays(self) -> Any:
         from robots.storage.bucket_arrays import BucketArrays
 
         return BucketArrays.of(str(self), self._client, self.explained)
-
-    def _message(self, text: str) -> str:
-        scheme, separator, rest = (self._endpoint or "").partition("://")
-        # An endpoint may contain a password.
-        place = f" at {scheme}{separator}{rest.rpartition('@')[2]}" if self._endpoint else ""
-        cause = next((phrase for part, phrase in CAUSES.items() if part in text), None)
-        cause = cause or text.splitlines()[0].partition(": <?xml")[0]
-        return f"{self}{place}: {cause.rstrip('.')}."
 
 
 def bucket_of(place: Path | str) -> Bucket | None:

@@ -13,8 +13,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from robots.episodes.corrections import open_corrections
+from robots.episodes.episode_writer import EpisodeWriter
 from robots.episodes.schema import EpisodeSchema, StreamSpec
-from robots.episodes.store import EpisodeStore, EpisodeWriter
+from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Observation, Progress
 from robots.spec import FieldSpec

@@ -20,7 +20,8 @@ from robots.interfaces import Observation, Progress
 
 if TYPE_CHECKING:
     from flows.session.episodes import EpisodeLoop
-    from robots.episodes.store import EpisodeStore, EpisodeWriter
+    from robots.episodes.episode_writer import EpisodeWriter
+    from robots.episodes.store import EpisodeStore
     from sim.recording.hard_negatives import Propose
 
 TELEMETRY = TRAINING_TELEMETRY

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from robots.episodes.store import EpisodeStore, EpisodeWriter
+from robots.episodes.episode_writer import EpisodeWriter
+from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 from sim.identification.config import ExcitationConfig
@@ -65,7 +66,7 @@ def test_the_episodes_of_a_batch_that_was_cut_are_stored_once(
     append = EpisodeWriter.append
 
     def die_at_the_fourth(writer: EpisodeWriter, *arguments: Any) -> int:
-        if writer._store.num_episodes == 3:
+        if writer._committed() == 3:
             raise Killed
         return append(writer, *arguments)
 
