@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -228,11 +228,13 @@ if __name__ == "__main__":
 
 def running(group: int) -> list[list[str]]:
     """Commands of the processes of a group that have not ended."""
-    return [
-        process.cmdline()
-        for process in psutil.process_iter()
-        if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
-    ]
+    commands = []
+    for process in psutil.process_iter():
+        # A process that ends while it is looked at is no longer running; neither is a zombie.
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if os.getpgid(process.pid) == group:
+                commands.append(process.cmdline())
+    return commands
 
 
 def test_ctrl_c_ends_the_workers_and_saves_the_last_update(demos: Path, tmp_path: Path):

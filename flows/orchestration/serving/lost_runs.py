@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -154,10 +155,12 @@ def end_cancelled(identities: Collection[str]) -> list[str]:
                 continue
             processes = [one for one in psutil.process_iter() if _runs_of([one]) == {str(run.id)}]
             for process in processes:
-                process.terminate()
+                with suppress(psutil.NoSuchProcess):
+                    process.terminate()
             _, left = psutil.wait_procs(processes, timeout=END_SECONDS)
             for process in left:
-                process.kill()
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
             client.set_flow_run_state(run.id, Cancelled(), force=True)
             names.append(run.name)
     return names
