@@ -195,21 +195,39 @@ def _quality_lines(quality: DatasetQuality) -> Iterator[str]:
     yield from (f"advice    {sentence}" for sentence in quality.advice)
 
 
-def view(path: Path, form: str | None, number: int, page: Path) -> Path:
-    """Writes the page of one episode of a data set of any format.
+def view(
+    path: Path, form: str | None, number: int, page: Path | None, rrd: Path | None
+) -> Iterator[tuple[str, Path]]:
+    """Writes one episode of a data set of any format for a viewer.
+
+    Args:
+        path: the data set, or the artifact with it.
+        form: see `IngestConfig.format`.
+        number: number of the episode.
+        page: HTML page to write; None writes none.
+        rrd: recording of Rerun to write; None writes none.
+
+    Yields:
+        `page` or `rrd`, and the written file.
 
     Raises:
         HandoffError: there is no such episode.
+        ModuleNotFoundError: rerun-sdk is not installed.
     """
-    from flows.reports.episode_view import write_episode
-
     with _opened(path, form) as source:
         if not 0 <= number < source.num_episodes:
             raise HandoffError(
                 f"{path}: no episode {number}, expected 0 to {source.num_episodes - 1}."
             )
         (episode,) = source.episodes(number, number + 1)
-        return write_episode(source.schema, number, episode, page)
+        if page is not None:
+            from flows.reports.episode_view import write_episode
+
+            yield "page", write_episode(source.schema, number, episode, page)
+        if rrd is not None:
+            from robots.episodes.exports.rerun_recording import write_rerun_episode
+
+            yield "rrd", write_rerun_episode(source.schema, number, episode, rrd)
 
 
 def import_data(
@@ -288,11 +306,12 @@ def export(path: Path, out: Path, target: str, progress: Progress) -> dict[str, 
     Args:
         path: the store, or the artifact with it.
         out: file or folder that is written.
-        target: `lerobot`, `lerobot-v2.1`, `robomimic`, `isaaclab` or `zarr`.
+        target: `lerobot`, `lerobot-v2.1`, `robomimic`, `isaaclab`, `zarr`, `mcap` or `rrd`.
         progress: counts episodes.
 
     Raises:
         HandoffError: `out` exists, or the format cannot hold the store.
+        ModuleNotFoundError: the package of the format is not installed.
     """
     from robots.episodes.store import EpisodeStore
 
@@ -311,6 +330,14 @@ def export(path: Path, out: Path, target: str, progress: Progress) -> dict[str, 
                 from robots.episodes.exports.replay_buffer import write_replay_buffer
 
                 return write_replay_buffer(store, out, progress=progress)
+            case "mcap":
+                from robots.episodes.exports.mcap import write_mcap
+
+                return write_mcap(store, out, progress=progress)
+            case "rrd":
+                from robots.episodes.exports.rerun_recording import write_rerun
+
+                return write_rerun(store, out, progress=progress)
             case _:
                 raise HandoffError(f"--to {target}: no such format.")
 

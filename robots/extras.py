@@ -9,6 +9,7 @@ DISTRIBUTIONS = {
     "PIL": "pillow",
     "franky": "franky-control",
     "mlflow": "mlflow-skinny",
+    "rerun": "rerun-sdk",
     "warp": "mujoco-warp",
     "yaml": "pyyaml",
 }

@@ -88,7 +88,8 @@ def view(
     episode: Annotated[int, Parameter(name="EPISODE", validator=Number(gte=0))] = 0,
     /,
     *,
-    page: Annotated[Path, Parameter(help="HTML page to write.")] = Path("episode.html"),
+    page: Annotated[Path | None, Parameter(help="HTML page; default: episode.html.")] = None,
+    rrd: Annotated[Path | None, Parameter(help="Rerun recording instead of the page.")] = None,
     format: Format = None,
     debug: Debug = False,
 ) -> None:
@@ -98,12 +99,14 @@ def view(
         episode: Number of the episode.
 
     Examples:
-        handoff episodes view runs/demo/demos 3
         handoff episodes view ~/data/my_lerobot_set 0 --page first.html
+        handoff episodes view runs/demo/demos 3 --rrd third.rrd
     """
     from flows.datasets import view as viewed
 
-    _print(f"page     {viewed(data, format, episode, page)}")
+    page = Path("episode.html") if page is None and rrd is None else page
+    for kind, file in viewed(data, format, episode, page, rrd):
+        _print(f"{kind:<8} {file}")
 
 
 def examine(
@@ -343,14 +346,15 @@ def export(
     store: StorePath,
     /,
     *,
-    to: Literal["lerobot", "lerobot-v2.1", "robomimic", "isaaclab", "zarr"],
+    to: Literal["lerobot", "lerobot-v2.1", "robomimic", "isaaclab", "zarr", "mcap", "rrd"],
     out: Annotated[Path, Parameter(help="File or folder that is written; must not exist.")],
     debug: Debug = False,
 ) -> None:
     """Write a store in a published format.
 
     Args:
-        to: LeRobot v3.0 or v2.1, robomimic or Isaac Lab HDF5, or the Zarr of diffusion_policy.
+        to: LeRobot v3.0 or v2.1, robomimic or Isaac Lab HDF5, the Zarr of diffusion_policy, MCAP
+            with messages of ROS 2, or recordings of Rerun.
 
     Examples:
         handoff episodes export runs/demo/demos --to lerobot --out push_t_lerobot

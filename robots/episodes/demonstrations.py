@@ -75,7 +75,7 @@ FORMATS_INSIDE = {
     "maniskill": Format("ManiSkill HDF5", maniskill),
     "aloha": Format("ALOHA HDF5", aloha),
     "d4rl": Format("D4RL HDF5", d4rl),
-    "rosbag": Format("MCAP and rosbag2", rosbag),
+    "rosbag": Format("MCAP, rosbag2 and ROS 1 bags", rosbag),
     "hil_serl": Format("pickles of hil-serl", hil_serl),
     "npz": Format("NumPy archives", npz),
     "replay_buffer": Format("replay buffers of diffusion_policy and UMI (Zarr)", replay_buffer),

@@ -6,5 +6,11 @@
 - `lerobot_statistics`: smallest and largest values, means, deviations and quantiles.
 - `replay_buffer`: replay buffers of diffusion_policy (Zarr).
 - `robomimic`: HDF5 files of robomimic and Isaac Lab.
+- `mcap`: MCAP files with messages of ROS 2.
+- `ros_topics`: the message type of every field.
+- `rerun_recording`: recordings of the viewer Rerun.
+- `rerun_blueprint`: the arrangement of its views.
+- `viewer_fields`: what fields are to viewers, times of samples, events.
 - `mp4`: H.264 or AV1 video with exact times.
+- `png`: PNG pictures.
 """

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,6 +28,7 @@ from robots.episodes.exports.lerobot_statistics import (
     sampled_frames,
 )
 from robots.episodes.exports.mp4 import VideoCodec, choose_codec
+from robots.episodes.exports.png import encode_png
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
@@ -192,7 +192,9 @@ class _Export:
             if field.field in self._cameras:
                 place |= layout.add_video(episode, self._cameras[field.field], windows)
             else:
-                encoded[field.feature] = [_png(picture) for part in windows for picture in part]
+                encoded[field.feature] = [
+                    encode_png(picture) for part in windows for picture in part
+                ]
             found[field.feature] = colours.result()
             self._colours[field.feature].merge(colours)
         for field in self._fields:
@@ -285,14 +287,6 @@ def _nested(array: np.ndarray) -> pa.Array:
         offsets = np.arange(0, len(values) + 1, size, dtype=np.int32)
         values = pa.ListArray.from_arrays(pa.array(offsets), values)
     return values
-
-
-def _png(picture: np.ndarray) -> bytes:
-    from PIL import Image
-
-    buffer = BytesIO()
-    Image.fromarray(picture).save(buffer, format="PNG", compress_level=3)
-    return buffer.getvalue()
 
 
 def _is_stated(key: str, metadata: dict[str, Any]) -> bool:

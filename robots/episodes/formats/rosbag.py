@@ -1,4 +1,5 @@
-"""Reads recordings of ROS: MCAP files and rosbag2 folders or databases, one episode each.
+"""Reads recordings of ROS: MCAP files, rosbag2 folders or databases, and ROS 1 bags, one episode
+each.
 
 A path is one recording, or a folder of several. Every topic becomes fields by the table in
 `robots.episodes.formats.ros.ros_messages`, called `TOPIC/FIELD`, each with the capture times
@@ -17,8 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robots.episodes.formats.ros import ros_messages
-from robots.episodes.formats.ros.bags import METADATA, Bag, BagMessage, find_bags
+from robots.episodes.formats.ros.bags import METADATA, RECORDINGS, Bag, BagMessage, find_bags
 from robots.episodes.formats.ros.mcap import MAGIC
+from robots.episodes.formats.ros.ros1_bag import MAGIC as ROS1
 from robots.episodes.formats.ros.ros_messages import Leaf
 from robots.episodes.formats.source import (
     LARGEST_EPISODE,
@@ -36,10 +38,14 @@ _COMMANDS = ("action", "actions", "command", "target")
 _INSTRUCTIONS = ("instruction", "language_instruction", "task", "prompt")
 _UNREAD_PACKAGES = (
     "action_msgs",
+    "actionlib_msgs",
+    "bond",
     "diagnostic_msgs",
+    "dynamic_reconfigure",
     "lifecycle_msgs",
     "rcl_interfaces",
     "rosgraph_msgs",
+    "tf",
     "tf2_msgs",
     "visualization_msgs",
 )
@@ -51,10 +57,10 @@ are further away."""
 
 
 def recognises(path: Path) -> bool:
-    """Whether the path is an MCAP file, a database of rosbag2, or a folder with such recordings, by
-    their first bytes and names."""
+    """Whether the path is an MCAP file, a database of rosbag2, a ROS 1 bag, or a folder with such
+    recordings, by their first bytes and names."""
     if path.is_dir():
-        inner = (file for file in path.iterdir() if file.suffix in (".mcap", ".db3"))
+        inner = (file for file in path.iterdir() if file.suffix in RECORDINGS)
         return (
             (path / METADATA).is_file()
             or any(recognises(file) if file.is_file() else False for file in inner)
@@ -64,7 +70,7 @@ def recognises(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         start = file.read(len(_SQLITE))
-    return start.startswith(MAGIC) or (path.suffix == ".db3" and start == _SQLITE)
+    return start.startswith((MAGIC, ROS1)) or (path.suffix == ".db3" and start == _SQLITE)
 
 
 @contextmanager
@@ -138,7 +144,7 @@ class RosbagSource:
         if action is not None:
             self._specs[action] = replace(self._specs[action], role="action")
         self.schema = SourceSchema(
-            form="MCAP and rosbag2",
+            form="MCAP, rosbag2 and ROS 1 bags",
             task=path.stem,
             rate_hz=None,
             fields=self._specs,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from flows.__main__ import main
+from robots import extras
 from robots.episodes.running_episode import RunningEpisode
 from robots.episodes.store import EpisodeStore
 from robots.episodes.write_episodes import write_episodes
@@ -102,6 +105,56 @@ def test_view_writes_a_page(store: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "no episode 9, expected 0 to 3" in refused(capsys, "view", "towel.zarr", "9")
 
 
+def test_view_writes_a_recording_of_rerun_instead_of_the_page(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = printed(capsys, "view", "towel.zarr", "2", "--rrd", "e.rrd")
+    assert said.split() == ["rrd", "e.rrd"]
+    assert not Path("episode.html").exists()
+    q = EpisodeStore.open(store).read(2, "policy", ["q"])["q"]
+    np.testing.assert_array_equal(curves(Path("e.rrd"), "/q"), q)
+    said = printed(capsys, "view", "towel.zarr", "2", "--rrd", "e.rrd", "--page", "e.html")
+    assert said.split() == ["page", "e.html", "rrd", "e.rrd"]
+
+
+def curves(recording: Path, entity: str) -> list[list[float]]:
+    """Numbers in a recording of Rerun, `(T, entries)`."""
+    from rerun.chunk import RrdReader
+
+    batches = [
+        chunk.to_record_batch()
+        for chunk in RrdReader(recording).stream()
+        if chunk.entity_path == entity and not chunk.is_static
+    ]
+    return [row for batch in batches for row in batch.column("Scalars:scalars").to_pylist()]
+
+
+@pytest.mark.parametrize(
+    "words", [("view", "towel.zarr", "--rrd", "e.rrd"), ("export", "towel.zarr", "--to", "rrd")]
+)
+def test_without_rerun_the_extra_that_brings_it_is_named(
+    store: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+) -> None:
+    project = tomllib.loads((Path(extras.__file__).parents[1] / "pyproject.toml").read_text())
+    declared = [
+        f"{package}; extra == '{extra}'"
+        for extra, packages in project["project"]["optional-dependencies"].items()
+        for package in packages
+    ]
+    monkeypatch.setattr(extras, "requires", lambda name: declared)
+    monkeypatch.setitem(sys.modules, "rerun", None)
+    out = ("--out", "out") if words[0] == "export" else ()
+    said = refused(capsys, *words, *out).splitlines()
+    assert [line for line in said if "episodes" not in line] == [
+        "handoff: rerun is not installed. Install it in the checkout: pip install -e '.[rerun]'."
+    ]
+    assert not Path("out").exists()
+    assert not Path("e.rrd").exists()
+
+
 def test_doctor_finds_a_duplicate_and_writes_its_page(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,7 +194,9 @@ def test_stats_print_values_and_quality(store: Path, capsys: pytest.CaptureFixtu
     assert "distinct pairs of state and action in 150 steps" in said
 
 
-@pytest.mark.parametrize("target", ["lerobot", "lerobot-v2.1", "robomimic", "isaaclab", "zarr"])
+@pytest.mark.parametrize(
+    "target", ["lerobot", "lerobot-v2.1", "robomimic", "isaaclab", "zarr", "mcap"]
+)
 def test_an_export_is_read_again(
     store: Path, capsys: pytest.CaptureFixture[str], target: str
 ) -> None:
@@ -151,12 +206,24 @@ def test_an_export_is_read_again(
     if target in ("robomimic", "isaaclab", "zarr"):
         Path("map.yaml").write_text("rate_hz: 10\n")
         words += ["--map", "map.yaml"]
+    if target == "mcap":
+        Path("map.yaml").write_text("resample_hz: 10\n")
+        words += ["--map", "map.yaml"]
     printed(capsys, "import", *words)
     again, before = EpisodeStore.open(Path("again.zarr")), EpisodeStore.open(store)
     assert again.num_episodes == 4
     np.testing.assert_array_equal(
         again.column("policy", "action"), before.column("policy", "action")
     )
+
+
+def test_an_export_to_rerun_has_a_recording_per_episode(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed(capsys, "export", "towel.zarr", "--to", "rrd", "--out", "out")
+    assert len(list(Path("out").glob("*.rrd"))) == 4
+    action = EpisodeStore.open(store).read(3, "policy", ["action"])["action"]
+    np.testing.assert_array_equal(curves(Path("out/episode_000003.rrd"), "/action"), action)
 
 
 def test_a_data_set_of_another_format_is_imported_before_it_is_edited(

@@ -1,7 +1,8 @@
 """Reads the messages of ROS bags and MCAP files.
 
-- `bags`: SQLite files and folders of rosbag2.
+- `bags`: files and folders of recordings, SQLite files of rosbag2.
 - `mcap`: records and chunks of MCAP files.
+- `ros1_bag`: records and chunks of ROS 1 bags.
 - `ros_types`: definitions of message types, bounded before they are decoded.
 - `ros_messages`: messages as arrays of numbers with names.
 """

@@ -17,12 +17,17 @@ from robots.episodes.formats.containers.folder import (
     number_order,
 )
 from robots.episodes.formats.ros.mcap import McapChannel, McapReader
+from robots.episodes.formats.ros.ros1_bag import MAGIC as ROS1
+from robots.episodes.formats.ros.ros1_bag import Ros1Connection, Ros1Reader
 from robots.episodes.formats.ros.ros_types import RosTypes
 from robots.episodes.formats.source import LARGEST_EPISODE, explain_damage
 from robots.errors import HandoffError
 
 METADATA = "metadata.yaml"
 STORAGE = (".mcap", ".db3")
+"""Endings of the parts of a recording of ROS 2."""
+RECORDINGS = (*STORAGE, ".bag")
+"""Endings of files that are a recording or a part of one."""
 LARGEST_METADATA = 2**22
 """Largest size of the metadata of a bag [bytes]."""
 _LARGEST_MESSAGE = 2**28
@@ -65,7 +70,12 @@ class Bag:
             HandoffError: a file is damaged.
         """
         for file in self.files:
-            yield from self._mcap(file) if file.suffix == ".mcap" else self._database(file)
+            if file.suffix == ".mcap":
+                yield from self._mcap(file)
+            elif file.suffix == ".bag" or starts_with(file, ROS1):
+                yield from self._ros1(file)
+            else:
+                yield from self._database(file)
 
     def _mcap(self, file: Path) -> Iterator[BagMessage]:
         reader = McapReader(file)
@@ -78,6 +88,19 @@ class Bag:
             if name is not None:
                 ros1 = channel.encoding == _ROS1
                 yield BagMessage(channel.topic, name, message.log_ns, message.data, ros1)
+        self.cut |= reader.cut
+
+    def _ros1(self, file: Path) -> Iterator[BagMessage]:
+        reader = Ros1Reader(file)
+        names: dict[Ros1Connection, str] = {}
+        for message in reader.messages():
+            connection = message.connection
+            if connection not in names:
+                names[connection] = self.types.define(
+                    connection.type_name, "ros1msg", connection.definition
+                )
+            name = names[connection]
+            yield BagMessage(connection.topic, name, message.log_ns, message.data, ros1=True)
         self.cut |= reader.cut
 
     def _type_name(self, channel: McapChannel) -> str | None:
@@ -141,6 +164,12 @@ class Bag:
         return topics
 
 
+def starts_with(file: Path, magic: bytes) -> bool:
+    """Whether the first bytes of a file are `magic`."""
+    with explain_damage(file.parent, file.name), file.open("rb") as content:
+        return content.read(len(magic)) == magic
+
+
 def find_bags(path: Path) -> list[Bag]:
     """The recordings at a path: a file, the folder of one recording, or a folder of several files
     or folders, in the order of the numbers in their names.
@@ -157,10 +186,13 @@ def find_bags(path: Path) -> list[Bag]:
         folders = [inner for inner in path.iterdir() if (inner / METADATA).is_file()]
     for folder in folders:
         check_inside(path, folder)
-    bags = [Bag(file, [file], types) for file in data_files(path, *(f"*{end}" for end in STORAGE))]
+    files = data_files(path, *(f"*{end}" for end in RECORDINGS))
+    bags = [Bag(file, [file], types) for file in files]
     bags += [_folder_bag(folder, types) for folder in folders]
     if not bags:
-        raise HandoffError(f"{path}: holds no MCAP file and no rosbag2 folder. Is it another one?")
+        raise HandoffError(
+            f"{path}: holds no MCAP file, no rosbag2 folder and no ROS 1 bag. Is it another one?"
+        )
     return sorted(bags, key=lambda bag: number_order(bag.path))
 
 

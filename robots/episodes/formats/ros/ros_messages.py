@@ -30,6 +30,7 @@ _SKIPPED = (
     "builtin_interfaces/msg/Time",
 )
 _UNITS = {
+    ("geometry_msgs/msg/PointStamped", "point"): "m",
     ("geometry_msgs/msg/Pose", "position"): "m",
     ("geometry_msgs/msg/Transform", "translation"): "m",
     ("geometry_msgs/msg/Twist", "linear"): "m/s",

@@ -1,4 +1,4 @@
-"""Three recordings of ROS 2: messages, an MCAP writer, and the writer of rosbags."""
+"""Three recordings of ROS: messages, an MCAP writer, and the writers of rosbags."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Sent(NamedTuple):
     message: Any
 
 
-def typestore() -> Any:
+def typestore(ros1: bool = False) -> Any:
     from rosbags.typesys import Stores, get_typestore
 
-    return get_typestore(Stores.ROS2_HUMBLE)
+    return get_typestore(Stores.ROS1_NOETIC if ros1 else Stores.ROS2_HUMBLE)
 
 
 def values(seed: int = 0) -> list[dict[str, np.ndarray]]:
@@ -45,9 +45,11 @@ def values(seed: int = 0) -> list[dict[str, np.ndarray]]:
     ]
 
 
-def messages(given: dict[str, np.ndarray], shuffle_joints: bool = False) -> list[Sent]:
+def messages(
+    given: dict[str, np.ndarray], shuffle_joints: bool = False, ros1: bool = False
+) -> list[Sent]:
     """Messages of one recording; the pictures come at half the rate, 5 ms after the states."""
-    types = typestore().types
+    types = typestore(ros1).types
     sent: list[Sent] = []
 
     def add(topic: str, name: str, log_ns: int, *fields: Any) -> None:
@@ -85,7 +87,10 @@ def messages(given: dict[str, np.ndarray], shuffle_joints: bool = False) -> list
 
 def header(types: Any, stamp_ns: int, frame: str) -> Any:
     stamp = types["builtin_interfaces/msg/Time"](stamp_ns // 10**9, stamp_ns % 10**9)
-    return types["std_msgs/msg/Header"](stamp, frame)
+    kind = types["std_msgs/msg/Header"]
+    # Headers of ROS 1 also have a number.
+    number = {"seq": 7} if "seq" in kind.__dataclass_fields__ else {}
+    return kind(stamp=stamp, frame_id=frame, **number)
 
 
 def pose(types: Any, stamp_ns: int, given: np.ndarray) -> tuple[Any, Any]:
@@ -109,6 +114,26 @@ def write_rosbag2(path: Path, sent: Iterable[Sent], storage: str = "sqlite3") ->
                 connections[topic] = writer.add_connection(topic, name, typestore=store)
             data = store.serialize_cdr(message, name)
             writer.write(connections[topic], log_ns, data)
+    return path
+
+
+def write_ros1(
+    path: Path, sent: Iterable[Sent], compression: str = "none", chunk_bytes: int = 2000
+) -> Path:
+    """A bag of ROS 1 in small chunks, written by rosbags."""
+    from rosbags.rosbag1 import Writer
+
+    store = typestore(ros1=True)
+    writer = Writer(path)
+    writer.chunk_threshold = chunk_bytes
+    if compression != "none":
+        writer.set_compression(Writer.CompressionFormat[compression.upper()])
+    with writer:
+        connections: dict[str, Any] = {}
+        for topic, name, log_ns, message in sent:
+            if topic not in connections:
+                connections[topic] = writer.add_connection(topic, name, typestore=store)
+            writer.write(connections[topic], log_ns, store.serialize_ros1(message, name))
     return path
 
 

@@ -1,0 +1,223 @@
+"""Writes episodes as MCAP files with messages of ROS 2, one per episode, for Foxglove, rosbag2 and
+`robots.episodes.formats.rosbag`.
+
+Every field becomes a topic of its name by the table in `robots.episodes.exports.ros_topics`; those
+of other streams than `policy` have the name of their stream before it. `/instruction` has the
+instruction, and `/episode` a JSON object with task, robot, metadata, and what the types of messages
+have no place for: units, frames, roles, names and number types of the fields. Messages are stamped
+with the time since the episode began: the capture times that a stream records, otherwise step k
+with k / rate. A file has the chunks, compressed by zstd, and the metadata of rosbag2.
+
+The reader gives back the values of every step, with the topic's name before that of the entry of
+the message (`action/data`): pictures, depth and arrays bit for bit, entries of `JointState` and
+`geometry_msgs` as float64 that equal the float32 of the store. Arrays of several axes are flat.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from robots.episodes.exports.ros_topics import STRING, RosTopic, field_topics, string
+from robots.episodes.exports.viewer_fields import (
+    field_kind,
+    field_prefix,
+    stream_length,
+    stream_name,
+    stream_seconds,
+)
+from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError
+from robots.interfaces import Progress, no_progress
+from robots.language.text import INSTRUCTION
+from robots.storage.durable import explain_write_errors, sync_tree, temporary_beside
+
+EPISODE_TOPIC = "/episode"
+_PICTURES = 64
+_SAMPLES = 4096
+"""Samples of a stream with and without pictures that are in memory at a time."""
+
+
+class _Sent(NamedTuple):
+    """An encoded message; sorted by its time."""
+
+    time_ns: int
+    topic: RosTopic
+    data: bytes
+
+
+def write_mcap(
+    store: EpisodeStore, out: Path, *, progress: Progress = no_progress
+) -> dict[str, Any]:
+    """Writes all streams of all episodes, `episode_000000.mcap` and so on.
+
+    Args:
+        store: the episodes.
+        out: folder of the files; it must not exist.
+        progress: called with the number of written episodes.
+
+    Returns:
+        `episodes`, `messages`, and `topics`, the name of each with its type.
+
+    Raises:
+        HandoffError: `out` exists, the store has no episode, two fields would have one topic, no
+            message has the number type of a field, or the disk is full.
+        ModuleNotFoundError: rosbags is not installed.
+    """
+    if os.path.lexists(out):
+        raise HandoffError(f"{out}: exists already. Choose another folder, or delete it first.")
+    if store.num_episodes == 0:
+        raise HandoffError(f"{store.path}: has no episode, expected at least 1.")
+    export = _Export(store)
+    aside = temporary_beside(out)
+    messages = 0
+    with explain_write_errors(out, "the recordings were not written"):
+        aside.mkdir(parents=True)
+        try:
+            for episode in range(store.num_episodes):
+                messages += export.write(episode, aside)
+                progress(episode + 1, store.num_episodes, "exporting")
+            sync_tree(aside)
+            os.rename(aside, out)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+        sync_tree(out)
+    return {"episodes": store.num_episodes, "messages": messages, "topics": export.topics()}
+
+
+class _Export:
+    """One store on its way into files."""
+
+    def __init__(self, store: EpisodeStore) -> None:
+        """Plans the topics.
+
+        Raises:
+            HandoffError: see `write_mcap`.
+        """
+        from rosbags.typesys import Stores, get_typestore
+
+        self._store = store
+        self._typestore = get_typestore(Stores.ROS2_HUMBLE)
+        types = self._typestore.types
+        self._plan: dict[str, dict[str, list[RosTopic]]] = {}
+        for stream, spec in store.schema.streams.items():
+            prefix = field_prefix(store, stream)
+            self._plan[stream] = {
+                name: field_topics(types, f"{prefix}{name}", field)
+                for name, field in spec.fields.items()
+            }
+        self._about = RosTopic(EPISODE_TOPIC, STRING, lambda sample, _: None)
+        self._instruction = RosTopic(f"/{INSTRUCTION}", STRING, lambda sample, _: None)
+        self._check_names()
+
+    def topics(self) -> dict[str, str]:
+        """Types of the messages by topic."""
+        planned = [
+            topic for fields in self._plan.values() for some in fields.values() for topic in some
+        ]
+        return {topic.name: topic.type_name.rpartition("/")[2] for topic in (self._about, *planned)}
+
+    def write(self, episode: int, folder: Path) -> int:
+        """Writes the file of one episode, and returns the number of its messages."""
+        from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
+
+        # A bag is a folder whose only recording becomes the file of the episode.
+        bag = folder / f"episode_{episode:06d}"
+        writer = Writer(bag, version=9, storage_plugin=StoragePlugin.MCAP)
+        writer.set_compression(CompressionMode.STORAGE, CompressionFormat.ZSTD)
+        number = 0
+        with writer:
+            connections: dict[str, Any] = {}
+            for sent in self._messages(episode):
+                name = sent.topic.name
+                if name not in connections:
+                    connections[name] = writer.add_connection(
+                        name, sent.topic.type_name, typestore=self._typestore
+                    )
+                writer.write(connections[name], sent.time_ns, sent.data)
+                number += 1
+        (bag / f"{bag.name}.mcap").rename(folder / f"{bag.name}.mcap")
+        shutil.rmtree(bag)
+        return number
+
+    def _check_names(self) -> None:
+        """Checks that no two fields have one topic."""
+        taken = {EPISODE_TOPIC: "the metadata of the episode"}
+        for stream, fields in self._plan.items():
+            for field, topics in fields.items():
+                for topic in topics:
+                    if topic.name in taken:
+                        raise HandoffError(
+                            f"{self._store.path}: {stream}/{field} would be the topic {topic.name}, as "
+                            f"{taken[topic.name]} is. Rename one of them."
+                        )
+                    taken[topic.name] = f"{stream}/{field}"
+        self._spoken = self._instruction.name in taken
+
+    def _messages(self, episode: int) -> Iterator[_Sent]:
+        """The messages of an episode in the order of their times."""
+        metadata = self._store.metadata(episode)
+        types = self._typestore.types
+        yield self._encoded(0, self._about, string(types, self._description(episode, metadata)))
+        sentence = metadata.get(INSTRUCTION)
+        if isinstance(sentence, str) and not self._spoken:
+            yield self._encoded(0, self._instruction, string(types, sentence))
+        streams = (self._stream(episode, stream) for stream in self._plan)
+        yield from heapq.merge(*streams, key=lambda sent: sent.time_ns)
+
+    def _stream(self, episode: int, stream: str) -> Iterator[_Sent]:
+        """The messages of one stream."""
+        length = stream_length(self._store, episode, stream)
+        times = np.round(stream_seconds(self._store, episode, stream) * 1e9).astype(np.int64)
+        fields = self._store.schema.stream(stream).fields
+        pictures = any(field_kind(spec) in ("picture", "depth") for spec in fields.values())
+        window = _PICTURES if pictures else _SAMPLES
+        before: dict[str, bytes] = {}
+        for start in range(0, length, window):
+            arrays = self._store.read(episode, stream, steps=slice(start, start + window))
+            for row in range(min(window, length - start)):
+                time_ns = int(times[start + row])
+                for field, topics in self._plan[stream].items():
+                    sample = arrays[field][row]
+                    for topic in topics:
+                        if topic.changes:
+                            repeated = before.get(field) == sample.tobytes()
+                            before[field] = sample.tobytes()
+                            if repeated:
+                                continue
+                        yield self._encoded(time_ns, topic, topic.message(sample, time_ns))
+
+    def _encoded(self, time_ns: int, topic: RosTopic, message: Any) -> _Sent:
+        data = self._typestore.serialize_cdr(message, topic.type_name)
+        return _Sent(time_ns, topic, bytes(data))
+
+    def _description(self, episode: int, metadata: Mapping[str, Any]) -> str:
+        """JSON about an episode."""
+        schema = self._store.schema
+        fields = {
+            topic.name: {
+                "field": f"{stream}/{field}",
+                **asdict(schema.stream(stream).fields[field]),
+            }
+            for stream, planned in self._plan.items()
+            for field, topics in planned.items()
+            for topic in topics
+        }
+        about = {
+            "task": schema.name,
+            "robot": schema.robot,
+            "episode": episode,
+            "rate_hz": schema.stream(stream_name(self._store)).rate_hz,
+            "metadata": metadata,
+            "fields": fields,
+        }
+        return json.dumps(about)
