@@ -65,7 +65,12 @@ def run_console_session(
         HandoffError: no such task or policy, the port is taken, or the store belongs to another
             task.
     """
-    from flows.session.environment import make_operator, make_session_env, robot_label
+    from flows.session.environment import (
+        make_operator,
+        make_session_env,
+        session_origin,
+        wall_clock,
+    )
     from flows.session.episodes import EpisodeLoop, EpisodeOutcome
     from flows.session.viewer import scene_viewer
     from real.console.process import open_console
@@ -79,7 +84,7 @@ def run_console_session(
         open_console(config, out / "console") as console,
         scene_viewer(env_config, console),
     ):
-        reset, propose = proposer(policy, task, env, engine.task.robot)
+        reset, propose, digest = proposer(policy, task, env, engine.task.robot)
         schema = corrections_schema(
             task, env.rate_hz, env.observation_spec, env.action_spec, env_config.robot
         )
@@ -87,9 +92,11 @@ def run_console_session(
             open_corrections(out / "store.zarr", schema) as store,
             closing(make_operator(operator, engine, stage="practice")) as person,
         ):
-            metadata = {"robot": robot_label(env_config), "source": "practice", "policy": policy}
+            origin = session_origin(
+                env_config, engine, "practice", live=True, policy=policy, policy_digest=digest
+            )
             recover_interrupted(store)
-            assembler = EpisodeAssembler(store, 1, metadata)
+            assembler = EpisodeAssembler(store, 1, origin.entries(), now=wall_clock(live=True))
             session = EpisodeLoop(env, person, propose, pace=operator.speed)
             say(f"console  {console.url}")
             redo = False
@@ -105,19 +112,24 @@ def run_console_session(
 
 def proposer(
     policy: str, task: str, env: VecEnv, robot: Robot
-) -> tuple[Callable[[int], None], Callable[[Observation], np.ndarray]]:
-    """Returns a function that resets the policy to an episode's seed, and one that maps
-    observations to actions (1, A).
+) -> tuple[Callable[[int], None], Callable[[Observation], np.ndarray], str | None]:
+    """Returns a function that resets the policy to an episode's seed, one that maps observations
+    to actions (1, A), and the policy's digest if it has one.
 
     Raises:
         HandoffError: no such policy.
     """
     from flows.config.protocols import read_protocol
     from flows.evaluation.agents import make_agent
-    from flows.session.environment import still_policy
+    from flows.session.environment import policy_digest, still_policy
 
     if policy == "still":
-        return lambda seed: None, still_policy(env.action_spec, robot)
-    agent = make_agent(policy, read_protocol(task)).load()(env)
+        return lambda seed: None, still_policy(env.action_spec, robot), None
+    entrant = make_agent(policy, read_protocol(task))
+    agent = entrant.load()(env)
     running = np.ones(1, dtype=bool)
-    return lambda seed: agent.reset([seed]), lambda observation: agent.act(observation, running)
+    return (
+        lambda seed: agent.reset([seed]),
+        lambda observation: agent.act(observation, running),
+        entrant.execution.get("file") or policy_digest(Path(policy)),
+    )

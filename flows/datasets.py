@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 STORE = "store.zarr"
 MOST_NAMES = 8
 """Largest number of entries that are named."""
+MOST_ENTRIES = 3
+"""Largest number of other entries of the metadata that are listed per episode."""
 MOST_EPISODES = 50
 """Largest number of episodes that are listed unless all are asked for."""
 
@@ -72,10 +74,24 @@ def info(path: Path, form: str | None) -> Iterator[str]:
         yield f"episodes  {source.num_episodes}"
         if schema.robot:
             yield f"robot     {schema.robot}"
+        yield from _recordings(find_data(path), form)
         yield "fields"
         yield from field_lines(schema.fields)
         for note in schema.notes:
             yield f"note      {note}"
+
+
+def _recordings(data: Path, form: str | None) -> Iterator[str]:
+    """Lines about the recordings of an episode store; none for other formats."""
+    from robots.episodes.demonstrations import identify
+    from robots.episodes.metadata.summary import recording_lines
+    from robots.episodes.store import EpisodeStore
+
+    known = form or identify(data)
+    if known == "episode_store" and (bucket_of(data) is not None or data.is_dir()):
+        with EpisodeStore.open(data) as store:
+            metadata = [store.metadata(number) for number in range(store.num_episodes)]
+        yield from recording_lines(metadata)
 
 
 def field_lines(fields: Mapping[str, FieldSpec]) -> Iterator[str]:
@@ -88,27 +104,28 @@ def field_lines(fields: Mapping[str, FieldSpec]) -> Iterator[str]:
 
 
 def list_episodes(path: Path, form: str | None, every: bool) -> Iterator[tuple[str, ...]]:
-    """Yields a heading, then number, steps, seconds, success and instruction of every episode."""
-    yield "episode", "steps", "seconds", "success", "instruction", "other"
-    shown = ("success", "instruction", "origin", "edits")
+    """Yields a heading, then a row per episode: number, steps, seconds, success, instruction, and
+    what else is stated."""
+    from robots.episodes.metadata.summary import CELLS, filled, other_entries, recording_cells
+
+    heading = ("episode", "steps", "seconds", "success", "instruction", *CELLS, "other")
+    rows: list[tuple[str, ...]] = []
     with _opened(path, form, images=False) as source:
         stop = source.num_episodes if every else min(source.num_episodes, MOST_EPISODES)
         for number, episode in enumerate(source.episodes(0, stop)):
-            steps = len(next(iter(episode.arrays.values())))
-            rate = source.schema.rate_hz
-            other = {
-                key: value
-                for key, value in episode.metadata.items()
-                if key not in shown and not key.startswith("source_")
-            }
-            yield (
+            steps, rate = len(next(iter(episode.arrays.values()))), source.schema.rate_hz
+            other = islice(other_entries(episode.metadata), MOST_ENTRIES)
+            row = (
                 str(number),
                 str(steps),
                 "-" if rate is None else f"{steps / rate:.1f}",
                 _text(episode.metadata.get("success")),
                 _text(episode.metadata.get("instruction")),
-                ", ".join(f"{key} {_text(value)}" for key, value in islice(other.items(), 3)),
+                *recording_cells(episode.metadata),
+                ", ".join(f"{key} {_text(value)}" for key, value in other),
             )
+            rows.append(row)
+    yield from filled(heading, rows, always=5)
 
 
 def examine(

@@ -3,6 +3,7 @@
 - `arm`: the protocol of an arm: its state, its targets and its faults.
 - `clock`: clocks of robot time.
 - `franka`: a Franka arm and its gripper through franky.
+- `cameras`: real cameras, for pages and recordings.
 - `deploy`: the control loop, its limits, and the release gate.
 - `hil`: the actor of human-in-the-loop training.
 - `console`: takeovers and labels in a browser.

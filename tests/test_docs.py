@@ -157,9 +157,7 @@ def roots() -> set[str]:
     """First parts of options: stages of recipes, shared options, options of kinds of stages."""
     from dataclasses import fields
 
-    from flows.deployment.config import DeploySession
-
-    found = {field.name for field in fields(DeploySession)}
+    found = {field.name for session in sessions() for field in fields(session)}
     for recipe in shipped():
         found |= {*recipe.stages, *recipe.shared}
     return found
@@ -168,11 +166,10 @@ def roots() -> set[str]:
 @cache
 def is_option(key: str) -> bool:
     """Whether a stage of a recipe, its shared options, or a session at an arm has the option."""
-    from flows.deployment.config import DeploySession
     from robots.config import key_paths
 
     first, _, rest = key.partition(".")
-    if key in key_paths(DeploySession):
+    if any(key in key_paths(session) for session in sessions()):
         return True
     for recipe in shipped():
         entry = recipe.stages.get(first)
@@ -185,6 +182,14 @@ def is_option(key: str) -> bool:
             if any(wanted in keys_of_stage(stage.uses) for stage in recipe.stages.values()):
                 return True
     return False
+
+
+def sessions() -> tuple[type[Any], ...]:
+    """Classes of the options of sessions at an arm."""
+    from flows.deployment.config import DeploySession
+    from flows.deployment.demonstrations.config import DemonstrationSession
+
+    return DeploySession, DemonstrationSession
 
 
 @cache

@@ -67,7 +67,7 @@ def show_info(data: DataPath, /, *, format: Format = None, debug: Debug = False)
 def list_episodes(
     data: DataPath, /, *, format: Format = None, all: Flag = False, debug: Debug = False
 ) -> None:
-    """List the episodes of a data set: steps, seconds, success, instruction.
+    """List the episodes of a data set: steps, success, instruction, when, by whom, how it ended.
 
     Args:
         all: List all episodes, not only the first 50.

@@ -22,6 +22,7 @@ from flows.commands.parameters import (
     RunPath,
     Until,
 )
+from robots.errors import HandoffError
 
 CONSOLE_PORT = 8700
 """Default port of the console."""
@@ -99,9 +100,18 @@ def hil(
 def record(
     task: Annotated[str, Parameter(completer=completers.tasks)],
     /,
-    *,
+    *overrides: Annotated[
+        str,
+        Parameter(
+            name="OVERRIDES",
+            help="Changes of the options of hil/record, with --arm of configs/deploy/record.",
+        ),
+    ],
     operator: OperatorName = "console",
     episodes: Annotated[int, Parameter(validator=Number(gte=1))] = 20,
+    arm: str | None = None,
+    camera: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    instruction: str | None = None,
     cameras: Flag = False,
     video: Flag = False,
     person: Person = None,
@@ -110,21 +120,25 @@ def record(
     out: Path | None = None,
     debug: Debug = False,
 ) -> None:
-    """Record demonstrations of a simulated task by a person; the same command goes on.
+    """Record demonstrations by a person, in simulation or at an arm; the same command goes on.
 
-    Successful episodes are in the artifact demos, which 'handoff run own_data' trains on.
+    Successful episodes are where the last line says; 'handoff run own_data' trains on them.
 
     Args:
-        task: Name of a task of the arm.
+        task: Name of a simulated task; at a real arm any name.
         operator: Device of the person, or a simulated one.
         episodes: Number of successful demonstrations.
-        cameras: Record the pictures of the cameras front and wrist, too.
+        arm: Address of an arm's control unit, or twin: a simulated arm behind its protocol.
+        camera: Camera at the arm that is recorded, NAME=SOURCE; may be repeated.
+        instruction: What is demonstrated, in words.
+        cameras: Record the simulated cameras front and wrist, too.
         video: The same, as H.264 video instead of without loss.
         out: Folder of the recording; default: runs/record/TASK.
 
     Examples:
         handoff record reach --episodes 10
         handoff record pick_cube --operator spacemouse --cameras --person ada
+        handoff record fold_towel --arm 172.16.0.2 --camera front=0 --camera wrist=2
     """
     from rich.console import Console
 
@@ -132,7 +146,31 @@ def record(
     from flows.config.overrides import quoted
 
     folder = out or Path("runs") / "record" / task
-    overrides = [
+    if arm is not None:
+        from flows.deployment.demonstrations.command import record_arm_command
+
+        if cameras:
+            raise HandoffError(
+                "--cameras are the simulated ones; at an arm give --camera NAME=SOURCE."
+            )
+        record_arm_command(
+            task,
+            overrides,
+            folder,
+            arm=arm,
+            cameras=camera,
+            video=video,
+            instruction=instruction,
+            operator=operator,
+            episodes=episodes,
+            person=person or "",
+            host=host,
+            port=port,
+        )
+        return
+    if camera:
+        raise HandoffError("--camera is at an arm; in simulation give --cameras, or --arm as well.")
+    chosen = [
         f"runs={quoted(folder.parent)}",
         f"name={quoted(folder.name)}",
         f"shared.env.task={task}",
@@ -141,8 +179,9 @@ def record(
         *([f"shared.operator.person={quoted(person)}"] if person is not None else []),
         *(["shared.env.cameras={}"] if cameras or video else []),
         *(["shared.env.video={kind: h264}"] if video else []),
+        *([f"shared.env.instruction={quoted(instruction)}"] if instruction is not None else []),
     ]
-    run_attended("hil/record", overrides, address=ConsoleAddress(host=host, port=port))
+    run_attended("hil/record", [*chosen, *overrides], address=ConsoleAddress(host=host, port=port))
     Console().print(f"demos    {folder / 'demos'}", highlight=False, soft_wrap=True)
 
 

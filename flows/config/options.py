@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from flows.config.files import CONFIGS, read_options
+from flows.config.overrides import parse_overrides, set_value
 from robots.config import classes_of, outside_class, validate
 from robots.errors import HandoffError, suggest
 
@@ -54,6 +55,24 @@ def build(cls: type[T], values: Mapping[str, Any], path: str, folders: Sequence[
     for keys, chosen in outside.items():
         built = _replaced(built, keys[1:] if path else keys, chosen)
     return built
+
+
+def build_session(cls: type[T], name: str, overrides: Sequence[str] = ()) -> T:
+    """Builds the options of a session at an arm: `configs/deploy/<name>.yaml` over the defaults of
+    the class, with overrides.
+
+    Raises:
+        HandoffError: no such file, unknown key, ill-typed value, or an option that would be
+            removed.
+    """
+    values = read_options("deploy", name, [CONFIGS], "deploy")
+    for override in parse_overrides(overrides):
+        if override.deletes:
+            raise HandoffError(
+                f"override '{override.text}': a session's options cannot be removed."
+            )
+        set_value(values, override.keys, override.value)
+    return build(cls, values, "", [CONFIGS])
 
 
 def merge(old: Any, new: Any) -> Any:

@@ -4,7 +4,7 @@ episodes."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,8 +17,9 @@ from flows.correction.guide import GuidePolicy, recorded_schedule
 from flows.session.environment import (
     make_operator,
     make_session_env,
-    robot_label,
+    session_origin,
     session_schema,
+    wall_clock,
 )
 from policies.rl.hil.config import HilAlgorithm, commands_gripper
 from policies.rl.off_policy.jsrl import GuideSchedule
@@ -40,6 +41,7 @@ from robots.episodes.corrections import (
     StepOutcome,
     open_corrections,
 )
+from robots.episodes.metadata.episode_metadata import EpisodeEnd, episode_end
 from robots.episodes.running_episode import recover_interrupted
 from robots.errors import HandoffError, error_text
 from robots.franka.robot import Robot
@@ -89,9 +91,11 @@ def act(
         client = stack.enter_context(
             LearnerClient(journal, LearnerClientConfig(uri=uri), token, folder / "actor")
         )
-        metadata = {"robot": robot_label(config.env), "source": "training"}
+        live = config.operator.kind != "simulated"
+        origin = session_origin(config.env, engine, "training", live=live)
         schedule = recorded_schedule(config.algorithm, folder / "store.zarr", config.seed)
-        recorder = _Recorder(EpisodeAssembler(store, 1, metadata), operator, schedule)
+        assembler = EpisodeAssembler(store, 1, origin.entries(), now=wall_clock(live=live))
+        recorder = _Recorder(assembler, operator, client.digest, schedule)
         actions = learner_actions(config.algorithm, env.action_spec, engine.task.robot)
 
         def watch(step: ActorStep) -> None:
@@ -213,6 +217,13 @@ class _TrackedOperator:
             )
 
 
+def _end(step: ActorStep) -> EpisodeEnd:
+    """The end of the episode that ended with this step."""
+    judge = "task" if step.verdict.probability is None else "classifier"
+    terminated = bool(step.verdict.terminated[0])
+    return episode_end(step.label, step.intervention.operator, terminated=terminated, judge=judge)
+
+
 class _Recorder:
     """Records every episode when it ends, also for a guide's schedule, and reports the status to
     the parent."""
@@ -221,10 +232,12 @@ class _Recorder:
         self,
         assembler: EpisodeAssembler,
         operator: _TrackedOperator,
+        digest: Callable[[int], str | None],
         schedule: GuideSchedule | None = None,
     ) -> None:
         self._assembler = assembler
         self._operator = operator
+        self._digest = digest
         self._schedule = schedule
         self._solved = False
         self._corrected = False
@@ -237,11 +250,10 @@ class _Recorder:
         self._solved |= bool(step.step.info["success"][0])
         self._corrected |= bool(step.intervention.intervening[0])
         dropped = step.label in (Label.REDO, Label.DISCARD)
-        about: dict[str, Any] = {
-            "seed": self._operator.seeds[0],
-            "true_success": self._solved,
-            "discard_reason": step.label.name.lower() if dropped else None,
-        }
+        about: dict[str, Any] = {"seed": self._operator.seeds[0], "true_success": self._solved}
+        digest = self._digest(int(step.steps.policy_version[-1])) if step.steps.rows else None
+        if digest is not None:
+            about["policy_digest"] = digest
         if self._schedule is not None:
             about["guide_steps"] = int(self._schedule.horizon(step.episode)[0])
         outcome = StepOutcome(
@@ -254,7 +266,8 @@ class _Recorder:
         moved = step.step.executed > 0
         running = self._running
         self._running = None
-        self._assembler.add(step.observation, step.intervention, outcome, moved, [about])
+        end = _end(step).entries() if step.last[0] else {}
+        self._assembler.add(step.observation, step.intervention, outcome, moved, [about | end])
         if step.last[0]:
             corrected = self._corrected
             self._solved = False
@@ -267,22 +280,22 @@ class _Recorder:
             # Copy: the environment may write its next observation into the same arrays.
             final = {name: np.array(array) for name, array in step.step.final_observation.items()}
             person = {"operator": step.intervention.operator, "device": step.intervention.device}
-            self._running = final, {**person, **about}
+            self._running = final, person | about
 
     def cut_off(self, fault: str) -> None:
         """Records the running episode up to now, which a fault ended, if it has at least one
         step."""
-        self._end({"fault": fault, "discard_reason": "fault"})
+        self._end(EpisodeEnd(ended_by="fault", discard_reason="fault", fault=fault))
 
     def close(self) -> None:
         """Records the episode in which the session ended, if it has at least one step."""
-        self._end({"discard_reason": "unfinished"})
+        self._end(EpisodeEnd(ended_by="session_end", discard_reason="unfinished"))
 
-    def _end(self, reason: dict[str, Any]) -> None:
+    def _end(self, end: EpisodeEnd) -> None:
         if self._running is not None:
             final, about = self._running
             self._running = None
-            self._assembler.cut_off(0, final, {**about, **reason})
+            self._assembler.cut_off(0, final, about | end.entries())
 
     def report(self, parent: Connection, client: LearnerClient) -> None:
         now = time.monotonic()

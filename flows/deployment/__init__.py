@@ -13,5 +13,6 @@
 - `fault_clearing`: implements `handoff clear-fault`.
 - `arms`: simulated and real arm set-ups of a session.
 - `safety`: checks the options of a session before anything moves.
+- `deployed_episode`: outcome and metadata of an episode of a session.
 - `session`: implements `handoff deploy`: episodes supervised at the console.
 """

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from flows.deployment.config import DeploySession
+from flows.deployment.config import ArmSession, DeploySession
 from flows.deployment.robot_limit import held_arm, spoken
 from flows.deployment.twin import processor_for_twin
+from flows.session.arm_supervisor import WAIT_SECONDS
 from robots.errors import HandoffError
 from robots.franka.kinematics import inverse_kinematics
 from robots.interfaces import Clock
@@ -24,14 +25,12 @@ if TYPE_CHECKING:
     from real.deploy.supervision import Supervision
     from real.franka.arm import FrankaArm
 
-WAIT_SECONDS = 0.05
-"""Polling interval while waiting for the person to resume [s]."""
 CLEARANCE = 0.10
 """Height above the board at which the arm moves to its start [m]; the T is 0.03 m high."""
 
 
 @contextmanager
-def held_for_session(session: DeploySession, say: Callable[[str], None]) -> Iterator[None]:
+def held_for_session(session: ArmSession, say: Callable[[str], None]) -> Iterator[None]:
     """Holds the session's arm from its first to its last episode, so that nobody else moves it in
     between.
 

@@ -4,7 +4,7 @@ sessions at an arm."""
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 from pydantic import Field
 
@@ -103,9 +103,43 @@ class DeployTaskConfig:
     policy's steps; a step of 20 mm at 20 Hz along two axes is 0.57 m/s."""
 
 
+class ArmSession(Protocol):
+    """The options that all sessions at an arm have; see `DeploySession`."""
+
+    @property
+    def host(self) -> str:
+        """Address of the arm's control unit; empty starts a simulated arm."""
+        ...
+
+    @property
+    def arm_name(self) -> str:
+        """Name of the arm among all computers of a Prefect server."""
+        ...
+
+    @property
+    def wait_seconds(self) -> float:
+        """Time for which the session waits for an arm that is in use [s]."""
+        ...
+
+    @property
+    def loop(self) -> LoopConfig:
+        """Rates, limits and watchdog of the control loop."""
+        ...
+
+    @property
+    def arm(self) -> FrankaConfig:
+        """Impedance, collision limits and recording of the arm."""
+        ...
+
+    @property
+    def twin(self) -> TwinConfig:
+        """The simulated robot."""
+        ...
+
+
 @config
 class DeploySession:
-    """All options of a session at an arm."""
+    """All options of a session in which a person supervises a policy at an arm."""
 
     host: str = ""
     """Address of the arm's control unit; empty starts a simulated arm."""

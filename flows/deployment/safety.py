@@ -3,10 +3,11 @@ moves."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import attrgetter, ge, le
 from typing import Any
 
-from flows.deployment.config import DeploySession
+from flows.deployment.config import ArmSession, DeploySession
 from real.deploy.governor import check_robot
 from real.deploy.planar_space import Plane
 from real.franka.config import check_data_sheet
@@ -34,8 +35,6 @@ AT_MOST = (
     "loop.governor.blocked_seconds",
     "loop.joints.velocity_share",
     "loop.joints.fault_share",
-    "supervision.speed",
-    "tracker.max_age",
     "arm.collision_torque",
     "arm.collision_force",
     "arm.impedance.stiffness",
@@ -46,13 +45,15 @@ AT_MOST = (
     "arm.rest_torque",
 )
 """Options that a session at a real arm can lower from their defaults, not raise."""
+ALSO_AT_A_BOARD = ("supervision.speed", "tracker.max_age")
+"""Further ones of a session at the push-T table."""
 AT_LEAST = ("loop.joints.position_margin",)
 """Options that a session at a real arm can raise, not lower."""
 LONGEST = 3600.0
 """Longest episode for which memory for the robot's states is reserved [s]: 1.8 GB."""
 
 
-def is_real(session: DeploySession) -> bool:
+def is_real(session: ArmSession) -> bool:
     """Whether the session is at a real arm: not simulated, and not at this computer."""
     return bool(session.host) and not is_on_this_computer(session.host)
 
@@ -94,7 +95,7 @@ def check_session(session: DeploySession, contract: Contract) -> None:
             f"{seconds:.0f} s, limit {LONGEST:g} s. Lower loop.max_steps."
         )
     if is_real(session):
-        check_real(session)
+        check_real(session, DeploySession(), (*AT_MOST, *ALSO_AT_A_BOARD))
 
 
 def longest_episode(session: DeploySession, contract: Contract) -> float:
@@ -102,9 +103,18 @@ def longest_episode(session: DeploySession, contract: Contract) -> float:
     return session.loop.max_steps / contract.rate_hz + session.supervision.hold_seconds
 
 
-def check_real(session: DeploySession) -> None:
+def check_real(
+    session: ArmSession,
+    usual: ArmSession,
+    at_most: Sequence[str] = AT_MOST,
+) -> None:
     """Checks that a session at a real arm has no option of a simulated one, and no limit that is
     looser than its default.
+
+    Args:
+        session: options of the session.
+        usual: their defaults.
+        at_most: paths of options that can be lowered from their defaults, not raised.
 
     Raises:
         HandoffError: it has one; the message names the option, its value and the limit.
@@ -112,16 +122,14 @@ def check_real(session: DeploySession) -> None:
     for path, (value, reason) in ONLY_FOR_TWINS.items():
         if attrgetter(path)(session) == value:
             raise HandoffError(
-                f"deploy: {path}={str(value).lower()} is for a simulated arm, not for {session.host}: {reason}."
+                f"{path}={str(value).lower()} is for a simulated arm, not for {session.host}: {reason}."
             )
-    usual = DeploySession()
-    for paths, compare, word in ((AT_MOST, le, "at most"), (AT_LEAST, ge, "at least")):
+    for paths, compare, word in ((at_most, le, "at most"), (AT_LEAST, ge, "at least")):
         for path in paths:
             value, limit = attrgetter(path)(session), attrgetter(path)(usual)
             if not all(map(compare, _entries(value), _entries(limit))):
                 raise HandoffError(
-                    f"deploy: {path} is {value}, {word} {limit} at a real arm: its limits can be tightened, not "
-                    "loosened."
+                    f"{path} is {value}, {word} {limit} at a real arm: its limits can be tightened, not loosened."
                 )
 
 

@@ -4,7 +4,7 @@ the task's evaluation."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from real.arm import ArmState
     from real.deploy.action_space import CartesianSteps
     from real.deploy.loop import LoopConfig
-    from real.franka.gripper import FrankaGripper
+    from real.franka.gripper import FrankaGripper, GripperDriverConfig
     from robots.contract import Contract
     from robots.episodes.schema import EpisodeSchema
     from robots.episodes.store import EpisodeStore
+    from robots.franka.robot import Robot
     from sim.tasks.task import Task
     from sim.twin.twin import Twin
 
@@ -106,24 +107,12 @@ class TaskTable(DeployTable):
         self._twin = twin
         self._solved = False
 
-    @contextmanager
-    def gripper(self, twin: Twin) -> Iterator[FrankaGripper | None]:
+    def gripper(self, twin: Twin) -> AbstractContextManager[FrankaGripper | None]:
         """See `DeployTable`."""
-        from real.franka.gripper import FrankaGripper
-
         if not has_gripper(self._contract):
-            yield None
-            return
-        actions_before = twin.gripper_actions()
-
-        def await_actions(actions: int) -> None:
-            twin.wait_for_gripper(actions_before + actions)
-
-        host = self._config.twin.host
-        options = self._config.gripper
-        limits = self.robot.gripper
-        with FrankaGripper(host, options, limits, await_actions) as gripper:
-            yield gripper
+            return nullcontext()
+        config = self._config
+        return gripper_of_twin(twin, config.twin.host, config.gripper, self.robot)
 
     def motion(self, base_T_ee: np.ndarray) -> tuple[CartesianSteps, LoopConfig]:
         """See `DeployTable`: steps of the end effector's pose, within the workspace of these
@@ -178,6 +167,22 @@ class TaskTable(DeployTable):
     def _ask(self, question: str) -> Any:
         assert self._twin is not None
         return self._twin.call(question)
+
+
+@contextmanager
+def gripper_of_twin(
+    twin: Twin, host: str, options: GripperDriverConfig, robot: Robot
+) -> Iterator[FrankaGripper]:
+    """Connects the gripper of a simulated arm in lockstep."""
+    from real.franka.gripper import FrankaGripper
+
+    actions_before = twin.gripper_actions()
+
+    def await_actions(actions: int) -> None:
+        twin.wait_for_gripper(actions_before + actions)
+
+    with FrankaGripper(host, options, robot.gripper, await_actions) as gripper:
+        yield gripper
 
 
 def has_gripper(contract: Contract) -> bool:

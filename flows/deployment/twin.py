@@ -265,6 +265,7 @@ def run_start(
         return {"seed": seed, **table.describe(), "success": solved(), "robot": robot}
 
     settings = replace(config.arm, host=config.twin.host, robot=table.robot.config_name)
+    # In memory: a start that a kill cuts off is run again.
     recording = EpisodeRecording(setup.store, outcome)
     with (
         recording,

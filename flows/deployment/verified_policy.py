@@ -7,20 +7,36 @@ changes nothing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from flows.deployment.release import released_bundle
-from flows.deployment.release_folder import check_release, is_release
+from flows.deployment.release_folder import RELEASE_FILE, check_release, is_release
 from flows.runner.artifact import read_manifest
 from robots.errors import HandoffError
-from robots.signing.folder import Examination, copied_digest, examine_folder
+from robots.signing.folder import Examination, copied_digest, examine_folder, read_files
+from robots.signing.statement import root_digest
 from robots.signing.trust_store import keys_folder, read_trust_store
 
 PREFIX = "handoff-release-"
 """Beginning of the names of the private copies."""
+
+
+def release_entries(folder: Path) -> dict[str, str]:
+    """Returns what an episode states about the release that acted: `release`, its name, and
+    `release_digest`, which its signature covers; nothing for the policy of a gate or an approval.
+
+    Args:
+        folder: a folder that `verified_policy` yields.
+    """
+    file = folder / RELEASE_FILE
+    if not file.is_file():
+        return {}
+    name = json.loads(file.read_bytes())["name"]
+    return {"release": name, "release_digest": root_digest(read_files(folder)[0])}
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 - `config`: options of the environment and of the operator.
 - `environment`: creates both from these options.
+- `capture`: capture times of simulated cameras.
 - `episodes`: runs and records episodes in which a person can intervene.
 - `viewer`: a process that renders the environment for the console.
 - `scene_3d`: the 3-D scene that the console shows.
+- `arm_supervisor`: the person at the console as the loop of an arm sees them.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from robots.franka.robot import Robot
 from robots.interfaces import Observation, Operator, VecEnv
 
 if TYPE_CHECKING:
+    from robots.episodes.metadata.episode_metadata import EpisodeOrigin, WallClock
     from robots.episodes.schema import EpisodeSchema
     from sim.engines.mujoco import MujocoEngine
     from sim.vec_env import EngineVecEnv
@@ -21,6 +23,61 @@ if TYPE_CHECKING:
 def robot_label(config: HilEnvConfig) -> str:
     """Returns the name of the arm that is recorded with every episode."""
     return f"{config.robot} mujoco"
+
+
+def session_origin(
+    config: HilEnvConfig,
+    engine: MujocoEngine,
+    source: str,
+    *,
+    live: bool,
+    policy: str | None = None,
+    policy_digest: str | None = None,
+) -> EpisodeOrigin:
+    """Returns what a session that begins now states about each of its episodes.
+
+    Args:
+        config: task and options of the environment.
+        engine: engine of the environment.
+        source: stage of the session.
+        live: whether a person takes part.
+        policy: policy that acts, as it was named; None for none, or one that is trained meanwhile.
+        policy_digest: digest of the policy that acts.
+    """
+    from robots.episodes.metadata.episode_metadata import EpisodeOrigin, new_session
+    from sim.scene.cameras import camera_calibrations
+
+    # Randomised cameras have another pose in every episode.
+    cameras = None if config.randomized else config.cameras
+    return EpisodeOrigin(
+        robot=robot_label(config),
+        host="simulated",
+        source=source,
+        session=new_session() if live else None,
+        policy=policy,
+        policy_digest=policy_digest,
+        calibration={} if cameras is None else camera_calibrations(engine.model, cameras),
+    )
+
+
+def policy_digest(folder: Path) -> str | None:
+    """Returns the digest of a saved policy: that of its artifact, or of its weights outside one;
+    None if the folder has no policy."""
+    from flows.runner.artifact import MANIFEST, read_manifest
+    from policies.checkpoint import WEIGHTS, digest_file
+
+    if (folder / MANIFEST).is_file():
+        return read_manifest(folder)["digest"]
+    weights = folder / WEIGHTS
+    return digest_file(weights) if weights.is_file() else None
+
+
+def wall_clock(*, live: bool) -> WallClock | None:
+    """Returns the wall clock of a session's recordings; None without a person, so that the same
+    session made again records the same."""
+    from robots.episodes.metadata.episode_metadata import utc_now
+
+    return utc_now if live else None
 
 
 def make_session_env(
@@ -36,11 +93,12 @@ def make_session_env(
     Raises:
         HandoffError: no such task or instruction, or a field that is not in its observation.
     """
+    from flows.session.capture import CapturingVecEnv
     from sim.engines.mujoco import MujocoConfig, MujocoEngine
     from sim.ignore_success import IgnoreSuccess
     from sim.make import find_task
     from sim.tasks.task import with_instruction
-    from sim.vec_env import EngineVecEnv, VecEnvConfig
+    from sim.vec_env import VecEnvConfig
 
     options = MujocoConfig(reward="sparse", randomized=config.randomized, cameras=config.cameras)
     task = find_task(config.task, config.rate_hz, config.robot)
@@ -54,7 +112,7 @@ def make_session_env(
         raise HandoffError(
             f"{config.task}: no fields {missing} in its observation, it has {known}."
         )
-    env = EngineVecEnv(
+    env = CapturingVecEnv(
         IgnoreSuccess(engine) if ignore_success else engine,
         VecEnvConfig(on_end=on_end, max_steps=config.max_steps),
     )

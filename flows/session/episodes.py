@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from robots.episodes.corrections import EpisodeAssembler, StepOutcome
+from robots.episodes.metadata.episode_metadata import episode_end
 from robots.interfaces import Intervention, Label, Observation, Operator
 
 if TYPE_CHECKING:
@@ -133,9 +134,9 @@ class EpisodeLoop:
             time.sleep(max(0.0, next_step - time.monotonic()))
         # Commit the episode, also a dropped one, with its metadata.
         episode = EpisodeOutcome(steps, solved_steps, not failed, label, False)
-        dropped = label in (Label.REDO, Label.DISCARD)
-        reason = label.name.lower() if dropped else None
-        about = {"seed": seed, "true_success": solved, "discard_reason": reason, **metadata}
+        by_task = bool(result.terminated[0]) or remaining == 0
+        end = episode_end(label, intervention.operator, terminated=by_task, judge="task")
+        about = {"seed": seed, "true_success": solved, **end.entries(), **metadata}
         assembler.add(*step, moved=np.array([True]), about=[about], into=choose(episode))
         # Report the end only after the commit: a listener may rely on the episode being on disk.
         self._report(*step, label)

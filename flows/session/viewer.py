@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flows.session.config import HilEnvConfig
-from real.deploy.cameras import frame
+from real.cameras.camera_process import frame
 from robots.errors import HandoffError
 from robots.processes import end_with_parent
 from robots.wire.policy import pack, unpack

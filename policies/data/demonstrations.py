@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -43,8 +43,8 @@ class DemonstrationArrays(NamedTuple):
     """Index of the store of each episode, in ascending order."""
     sensors: Mapping[str, FrameSource] = {}
     """Per camera (M, height, width, 3) uint8, per point cloud (M, points, entries) float32."""
-    instruction_E: tuple[str, ...] = ()
-    """Instruction of every episode; empty unless the policy is language-conditioned."""
+    instruction_M: tuple[str, ...] = ()
+    """Instruction of every step; empty unless the policy is language-conditioned."""
 
 
 class DemonstrationEpisode(NamedTuple):
@@ -289,8 +289,10 @@ def _streamed(
 
 
 def _instructions(store: OpenStore) -> list[str]:
-    """Instruction of every episode: from its metadata, else from its recorded field, else the
-    policy's default instruction, else the name of the task."""
+    """Instruction of every step of all episodes: from the recorded field where it changes within
+    the episode, else from the episode's metadata, else from the recorded field, else the policy's
+    default instruction, else the name of the task. A step whose recorded instruction is empty has
+    that of the episode."""
     default = store.card.model.default_instruction
     fallback = store.card.task.replace("_", " ") if default is None else default
     stream, recorded = (
@@ -299,20 +301,26 @@ def _instructions(store: OpenStore) -> list[str]:
     )
     per_step = INSTRUCTION in recorded and recorded[INSTRUCTION].unit == UNIT
 
-    def instruction(number: int) -> str:
-        metadata, line = store.episodes.metadata(number), fallback
-        if INSTRUCTION in metadata:
-            line = metadata[INSTRUCTION]
-        elif per_step:
-            # Instructions are recorded per step; the one of the first step is used for the episode.
-            line = decode(store.episodes.read(number, stream, [INSTRUCTION])[INSTRUCTION][:1])[0]
+    lengths = np.diff(store.episodes.ends(stream), prepend=0).tolist()
+    recorded_words = (
+        (decode(values[INSTRUCTION]) for values in _episodes_in_order(store, [INSTRUCTION]))
+        if per_step
+        else (() for _ in lengths)
+    )
+    lines: list[str] = []
+    for number, (length, words) in enumerate(zip(lengths, recorded_words, strict=True)):
+        stated = {word: word for word in words if word}
+        line: Any = store.episodes.metadata(number).get(
+            INSTRUCTION, next(iter(stated), "" if words else fallback)
+        )
         if not isinstance(line, str) or not line.strip():
             raise HandoffError(
                 f"{store.name}: instruction of episode {number} is {line!r}, expected a sentence."
             )
-        return line
-
-    return [instruction(number) for number in range(store.episodes.num_episodes)]
+        changes = len(stated) > 1
+        # One string per sentence, however many steps have it.
+        lines += [stated.get(word, line) for word in words] if changes else [line] * length
+    return lines
 
 
 def _episode(name: str, card: PolicyCard, values: Mapping[str, np.ndarray]) -> DemonstrationEpisode:

@@ -66,7 +66,8 @@ class ExportConfig:
     unknown meaning."""
     steps: CartesianDelta | None = None
     """Step sizes of `cartesian_delta`. None leaves them unspecified, so that no controller accepts
-    such actions; the stage `export` sets those of the simulated task of its demonstrations."""
+    such actions; the stage `export` sets those that its demonstrations state, or those of their
+    simulated task."""
     impedance: ImpedanceGains | None = None
     """Gains of the impedance law in training, for the contract. None leaves them unspecified; the
     stage `export` sets those of the simulated task of its demonstrations."""
@@ -192,8 +193,8 @@ def golden_examples(
     steps_NT = torch.from_numpy(index.observation_NT[window_N])
     sensors = {name: frames.steps(steps_NT).numpy() for name, frames in data.sensors.items()}
     instructions = (
-        [data.instruction_E[episode] for episode in index.episode_N[window_N]]
-        if data.instruction_E
+        [data.instruction_M[step] for step in index.observation_NT[window_N, -1]]
+        if data.instruction_M
         else []
     )
     # Compute the actions in batches.

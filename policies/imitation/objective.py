@@ -392,8 +392,8 @@ def _windows(
         module.normalize_action(chunk_NHA.to(module.device)),
         torch.from_numpy(index.padded_NH).to(module.device),
         data.sensors,
-        tuple(data.instruction_E[episode] for episode in index.episode_N)
-        if data.instruction_E
+        tuple(data.instruction_M[step] for step in index.observation_NT[:, -1])
+        if data.instruction_M
         else (),
         torch.from_numpy(index.end_N) if sizes.uses_future_goal else None,
     )

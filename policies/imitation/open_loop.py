@@ -130,7 +130,7 @@ def _predicted(
     noise_NHA = generator.standard_normal(
         (len(windows_N), model.horizon, data.card.action_size), dtype=np.float32
     )
-    rows = _SENSOR_ROWS if data.sensors or data.instruction_E else _VECTOR_ROWS
+    rows = _SENSOR_ROWS if data.sensors or data.instruction_M else _VECTOR_ROWS
     parts = []
     for first in range(0, len(windows_N), rows):
         batch_N = windows_N[first : first + rows]
@@ -139,7 +139,8 @@ def _predicted(
             name: frames.steps(torch.from_numpy(steps_NT)).numpy()
             for name, frames in data.sensors.items()
         }
-        instructions = (data.instruction_E[episode],) * len(batch_N) if data.instruction_E else ()
+        newest_N = steps_NT[:, -1] if data.instruction_M else ()
+        instructions = tuple(data.instruction_M[step] for step in newest_N)
         goal = None
         if model.uses_future_goal:
             # The state in which the recorded episode ended.

@@ -6,6 +6,7 @@
 - `action_space`: the coordinates of actions, and steps of a gripper's pose.
 - `planar_space`: targets of a pusher on a board.
 - `governor`: the keep-in box, and limits of speed, acceleration and jerk.
+- `person_motion`: how a person's device moves the arm.
 - `supervision`: a person who holds the arm, steers it and labels the episode.
 - `episode_recorder`: the record of an episode, and its schema in a store.
 - `recording`: storing an episode even if a fault ended it.
@@ -14,5 +15,4 @@
 - `remote_policy`: a policy on another machine.
 - `bundle_checks`: parity and latency of an exported policy.
 - `object_tracker`: an object's pose from a tracker.
-- `cameras`: streams of real cameras to the console.
 """

@@ -1,20 +1,24 @@
-"""Defines the record of a deployed episode, and writes it to an `EpisodeStore`."""
+"""Defines the record of a deployed episode, and writes it to a store while the episode runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from real.franka.state_recorder import robot_fields
+from real.franka.state_recorder import StateRecorder, robot_fields
 from robots.contract import Contract
+from robots.episodes.running_episode import EpisodeSink
 from robots.episodes.schema import EpisodeSchema, StreamSpec
-from robots.episodes.store import EpisodeStore
 from robots.franka.robot import Robot
 from robots.interfaces import Label
+from robots.signals import delayed_signals
 from robots.spec import FieldSpec
+
+if TYPE_CHECKING:
+    from robots.episodes.store import EpisodeStore
 
 _ROBOT_MEANING = {
     "time": ("s", "", "robot time since the episode began"),
@@ -48,11 +52,16 @@ PERSON = {
         dtype="float64",
         unit="s",
         about="robot time since the episode began",
+        role="other",
     ),
 }
 """Further fields of the stream `policy` in a supervised episode. Its rate is then nominal and
 `step_time` exact: no step is made while the arm holds still, and a step is cut short when the
 person takes the arm over or gives it back."""
+
+
+_FORGOTTEN = np.zeros(0)
+"""Stands in the rows of a record for a picture that is on the disk."""
 
 
 @dataclass
@@ -61,7 +70,7 @@ class LoopRecord:
 
     policy: dict[str, list[np.ndarray]] = field(default_factory=dict)
     """One row per policy step: the observation, `action` as executed, `action_proposed`; in a
-    supervised episode also the fields of `PERSON`."""
+    supervised episode also the fields of `PERSON`. Pictures are empty once they are written."""
     reference: dict[str, list[np.ndarray]] = field(default_factory=dict)
     """One row per stream tick: `position` and `velocity` as streamed, the requested position
     `asked` before the governor, and the `measured` position at the end of the tick."""
@@ -79,6 +88,9 @@ class LoopRecord:
     """Robot time for which the person held the arm still [s]."""
     people: set[str] = field(default_factory=set)
     """Names of the people who had the arm."""
+    write: Callable[[], None] = lambda: None
+    """Called once per policy period, between the sending of a target and the end of its tick;
+    writes what is new."""
 
 
 def deploy_schema(
@@ -112,12 +124,18 @@ def deploy_schema(
         unit=contract.action.unit,
         frame=contract.action.frame,
         about=f"{action} as executed",
+        names=contract.action.names,
+        interface=contract.action_interface,
+        role="action",
     )
     proposed = FieldSpec(
         shape=contract.action.shape,
         unit=contract.action.unit,
         frame=contract.action.frame,
         about=f"{action} as the policy gave it",
+        names=contract.action.names,
+        interface=contract.action_interface,
+        role="action",
     )
     policy = {**contract.observation, **extra, "action": executed, "action_proposed": proposed}
     policy |= PERSON if supervised else {}
@@ -150,42 +168,113 @@ def _robot_states(robot: Robot, tool: str) -> dict[str, FieldSpec]:
     }
 
 
-def append_episode(
-    store: EpisodeStore,
-    record: LoopRecord,
-    robot: Mapping[str, np.ndarray],
-    metadata: Mapping[str, Any],
-) -> int:
-    """Appends one episode to a store made with `deploy_schema`.
+class RecordWriter:
+    """Writes the rows of a running episode to an `EpisodeSink`, each of them once and in order.
 
     Args:
-        store: store that is open for appending.
-        record: record by `run_episode`.
-        robot: states by `StateRecorder.between(record.begin, record.end)`; times are stored
-            relative to the beginning.
-        metadata: JSON-ready metadata, such as seed, host and outcome; whether the arm was stopped
-            is added.
-
-    Returns:
-        Index of the episode.
-
-    Raises:
-        HandoffError: fields that differ from the schema.
+        record: record that `run_episode` fills.
+        sink: episode of a store with a schema by `deploy_schema`.
     """
-    streams = {
-        "policy": whole_rows(record.policy),
-        "reference": whole_rows(record.reference),
+
+    def __init__(self, record: LoopRecord, sink: EpisodeSink) -> None:
+        self._record = record
+        self._sink = sink
+        self._written = {"policy": 0, "reference": 0, "robot": 0}
+        self._next_state = 0
+
+    def write(self, recorder: StateRecorder) -> None:
+        """Writes the rows that were completed and the states that arrived since the last call.
+
+        A signal waits until it returns, so that none leads to rows that are written twice.
+
+        Raises:
+            HandoffError: fields that differ from the schema, or a disk that cannot be written.
+        """
+        record = self._record
+        with delayed_signals():
+            self._write_rows("policy", record.policy)
+            self._write_rows("reference", record.reference)
+            last = recorder.count(record.end)
+            first = max(self._next_state, recorder.count(record.begin))
+            if first < last:
+                self._write_states(recorder, first, last)
+
+    def commit(
+        self,
+        recorder: StateRecorder,
+        metadata: Mapping[str, Any],
+        into: EpisodeStore | None = None,
+    ) -> int:
+        """Writes the rest, commits the episode and returns its number.
+
+        Args:
+            recorder: recorder of the robot's states. If none has arrived since the beginning, the
+                newest one before is written.
+            metadata: JSON-ready metadata, such as seed, host and outcome; whether the arm was
+                stopped is added.
+            into: another store, see `EpisodeSink.commit`.
+
+        Raises:
+            HandoffError: see `write`; or no state has arrived at all.
+        """
+        self.write(recorder)
+        last = recorder.count(self._record.end)
+        if not self._written["robot"] and last:
+            self._write_states(recorder, last - 1, last)
+        return self._sink.commit({**metadata, "stopped": self._record.stopped}, into)
+
+    def discard(self) -> None:
+        """Drops the episode."""
+        self._sink.discard()
+
+    def _write_rows(self, stream: str, rows: Mapping[str, list[np.ndarray]]) -> None:
+        first, last = self._written[stream], num_rows(rows)
+        if first < last:
+            self._sink.extend(stream, whole_rows(rows, first, last))
+            self._written[stream] = last
+            _forget_pictures(rows, first, last)
+
+    def _write_states(self, recorder: StateRecorder, first: int, last: int) -> None:
+        states = recorder.rows(first, last)
         # Rounded to the clock's 1 ms; otherwise the last bits would depend on when the robot was
         # switched on.
-        "robot": {**robot, "time": np.round(robot["time"] - record.begin, 3)},
-    }
-    return store.append(streams, {**metadata, "stopped": record.stopped})
+        states["time"] = np.round(states["time"] - self._record.begin, 3)
+        self._sink.extend("robot", states)
+        self._next_state = last
+        self._written["robot"] += last - first
 
 
-def whole_rows(rows: Mapping[str, Sequence[np.ndarray]]) -> dict[str, np.ndarray]:
-    """(T, ...) per field, without a last row that an interrupt left incomplete."""
-    length = min(map(len, rows.values()))
-    return {name: np.stack(values[:length]) for name, values in rows.items()}
+def _forget_pictures(rows: Mapping[str, list[np.ndarray]], first: int, last: int) -> None:
+    """Frees the memory of written pictures; the outcome of an episode needs the small fields
+    alone."""
+    for values in rows.values():
+        if values[first].ndim > 1:
+            for row in range(first, last):
+                values[row] = _FORGOTTEN
+
+
+def add_row(rows: dict[str, list[np.ndarray]], row: Mapping[str, Any]) -> None:
+    """Adds one row of all fields; an interrupt inside leaves a last row that `num_rows` does not
+    count."""
+    if not rows:
+        # All at once, so that a first row without some fields is incomplete, too.
+        rows.update({name: [] for name in row})
+    for name, value in row.items():
+        rows.setdefault(name, []).append(np.array(value))
+
+
+def num_rows(rows: Mapping[str, Sequence[np.ndarray]]) -> int:
+    """Number of rows of which every field is there."""
+    return min(map(len, rows.values()), default=0)
+
+
+def whole_rows(
+    rows: Mapping[str, Sequence[np.ndarray]], first: int = 0, last: int | None = None
+) -> dict[str, np.ndarray]:
+    """(T, ...) per field: rows `first` to `last`, exclusive, of at least one; None is all whole
+    rows."""
+    last = num_rows(rows) if last is None else last
+    return {name: np.stack(values[first:last]) for name, values in rows.items()}
 
 
 def tracking_figures(record: LoopRecord, robot: Mapping[str, np.ndarray]) -> dict[str, float]:

@@ -19,9 +19,10 @@ from pydantic import Field
 
 from real.arm import Arm, ArmState, stopping
 from real.deploy.action_space import Space
-from real.deploy.episode_recorder import LoopRecord
+from real.deploy.episode_recorder import LoopRecord, add_row
 from real.deploy.governor import GovernorConfig, ReferenceGovernor
 from real.deploy.inference import ChunkInference
+from real.deploy.person_motion import ReferenceAtStep
 from real.deploy.schedule import Freshness, Watchdog, WatchdogConfig
 from real.deploy.supervision import Supervision
 from real.franka.gripper import GripperDevice, GripperTarget
@@ -248,9 +249,8 @@ class _Episode:
             return False
         self.inference.observe(observation)
         proposed = self.inference.action(step)
-        row = {**observation, **self._execute(step, observation, proposed)}
-        for name, value in row.items():
-            self.record.policy.setdefault(name, []).append(np.array(value))
+        executed = self._execute(step, observation, proposed)
+        add_row(self.record.policy, {**observation, **executed})
         return True
 
     def stream(self) -> None:
@@ -284,6 +284,9 @@ class _Episode:
             self.streamed = self.governor.step(requested, measured, self.bounds)
         check_joints(joints, robot, q, self.dq_per_speed @ self.streamed.velocity)
         self.arm.set_target(self.space.target(self.streamed))
+        # The record is written in the time that is left of a tick.
+        if (self.tick - 1) % self.ticks == 0:
+            self.record.write()
         # The tick passes.
         self.now = self.clock.advance(self.period)
         self.state = self.arm.state()
@@ -297,8 +300,7 @@ class _Episode:
             "asked": requested.position,
             "measured": self.space.position(self.state.base_T_ee),
         }
-        for name, value in row.items():
-            self.record.reference.setdefault(name, []).append(value)
+        add_row(self.record.reference, row)
 
     def report_step(self, *, solved: bool, last: bool) -> None:
         """Reports the last step to the person's side, and records the person's label."""
@@ -330,13 +332,10 @@ class _Episode:
         person = self.supervision
         if person is not None:
             was_intervening = person.intervening
-            target = self.reference.target if proposed is None else self.governor.clamp(proposed)
-            intervention = person.step(
-                target,
-                self._with_arm_state(observation),
-                self.streamed.position,
-                self.governor.clamp,
+            reference = ReferenceAtStep(
+                self.reference.target, self.streamed.position, self.governor.clamp
             )
+            intervention = person.step(proposed, self._with_arm_state(observation), reference)
             if person.intervening:
                 executed = intervention.executed[0]
                 self.record.people.add(intervention.operator)

@@ -3,30 +3,22 @@ session.
 
 The loop polls the person at every stream tick. A hold brakes the arm from the next tick on. Taking
 the arm over or giving it back cuts the policy's step short and begins another, so that the person
-never waits for a slow policy. A device's deflection is a speed: the executed action is a target on
-the board that moves on from the arm's reference at the takeover.
+never waits for a slow policy. How a person's device moves the arm is in
+`real.deploy.person_motion`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import field
 from typing import Annotated, Protocol
 
 import numpy as np
 from pydantic import Field
 
-from real.deploy.planar_space import Plane
+from real.deploy.person_motion import PersonMotion, ReferenceAtStep
 from real.teleop.takeover import TakeoverConfig
 from robots.config import config
 from robots.interfaces import Intervention, Label, Observation, Operator
-from robots.spec import ActionSpec
-
-STEPS = ActionSpec(
-    low=(-1.0, -1.0), high=(1.0, 1.0), names=("x", "y"), unit="1", interface="board_steps"
-)
-"""Actions of an `Operator` in a plane: shares of `SupervisionConfig.speed` along x and y of the
-base."""
 
 
 @config
@@ -34,8 +26,8 @@ class SupervisionConfig:
     """Speed of takeovers and time limit of holds."""
 
     speed: Annotated[float, Field(gt=0.0, le=1.0)] = 0.15
-    """Speed of the pusher at full deflection [m/s]; by default below a third of the governor's
-    limit."""
+    """Speed of a pusher at full deflection [m/s]; by default below a third of the governor's limit.
+    A gripper moves by the steps of its actions."""
     hold_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 60.0
     """Longest robot time for which one episode may be held still under control [s]. After it the
     episode ends and the arm returns to its own hold, because memory for the robot's states is
@@ -77,10 +69,9 @@ class Supervision:
     """State of the person who supervises an arm, as the loop sees it.
 
     Args:
-        operator: operator whose actions are `STEPS`.
-        config: speed and time limit.
-        plane: plane of the task.
-        rate_hz: policy steps per second.
+        operator: operator with the actions that `motion` takes.
+        config: time limit.
+        motion: the way in which the person's device moves the arm.
         on_step: called with every executed step, or None.
     """
 
@@ -88,18 +79,13 @@ class Supervision:
         self,
         operator: Operator,
         config: SupervisionConfig,
-        plane: Plane,
-        rate_hz: float,
+        motion: PersonMotion,
         on_step: StepListener | None = None,
     ) -> None:
         self.operator = operator
         self.config = config
         self.on_step = on_step
-        self._board_from_base = plane.velocity_axes()[:2].T
-        self._step_length = config.speed / rate_hz
-        """Distance that the target moves per policy step at full deflection [m]."""
-        self._target: np.ndarray | None = None
-        """(D,) the person's target on the board [m], during a takeover."""
+        self._motion = motion
         self.label = Label.NONE
         """The person's label of the running episode."""
         self.paused = True
@@ -115,7 +101,7 @@ class Supervision:
     def begin(self, seed: int) -> None:
         """Begins a new episode; a person who holds the arm begins a new takeover."""
         self.operator.reset([seed])
-        self._target = None
+        self._motion.begin()
         self.intervening = False
         self.label = Label.NONE
 
@@ -145,30 +131,19 @@ class Supervision:
         return self.must_hold or (self.engaged is not None and self.engaged != self.intervening)
 
     def step(
-        self,
-        proposed: np.ndarray,
-        observation: Observation,
-        at: np.ndarray,
-        clamp: Callable[[np.ndarray], np.ndarray],
+        self, proposed: np.ndarray | None, observation: Observation, reference: ReferenceAtStep
     ) -> Intervention:
         """The intervention at a policy step.
 
         Args:
-            proposed: (D,) the policy's target on the board [m].
+            proposed: (A,) the policy's action; None if none is due.
             observation: observation per field, without a leading dimension.
-            at: (D,) the arm's present reference on the board [m].
-            clamp: clips a point to the keep-in box.
+            reference: the loop's reference.
 
         Returns:
-            The intervention with (1, D) targets on the board [m].
+            The intervention with (1, A) actions.
         """
         batch = {name: np.asarray(value)[None] for name, value in observation.items()}
-        intervention = self.operator.intervene(proposed[None], batch)
+        intervention = self._motion.intervene(self.operator, proposed, batch, reference)
         self.intervening = bool(intervention.intervening[0])
-        if not self.intervening:
-            self._target = None
-            return intervention
-        target = at if self._target is None else self._target
-        step = self._step_length * (self._board_from_base @ intervention.executed[0])
-        self._target = clamp(target + step)
-        return intervention._replace(executed=self._target[None].copy())
+        return intervention

@@ -87,7 +87,14 @@ class StateRecorder:
 
         If none of them has, the newest state before; no rows if no state has arrived at all.
         """
-        count = self._count
-        first, last = np.searchsorted(self._arrays["time"][:count], [begin + SLACK, end + SLACK])
-        rows = slice(max(0, min(first, last - 1)), last)
-        return {name: array[:count][rows].copy() for name, array in self._arrays.items()}
+        last = self.count(end)
+        return self.rows(max(0, min(self.count(begin), last - 1)), last)
+
+    def count(self, end: float) -> int:
+        """Number of states up to `end` [robot s] that have arrived by now."""
+        return int(np.searchsorted(self._arrays["time"][: self._count], end + SLACK))
+
+    def rows(self, first: int, last: int) -> dict[str, np.ndarray]:
+        """Copies of the states from number `first` to `last`, exclusive, in the order of their
+        arrival."""
+        return {name: array[first:last].copy() for name, array in self._arrays.items()}

@@ -3,6 +3,7 @@ parameters."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import socket
 import threading
@@ -30,6 +31,8 @@ from robots.wire.policy import check_token
 LOG = logging.getLogger(__name__)
 POLICY = "policy.msgpack"
 """Name of the file of the newest parameters, in the form in which they are sent."""
+KEPT_DIGESTS = 64
+"""Number of versions whose digests are kept: more than arrive within a step."""
 POLL = 0.02
 """Longest time between checks of the journal [s]."""
 
@@ -110,12 +113,19 @@ class LearnerClient:
         """The newest parameters as a message, until they are written to disk."""
         self._saved_at = -float("inf")
         """Time of the last write of parameters [s]."""
+        self._digests: dict[int, str] = {}
+        """Digests of the newest parameters, by their version."""
         self._policy = self._load_policy()
 
     @property
     def policy(self) -> ActorPolicy | None:
         """The policy with the newest parameters; None before the first."""
         return self._policy
+
+    def digest(self, version: int) -> str | None:
+        """Digest (hex sha256) of the parameters of a version, as they are sent; None for one that
+        never arrived, or after which many others did."""
+        return self._digests.get(version)
 
     @property
     def paused(self) -> bool:
@@ -246,8 +256,9 @@ class LearnerClient:
                         )
                     self._acknowledge(message.number)
                 case Parameters():
-                    self._policy = ActorPolicy(message)
                     self._unsaved = encode(message)
+                    self._note_digest(message.version, self._unsaved)
+                    self._policy = ActorPolicy(message)
                 case Pause():
                     self._paused = message.on
 
@@ -276,13 +287,22 @@ class LearnerClient:
     def _load_policy(self) -> ActorPolicy | None:
         """The policy with the parameters on disk, if there are any."""
         try:
-            message = decode(self._file.read_bytes())
+            frame = self._file.read_bytes()
+            message = decode(frame)
         except FileNotFoundError:
             return None
         except HandoffError as error:
             LOG.warning("%s: not used: %s", self._file, error)
             return None
-        return ActorPolicy(message) if isinstance(message, Parameters) else None
+        if not isinstance(message, Parameters):
+            return None
+        self._note_digest(message.version, frame)
+        return ActorPolicy(message)
+
+    def _note_digest(self, version: int, frame: bytes) -> None:
+        """Keeps the digest of a message with parameters."""
+        newest = list(self._digests.items())[1 - KEPT_DIGESTS :]
+        self._digests = dict([*newest, (version, hashlib.sha256(frame).hexdigest())])
 
 
 class _RefusedError(Exception):

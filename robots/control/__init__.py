@@ -5,6 +5,7 @@
 - `gripper_commands`: the commands close, hold and open, and the gripper's entry of an action.
 - `impedance`: impedance laws about a pose or about joint positions.
 - `noise`: the noise of a chunk by seed and index.
+- `proprioception`: the fields that an arm and its gripper measure.
 - `rotations`: forms of rotations, converted to one another.
 - `temporal_ensemble`: the weighted mean of all chunks that predicted a step.
 - `training_range`: the range of the training data, and the refusal of inputs far outside it.

@@ -296,6 +296,46 @@ GRIPPER_SPEC = ActionSpec(low=(-1.0,), high=(1.0,), names=("gripper",), interfac
 """Entry of the gripper: -1 closed, 1 open, proportional in between."""
 
 
+def with_gripper(arm: ActionSpec) -> ActionSpec:
+    """The specification of actions with the gripper's entry behind those of the arm."""
+    return ActionSpec(
+        low=(*arm.low, *GRIPPER_SPEC.low),
+        high=(*arm.high, *GRIPPER_SPEC.high),
+        names=(*arm.names, *GRIPPER_SPEC.names),
+        unit=arm.unit,
+        interface=arm.interface,
+    )
+
+
+def check_actions(name: str, actions: ActionSpace, robot: Robot) -> None:
+    """Checks the options of an action space.
+
+    Args:
+        name: what the actions belong to, for messages.
+        actions: the options.
+        robot: the arm.
+
+    Raises:
+        HandoffError: no or repeated axes, bounds in the wrong order, or a number of entries that is
+            not that of the joints.
+    """
+    if isinstance(actions, JointTarget):
+        robot.check_per_joint("actions.leash", actions.leash)
+    if isinstance(actions, CartesianDelta) and (
+        not actions.axes or len(set(actions.axes)) < len(actions.axes)
+    ):
+        raise HandoffError(
+            f"{name}: actions along the axes {list(actions.axes)}, expected one or more distinct axes."
+        )
+    if (
+        isinstance(actions, (CartesianDelta, PdTarget))
+        and not np.less(actions.low, actions.high).all()
+    ):
+        raise HandoffError(
+            f"{name}: action targets from {actions.low} to {actions.high} m, expected low < high. Are they swapped?"
+        )
+
+
 GRIPPER_LEASH = 0.016
 """Largest distance between the target and the measured opening of the gripper [m]. The servo
 reaches its force limit well before it, and the gripper opens at once instead of unwinding the

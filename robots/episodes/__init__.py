@@ -7,6 +7,7 @@
 - `running_episode`: an episode that is written while it is recorded.
 - `schema`: streams of different rates, and their fields.
 - `pack`: a store as one zip file.
+- `metadata`: what a recorder states about an episode.
 - `corrections`: episodes in which a person may take over from a policy.
 - `demonstrations`: one interface to all formats of demonstrations.
 - `sources`: search for the push-T demonstrations.

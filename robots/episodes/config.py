@@ -88,7 +88,7 @@ class FieldMapConfig:
     """Meaning of the field `action` to the controller, which no format states; None leaves it
     open."""
     instruction: str | None = None
-    """Instruction of all episodes; None takes that of each episode where the data set has one."""
+    """Instruction of all episodes; None takes those of the data set, per episode or per step."""
     fields: dict[str, FieldRule] = field(default_factory=dict)
     """Fields of the store that are made by a rule, by name."""
     rename: dict[str, str] = field(default_factory=dict)

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robots.episodes.episode_writer import EpisodeWriter
+from robots.episodes.metadata.capture_times import capture_times
+from robots.episodes.metadata.episode_metadata import WallClock
 from robots.episodes.running_episode import EpisodeSink, MemoryRecording, RunningEpisode
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
@@ -30,6 +32,7 @@ RESERVED_FIELDS = (
     "action",
     "action_policy",
     "intervention",
+    "person",
     "segment",
     "reason",
     "reward",
@@ -84,6 +87,11 @@ def corrections_schema(
         "action": action.field_spec("executed"),
         "action_policy": action.field_spec("proposed by the policy"),
         "intervention": FieldSpec(shape=(), dtype="uint8", about="1 where a person acted"),
+        "person": FieldSpec(
+            shape=(),
+            dtype="int16",
+            about="place in the metadata entry people of who acted, -1 where the policy did",
+        ),
         "segment": FieldSpec(
             shape=(), dtype="int32", about="number of the takeover in the episode, -1 without one"
         ),
@@ -121,8 +129,9 @@ def open_corrections(path: Path, schema: EpisodeSchema) -> EpisodeStore:
             f"{path}: holds episodes of the robot '{store.schema.robot}', the session has '{schema.robot}'. "
             "Choose another --out."
         )
-    # A store that was written before robots were recorded is continued unchanged.
-    if replace(store.schema, robot=schema.robot) != schema:
+    # A store that was written before robots, people per step and capture times were recorded is
+    # continued unchanged.
+    if replace(store.schema, robot=schema.robot) != _as_stored(schema, store.schema):
         store.close()
         raise HandoffError(
             f"{path}: holds episodes of '{store.schema.name}' with other fields than this session's. Was the "
@@ -131,16 +140,33 @@ def open_corrections(path: Path, schema: EpisodeSchema) -> EpisodeStore:
     return store
 
 
+def _as_stored(schema: EpisodeSchema, stored: EpisodeSchema) -> EpisodeSchema:
+    """The schema without the fields that an older store lacks."""
+    streams = {}
+    for name, stream in schema.streams.items():
+        newer = {"person", *capture_times(stream.fields).values()}
+        known = stored.streams[name].fields if name in stored.streams else {}
+        fields = {
+            field: spec
+            for field, spec in stream.fields.items()
+            if field in known or field not in newer
+        }
+        streams[name] = replace(stream, fields=fields)
+    return replace(schema, streams=streams)
+
+
 class EpisodeAssembler:
     """Records episodes from the steps of N environments, and commits each one at its end.
 
     Args:
         store: store with a schema by `corrections_schema`, open for writing.
         num_envs: number of environments N.
-        metadata: metadata of every episode, such as robot, device and policy digest.
+        metadata: metadata of every episode, such as the entries of
+            `robots.episodes.metadata.episode_metadata.EpisodeOrigin`.
         memory: store or writer that gets whole episodes from memory, for simulated episodes without
             a person, of which a kill loses the running ones; None writes while they run, and
             `robots.episodes.running_episode.recover_interrupted` finds what a kill leaves.
+        now: returns the wall time, for the entries `began` and `ended`; None leaves them out.
     """
 
     def __init__(
@@ -149,10 +175,12 @@ class EpisodeAssembler:
         num_envs: int,
         metadata: Mapping[str, Any],
         memory: EpisodeStore | EpisodeWriter | None = None,
+        now: WallClock | None = None,
     ) -> None:
         self.store = store
         self._metadata = dict(metadata)
         self._memory = memory
+        self._now = now
         self._running: list[_Running | None] = [None] * num_envs
 
     def add(
@@ -171,8 +199,8 @@ class EpisodeAssembler:
             intervention: proposed and executed actions of the environments.
             outcome: outcome of the step.
             moved: (N,) bool: environments that executed a step.
-            about: N mappings of metadata, which are used if an episode ends, such as its seed or
-                the reason to drop it (`discard_reason`).
+            about: N mappings of metadata, which are used if an episode ends, such as its seed and
+                the entries of `robots.episodes.metadata.episode_metadata.EpisodeEnd`.
             into: store of the episodes that end with this step, with the same schema and on the
                 same disk; None is `store`.
 
@@ -184,6 +212,7 @@ class EpisodeAssembler:
             "action": intervention.executed,
             "action_policy": intervention.proposed,
             "intervention": intervention.intervening,
+            "person": np.full(len(moved), -1, np.int16),
             "segment": intervention.segment,
             "reason": intervention.reason,
             "reward": outcome.reward,
@@ -195,7 +224,8 @@ class EpisodeAssembler:
         for env_id in np.flatnonzero(moved).tolist():
             running = self._running[env_id]
             if running is None:
-                running = self._running[env_id] = _Running(self._begin())
+                running = self._running[env_id] = self._begin(intervention)
+            columns["person"][env_id] = running.person(intervention, env_id)
             running.add(
                 {
                     name: np.asarray(columns[name][env_id]).astype(spec.dtype, copy=False)
@@ -215,8 +245,8 @@ class EpisodeAssembler:
         Args:
             env_id: environment, of which at least one step was added.
             final: (N, ...) observation after its last step.
-            about: metadata, with a `discard_reason`, as the episode has no outcome, and the `fault`
-                if one ended it.
+            about: metadata, with the entries of an `EpisodeEnd` that has a `discard_reason`, as the
+                episode has no outcome.
         """
         last = {name: array[env_id] for name, array in final.items()}
         self._commit(env_id, last, dict(about))
@@ -228,10 +258,14 @@ class EpisodeAssembler:
             if running is not None:
                 running.recording.discard()
 
-    def _begin(self) -> EpisodeSink:
+    def _begin(self, intervention: Intervention) -> _Running:
+        """A new episode, with the metadata that are known at its first step."""
+        began = {} if self._now is None else {"began": self._now()}
+        people = [{"name": intervention.operator, "device": intervention.device}]
+        metadata = {**self._metadata, **began, "people": people}
         if self._memory is None:
-            return RunningEpisode(self.store, self._metadata)
-        return MemoryRecording(self._memory, self.store.schema)
+            return _Running(RunningEpisode(self.store, metadata), metadata)
+        return _Running(MemoryRecording(self._memory, self.store.schema), metadata)
 
     def _commit(
         self,
@@ -248,19 +282,38 @@ class EpisodeAssembler:
         running.recording.append(
             FINAL, {name: final[name] for name in self.store.schema.stream(FINAL).fields}
         )
-        metadata = {**self._metadata, **running.figures(), "discard_reason": None, **metadata}
+        ended = {} if self._now is None else {"ended": self._now()}
+        metadata = {**running.entries(), **ended, "discard_reason": None, **metadata}
         running.recording.commit(metadata, into)
 
 
 class _Running:
-    """A running episode, and the figures of its metadata."""
+    """A running episode, and its metadata.
 
-    def __init__(self, recording: EpisodeSink) -> None:
+    Args:
+        recording: its samples.
+        metadata: entries that are known at the beginning, with `people`.
+    """
+
+    def __init__(self, recording: EpisodeSink, metadata: dict[str, Any]) -> None:
         self.recording = recording
+        self._metadata = metadata
+        self._people: list[dict[str, str]] = metadata["people"]
         self._steps = 0
         self._interventions = 0
         self._takeovers = 0
         self._success = False
+        self._versions: list[int] = []
+        """Smallest and largest version of the policy that proposed actions; empty without one."""
+
+    def person(self, intervention: Intervention, env_id: int) -> int:
+        """Place in `people` of the person who acts at this step, -1 if the policy does."""
+        if not intervention.intervening[env_id]:
+            return -1
+        person = {"name": intervention.operator, "device": intervention.device}
+        if person not in self._people:
+            self._people.append(person)
+        return self._people.index(person)
 
     def add(self, step: Mapping[str, np.ndarray]) -> None:
         """Adds one step."""
@@ -269,11 +322,18 @@ class _Running:
         self._interventions += int(step["intervention"])
         self._takeovers = max(self._takeovers, int(step["segment"]) + 1)
         self._success = bool(step["success"] > 0)
+        version = int(step["policy_version"])
+        if version >= 0:
+            self._versions = [min([*self._versions, version]), max([*self._versions, version])]
 
-    def figures(self) -> dict[str, Any]:
-        """Success, share of the steps at which a person acted, and number of takeovers."""
+    def entries(self) -> dict[str, Any]:
+        """Metadata: those of the beginning, success, share of the steps at which a person acted,
+        number of takeovers, and versions of the policy."""
+        versions = {"policy_versions": self._versions} if self._versions else {}
         return {
+            **self._metadata,
             "success": self._success,
             "interventions": self._interventions / self._steps,
             "takeovers": self._takeovers,
+            **versions,
         }

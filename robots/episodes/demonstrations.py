@@ -42,6 +42,7 @@ from robots.storage.read_ahead import read_ahead
 STREAM = "policy"
 _PARALLEL_EPISODES = 4
 """Episodes that are read at the same time from a bucket; each may have gigabytes of pictures."""
+_ACTIONS = ("action", "action_policy", "action_proposed")
 _OUTCOMES = frozenset(
     ("reward", "rewards", "done", "dones", "success", "terminated", "truncated", "terminals")
 )
@@ -174,12 +175,15 @@ class StreamSource:
 
 
 def field_role(name: str, spec: FieldSpec) -> Role:
-    """The part of a field, also in stores that do not state it: the field `action` and fields with
-    a meaning to a controller are actions, and floating numbers, pictures and words are observed."""
+    """The part of a field, also in stores that do not state it: the field `action`, what a policy
+    proposed and fields with a meaning to a controller are actions; floating numbers other than the
+    time of a step, pictures and words are observed."""
     if spec.role:
         return spec.role
-    if name == "action" or spec.interface:
+    if name in _ACTIONS or spec.interface:
         return "action"
+    if name == "step_time":
+        return "other"
     if name.rpartition("/")[2] in _OUTCOMES:
         return "outcome"
     observed = spec.dtype.startswith("float") or spec.unit in ("u8", TEXT)

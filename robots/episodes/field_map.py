@@ -135,10 +135,13 @@ def _rules(source: EpisodeSource, mapping: FieldMapConfig) -> dict[str, FieldRul
                 f"map.drop: no array is called '{pattern}'; the data set has {sorted(given)}."
             )
     ruled = {name for rule in mapping.fields.values() for name in rule.sources}
+    # One instruction for all episodes replaces the recorded ones.
+    replaced = {INSTRUCTION} if mapping.instruction is not None else set()
     kept = [
         name
         for name in given
         if name not in ruled
+        and name not in replaced
         and not any(fnmatchcase(name, pattern) for pattern in mapping.drop)
         and (mapping.rest == "keep" or name in mapping.rename)
     ]

@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
+from robots.episodes.metadata.episode_metadata import EpisodeEnd
 from robots.episodes.schema import (
     EpisodeSchema,
     check_metadata,
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 QUEUE_BYTES = 256 * 2**20
 """Largest size of the samples that wait to be written; beyond it `append` waits [bytes]."""
-INTERRUPTED = "interrupted"
-"""`discard_reason` of an episode that a kill ended."""
+INTERRUPTED: Literal["interrupted"] = "interrupted"
+"""`ended_by` and `discard_reason` of an episode that a kill ended."""
 
 
 class EpisodeSink(Protocol):
@@ -87,12 +88,19 @@ class RunningEpisode:
         store: store, open for writing.
         metadata: JSON-ready metadata that are known now, for the case that a kill cuts the
             recording off.
+        sync_seconds: time after which the small fields are flushed to the disk while samples come,
+            which bounds their loss if the power fails [s]; None leaves it to the operating system.
 
     Raises:
         HandoffError: the store is open for reading only, or the disk is full.
     """
 
-    def __init__(self, store: EpisodeStore, metadata: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        store: EpisodeStore,
+        metadata: Mapping[str, Any] | None = None,
+        sync_seconds: float | None = None,
+    ) -> None:
         store.check_writable()
         self._store = store
         folder = store.path / "segments" / f"{RECORDING}{time.time_ns():x}"
@@ -102,7 +110,10 @@ class RunningEpisode:
         self._lanes: dict[tuple[str, str], _Lane] = {}
         for name, stream in self._files.streams.items():
             if stream.row_type.names:
-                self._lanes[name, ""] = _Lane(stream.append_rows, self._budget)
+                write = stream.append_rows
+                if sync_seconds is not None:
+                    write = _flushed(write, stream.sync, sync_seconds)
+                self._lanes[name, ""] = _Lane(write, self._budget)
             for field, writer in stream.large.items():
                 self._lanes[name, field] = _Lane(partial(_append_all, writer.append), self._budget)
         self.lengths = dict.fromkeys(self._files.streams, 0)
@@ -235,8 +246,9 @@ def recover_interrupted(
         into: store of the recovered episodes, with the same schema; None is `store`.
         log: called with a line per recording.
 
-    The episodes have the metadata with which their recording began, `success: false` and the
-    `discard_reason` `interrupted`. A recording without a complete sample is deleted.
+    The episodes have the metadata with which their recording began, `success: false`, and
+    `interrupted` as `ended_by` and `discard_reason`. A recording without a complete sample is
+    deleted.
 
     Raises:
         HandoffError: the disk is full or not writable.
@@ -253,7 +265,8 @@ def recover_interrupted(
                 log(str(error))
                 continue
             files.finish(lengths)
-        metadata = {**files.metadata, "success": False, "discard_reason": INTERRUPTED}
+        end = EpisodeEnd(ended_by=INTERRUPTED, discard_reason=INTERRUPTED).entries()
+        metadata = {**files.metadata, "success": False, **end}
         number = (store if into is None else into).adopt(folder, lengths, metadata)
         samples = ", ".join(f"{count} of {name}" for name, count in lengths.items())
         log(f"{store.path}: an interrupted recording is now episode {number} ({samples}).")
@@ -325,6 +338,22 @@ class _Lane:
                 self.error = error
             finally:
                 self._budget.give(samples.nbytes)
+
+
+def _flushed(
+    write: Callable[[np.ndarray], None], sync: Callable[[], None], seconds: float
+) -> Callable[[np.ndarray], None]:
+    """Writes and flushes what is older than `seconds`."""
+    flushed = time.monotonic()
+
+    def write_and_flush(samples: np.ndarray) -> None:
+        nonlocal flushed
+        write(samples)
+        if time.monotonic() - flushed >= seconds:
+            sync()
+            flushed = time.monotonic()
+
+    return write_and_flush
 
 
 def _append_all(append: Callable[[np.ndarray], None], samples: np.ndarray) -> None:

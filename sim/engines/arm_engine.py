@@ -14,17 +14,17 @@ import numpy as np
 
 from robots.control.actions import (
     AXES,
-    GRIPPER_SPEC,
     ActionSpace,
     CartesianDelta,
     JointDelta,
     JointTarget,
     PdTarget,
+    check_actions,
+    with_gripper,
 )
 from robots.control.impedance import posture_target
 from robots.errors import HandoffError
-from robots.franka.robot import Robot
-from robots.spec import ActionSpec, FieldSpec
+from robots.spec import FieldSpec
 from sim.engine import EngineState
 from sim.scene.dynamics import ArmDynamics
 from sim.scene.view import View
@@ -65,7 +65,7 @@ class ArmEngine:
             raise HandoffError(f"{name}: {num_envs} environments, at least 1 is needed.")
         if reward not in ("dense", "sparse"):
             raise HandoffError(f"{name}: reward '{reward}', expected 'dense' or 'sparse'.")
-        _check_actions(name, actions, task.robot)
+        check_actions(name, actions, task.robot)
         self.rate_hz = task.rate_hz
         self.max_steps = task.max_steps
         self.period = 1.0 / task.rate_hz
@@ -80,7 +80,7 @@ class ArmEngine:
         }
         self.use_gripper = task.use_gripper
         arm_spec = actions.spec(task.robot)
-        self.action_spec = _with_gripper(arm_spec) if self.use_gripper else arm_spec
+        self.action_spec = with_gripper(arm_spec) if self.use_gripper else arm_spec
         self._sparse = reward == "sparse"
         data = mujoco.MjData(model)
         self._model_qpos = data.qpos.copy()
@@ -324,31 +324,3 @@ class ArmEngine:
 
     def _changed(self) -> None:
         self._view = None
-
-
-def _check_actions(name: str, actions: ActionSpace, robot: Robot) -> None:
-    if isinstance(actions, JointTarget):
-        robot.check_per_joint("actions.leash", actions.leash)
-    if isinstance(actions, CartesianDelta) and (
-        not actions.axes or len(set(actions.axes)) < len(actions.axes)
-    ):
-        raise HandoffError(
-            f"{name}: actions along the axes {list(actions.axes)}, expected one or more distinct axes."
-        )
-    if (
-        isinstance(actions, (CartesianDelta, PdTarget))
-        and not np.less(actions.low, actions.high).all()
-    ):
-        raise HandoffError(
-            f"{name}: action targets from {actions.low} to {actions.high} m, expected low < high. Are they swapped?"
-        )
-
-
-def _with_gripper(arm: ActionSpec) -> ActionSpec:
-    return ActionSpec(
-        low=(*arm.low, *GRIPPER_SPEC.low),
-        high=(*arm.high, *GRIPPER_SPEC.high),
-        names=(*arm.names, *GRIPPER_SPEC.names),
-        unit=arm.unit,
-        interface=arm.interface,
-    )

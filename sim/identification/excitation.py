@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from robots.episodes.metadata.episode_metadata import EpisodeOrigin
 from robots.errors import HandoffError
 from robots.franka import find_robot
 from robots.franka.robot import Robot
@@ -123,7 +124,8 @@ def record_excitation(
 
 
 def _metadata(config: ExcitationConfig, motion: int) -> dict[str, Any]:
-    return {"seed": config.seed, "motion": motion, "source": "excitation"}
+    origin = EpisodeOrigin(robot=config.robot, host="simulated", source="excitation")
+    return {**origin.entries(), "seed": config.seed, "motion": motion}
 
 
 def _check_kept(store: EpisodeStore, config: ExcitationConfig, targets: list[np.ndarray]) -> None:

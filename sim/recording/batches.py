@@ -14,6 +14,7 @@ import numpy as np
 
 from robots.episodes.corrections import open_corrections
 from robots.episodes.episode_writer import EpisodeWriter
+from robots.episodes.metadata.episode_metadata import EpisodeOrigin
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
@@ -111,8 +112,9 @@ def record(
                     engine.close()
                     engine = MujocoEngine(task, len(batch_seeds), mujoco)
                 recorded = run(engine, batch_seeds)
+                origin = EpisodeOrigin(robot=_robot(engine), host="simulated", source=run.source)
                 with store.writer() as writer:
-                    _append(writer, recorded, batch_seeds, run.source, max(0, finished - first))
+                    _append(writer, recorded, batch_seeds, origin, max(0, finished - first))
                 progress(
                     first + len(batch_seeds), len(keys), f"{store.num_episodes} episodes stored"
                 )
@@ -160,15 +162,20 @@ def _schema(engine: MujocoEngine, labels: dict[str, FieldSpec]) -> EpisodeSchema
     )
 
 
+def _robot(engine: MujocoEngine) -> str:
+    return f"{engine.task.robot.config_name} mujoco"
+
+
 def _append(
-    writer: EpisodeWriter, batch: EpisodeBatch, seeds: np.ndarray, source: str, skip: int
+    writer: EpisodeWriter, batch: EpisodeBatch, seeds: np.ndarray, origin: EpisodeOrigin, skip: int
 ) -> None:
     """Stores the episodes to keep, except those of the first `skip` seeds."""
     for i in np.flatnonzero(batch.keep):
         if i < skip:
             continue
         fields = {name: array[: batch.length[i], i] for name, array in batch.fields.items()}
-        metadata = {"seed": int(seeds[i]), "success": bool(batch.success[i]), "source": source}
+        outcome = {"success": bool(batch.success[i]), "labelled_by": "task"}
+        metadata = {**origin.entries(), "seed": int(seeds[i]), **outcome}
         writer.append({STREAM: fields}, metadata)
 
 

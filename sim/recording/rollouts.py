@@ -14,6 +14,7 @@ import numpy as np
 
 from robots.config import Count, NonNegative, Seed, config, to_plain
 from robots.episodes.formats.pusht import STREAM, pusht_schema
+from robots.episodes.metadata.episode_metadata import EpisodeOrigin
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 from robots.seed_ranges import EVALUATION, RECORDING
@@ -65,8 +66,8 @@ def record_rollouts(
     to `out`.
 
     An episode's frames are observation and action of each control period until success, so frame t
-    holds the action taken after observation t. Its metadata contain `seed`, `coverage` and
-    `success`.
+    holds the action taken after observation t. Its metadata contain `seed`, `coverage`,
+    `success` and its origin.
 
     Args:
         config: number and selection of the rollouts.
@@ -103,7 +104,10 @@ def record_rollouts(
             "Raise `attempts`, or train the policy longer."
         )
     selected = solved[: config.keep]
-    _store(selected, config.quantum, out / "store.zarr")
+    origin = EpisodeOrigin(
+        robot="", host="simulated", source="rollout", policy_digest=config.policy
+    )
+    _store(selected, origin, config.quantum, out / "store.zarr")
     provenance = _provenance(config, protocol, execution, episodes, selected)
     (out / "provenance.json").write_text(json.dumps(provenance, indent=1) + "\n")
     return provenance
@@ -118,7 +122,9 @@ def _check_seeds(config: RecordConfig) -> None:
         )
 
 
-def _store(episodes: list[EpisodeResult], quantum: float, path: Path) -> None:
+def _store(
+    episodes: list[EpisodeResult], origin: EpisodeOrigin, quantum: float, path: Path
+) -> None:
     from robots.episodes.store import EpisodeStore
 
     shutil.rmtree(path, ignore_errors=True)
@@ -127,9 +133,11 @@ def _store(episodes: list[EpisodeResult], quantum: float, path: Path) -> None:
             assert episode.trajectory is not None
             frames = {name: _quantise(episode.trajectory[name], quantum) for name in FIELDS}
             metadata = {
+                **origin.entries(),
                 "seed": episode.seed,
                 "coverage": episode.largest["coverage"],
                 "success": episode.success,
+                "labelled_by": "task",
             }
             writer.append({STREAM: frames}, metadata)
 

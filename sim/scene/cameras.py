@@ -1,5 +1,5 @@
 """Renders camera images of N environments as observations, with software OpenGL (EGL or OSMesa) or
-a GPU's EGL.
+a GPU's EGL, and states the calibration of the cameras.
 
 It does not use `mujoco.Renderer`, which chooses the OpenGL of the whole process when mujoco is
 imported, and allocates memory in every call.
@@ -10,6 +10,7 @@ imported, and allocates memory in every call.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from robots.config import Pixels, config
+from robots.episodes.metadata.camera_calibration import CameraCalibration
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 
@@ -160,6 +162,34 @@ class Cameras:
         # everything.
         if not getattr(self, "_closed", True) and not sys.is_finalizing():
             self.close()
+
+
+def camera_calibrations(model: Any, config: CamerasConfig) -> dict[str, CameraCalibration]:
+    """Calibration of every camera, by the name of the field with its images.
+
+    Args:
+        model: mujoco.MjModel with the cameras.
+        config: names and resolution of the cameras.
+    """
+    calibrations = {}
+    for name in config.names:
+        camera = model.camera(name)
+        # MuJoCo states the field of view over the height, and pixels are square.
+        focal = 0.5 * config.height / math.tan(0.5 * math.radians(model.cam_fovy[camera.id]))
+        w, x, y, z = model.cam_quat[camera.id].tolist()
+        px, py, pz = model.cam_pos[camera.id].tolist()
+        calibrations[f"image_{name}"] = CameraCalibration(
+            width=config.width,
+            height=config.height,
+            focal_length=(focal, focal),
+            principal_point=(0.5 * config.width, 0.5 * config.height),
+            frame=model.body(model.cam_bodyid[camera.id]).name,
+            position=(px, py, pz),
+            # MuJoCo's camera looks along -z with y up: a half turn about x makes it an optical
+            # frame.
+            quaternion=(-x, w, z, -y),
+        )
+    return calibrations
 
 
 def _context(width: int, height: int) -> Any:

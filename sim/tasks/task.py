@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from robots.control.actions import CartesianDelta, PdTarget, joint_entries
+from robots.control.actions import CartesianDelta, PdTarget
 from robots.control.impedance import ImpedanceGains
+from robots.control.proprioception import proprioception_fields
 from robots.errors import HandoffError, suggest
 from robots.franka.robot import Robot
 from robots.interfaces import Observation
-from robots.spec import POSE, WXYZ, XYZ, FieldSpec
+from robots.spec import WXYZ, XYZ, FieldSpec
 from sim.scene.randomize import Range
 from sim.scene.view import FREE_JOINT, Layout, View
 
@@ -214,48 +215,16 @@ def with_instruction(task: Task, instruction: str) -> Task:
 
 def proprioception(robot: Robot, use_gripper: bool = True) -> dict[str, ObservationTerm]:
     """Observation terms of the robot: joints, the frame "grasp", its target and the gripper."""
-    joints = (robot.num_joints,)
-    joint_names = (joint_entries(robot),)
-    fields = {
-        "q": ObservationTerm(
-            FieldSpec(shape=joints, unit="rad", about="joint positions", names=joint_names),
-            lambda v: v.q,
-        ),
-        "dq": ObservationTerm(
-            FieldSpec(shape=joints, unit="rad/s", about="joint velocities", names=joint_names),
-            lambda v: v.dq,
-        ),
-        "grasp_pose": ObservationTerm(
-            FieldSpec(
-                shape=(6,),
-                unit="m, rad",
-                frame="base",
-                about="position, rotation vector of the frame grasp",
-                names=POSE,
-            ),
-            lambda v: v.grasp_pose,
-        ),
+    reads: dict[str, Callable[[View], np.ndarray]] = {
+        "q": lambda v: v.q,
+        "dq": lambda v: v.dq,
+        "grasp_pose": lambda v: v.grasp_pose,
+        "target_offset": lambda v: v.target_offset,
+        "width": lambda v: v.width[:, None],
+        "width_target": lambda v: v.target[:, -1:],
     }
-    target_offset = FieldSpec(
-        shape=(6,),
-        unit="m, rad",
-        frame="base",
-        about="the controller's target relative to grasp_pose",
-        names=POSE,
-    )
-    # Actions move the target, not the arm: without this field the same arm state would have
-    # different successors.
-    fields["target_offset"] = ObservationTerm(target_offset, lambda v: v.target_offset)
-    if use_gripper:
-        width = FieldSpec(shape=(1,), unit="m", about="opening of the gripper")
-        fields["width"] = ObservationTerm(width, lambda v: v.width[:, None])
-        width_target = FieldSpec(
-            shape=(1,),
-            unit="m",
-            about="last commanded opening of the gripper, less than `width` while closing",
-        )
-        fields["width_target"] = ObservationTerm(width_target, lambda v: v.target[:, -1:])
-    return fields
+    specs = proprioception_fields(robot, use_gripper)
+    return {name: ObservationTerm(spec, reads[name]) for name, spec in specs.items()}
 
 
 def body(name: str) -> dict[str, ObservationTerm]:

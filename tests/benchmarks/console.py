@@ -36,11 +36,11 @@ from typing import Any
 
 import numpy as np
 
+from real.cameras.camera_process import frame
 from real.console.client import ConsoleClient
 from real.console.commands import Mode
 from real.console.process import OpenConsole, open_console
 from real.console.server import ConsoleConfig
-from real.deploy.cameras import frame
 from robots.wire.policy import pack
 from tests.real.console.pages import CuttableLine, Page
 

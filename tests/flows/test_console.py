@@ -53,6 +53,14 @@ def test_a_session_is_recorded_with_both_actions_and_labels(tmp_path):
     first, second = store.metadata(0), store.metadata(1)
     assert (first["success"], first["source"], first["policy"]) == (True, "practice", "still")
     assert second["discard_reason"] == "redo"
+    assert (first["host"], first["ended_by"], first["labelled_by"]) == ("simulated", "label", "ada")
+    assert first["session"][:19] <= first["began"][:19]
+    assert first["began"] < first["ended"] <= second["began"] < second["ended"]
+    assert first["session"] == second["session"]
+    people = store.read(0, "policy", ["person", "intervention"])
+    assert set(people["person"][people["intervention"] == 0]) == {-1}
+    acted = {first["people"][place]["name"] for place in set(people["person"]) - {-1}}
+    assert acted == {"ada"}
     columns = store.read(0, "policy", ["intervention", "action", "action_policy", "grasp_pose"])
     mine = columns["intervention"].astype(bool).ravel()
     assert 15 <= mine.sum() < len(mine)

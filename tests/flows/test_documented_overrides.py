@@ -15,9 +15,10 @@ import pytest
 
 from flows.commands import app
 from flows.config.files import hil_recipe, recipes
-from flows.config.options import build
+from flows.config.options import build, build_session
 from flows.config.overrides import parse_overrides, set_value
-from flows.deployment.session import compose_deploy
+from flows.deployment.config import DeploySession
+from flows.deployment.demonstrations.config import DemonstrationSession
 from flows.recipes.graph import stages
 from flows.recipes.recipe import read_recipe
 from flows.runner.signature import find_kind, shipped_kinds
@@ -38,10 +39,11 @@ COMPOSERS: dict[str, Callable[[str, Sequence[str]], Any]] = {
     "plan": plan_recipe,
     "profile": plan_recipe,
     "hil": lambda task, overrides: plan_recipe(hil_recipe(task), overrides),
-    "deploy": lambda _, overrides: compose_deploy("push_t", overrides),
+    "deploy": lambda _, overrides: build_session(DeploySession, "push_t", overrides),
+    "record": lambda _, overrides: build_session(DemonstrationSession, "record", overrides),
 }
 """Composers of the commands with overrides; `deploy` has one configuration, and a gate instead of a
-name."""
+name; `record` is documented with overrides at an arm."""
 NAMES = ("recipe", "task", "release")
 """Parameters that name what the overrides change."""
 KEY = r"[a-z_]+(?:[.@][a-z_]+)*"
@@ -221,7 +223,7 @@ def compose_example(override: str) -> None:
             except HandoffError as error:
                 refused.append(str(error))
     try:
-        compose_deploy("push_t", [override])
+        build_session(DeploySession, "push_t", [override])
         return
     except HandoffError as error:
         refused.append(str(error))

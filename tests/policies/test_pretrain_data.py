@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,7 +15,12 @@ from policies.data.demonstrations import open_store, read_demonstrations, read_s
 from policies.data.frames import FrameStorage
 from policies.data.windows import chunks, window_index
 from policies.imitation.config import MixedStore, PretrainConfig
-from policies.imitation.objective import imitation_objective, prepare, validation_loss
+from policies.imitation.objective import (
+    _windows,
+    imitation_objective,
+    prepare,
+    validation_loss,
+)
 from policies.imitation.pretrain import pretrain
 from policies.networks.config import BackboneConfig, MlpConfig, PointEncoderConfig
 from policies.policy_config import BesoConfig, VlaConfig
@@ -321,7 +327,10 @@ def instructions_of(demos: Path, instruction: str | None = None) -> tuple[str, .
         backbone=BackboneConfig(folder="nowhere"),
         instruction=instruction,
     )
-    return read_demonstrations(demos, model).instruction_E
+    """The instruction of each episode of nine steps."""
+    data = read_demonstrations(demos, model)
+    assert all(len(set(data.instruction_M[end - 9 : end])) == 1 for end in data.ends_E)
+    return tuple(data.instruction_M[end - 1] for end in data.ends_E)
 
 
 def test_instructions_come_from_episode_then_policy_then_task(tmp_path: Path):
@@ -352,8 +361,45 @@ def test_recorded_instructions_rank_after_metadata_and_before_the_policys_defaul
     assert instructions_of(demos, "go on") == ("go left", "turn round", "stop")
 
 
+def spoken_demos(demos: Path, words: list[str], metadata: dict[str, Any]) -> Path:
+    """One episode with an instruction per step."""
+    demos.mkdir()
+    fields = {**FIELDS, "instruction": text_field(16)}
+    streams = {"policy": StreamSpec(rate_hz=10.0, fields=fields)}
+    schema = EpisodeSchema(name="push_point", streams=streams)
+    with EpisodeStore.create(demos / "store.zarr", schema) as store:
+        steps = len(words)
+        values = {name: np.zeros((steps, *spec.shape), spec.dtype) for name, spec in FIELDS.items()}
+        store.append({"policy": values | {"instruction": encode(words, 16)}}, metadata)
+    return demos
+
+
+def test_an_instruction_that_changes_within_the_episode_is_that_of_each_step(tmp_path: Path):
+    words = ["go left"] * 4 + ["", "stop", "go left"]
+    demos = spoken_demos(tmp_path / "demos", words, {"instruction": "both"})
+    model = VlaConfig(observation_fields=("goal",), backbone=BackboneConfig(folder="nowhere"))
+    data = read_demonstrations(demos, model)
+    assert data.instruction_M == ("go left",) * 4 + ("both", "stop", "go left")
+
+
+def test_a_window_has_the_instruction_of_its_newest_observation(tmp_path: Path):
+    words = ["go left"] * 6 + ["stop"] * 6
+    demos = spoken_demos(tmp_path / "demos", words, {})
+    model = VlaConfig(observation_fields=("goal",), backbone=BackboneConfig(folder="nowhere"))
+    data = read_demonstrations(demos, model)
+    index = window_index(data.ends_E, *model.window)
+    module = SimpleNamespace(
+        anchor=None, normalize_action=lambda chunk: chunk, device=torch.device("cpu")
+    )
+    observation = torch.from_numpy(data.observation_MO)
+    windows = _windows(data, cast(Any, module), model, np.array([0]), observation)
+    newest = index.observation_NT[:, -1]
+    assert windows.instruction_N == tuple(words[step] for step in newest)
+    assert {"go left", "stop"} == set(windows.instruction_N)
+
+
 def test_instructions_are_not_read_for_a_policy_that_hears_nothing(demos: Path):
-    assert read_demonstrations(demos, TINY).instruction_E == ()
+    assert read_demonstrations(demos, TINY).instruction_M == ()
 
 
 @pytest.mark.parametrize("line", [7, "", None])

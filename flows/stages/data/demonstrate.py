@@ -28,9 +28,10 @@ def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Epis
     from flows.session.environment import (
         make_operator,
         make_session_env,
-        robot_label,
+        session_origin,
         session_schema,
         still_policy,
+        wall_clock,
     )
     from flows.session.episodes import EpisodeLoop, EpisodeOutcome
     from robots.episodes.corrections import EpisodeAssembler, open_corrections
@@ -44,10 +45,16 @@ def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Epis
             open_corrections(out / "dropped.zarr", schema) as dropped,
             closing(make_operator(config.operator, engine, demonstrates=True)) as operator,
         ):
-            metadata = {"robot": robot_label(config.env), "source": "demonstration"}
             live = config.operator.kind != "simulated"
+            origin = session_origin(config.env, engine, "demonstration", live=live)
             recover_interrupted(store, into=dropped)
-            assembler = EpisodeAssembler(store, 1, metadata, memory=None if live else store)
+            assembler = EpisodeAssembler(
+                store,
+                1,
+                origin.entries(),
+                memory=None if live else store,
+                now=wall_clock(live=live),
+            )
 
             def say(text: str) -> None:
                 progress(store.num_episodes, config.episodes, text)

@@ -16,6 +16,7 @@ from robots.errors import HandoffError
 from robots.interfaces import Progress
 
 if TYPE_CHECKING:
+    from robots.episodes.metadata.episode_metadata import EpisodeOrigin
     from robots.episodes.schema import EpisodeSchema
     from robots.episodes.store import EpisodeStore
     from robots.interfaces import VecEnv
@@ -49,13 +50,19 @@ def run(
     from flows.evaluation.agents import checkpoint_agent
     from policies.checkpoint import read_card
     from robots.episodes.corrections import open_corrections
+    from robots.episodes.metadata.episode_metadata import EpisodeOrigin
     from sim.evaluation.evaluate import training_env
     from sim.evaluation.rollout import rollout
 
     protocol = with_dynamics(config.protocol, dynamics)
     load, _ = checkpoint_agent(policy, protocol)
     make_agent = load()
-    digest = read_manifest(policy)["digest"]
+    origin = EpisodeOrigin(
+        robot=f"{protocol.robot} {protocol.engine}" if protocol.robot else "",
+        host="simulated",
+        source="rollout",
+        policy_digest=read_manifest(policy)["digest"],
+    )
     with (
         closing(training_env(protocol, config.num_envs)) as env,
         open_corrections(
@@ -89,7 +96,7 @@ def run(
             successes += len(solved)
             kept = solved if config.keep == "successes" else episodes
             chosen = kept[: config.episodes - store.num_episodes]
-            _append(store, chosen, digest, attempts=attempts, successes=successes)
+            _append(store, chosen, origin, attempts=attempts, successes=successes)
             progress(
                 store.num_episodes, config.episodes, f"{len(solved)} of {config.num_envs} solved"
             )
@@ -106,7 +113,7 @@ def run(
 def _append(
     store: EpisodeStore,
     episodes: list[EpisodeResult],
-    digest: str,
+    origin: EpisodeOrigin,
     *,
     attempts: int,
     successes: int,
@@ -115,10 +122,10 @@ def _append(
     with store.writer(ONE_COMMIT) as writer:
         for episode in episodes:
             metadata = {
+                **origin.entries(),
                 "seed": episode.seed,
                 "success": episode.success,
-                "source": "rollout",
-                "policy": digest,
+                "labelled_by": "task",
                 "attempts": attempts,
                 "successes": successes,
             }

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flows.artifacts import Classifier, Output, Policy
-from flows.session.config import HilEnvConfig
 from flows.stages.learn.config import TRAINING_TELEMETRY, ClassifyConfig
 from robots.errors import HandoffError
 from robots.interfaces import Observation, Progress
@@ -21,6 +20,7 @@ from robots.interfaces import Observation, Progress
 if TYPE_CHECKING:
     from flows.session.episodes import EpisodeLoop
     from robots.episodes.episode_writer import EpisodeWriter
+    from robots.episodes.metadata.episode_metadata import EpisodeOrigin
     from robots.episodes.store import EpisodeStore
     from sim.recording.hard_negatives import Propose
 
@@ -77,6 +77,8 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
     from flows.session.environment import (
         make_operator,
         make_session_env,
+        policy_digest,
+        session_origin,
         session_schema,
         still_policy,
     )
@@ -98,10 +100,12 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
         ):
             # Demonstrations, for success states.
             with closing(make_operator(config.operator, engine, demonstrates=True)) as person:
-                pace = config.operator.speed if config.operator.kind != "simulated" else 0.0
+                live = config.operator.kind != "simulated"
+                pace = config.operator.speed if live else 0.0
+                origin = session_origin(config.env, engine, "demonstration", live=live)
                 still = still_policy(env.action_spec, engine.task.robot)
                 session = EpisodeLoop(env, person, still, pace=pace, linger=config.linger)
-                positives = _demonstrate(config, session, solved, progress)
+                positives = _demonstrate(config, origin, session, solved, progress)
             # Policy episodes. A clone that rarely succeeds would leave no successes to evaluate on,
             # so it is corrected in some of them.
             operators = {
@@ -109,6 +113,7 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
                 "corrected": SimulatedOperator(engine, config.operator.simulated),
             }
             policy = _policy(clone, config)
+            digest = policy_digest(clone)
             actors: dict[str, Callable[[int], Propose]] = {
                 "random": partial(random_walk, env.action_spec),
                 "leaving": partial(leaving_expert, leaving_engine),
@@ -129,7 +134,14 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
                         propose,
                         linger=linger,
                     )
-                    _record(config.env, session, policy_store, writer, seed, source)
+                    origin = session_origin(
+                        config.env,
+                        engine,
+                        source,
+                        live=False,
+                        policy_digest=None if source in actors else digest,
+                    )
+                    _record(origin, session, policy_store, writer, seed)
                     progress(number + 1, config.policy_episodes, "policy episodes")
             return {
                 "demonstrations": solved.num_episodes,
@@ -140,7 +152,11 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
 
 
 def _demonstrate(
-    config: ClassifyConfig, session: EpisodeLoop, store: EpisodeStore, progress: Progress
+    config: ClassifyConfig,
+    origin: EpisodeOrigin,
+    session: EpisodeLoop,
+    store: EpisodeStore,
+    progress: Progress,
 ) -> int:
     """Records demonstrations until there are enough success states; returns the number of these."""
     number, positives = store.num_episodes, _positives(store)
@@ -153,25 +169,25 @@ def _demonstrate(
                 )
             progress(positives, config.positives, "success states")
             seed = config.first_seed + number
-            positives += _record(config.env, session, store, writer, seed, "demonstration")
+            positives += _record(origin, session, store, writer, seed)
             number += 1
     return positives
 
 
 def _record(
-    env: HilEnvConfig,
+    origin: EpisodeOrigin,
     session: EpisodeLoop,
     store: EpisodeStore,
     writer: EpisodeWriter,
     seed: int,
-    source: str,
 ) -> int:
     """Records one episode; returns its number of success states."""
-    from flows.session.environment import robot_label
+    from flows.session.environment import wall_clock
     from robots.episodes.corrections import EpisodeAssembler
 
-    assembler = EpisodeAssembler(store, 1, {"robot": robot_label(env)}, memory=writer)
-    outcome = session.run(seed, assembler, {"source": source})
+    now = wall_clock(live=origin.session is not None)
+    assembler = EpisodeAssembler(store, 1, origin.entries(), memory=writer, now=now)
+    outcome = session.run(seed, assembler, {})
     if outcome.stopped:
         raise HandoffError("classifier: stopped by the person. Run the same command to resume.")
     return outcome.solved_steps

@@ -60,7 +60,7 @@ def run(
 
 def with_meaning(config: ExportConfig, card: PolicyCard, demos: Path) -> ExportConfig:
     """The options with the action interface, steps and gains of the simulated task whose
-    demonstrations these are.
+    demonstrations these are, or the steps that the episodes state.
 
     Args:
         config: options of the export.
@@ -68,12 +68,15 @@ def with_meaning(config: ExportConfig, card: PolicyCard, demos: Path) -> ExportC
         demos: folder of the demonstrations.
 
     Raises:
-        HandoffError: another interface than that of the task, or actions of unknown meaning.
+        HandoffError: another interface than that of the task, actions of unknown meaning, or of
+            several.
     """
     from policies.export.contract import stated_interface
+    from robots.episodes.metadata.episode_metadata import action_steps_of
     from robots.episodes.store import EpisodeStore
 
-    schema = EpisodeStore.open(demos / "store.zarr").schema
+    store = EpisodeStore.open(demos / "store.zarr")
+    schema = store.schema
     action = schema.stream(card.model.stream).fields.get(card.model.action_field, card.action)
     task = task_of(schema.name, card.rate_hz, schema.robot)
     # Recorded actions may be others than those of the task.
@@ -90,6 +93,10 @@ def with_meaning(config: ExportConfig, card: PolicyCard, demos: Path) -> ExportC
             config.action_interface, replace(card, action=replace(action, interface=interface))
         ),
     )
+    if config.steps is None and config.action_interface == CartesianDelta().kind:
+        # Recorded at an arm, whose session has steps of its own.
+        about = (store.metadata(episode) for episode in range(store.num_episodes))
+        config = replace(config, steps=action_steps_of(about))
     if task is None or config.action_interface != task.actions.kind:
         return config
     if config.steps is None and isinstance(task.actions, CartesianDelta):

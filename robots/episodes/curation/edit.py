@@ -21,6 +21,8 @@ from robots.episodes.schema import EpisodeSchema
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
+from robots.language.text import INSTRUCTION, encode
+from robots.language.text import UNIT as TEXT
 
 FINAL = "final"
 """Stream of the single observation after the last step, see `robots.episodes.corrections`."""
@@ -74,6 +76,7 @@ def write_edited(
             with EpisodeStore.create(out, store.schema.exact) as copy, copy.writer() as writer:
                 for number in kept:
                     streams = _streams(store, number, edits.trim.get(number))
+                    _relabel_steps(store, streams, edits.labels.get(number, {}))
                     metadata = lineage(store.metadata(number), source.name, digest, number)
                     writer.append(streams, _relabelled(metadata, number, edits))
                     progress(number + 1, store.num_episodes, "episodes")
@@ -138,6 +141,21 @@ def _streams(
         start, end = round(first * ratio), max(round(first * ratio) + 1, round(stop * ratio))
         shortened[name] = {field: rows[start:end] for field, rows in arrays.items()}
     return shortened
+
+
+def _relabel_steps(
+    store: EpisodeStore, streams: dict[str, dict[str, np.ndarray]], labels: Mapping[str, Any]
+) -> None:
+    """Writes a new instruction also into the text fields with the instruction of every step."""
+    sentence = labels.get(INSTRUCTION)
+    if not isinstance(sentence, str):
+        return
+    for name, arrays in streams.items():
+        spec = store.schema.streams[name].fields.get(INSTRUCTION)
+        if spec is not None and spec.unit == TEXT:
+            arrays[INSTRUCTION] = np.broadcast_to(
+                encode([sentence], spec.shape[0]), arrays[INSTRUCTION].shape
+            )
 
 
 def _relabelled(metadata: dict[str, Any], number: int, edits: Edits) -> dict[str, Any]:

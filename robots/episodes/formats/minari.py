@@ -172,7 +172,8 @@ class MinariSource:
                 if source.startswith("observations") or (role == "other" and rows > steps):
                     self._longer.add(name)
                 self._steps.fields[name] = _field(array, role, jpeg)
-        if len(set(self._instruction(group, steps, {}))) > 1:
+        episodes = map(self._file.group, self._names) if self._words else ()
+        if any(len(set(self._instruction(each, _length(each), {}))) > 1 for each in episodes):
             self._steps.fields[INSTRUCTION] = text_field(_LONGEST_TEXT)
         return sources
 

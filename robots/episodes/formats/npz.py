@@ -99,10 +99,9 @@ class NpzSource:
         self._steps = StepFields(path)
         fields = self._steps.fields
         self._instruction_changes = False
-        arrays, metadata = self._split(next(content.episodes(0, 1)))
-        if len(metadata.get("instructions", ())) > 1:
-            self._instruction_changes = True
-            arrays, _ = self._split(next(content.episodes(0, 1)))
+        spoken = (self._split(words)[1] for words in content.words())
+        self._instruction_changes = any("instructions" in metadata for metadata in spoken)
+        arrays, _ = self._split(next(content.episodes(0, 1)))
         for name, array in arrays.items():
             fields[name] = _field(name, array, about.get("units", {}))
         if self._instruction_changes:
@@ -199,6 +198,16 @@ class _Folder:
                     name: member.rows(0, None) for name, member in read_members(file, stack).items()
                 }
 
+    def words(self) -> Iterator[dict[str, np.ndarray]]:
+        """The arrays of words of every file."""
+        for file in self._files:
+            with ExitStack() as stack:
+                yield {
+                    name: member.rows(0, None)
+                    for name, member in read_members(file, stack).items()
+                    if member.dtype.kind in "US"
+                }
+
 
 class _Archive:
     """All episodes one after another in one file.
@@ -230,6 +239,10 @@ class _Archive:
     def num_episodes(self) -> int:
         """Number of episodes."""
         return len(self._ends)
+
+    def words(self) -> Iterator[dict[str, np.ndarray]]:
+        """Nothing: an archive of several episodes has one sentence for each."""
+        yield from ()
 
     def episodes(self, first: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
         """The arrays of the episodes `[first, stop)`; values of whole episodes have no axis."""

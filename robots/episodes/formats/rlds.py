@@ -31,6 +31,7 @@ from robots.episodes.formats.containers.tfds_features import (
 )
 from robots.episodes.formats.containers.tfrecords import (
     parse_example,
+    read_byte_lists,
     read_records,
     record_offsets,
 )
@@ -50,8 +51,8 @@ from robots.spec import Role
 _SHARDS = ("*.tfrecord", "*.tfrecord-*", "*.tfrecord.gz")
 _SHARD = re.compile(r"(?P<set>.+?)-(?P<split>[^-.]+)\.tfrecord(-(?P<index>\d+)-of-(?P<count>\d+))?")
 _OUTCOMES = ("reward", "discount", "is_first", "is_last", "is_terminal")
-_LONGEST_TEXT = 512
-"""Size of the field of an instruction that changes within episodes [bytes]."""
+_TEXT_SIZES = (64, 8192)
+"""Smallest and largest size of the field of an instruction that changes within episodes [bytes]."""
 
 
 class _Shard(NamedTuple):
@@ -97,15 +98,11 @@ class RldsSource:
         self._images = images
         self._main_action = _main_action(self._tree.steps)
         self._names = _field_names(self._tree.steps, self._main_action)
-        self._instruction_changes = False
         self._steps = StepFields(path)
         if self.num_episodes == 0:
             raise HandoffError(f"{path}: the shards hold no episode. Was the download cut short?")
-        arrays, metadata = next(self._decoded(0, 1))
-        self._instruction_changes = len(metadata.get("instructions", ())) > 1
-        if self._instruction_changes:
-            arrays = next(self._decoded(0, 1))[0]
-        self._set_fields(arrays)
+        self._text_size = self._find_text_size()
+        self._set_fields(next(self._decoded(0, 1))[0])
         self.schema = SourceSchema(
             form="RLDS (TFDS tfrecords)",
             task=str(info.get("name") or path.name),
@@ -128,6 +125,22 @@ class RldsSource:
         for episode, (arrays, metadata) in enumerate(self._decoded(first, stop), start=first):
             self._steps.check(episode, arrays)
             yield SourceEpisode(arrays, metadata)
+
+    def _find_text_size(self) -> int:
+        """Size of the field with the instruction of every step [bytes]; 0 if no episode changes its
+        instruction."""
+        spoken = (name for name, feature in self._tree.steps.items() if _is_instruction(feature))
+        name = next(spoken, None)
+        if name is None:
+            return 0
+        shortest, most = _TEXT_SIZES
+        changes, longest = False, shortest
+        for shard in self._shards:
+            for words in read_byte_lists(shard.path, shard.offsets, self._tree.steps[name].path):
+                distinct = set(words) - {b""}
+                changes |= len(distinct) > 1
+                longest = max([longest, *map(len, distinct)])
+        return min(longest, most) if changes else 0
 
     def _decoded(
         self, first: int, stop: int
@@ -154,7 +167,7 @@ class RldsSource:
         for name, feature in self._tree.steps.items():
             if feature.kind == "text":
                 words = _words(where, feature, _present(where, feature, features))
-                if "instruction" not in name.lower():
+                if not _is_instruction(feature):
                     metadata[self._names[name]] = next(filter(None, words), "")
                     continue
                 distinct = list(dict.fromkeys(filter(None, words)))
@@ -162,8 +175,8 @@ class RldsSource:
                     metadata[self._names[name]] = distinct[0]
                 if len(distinct) > 1:
                     metadata.setdefault("instructions", distinct)
-                if self._instruction_changes and INSTRUCTION not in arrays:
-                    arrays[INSTRUCTION] = encode(words, _LONGEST_TEXT)
+                if self._text_size and INSTRUCTION not in arrays:
+                    arrays[INSTRUCTION] = encode(words, self._text_size)
             elif self._images or not (feature.kind == "image" or feature.is_picture):
                 message = _present(where, feature, features)
                 arrays[self._names[name]] = _values(where, feature, message)
@@ -201,8 +214,8 @@ class RldsSource:
             about = {"unit": "mm"} if _is_depth(name, feature) else {}
             role = self._role(name)
             self._steps.fields[field] = array_field(array, role, image=image, **about)
-        if self._instruction_changes:
-            self._steps.fields[INSTRUCTION] = text_field(_LONGEST_TEXT)
+        if self._text_size:
+            self._steps.fields[INSTRUCTION] = text_field(self._text_size)
         if not self._steps.fields:
             raise HandoffError(f"{self._path}: no feature can be read without pictures.")
 
@@ -281,6 +294,10 @@ def _field_names(features: Mapping[str, TfdsFeature], main: str | None) -> dict[
         parts = [name for name in names if name.startswith("action/") and name != main]
         names |= {name: field_name(f"action_parts/{name[7:]}") for name in parts}
     return names
+
+
+def _is_instruction(feature: TfdsFeature) -> bool:
+    return feature.kind == "text" and "instruction" in feature.path.lower()
 
 
 def _is_depth(name: str, feature: TfdsFeature) -> bool:

@@ -14,6 +14,7 @@ store's next segment. After a kill the folder is left, and `EpisodeFiles.reopen`
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -125,6 +126,14 @@ class StreamFiles:
         """
         self._file.write(rows.tobytes())
         self.rows += rows.size
+
+    def sync(self) -> None:
+        """Flushes the records of the small fields to the disk.
+
+        Raises:
+            OSError: the disk is full or not writable.
+        """
+        os.fsync(self._file.fileno())
 
     def __len__(self) -> int:
         """Number of samples of which every field was written."""

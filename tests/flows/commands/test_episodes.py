@@ -68,6 +68,29 @@ def test_ls_has_a_row_per_episode(store: Path, capsys: pytest.CaptureFixture[str
     assert len(rows) == 5
 
 
+def test_info_and_ls_show_when_and_by_whom_episodes_were_recorded(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = {
+        "began": "2026-11-27T03:01:10.500Z",
+        "ended": "2026-11-27T03:01:20.500Z",
+        "session": "2026-11-27T03:00:00Z",
+        "operator": "ada",
+        "ended_by": "label",
+        "calibration": {"front": {"width": 64}},
+    }
+    arrays = {"action": np.zeros((20, 1), np.float32), "q": np.zeros((20, 1), np.float32)}
+    write_episodes(
+        store.with_name("own.zarr"), [arrays], task="fold", rate_hz=10.0, metadata=[about]
+    )
+    info = printed(capsys, "info", "own.zarr").splitlines()
+    assert "recorded  2026-11-27T03:01:10Z to 2026-11-27T03:01:20Z, 1 session" in info
+    assert "operators ada 1" in info
+    rows = [line.split() for line in printed(capsys, "ls", "own.zarr").splitlines()]
+    assert rows[0][5:] == ["began", "operator", "ended", "by"]
+    assert rows[1] == ["0", "20", "2.0", "-", "-", "2026-11-27T03:01:10Z", "ada", "label"]
+
+
 def test_import_maps_fields_by_a_file(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("map.yaml").write_text("task: towel\nrename: {q: joints}\ndrop: [reward]\n")
     assert "written to" in printed(capsys, "import", "towel.zarr", "in.zarr", "--map", "map.yaml")
@@ -179,7 +202,13 @@ def test_doctor_counts_recordings_that_were_cut_off_and_repairs_them(
     said = printed(capsys, "doctor", "towel.zarr", "--repair")
     assert "is now episode 4 (5 of policy)" in said
     about = EpisodeStore.open(store).metadata(4)
-    assert about == {"operator": "ada", "success": False, "discard_reason": "interrupted"}
+    assert about == {
+        "operator": "ada",
+        "success": False,
+        "ended_by": "interrupted",
+        "labelled_by": None,
+        "discard_reason": "interrupted",
+    }
 
 
 def opened_step(store: EpisodeStore, number: int) -> dict[str, np.ndarray]:

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from flows.config.files import CONFIGS, available, find_file, read_options, read_yaml, recipes
-from flows.deployment.session import compose_deploy
+from flows.config.options import build_session
+from flows.deployment.config import DeploySession
 from robots.errors import HandoffError
 
 
 def test_the_shipped_groups_list_their_files() -> None:
     assert {"demo", "smoke", "hil/reach"} <= set(recipes())
-    assert available("deploy") == ["push_t"]
+    assert available("deploy") == ["push_t", "record"]
 
 
 def test_a_file_that_others_extend_is_no_recipe() -> None:
@@ -76,9 +77,9 @@ def test_a_damaged_file_is_one_clear_line(tmp_path: Path, text: str, message: st
 
 
 def test_options_of_a_session_at_an_arm_are_overridden() -> None:
-    session = compose_deploy("push_t", ["loop.max_steps=7"])
+    session = build_session(DeploySession, "push_t", ["loop.max_steps=7"])
     assert session.loop.max_steps == 7
-    assert session.supervision == compose_deploy("push_t").supervision
+    assert session.supervision == build_session(DeploySession, "push_t").supervision
 
 
 @pytest.mark.parametrize(
@@ -94,5 +95,5 @@ def test_options_of_a_session_at_an_arm_are_overridden() -> None:
 )
 def test_an_invalid_override_of_a_session_is_named_by_its_path(override: str, message: str) -> None:
     with pytest.raises(HandoffError) as caught:
-        compose_deploy("push_t", [override])
+        build_session(DeploySession, "push_t", [override])
     assert message in str(caught.value)

@@ -74,6 +74,9 @@ def test_the_episode_in_which_the_session_ends_is_recorded_as_unfinished(tmp_pat
     assert store.num_episodes == 1
     metadata = store.metadata(0)
     assert (metadata["discard_reason"], metadata["success"]) == ("unfinished", False)
+    assert (metadata["ended_by"], metadata["labelled_by"]) == ("session_end", None)
+    assert (metadata["host"], metadata["source"]) == ("simulated", "training")
+    assert {"began", "ended", "session"}.isdisjoint(metadata), "nobody took part"
     assert "fault" not in metadata
     assert len(read_history(tmp_path / "store.zarr").steps) == 0
 
@@ -91,4 +94,5 @@ def test_an_episode_that_a_signal_ends_is_recorded(tmp_path: Path) -> None:
     store = EpisodeStore.open(tmp_path / "store.zarr")
     assert store.num_episodes == 1
     assert store.metadata(0)["fault"] == "ended by SIGTERM"
+    assert store.metadata(0)["ended_by"] == "fault"
     assert len(store.read(0, "policy", ["reward"])["reward"]) >= 2

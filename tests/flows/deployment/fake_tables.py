@@ -3,10 +3,10 @@ once and fails on request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,13 @@ from real.console.commands import Mode
 from real.console.console_operator import ConsoleOperator
 from real.deploy.episode_recorder import deploy_schema
 from real.deploy.loop import LoopConfig
+from real.deploy.person_motion import STEPS, BoardMotion
 from real.deploy.planar_space import Plane, PlaneConfig
-from real.deploy.supervision import STEPS, Supervision, SupervisionConfig
+from real.deploy.supervision import Supervision, SupervisionConfig
 from real.franka.state_recorder import StateRecorder
 from real.teleop.takeover import TakeoverConfig
 from robots.contract import Contract
+from robots.episodes.corrections import open_corrections
 from robots.episodes.store import EpisodeStore
 from robots.franka import find_robot
 from robots.interfaces import no_progress
@@ -228,6 +230,7 @@ class SupervisedTable(Table):
     robot = "fake arm"
     manual_reset = False
     person = "ada"
+    about: Mapping[str, str] = MappingProxyType({"session": "2026-11-27T10:00:00Z"})
 
     def __init__(self, folder: Path, steps: int = 12) -> None:
         super().__init__(folder)
@@ -241,7 +244,9 @@ class SupervisedTable(Table):
         operator = ConsoleOperator(
             STEPS, TakeoverConfig(), self.line, "ada", 10.0, lambda: b"", self.clock.now
         )
-        self.supervision = Supervision(operator, settings, self.plane, 10.0, operator.report_step)
+        self.supervision = Supervision(
+            operator, settings, BoardMotion(self.plane, settings.speed, 10.0), operator.report_step
+        )
         self.scene: Any = None
 
     def observe(self, state: Any) -> Any:
@@ -269,7 +274,7 @@ class SupervisedTable(Table):
             clock=lambda arm: self.clock,
         )
         supervisor: Any = self
-        with EpisodeStore.create(self.path, schema) as store:
+        with open_corrections(self.path, schema) as store:
             return deploying.run_supervised(
-                self.session, setup, self.policy, supervisor, SEED, store
+                self.session, setup, self.policy, supervisor, SEED, store, self.about
             )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,6 +15,8 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
+from robots.episodes.metadata.episode_metadata import utc_now
+from robots.episodes.running_episode import recover_interrupted
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError, SafetyError
 from robots.interfaces import Label
@@ -100,6 +104,17 @@ def test_an_episode_that_nothing_disturbs_has_no_fault(
     assert table.stored().metadata(0)["fault"] is None
 
 
+def test_a_stored_episode_states_its_session_its_times_and_what_ended_it(tmp_path: Path) -> None:
+    table = SupervisedTable(tmp_path)
+    before = utc_now()
+    table.run()
+    about = table.stored().metadata(0)
+    assert before <= about["began"] <= about["ended"] <= utc_now()
+    assert (about["ended_by"], about["labelled_by"]) == ("time_limit", "task")
+    assert (about["host"], about["policy_digest"]) == ("twin", "p" * 8)
+    assert about.items() >= SupervisedTable.about.items()
+
+
 @pytest.mark.parametrize("table_of", TABLES)
 def test_an_arm_whose_context_cannot_be_left_loses_nothing(
     table_of: type[Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -169,7 +184,7 @@ def test_an_episode_that_cannot_be_stored_is_reported_with_its_fault(
     table = SupervisedTable(tmp_path)
     table.at(AT, raises(HandoffError("connection lost.")))
     full = raises(HandoffError("store.zarr: no space left."))
-    monkeypatch.setattr("robots.episodes.store.EpisodeStore.append", lambda *arguments: full())
+    monkeypatch.setattr("robots.episodes.store.EpisodeStore.adopt", lambda *arguments: full())
     with pytest.raises(
         HandoffError,
         match=r"^connection lost\. The recorded episode could not be stored: .*no space left",
@@ -180,19 +195,65 @@ def test_an_episode_that_cannot_be_stored_is_reported_with_its_fault(
 def test_ctrl_c_while_an_episode_is_written_waits_until_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from robots.episodes import store as stores
+    adopt = EpisodeStore.adopt
 
-    write = stores.write_segment
-
-    def interrupted(*arguments: Any) -> None:
+    def interrupted(*arguments: Any) -> int:
         signal.raise_signal(signal.SIGINT)
-        write(*arguments)
+        return adopt(*arguments)
 
     table = SupervisedTable(tmp_path)
-    monkeypatch.setattr(stores, "write_segment", interrupted)
+    monkeypatch.setattr(EpisodeStore, "adopt", interrupted)
     with pytest.raises(KeyboardInterrupt):
         table.run()
     assert table.stored().metadata(0)["fault"] is None
+
+
+def test_ctrl_c_while_rows_are_written_doubles_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from robots.episodes.running_episode import RunningEpisode
+
+    extend, calls = RunningEpisode.extend, []
+
+    def interrupted(self: Any, stream: str, samples: Any) -> None:
+        extend(self, stream, samples)
+        calls.append(stream)
+        if calls.count("robot") == 4 and stream == "robot":
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(RunningEpisode, "extend", interrupted)
+    table = SupervisedTable(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        table.run()
+    store = table.stored()
+    assert store.metadata(0)["ended_by"] == "fault"
+    np.testing.assert_allclose(np.diff(store.read(0, "robot", ["time"])["time"]), 0.004)
+
+
+def test_a_full_disk_ends_the_episode_and_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from robots.episodes.segments.episode_files import StreamFiles
+
+    append = StreamFiles.append_rows
+
+    def full(self: Any, rows: np.ndarray) -> None:
+        if self.rows > 100:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(self, rows)
+
+    monkeypatch.setattr(StreamFiles, "append_rows", full)
+    table = SupervisedTable(tmp_path, steps=10_000)
+    table.clock.on_tick.append(lambda: time.sleep(0.0005))
+    with pytest.raises(HandoffError, match="the running episode cannot be written") as caught:
+        table.run()
+    assert str(caught.value).count("the running episode cannot be written") == 1
+    assert table.arm.stopped == 1
+    monkeypatch.undo()
+    # What had been written before is an episode after the next start.
+    with EpisodeStore.open(table.path, "a") as store:
+        assert recover_interrupted(store, log=lambda line: None) == 1
+        assert len(store.read(0, "reference", ["asked"])["asked"]) > 100
 
 
 SESSION = """

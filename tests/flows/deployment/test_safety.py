@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from flows.config.options import build_session
 from flows.deployment.config import DeployConfig, DeploySession
 from flows.deployment.push_t_table import PushTTable
 from flows.deployment.safety import check_session
-from flows.deployment.session import compose_deploy
 from real.deploy.governor import GovernorConfig
 from real.deploy.planar_space import PlaneConfig
 from real.deploy.schedule import WatchdogConfig
@@ -108,7 +108,7 @@ ONLY_SIMULATED = {
 
 
 def composed(*overrides: str) -> DeploySession:
-    session = compose_deploy("push_t", overrides)
+    session = build_session(DeploySession, "push_t", overrides)
     check_session(session, contract())
     return session
 

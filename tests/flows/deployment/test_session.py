@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from websockets.sync.server import serve
 
+from flows.config.options import build_session
 from flows.deployment import session as deploying
 from flows.deployment.arms import SimulatedSetup
 from flows.deployment.config import DeploySession
@@ -306,8 +307,10 @@ def test_a_policy_of_another_robot_is_refused(tmp_path):
 
 
 def test_settings_come_from_the_command_line():
-    session = deploying.compose_deploy(
-        "push_t", ["host='172.16.0.2'", "supervision.speed=0.05", "loop.max_steps=100"]
+    session = build_session(
+        DeploySession,
+        "push_t",
+        ["host='172.16.0.2'", "supervision.speed=0.05", "loop.max_steps=100"],
     )
     assert (session.host, session.supervision.speed, session.loop.max_steps) == (
         "172.16.0.2",
@@ -316,7 +319,7 @@ def test_settings_come_from_the_command_line():
     )
     assert not session.loop.wait_for_policy
     with pytest.raises(HandoffError, match=r"supervision\.sped"):
-        deploying.compose_deploy("push_t", ["supervision.sped=0.05"])
+        build_session(DeploySession, "push_t", ["supervision.sped=0.05"])
 
 
 def test_cameras_are_named_and_have_a_source():

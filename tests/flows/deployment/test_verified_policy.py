@@ -40,6 +40,8 @@ class Bench:
         self.release = self.runs / "releases" / "lab"
         self.started: list[bytes] = []
         """The policy's bytes of every session that was started."""
+        self.about: list[dict[str, str]] = []
+        """What the episodes of every session state about the release."""
         self._capsys = capsys
 
     def call(self, *words: str | Path, code: int = 0) -> str:
@@ -77,6 +79,7 @@ def bench(
 
     def note(_: Any, bundle: Path, *arguments: Any, **options: Any) -> int:
         bench.started.append((bundle / "policy.onnx").read_bytes())
+        bench.about.append(options["about"])
         return 0
 
     monkeypatch.setattr(session, "deploy", note)
@@ -92,6 +95,21 @@ def test_an_arm_takes_a_signed_and_approved_release_without_a_warning(bench: Ben
     said = bench.deployed(bench.sign(), "--arm", ARM)
     assert "warning" not in said
     assert bench.started == [(bench.release / "policy.onnx").read_bytes()]
+
+
+def test_episodes_state_the_name_of_their_release_and_the_digest_that_was_signed(
+    bench: Bench,
+) -> None:
+    path = bench.sign("lab/approval", "--name", "press line")
+    bench.deployed(path, "--arm", ARM)
+    about = bench.about[0]
+    assert about["release"] == "press line"
+    assert f"digest   {about['release_digest']}" in bench.call("verify", path)
+
+
+def test_episodes_of_a_policy_that_is_in_no_release_name_none(bench: Bench) -> None:
+    bench.deployed(bench.runs / "lab/gate")
+    assert bench.about == [{}]
 
 
 def test_a_release_works_wherever_it_is_copied_and_without_the_runs(bench: Bench) -> None:

@@ -94,6 +94,26 @@ def test_a_dropped_episode_is_kept_with_its_reason(store: EpisodeStore, label: L
     assert store.metadata(0)["discard_reason"] == label.name.lower()
 
 
+def ended(store: EpisodeStore, episode: int = 0) -> tuple[str, str]:
+    about = store.metadata(episode)
+    return about["ended_by"], about["labelled_by"]
+
+
+def test_the_metadata_state_what_ended_an_episode_and_who_labelled_it(
+    store: EpisodeStore,
+) -> None:
+    walk(store, Scripted())
+    walk(store, Scripted(), speed=-1.0)
+    walk(store, Scripted(Requests(), Requests(Label.FAILURE)))
+    walk(store, Scripted(Requests(), Requests(Label.REDO)))
+    assert [ended(store, episode) for episode in range(4)] == [
+        ("task", "task"),
+        ("time_limit", "task"),
+        ("label", "ada"),
+        ("discarded", "ada"),
+    ]
+
+
 def test_nothing_moves_while_the_person_pauses(store: EpisodeStore) -> None:
     person = Scripted(Requests(), Requests(paused=True), Requests(paused=True))
     ended = walk(store, person)

@@ -91,3 +91,22 @@ def test_demonstrations_go_on_with_the_next_attempt(tmp_path: Path) -> None:
 
     expected = "2 demonstrations kept from the interrupted attempt"
     assert resumed(run, tmp_path)[0] == expected
+
+
+def test_recordings_without_a_person_state_no_wall_time(tmp_path: Path) -> None:
+    config = DemonstrateConfig(env=HilEnvConfig(task="reach"), episodes=1)
+    demonstrate.run(config, tmp_path, no_progress)
+    about = EpisodeStore.open(tmp_path / "store.zarr").metadata(0)
+    assert {"began", "ended", "session"}.isdisjoint(about)
+    assert (about["robot"], about["source"], about["ended_by"]) == (
+        "fr3 mujoco",
+        "demonstration",
+        "task",
+    )
+
+
+def test_rollouts_name_the_policy_that_acted(tmp_path: Path, policy: Policy) -> None:
+    config = RolloutConfig(protocol=REACH, episodes=2, keep="all", num_envs=2)
+    rollouts.run(config, tmp_path, no_progress, policy=policy)
+    about = EpisodeStore.open(tmp_path / "store.zarr").metadata(1)
+    assert (about["policy_digest"], about["robot"]) == ("0" * 64, "fr3 mujoco")

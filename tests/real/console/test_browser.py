@@ -10,8 +10,8 @@ import time
 import numpy as np
 from websockets.sync.client import connect
 
+from real.cameras.camera_process import frame
 from real.console.commands import Mode
-from real.deploy.cameras import frame
 from robots.interfaces import Label
 from robots.wire.policy import pack
 from tests.real.console.conftest import UNDO

@@ -1,8 +1,19 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from real.deploy.episode_recorder import LoopRecord, append_episode, deploy_schema, tracking_figures
-from real.franka.state_recorder import robot_fields
+from real.deploy.episode_recorder import (
+    LoopRecord,
+    RecordWriter,
+    add_row,
+    deploy_schema,
+    num_rows,
+    tracking_figures,
+    whole_rows,
+)
+from real.franka.state_recorder import StateRecorder, robot_fields
+from robots.episodes.running_episode import RunningEpisode
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.franka import find_robot
@@ -46,20 +57,60 @@ def episode():
     return record, robot
 
 
-def test_three_streams_are_stored_and_read_back(tmp_path):
-    record, robot = episode()
-    store = EpisodeStore.create(
-        tmp_path / "store.zarr", deploy_schema(contract(), EXTRA, 250.0, FR3)
-    )
-    index = append_episode(store, record, robot, {"seed": 100000})
-    policy, reference, arm = (
-        store.read(index, stream) for stream in ("policy", "reference", "robot")
-    )
-    assert policy["action"].shape == (2, 2)
-    assert reference["position"].shape == (50, 2)
-    assert arm["base_T_ee"].shape == (200, 4, 4)
-    np.testing.assert_allclose(arm["time"][[0, -1]], [0.001, 0.2], atol=1e-9)
-    assert store.metadata(index) == {"seed": 100000, "stopped": True}
+class Arrived(StateRecorder):
+    """States that have arrived: at first none, all of them by `arrive`."""
+
+    def __init__(self, states: dict[str, np.ndarray]) -> None:
+        super().__init__(1.0, FR3.num_joints)
+        self._states = states
+
+    def arrive(self, number: int) -> None:
+        for name, rows in self._states.items():
+            self._arrays[name][:number] = rows[:number]
+        self._count = number
+
+
+def created(path: Path, extra=EXTRA) -> EpisodeStore:
+    return EpisodeStore.create(path, deploy_schema(contract(), extra, 250.0, FR3))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != "record.json"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def test_an_episode_written_bit_by_bit_is_the_one_that_is_stored_at_once(tmp_path):
+    record, states = episode()
+    # States from before the episode, and values that differ.
+    states["time"] -= 0.02
+    states["q"] = np.random.default_rng(0).normal(size=states["q"].shape)
+    recorder = Arrived(states)
+    whole, parts = created(tmp_path / "whole.zarr"), created(tmp_path / "parts.zarr")
+    inside = {name: rows[20:] for name, rows in states.items()}
+    streams = {
+        "policy": whole_rows(record.policy),
+        "reference": whole_rows(record.reference),
+        "robot": {**inside, "time": np.round(inside["time"] - record.begin, 3)},
+    }
+    whole.append(streams, {"seed": 100000, "stopped": True})
+    running, end = LoopRecord(begin=record.begin, stopped=True), record.end
+    writer = RecordWriter(running, RunningEpisode(parts))
+    for tick in range(50):
+        if tick % 25 == 0:
+            add_row(
+                running.policy, {name: rows[tick // 25] for name, rows in record.policy.items()}
+            )
+        add_row(running.reference, {name: rows[tick] for name, rows in record.reference.items()})
+        # States arrive late, in bursts.
+        running.end = 100.0 + 0.004 * (tick + 1)
+        recorder.arrive(max(0, 4 * (tick - tick % 7)))
+        writer.write(recorder)
+    running.end = end
+    recorder.arrive(200)
+    assert writer.commit(recorder, {"seed": 100000}) == 0
+    assert parts.metadata(0) == whole.metadata(0)
+    assert parts.read(0, "robot")["base_T_ee"].shape == (180, 4, 4)
+    assert files(parts.path / "segments" / "000000") == files(whole.path / "segments" / "000000")
 
 
 def test_schema_states_rates_units_and_frames():
@@ -84,21 +135,41 @@ def test_who_watches_leaves_what_they_did_at_every_step():
 
 def test_field_that_the_schema_does_not_have_is_refused(tmp_path):
     record, robot = episode()
-    store = EpisodeStore.create(tmp_path / "store.zarr", deploy_schema(contract(), {}, 250.0, FR3))
+    recorder = Arrived(robot)
+    writer = RecordWriter(record, RunningEpisode(created(tmp_path / "store.zarr", {})))
     with pytest.raises(HandoffError, match="block_pose"):
-        append_episode(store, record, robot, {})
+        writer.write(recorder)
 
 
 def test_a_row_that_an_interrupt_left_without_some_fields_is_left_out(tmp_path):
     record, robot = episode()
     record.policy["keypoints"].append(np.zeros((9, 2)))
     record.reference["position"].append(np.zeros(2))
-    store = EpisodeStore.create(
-        tmp_path / "store.zarr", deploy_schema(contract(), EXTRA, 250.0, FR3)
-    )
-    append_episode(store, record, robot, tracking_figures(record, robot))
+    recorder, store = Arrived(robot), created(tmp_path / "store.zarr")
+    recorder.arrive(200)
+    RecordWriter(record, RunningEpisode(store)).commit(recorder, tracking_figures(record, robot))
     assert len(store.read(0, "policy", ["keypoints"])["keypoints"]) == 2
     assert len(store.read(0, "reference", ["position"])["position"]) == 50
+
+
+def test_a_first_row_without_some_fields_is_no_row():
+    class Interrupts:
+        def __array__(self, *arguments, **options):
+            raise KeyboardInterrupt
+
+    rows = {}
+    with pytest.raises(KeyboardInterrupt):
+        add_row(rows, {"position": np.zeros(2), "velocity": Interrupts()})
+    assert num_rows(rows) == 0
+
+
+def test_without_a_state_since_the_beginning_the_newest_before_is_stored(tmp_path):
+    record, robot = episode()
+    robot["time"] -= 0.5
+    recorder, store = Arrived(robot), created(tmp_path / "store.zarr")
+    recorder.arrive(200)
+    RecordWriter(record, RunningEpisode(store)).commit(recorder, {})
+    np.testing.assert_allclose(store.read(0, "robot", ["time"])["time"], [-0.3])
 
 
 def test_an_episode_of_one_robot_state_has_figures():

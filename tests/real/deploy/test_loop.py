@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from real.arm import ArmFaultError
-from real.deploy.episode_recorder import LoopRecord
+from real.deploy.episode_recorder import LoopRecord, num_rows
 from real.deploy.loop import LoopConfig, run_episode
 from real.deploy.planar_space import Plane, PlaneConfig
 from robots.control.actions import AgentDynamics
@@ -126,6 +126,16 @@ def test_fault_of_the_arm_keeps_what_was_recorded_before():
     assert len(record.policy["action"]) == 2
     assert len(record.reference["position"]) == 49
     assert setup.arm.stopped == 1
+
+
+def test_the_record_is_written_once_per_policy_period_between_a_target_and_the_end_of_its_tick():
+    setup, written = Setup(), []
+    record = LoopRecord(
+        write=lambda: written.append((len(setup.arm.targets), setup.clock.now(), num_rows(rows)))
+    )
+    rows = record.policy
+    setup.run(setup.still, steps=3, record=record)
+    assert written == [(1, 0.0, 1), (26, 0.1, 2), (51, 0.2, 3)]
 
 
 def test_nan_action_is_a_safety_error_and_nothing_of_it_is_streamed():

@@ -11,8 +11,9 @@ from real.console.commands import STILL, Mode
 from real.console.console_operator import ConsoleOperator
 from real.deploy.episode_recorder import LoopRecord
 from real.deploy.loop import LoopConfig, run_episode
+from real.deploy.person_motion import STEPS, BoardMotion
 from real.deploy.planar_space import Plane, PlaneConfig
-from real.deploy.supervision import STEPS, Supervision, SupervisionConfig
+from real.deploy.supervision import Supervision, SupervisionConfig
 from real.teleop.takeover import HandInput, TakeoverConfig
 from robots.control.noise import chunk_noise
 from robots.interfaces import Label
@@ -47,7 +48,9 @@ class Session:
             self.clock.now,
         )
         settings = SupervisionConfig(speed=0.1, hold_seconds=options.pop("hold_seconds", 60.0))
-        self.supervision = Supervision(operator, settings, self.plane, 10.0, self.report)
+        self.supervision = Supervision(
+            operator, settings, BoardMotion(self.plane, settings.speed, 10.0), self.report
+        )
         self.supervision.begin(0)
         self.clock.on_tick.append(lambda: script(self, self.clock.now()))
         self.record = LoopRecord()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -154,12 +155,15 @@ def test_parameters_and_pauses_arrive_and_a_lost_connection_ends_the_pause(tmp_p
         wait_for(lambda: link.paused)
         assert link.policy is not None
         assert link.state == ("connected", "", 0, 3)
+        sent = hashlib.sha256(encode(parameters(version=3))).hexdigest()
+        assert (link.digest(3), link.digest(2)) == (sent, None)
         leave.set()
         wait_for(lambda: not link.paused)
         link.close()
         assert link.state.condition == "closed"
         again = LearnerClient(journal, config(port), TOKEN, tmp_path)
     assert again.policy is not None
+    assert again.digest(3) == sent
     shown = np.ones((2, 3), np.float32)
     assert np.array_equal(again.policy.act(shown), link.policy.act(shown))
 

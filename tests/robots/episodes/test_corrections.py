@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from robots.episodes.corrections import (
     corrections_schema,
     open_corrections,
 )
+from robots.episodes.metadata.capture_times import capture_time_field
+from robots.episodes.running_episode import RunningEpisode
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Intervention, Reason
@@ -74,6 +77,105 @@ def test_both_actions_the_person_and_the_reason_are_stored(tmp_path: Path) -> No
     )
     assert (about["success"], about["interventions"], about["takeovers"]) == (True, 0.25, 1)
     assert about["discard_reason"] is None
+
+
+def test_the_person_of_every_step_is_one_of_the_people_of_the_episode(tmp_path: Path) -> None:
+    with open_corrections(tmp_path / "store.zarr", SCHEMA) as store:
+        assembler = EpisodeAssembler(store, 1, {})
+        for t, (name, acts) in enumerate(
+            (("ada", False), ("ada", True), ("ben", True), ("ben", False), ("ada", True))
+        ):
+            observation, event, outcome = step(t, last=t == 4, person=acts)
+            event = event._replace(operator=name)
+            assembler.add(observation, event, outcome, moved=np.array([True]), about=[{}])
+        assert store.read(0, "policy")["person"].tolist() == [-1, 0, 1, -1, 0]
+        assert store.metadata(0)["people"] == [
+            {"name": "ada", "device": "keyboard"},
+            {"name": "ben", "device": "keyboard"},
+        ]
+
+
+def test_the_versions_of_the_policy_are_those_that_proposed(tmp_path: Path) -> None:
+    with open_corrections(tmp_path / "store.zarr", SCHEMA) as store:
+        assembler = EpisodeAssembler(store, 1, {})
+        for t, version in enumerate((4, -1, 6)):
+            observation, event, outcome = step(t, last=t == 2)
+            outcome = outcome._replace(policy_version=np.array([version]))
+            assembler.add(observation, event, outcome, moved=np.array([True]), about=[{}])
+        assert store.metadata(0)["policy_versions"] == [4, 6]
+
+
+def test_wall_times_are_those_of_the_first_step_and_of_the_commit(tmp_path: Path) -> None:
+    times = iter(["10:00", "10:01", "10:02", "10:03"])
+    with open_corrections(tmp_path / "store.zarr", SCHEMA) as store:
+        assembler = EpisodeAssembler(store, 1, {}, now=lambda: next(times))
+        for _ in range(2):
+            for t in range(3):
+                assembler.add(*step(t, last=t == 2), moved=np.array([True]), about=[{}])
+        about = [store.metadata(episode) for episode in range(2)]
+    assert [(entries["began"], entries["ended"]) for entries in about] == [
+        ("10:00", "10:01"),
+        ("10:02", "10:03"),
+    ]
+
+
+def test_a_killed_recording_states_when_it_began_and_who_was_there(tmp_path: Path) -> None:
+    with open_corrections(tmp_path / "store.zarr", SCHEMA) as store:
+        assembler = EpisodeAssembler(store, 1, {"robot": "fr3"}, now=lambda: "10:00")
+        assembler.add(*step(0), moved=np.array([True]), about=[{}])
+        assembler.add(*step(1), moved=np.array([True]), about=[{}])
+        running = assembler._running[0]
+        assert running is not None
+        metadata = cast(RunningEpisode, running.recording)._files.metadata
+        assembler.drop()
+    assert metadata == {
+        "robot": "fr3",
+        "began": "10:00",
+        "people": [{"name": "ada", "device": "keyboard"}],
+    }
+
+
+def test_a_store_from_before_people_and_capture_times_is_continued(tmp_path: Path) -> None:
+    pictures = {
+        "image": FieldSpec(shape=(4, 4, 3), dtype="uint8", unit="u8"),
+        "image_time": capture_time_field("image"),
+    }
+    schema = corrections_schema(
+        "reach", 20.0, {"pose": FieldSpec(shape=(2,), unit="m"), **pictures}, ACTIONS
+    )
+    older = replace(
+        schema,
+        streams={
+            name: replace(
+                stream,
+                fields={
+                    field: spec
+                    for field, spec in stream.fields.items()
+                    if field not in ("person", "image_time")
+                },
+            )
+            for name, stream in schema.streams.items()
+        },
+    )
+    EpisodeStore.create(tmp_path / "store.zarr", older).close()
+    picture = {"image": np.zeros((1, 4, 4, 3), np.uint8), "image_time": np.zeros(1)}
+    with open_corrections(tmp_path / "store.zarr", schema) as store:
+        observation, event, outcome = step(0, last=True)
+        final = {**outcome.final_observation, **picture}
+        outcome = outcome._replace(final_observation=final)
+        assembler = EpisodeAssembler(store, 1, {})
+        assembler.add(
+            {**observation, **picture}, event, outcome, moved=np.array([True]), about=[{}]
+        )
+        assert store.num_episodes == 1
+        assert "image_time" not in store.read(0, "final")
+    without_reward = {
+        name: spec for name, spec in older.streams["policy"].fields.items() if name != "reward"
+    }
+    streams = {**older.streams, "policy": replace(older.streams["policy"], fields=without_reward)}
+    EpisodeStore.create(tmp_path / "other.zarr", replace(older, streams=streams)).close()
+    with pytest.raises(HandoffError, match="task changed"):
+        open_corrections(tmp_path / "other.zarr", schema)
 
 
 def test_why_an_episode_was_dropped_stands_in_its_metadata(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from robots.config import validate
 from robots.episodes.config import FieldMapConfig
 from robots.episodes.field_map import MappedEpisodes
 from robots.errors import HandoffError
+from robots.language.text import encode, text_field
 from robots.spec import FieldSpec
 from tests.robots.episodes.array_source import ArraySource
 
@@ -143,6 +144,15 @@ def test_a_map_gives_task_rate_instruction_robot_and_the_meaning_of_actions() ->
     assert stream.fields["action"].interface == "joint_target"
     ((_, metadata),) = episodes.episodes(0, 1)
     assert metadata == {"source_robot": "xarm", "instruction": "fold it", "source_episode": 0}
+
+
+def test_an_instruction_of_the_map_replaces_that_of_every_step() -> None:
+    fields = {**FIELDS, "instruction": text_field(16)}
+    words = encode(["go", "stop", "go", "go", "go"], 16)
+    given = ArraySource(fields, [{**arrays(), "instruction": words}])
+    for values, kept in (({"instruction": "fold it"}, False), ({}, True)):
+        episodes = MappedEpisodes(given, validate(FieldMapConfig, values, "map"))
+        assert ("instruction" in episodes.schema.streams["policy"].fields) == kept
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,17 @@ def test_play_continues_after_the_task_is_solved(played: EpisodeStore) -> None:
     assert all(len(played.read(i, STREAM, ["reward"])["reward"]) == 200 for i in solved)
 
 
+def test_recordings_state_robot_place_stage_and_judge(played: EpisodeStore) -> None:
+    about = played.metadata(0)
+    expected = {
+        "robot": "fr3 mujoco",
+        "host": "simulated",
+        "source": "play",
+        "labelled_by": "task",
+    }
+    assert expected.items() <= about.items()
+
+
 def test_play_pursues_every_sub_goal(played: EpisodeStore) -> None:
     assert set(np.unique(played.column(STREAM, "subgoal"))) == {int(goal) for goal in SubGoal}
 

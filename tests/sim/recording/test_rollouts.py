@@ -51,6 +51,7 @@ def test_first_successes_by_seed_are_kept(tmp_path, ran):
     provenance = record_rollouts(_config(2), make_nothing, tmp_path, no_progress, {})
     store = EpisodeStore.open(tmp_path / "store.zarr")
     assert [store.metadata(i)["seed"] for i in range(store.num_episodes)] == [500_001, 500_002]
+    assert (store.metadata(0)["policy_digest"], store.metadata(0)["host"]) == ("p", "simulated")
     assert store.ends("policy").tolist() == [11, 23]
     assert provenance["seeds"] == [500_001, 500_002]
     counts = {name: provenance[name] for name in ("attempts", "successes", "episodes", "frames")}

@@ -1,10 +1,17 @@
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from collections.abc import Sequence
+from typing import cast
+
+import mujoco
 import numpy as np
 import pytest
 
 from robots.errors import HandoffError
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.make import find_task
-from sim.scene.cameras import CamerasConfig
+from sim.scene.cameras import CamerasConfig, camera_calibrations
 from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 pytestmark = pytest.mark.needs("opengl")
@@ -46,6 +53,51 @@ def test_the_cube_appears_where_it_lies(env: EngineVecEnv) -> None:
     cube = observation["cube_position"]
     assert np.argsort(np.array(centres)[:, 0]).tolist() == np.argsort(cube[:, 1]).tolist()
     assert np.argsort(np.array(centres)[:, 1]).tolist() == np.argsort(cube[:, 0]).tolist()
+
+
+@pytest.mark.parametrize("name", ["image_front", "image_wrist"])
+def test_the_cube_appears_where_the_calibration_projects_it(env: EngineVecEnv, name: str) -> None:
+    """The cube's shaded sides pull the centre of its picture by a few pixels."""
+    observation = env.reset([0, 1, 2])
+    engine = cast(MujocoEngine, env.engine)
+    assert engine.config.cameras is not None
+    camera = camera_calibrations(engine.model, engine.config.cameras)[name]
+    assert (camera.width, camera.height) == (128, 96)
+    visible = 0
+    for i in range(3):
+        link = link_pose(engine, engine.qpos[i], camera.frame)
+        base_T_camera = link @ homogeneous(camera.position, camera.quaternion)
+        point = np.linalg.inv(base_T_camera) @ [*observation["cube_position"][i], 1.0]
+        assert point[2] > 0.0, "the cube is in front of the camera"
+        column, row = (
+            camera.focal_length[axis] * point[axis] / point[2] + camera.principal_point[axis]
+            for axis in (0, 1)
+        )
+        rows, columns = np.nonzero(reddish(observation[name][i]))
+        if not (8 < column < 120 and 8 < row < 88):
+            continue
+        visible += 1
+        assert abs(columns.mean() + 0.5 - column) < 4.0
+        assert abs(rows.mean() + 0.5 - row) < 4.0
+    assert visible > 0
+
+
+def link_pose(engine: MujocoEngine, qpos: np.ndarray, name: str) -> np.ndarray:
+    """(4, 4) pose of a link in the base frame."""
+    data = mujoco.MjData(engine.model)
+    data.qpos[:] = qpos
+    mujoco.mj_kinematics(engine.model, data)
+    body = data.body(name)
+    return homogeneous(body.xpos, body.xquat)
+
+
+def homogeneous(position: Sequence[float], quaternion: Sequence[float]) -> np.ndarray:
+    matrix = np.zeros(9)
+    mujoco.mju_quat2Mat(matrix, np.asarray(quaternion, dtype=np.float64))
+    pose = np.eye(4)
+    pose[:3, :3] = matrix.reshape(3, 3)
+    pose[:3, 3] = position
+    return pose
 
 
 def test_the_same_seed_gives_the_same_images_in_any_environment(env: EngineVecEnv) -> None:

@@ -5,6 +5,7 @@
 - `summary`: one episode as numbers.
 - `pairs`: an action and the observation that follows it as numbers.
 - `pictures`: the pictures of one episode as numbers.
+- `captures`: the capture times of one episode's pictures as numbers.
 - `evidence`: the summaries of all episodes, and the wording of findings.
 - `episodes`: duplicates, lengths, rest, padding, equal fields and times.
 - `labels`: success, instructions and rewards.

@@ -244,6 +244,7 @@ def check_times(evidence: EpisodeEvidence) -> Iterator[Finding]:
                 f"(limit {100 * config.rate_error:g} %). Is the rate of the store that of the camera?",
                 fields=[name],
             )
+    yield from _capture_times(evidence)
     for name in evidence.layout.counters:
         wrong = [e for e, summary in enumerate(evidence.summaries) if name in summary.miscounted]
         if wrong:
@@ -254,6 +255,39 @@ def check_times(evidence: EpisodeEvidence) -> Iterator[Finding]:
                 f"{name} does not rise by 1 in {name_episodes(wrong, total)}, first at step {step} of episode "
                 f"{wrong[0]}. Were rows lost, or put in another order?",
                 wrong,
+                [name],
+            )
+
+
+def _capture_times(evidence: EpisodeEvidence) -> Iterator[Finding]:
+    """Capture times that fall, or that are irregular beyond what sampling a camera of another rate
+    explains: one step."""
+    total, config = len(evidence.summaries), evidence.config
+    for name in evidence.layout.captures:
+        captures = [summary.captures[name] for summary in evidence.summaries]
+        falling = np.flatnonzero([one.falls for one in captures])
+        if len(falling):
+            yield finding(
+                "times",
+                "error",
+                f"The capture times of {name} fall in {name_episodes(falling, total)}, expected rising ones. Were "
+                "pictures mixed up, or the camera's clock set?",
+                falling,
+                [name],
+            )
+        late = np.array([one.deviation for one in captures])
+        interval = np.array([one.interval for one in captures])
+        uneven = late > config.jitter * interval + evidence.seconds(1.01)
+        uneven[falling] = False
+        found = np.flatnonzero(uneven)
+        if len(found):
+            yield finding(
+                "times",
+                "warning",
+                f"The capture times of {name} are irregular in {name_episodes(found, total)}: one of twenty intervals "
+                f"deviates by {1e3 * late[found].max():.0f} ms or more from the median of "
+                f"{1e3 * interval[found].max():.0f} ms. Was the camera or its computer overloaded?",
+                found,
                 [name],
             )
 

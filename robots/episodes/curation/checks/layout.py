@@ -11,6 +11,7 @@ from math import prod
 import numpy as np
 
 from robots.episodes.demonstrations import STREAM, field_role
+from robots.episodes.metadata.capture_times import capture_times
 from robots.episodes.schema import EpisodeSchema
 from robots.language.text import UNIT as TEXT
 from robots.spec import FieldSpec, Role
@@ -65,6 +66,8 @@ class StreamLayout:
     """Pictures, depth images and other fields that are thinned to a grid."""
     times: dict[str, float]
     """Capture times, with the length of their unit; 0 where the unit is not stated [s]."""
+    captures: dict[str, str]
+    """Fields with the capture times of pictures, by the field of the pictures; not in `times`."""
     counters: tuple[str, ...]
     """Whole numbers that count the steps."""
     rewards: tuple[str, ...]
@@ -129,12 +132,15 @@ def stream_layout(schema: EpisodeSchema, entries_per_field: int) -> StreamLayout
             times[name] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}.get(field.unit, 0.0)
         elif kind in others:
             others[kind].append(name)
+    taken = capture_times(spec.fields)
+    captures = {name: taken[name] for name in others["picture"] if name in taken}
     return StreamLayout(
         stream=stream,
         rate_hz=spec.rate_hz,
         states=tuple(states),
         pictures=tuple(others["picture"]),
-        times=times,
+        times={name: unit for name, unit in times.items() if name not in captures.values()},
+        captures=captures,
         counters=tuple(others["counter"]),
         rewards=tuple(others["reward"]),
         texts=tuple(others["text"]),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from robots.episodes.curation.checks.captures import CaptureSummary, summarise_captures
 from robots.episodes.curation.checks.layout import StreamLayout
 from robots.episodes.curation.checks.pairs import PairSummary, summarise_pair
 from robots.episodes.curation.checks.pictures import PictureSummary, longest_runs
@@ -104,6 +105,7 @@ class EpisodeSummary:
     """Digest of all numbers and thinned pictures."""
     pairs: tuple[PairSummary, ...]
     times: dict[str, TimeSummary]
+    captures: dict[str, CaptureSummary]
     miscounted: dict[str, int]
     """First row at which a counter does not rise by 1, by field."""
     rewards: dict[str, tuple[float, float]]
@@ -162,6 +164,7 @@ def summarise(
             for pairing in profile.pairings
         ),
         times={name: _times(arrays[name], unit) for name, unit in layout.times.items()},
+        captures={name: summarise_captures(arrays[t]) for name, t in layout.captures.items()},
         miscounted=_miscounted(layout, arrays),
         rewards={
             name: (float(arrays[name].min()), float(arrays[name].max())) for name in layout.rewards

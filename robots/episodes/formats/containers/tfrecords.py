@@ -91,9 +91,78 @@ def parse_example(path: Path, record: int, payload: bytes) -> Mapping[str, Any]:
     try:
         return _example_class().FromString(payload).features.feature
     except Error:
-        raise HandoffError(
-            f"{path}: record {record} is no tf.train.Example, expected one per episode. Is it data of another kind?"
-        ) from None
+        raise _no_example(path, record) from None
+
+
+def read_byte_lists(path: Path, offsets: list[int], feature: str) -> Iterator[list[bytes]]:
+    """The byte strings of one feature in every record, without reading the others, so that a
+    sentence is found in gigabytes of pictures; checksums are not compared.
+
+    Args:
+        path: the file.
+        offsets: see `record_offsets`.
+        feature: name of the feature; a record without it gives an empty list.
+
+    Raises:
+        HandoffError: a record is no `tf.train.Example`, or the file is cut short.
+    """
+    with _opened(path) as (file, size):
+        for record, offset in enumerate(offsets):
+            file.seek(offset)
+            length = _read_length(path, file, record, size)
+            if length is None:
+                raise _cut(path, record)
+            try:
+                yield _byte_list(file, file.tell() + length, feature.encode())
+            except ValueError:
+                raise _no_example(path, record) from None
+
+
+def _byte_list(file: BinaryIO, end: int, feature: bytes) -> list[bytes]:
+    """The byte strings of a feature in the `tf.train.Example` that ends at `end`; its features are
+    entries (1: name, 2: one list of values, of which number 1 has bytes)."""
+    for _, features_end in _fields(file, end, 1):
+        for _, entry_end in _fields(file, features_end, 1):
+            name = b""
+            for number, value_end in _fields(file, entry_end):
+                if number == 1:
+                    name = file.read(value_end - file.tell())
+                elif number == 2 and name == feature:
+                    return [
+                        file.read(string_end - file.tell())
+                        for _, list_end in _fields(file, value_end, 1)
+                        for _, string_end in _fields(file, list_end, 1)
+                    ]
+    return []
+
+
+def _fields(file: BinaryIO, end: int, wanted: int | None = None) -> Iterator[tuple[int, int]]:
+    """Number and end of the fields of a protobuf message that ends at `end`; the file is at the
+    beginning of each. Other numbers than `wanted` are passed over.
+
+    Raises:
+        ValueError: a field that is no message, string or bytes, or that is cut short.
+    """
+    while (position := file.tell()) < end:
+        tag, size = _varint(file), _varint(file)
+        field_end = file.tell() + size
+        if tag & 7 != 2 or field_end > end:
+            raise ValueError(f"field of the type {tag & 7} at {position}")
+        if wanted in (None, tag >> 3):
+            yield tag >> 3, field_end
+        file.seek(field_end)
+
+
+def _varint(file: BinaryIO) -> int:
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = file.read(1)
+        if not byte:
+            raise ValueError("a number is cut short")
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return value
+    raise ValueError("a number has more than ten bytes")
 
 
 @contextmanager
@@ -135,6 +204,12 @@ def _read_length(path: Path, file: BinaryIO, record: int, size: int | None) -> i
 
 def _masked(checksum: int) -> int:
     return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _no_example(path: Path, record: int) -> HandoffError:
+    return HandoffError(
+        f"{path}: record {record} is no tf.train.Example, expected one per episode. Is it data of another kind?"
+    )
 
 
 def _cut(path: Path, record: int) -> HandoffError:

@@ -7,6 +7,7 @@ from robots.episodes.curation.edit import Edits, parse_labels, write_edited
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
+from robots.language.text import decode, encode, text_field
 from robots.spec import FieldSpec
 
 LENGTHS = (6, 8, 5)
@@ -88,6 +89,26 @@ def test_labels_are_replaced_added_and_removed_with_a_line_each(
         "instruction: None to 'fold it'",
         "seed: 2 to None",
     ]
+
+
+def test_a_new_instruction_is_also_that_of_every_step(tmp_path: Path) -> None:
+    fields = {"action": FieldSpec(shape=(1,)), "instruction": text_field(16)}
+    streams = {"policy": StreamSpec(rate_hz=10.0, fields=fields)}
+    with EpisodeStore.create(
+        tmp_path / "s.zarr", EpisodeSchema(name="t", streams=streams)
+    ) as store:
+        for _ in range(2):
+            words = encode(["go", "stop", "go"], 16)
+            store.append(
+                {"policy": {"action": np.zeros((3, 1), np.float32), "instruction": words}}, {}
+            )
+    write_edited(
+        tmp_path / "s.zarr", tmp_path / "o.zarr", Edits(labels={1: {"instruction": "fold"}})
+    )
+    edited = EpisodeStore.open(tmp_path / "o.zarr")
+    assert decode(edited.read(0, "policy")["instruction"]) == ("go", "stop", "go")
+    assert decode(edited.read(1, "policy")["instruction"]) == ("fold",) * 3
+    assert edited.metadata(1)["instruction"] == "fold"
 
 
 def test_a_second_edit_adds_its_line_and_keeps_the_first_source(

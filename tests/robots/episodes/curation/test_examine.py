@@ -15,12 +15,14 @@ from robots.episodes.curation.examination import (
     worst,
 )
 from robots.episodes.curation.examine import CHECKS, examine
+from robots.episodes.metadata.capture_times import capture_time_field
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from robots.language.text import encode, text_field
 from robots.spec import FieldSpec
 from tests.robots.episodes.curation.teleoperation import (
+    RATE_HZ,
     MemoryStore,
     Recording,
     memory_store,
@@ -262,6 +264,49 @@ def test_a_counter_that_skips_is_named():
     finding = next(one for one in examination.findings if one.check == "times")
     assert finding.episodes == (2,)
     assert "first at step 12 of episode 2" in finding.sentence
+
+
+def captured(recording: Recording, period: float) -> None:
+    """Gives the camera a clock: the newest of its pictures at each step, one per `period` [s]."""
+    recording.extra["camera_time"] = capture_time_field("camera")
+    for arrays in recording.episodes:
+        steps = np.arange(len(arrays["reward"])) / RATE_HZ
+        arrays["camera_time"] = np.floor(steps / period + 1e-9) * period
+
+
+@pytest.mark.parametrize("period", [1 / 60, 1 / 30, 1 / 20, 1 / 7])
+def test_a_camera_of_any_rate_has_regular_capture_times(recording, period):
+    captured(recording, period)
+    assert examined(recording).findings == ()
+
+
+def test_a_lost_camera_is_found_by_its_capture_times_while_the_arm_stands_still(recording):
+    captured(recording, 1 / 30)
+    times = recording.episodes[3]["camera_time"]
+    times[10:40] = times[10]
+    times[40:] = np.maximum(times[40:], times[10])
+    finding = found(recording, "stuck_camera")
+    assert (finding.episodes, finding.fields, finding.severity) == ((3,), ("camera",), "error")
+    assert finding.sentence.startswith("camera: a picture is used for up to 1.")
+    assert "from step 10" in finding.sentence
+
+
+def test_capture_times_that_fall_are_an_error(recording):
+    captured(recording, 1 / 30)
+    recording.episodes[5]["camera_time"][20] -= 0.5
+    finding = found(recording, "times")
+    assert (finding.episodes, finding.severity) == ((5,), "error")
+    assert "capture times of camera fall" in finding.sentence
+
+
+def test_irregular_capture_times_are_a_warning(recording):
+    captured(recording, 1 / 20)
+    times = recording.episodes[2]["camera_time"]
+    late = np.arange(len(times)) % 8
+    times[:] = np.round(times - np.where(late < 4, late, 0) / 20, 6)
+    finding = found(recording, "times")
+    assert (finding.episodes, finding.severity) == ((2,), "warning")
+    assert "irregular" in finding.sentence
 
 
 def test_a_camera_that_was_opened_twice_is_named(recording):

@@ -105,6 +105,15 @@ def test_an_instruction_that_changes_becomes_a_field(tmp_path):
     assert decode(read[1].arrays["instruction"]) == ("open the drawer",) * 6
 
 
+def test_an_instruction_that_changes_in_a_later_episode_only_is_kept_per_step(tmp_path):
+    path = write_minari_folder(tmp_path / "d")
+    with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
+        dataset(file, "episode_2/observations/mission")[1:] = "close it"
+    _, read = read_all(path)
+    assert set(decode(read[0].arrays["instruction"])) == {"open the drawer"}
+    assert decode(read[2].arrays["instruction"])[:2] == ("open the drawer", "close it")
+
+
 def test_roles_follow_the_names(tmp_path):
     schema, _ = read_all(write_minari_folder(tmp_path / "d"))
     roles = {name: spec.role for name, spec in schema.fields.items()}

@@ -119,6 +119,13 @@ def test_an_instruction_that_changes_becomes_a_text_field(tmp_path):
     assert decode(read[0].arrays["instruction"]) == ("go", "stop", "go", "stop")
 
 
+def test_an_instruction_that_changes_in_a_later_episode_only_is_kept_per_step(tmp_path):
+    words = np.array(["go"] * 12 + ["stop"])
+    read = read_all(write_folder(tmp_path / "d", {**arrays(), "instruction": words}, None))
+    assert set(decode(read[0].arrays["instruction"])) == {"go"}
+    assert decode(read[-1].arrays["instruction"])[-2:] == ("go", "stop")
+
+
 def test_images_are_left_out_on_request(tmp_path):
     path = write_archive(tmp_path / "d.npz", arrays())
     assert "camera" not in read_all(path, images=False)[0].arrays

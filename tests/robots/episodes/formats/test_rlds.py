@@ -8,7 +8,11 @@ import pytest
 
 from robots.episodes.config import FieldMapConfig
 from robots.episodes.field_map import MappedEpisodes
-from robots.episodes.formats.containers.tfrecords import _masked
+from robots.episodes.formats.containers.tfrecords import (
+    _masked,
+    read_byte_lists,
+    record_offsets,
+)
 from robots.episodes.formats.rlds import open_source, recognises
 from robots.episodes.formats.source import SourceEpisode
 from robots.errors import HandoffError
@@ -102,6 +106,26 @@ def test_an_instruction_that_changes_becomes_a_text_field(tmp_path):
     read = read_all(write_rlds(tmp_path / "d", episodes(), words=words))
     assert decode(read[0].arrays["instruction"]) == ("go", "stop", "go", "go")
     assert read[0].metadata["instructions"] == ["go", "stop"]
+
+
+def test_an_instruction_that_changes_in_a_later_episode_only_is_kept_per_step(tmp_path):
+    later = "then " * 120 + "stop"
+    words = [[text] * n for text, n in zip(INSTRUCTIONS, LENGTHS, strict=True)]
+    words[2][1] = later
+    read = read_all(write_rlds(tmp_path / "d", episodes(), words=words, shards=2))
+    assert set(decode(read[0].arrays["instruction"])) == {INSTRUCTIONS[0]}
+    assert decode(read[2].arrays["instruction"]) == (INSTRUCTIONS[2], later, INSTRUCTIONS[2])
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_the_sentences_of_a_record_are_found_without_its_pictures(tmp_path, compressed):
+    path = write_rlds(tmp_path / "d", episodes(), shards=1, compressed=compressed)
+    file = next(path.glob("*.tfrecord*"))
+    offsets = record_offsets(file)
+    found = list(read_byte_lists(file, offsets, "steps/language_instruction"))
+    assert [len(words) for words in found] == list(LENGTHS)
+    assert [words[0].decode() for words in found] == list(INSTRUCTIONS)
+    assert list(read_byte_lists(file, offsets, "steps/none")) == [[], [], []]
 
 
 def test_images_are_left_out_on_request(tmp_path):

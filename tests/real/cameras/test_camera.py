@@ -3,16 +3,18 @@ device."""
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import numpy as np
 import pytest
 
+from real.cameras.camera import Camera, CameraConfig, _captured, _opened
+from real.cameras.camera_process import camera_streams, frame
 from real.console.process import open_console
 from real.console.server import ConsoleConfig
-from real.deploy.cameras import Camera, CameraConfig, _opened, camera_streams, frame
 from robots.errors import HandoffError
-from tests.real.console.pages import Page
+from tests.real.console.pages import Page, until
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_pictures_come_in_rgb_at_the_height_asked_for(film):
     camera = Camera(CameraConfig(source=str(film), height=24))
-    image = camera.read()
+    image = camera.read().image
     assert image.shape == (24, 32, 3)
     assert image[..., 0].min() > 200
     assert image[..., 2].max() < 40
@@ -87,6 +89,15 @@ def test_this_build_of_pyav_reads_video4linux():
         _opened("/dev/null")
 
 
+@pytest.mark.parametrize(
+    ("stated", "captured"),
+    [(99.95, 99.95), (None, 100.0), (0.4, 100.0), (100.5, 100.0)],
+    ids=["a USB camera", "no time", "since its own beginning", "in the future"],
+)
+def test_a_picture_is_as_old_as_its_driver_says_on_the_clock_of_this_computer(stated, captured):
+    assert _captured(SimpleNamespace(time=stated), 100.0) == captured
+
+
 def test_a_frame_tells_its_name():
     packed = frame("front", np.zeros((4, 4, 3), np.uint8))
     assert packed[:6] == b"\x05front"
@@ -118,3 +129,18 @@ def test_pages_see_the_camera_again_after_it_was_lost(film, tmp_path):
         # At 30 pictures per second at most.
         assert time.monotonic() - began > 1.5
         page.socket.close()
+
+
+def test_the_newest_picture_is_shared_with_the_time_of_its_capture(film, tmp_path):
+    before = time.monotonic()
+    settings = CameraConfig(source=str(film), height=24, again=0.1)
+    with (
+        open_console(ConsoleConfig(port=0), tmp_path) as opened,
+        camera_streams({"front": settings}, opened) as newest,
+    ):
+        until(lambda: newest["front"].count > 3)
+        picture = newest["front"].read()
+        assert picture is not None
+        assert picture.image.shape == (24, 32, 3)
+        assert picture.image[..., 0].min() > 200
+        assert before < picture.captured <= time.monotonic()

@@ -1,0 +1,71 @@
+"""Translates the arguments of `handoff record TASK --arm ADDRESS` to the options of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from flows.config.options import build_session
+from flows.config.overrides import quoted
+from flows.deployment.demonstrations.config import DemonstrationSession
+from real.console.server import ConsoleConfig
+from robots.errors import HandoffError
+
+TWIN = "twin"
+"""Address that stands for a simulated arm."""
+DEVICES = {"console": False, "spacemouse": True}
+"""Devices of a person at an arm; whether a SpaceMouse at this computer is read."""
+
+
+def record_arm_command(
+    task: str,
+    overrides: Sequence[str],
+    out: Path,
+    *,
+    arm: str,
+    cameras: Sequence[str],
+    video: bool,
+    instruction: str | None,
+    operator: str,
+    episodes: int,
+    person: str,
+    host: str,
+    port: int,
+) -> None:
+    """Runs the command, whose parameters `flows.commands.sessions.record` describes.
+
+    Raises:
+        HandoffError: see `flows.deployment.demonstrations.session.record_at_arm`.
+    """
+    from rich.console import Console
+
+    from flows.deployment.demonstrations.session import record_at_arm
+
+    if operator not in DEVICES:
+        raise HandoffError(
+            f"--operator {operator}: a person at an arm is at the console, whose page takes keys too. Give console or "
+            "spacemouse."
+        )
+    chosen = list(overrides)
+    chosen += [] if arm == TWIN else [f"host={quoted(arm)}"]
+    chosen += [] if instruction is None else [f"instruction={quoted(instruction)}"]
+    chosen += ["video={kind: h264}"] if video else []
+    for camera in cameras:
+        name, _, source = camera.partition("=")
+        if not name or not source:
+            raise HandoffError(
+                f"--camera {camera}: expected a name and a source, e.g. front=0 or wrist=/dev/video2."
+            )
+        chosen.append(f"cameras.{name}.source={quoted(source)}")
+    say = partial(Console().print, highlight=False, soft_wrap=True)
+    demos = record_at_arm(
+        build_session(DemonstrationSession, "record", chosen),
+        task,
+        out,
+        ConsoleConfig(host=host, port=port, spacemouse=DEVICES[operator]),
+        person=person,
+        episodes=episodes,
+        say=say,
+    )
+    say(f"demos    {demos}")

@@ -1,0 +1,117 @@
+"""Takes the newest picture of every camera beside the arm's state, with the time of its capture."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from real.arm import ArmState
+from real.cameras.newest_picture import NewestPicture
+from robots.episodes.metadata.capture_times import capture_time_field, capture_time_name
+from robots.errors import HandoffError
+from robots.interfaces import Observation
+from robots.spec import FieldSpec
+
+PREFIX = "image_"
+"""Beginning of the names of recorded pictures; the camera's name follows."""
+FIRST_SECONDS = 15.0
+"""Longest time until the first picture of a camera [s]."""
+POLL_SECONDS = 0.02
+
+
+class ArmPictures:
+    """The cameras of a session.
+
+    Args:
+        cameras: their newest pictures by the name of the camera.
+        max_age: age above which a picture is an error [s].
+        now: returns the time by the clock `time.monotonic` [s].
+    """
+
+    def __init__(
+        self,
+        cameras: Mapping[str, NewestPicture],
+        max_age: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cameras = dict(cameras)
+        self._max_age = max_age
+        self._now = now
+        self._last: dict[str, tuple[float, float]] = {}
+        """Capture time of the last picture by camera: by the clock `time.monotonic` [s], and by the
+        episode's."""
+
+    def fields(self) -> dict[str, FieldSpec]:
+        """The recorded fields: the pictures and their capture times. Waits for the first picture of
+        every camera, whose size they have.
+
+        Raises:
+            HandoffError: a camera sends none.
+        """
+        fields = {}
+        until = self._now() + FIRST_SECONDS
+        for name, newest in self._cameras.items():
+            while (picture := newest.read()) is None:
+                if self._now() > until:
+                    raise HandoffError(
+                        f"camera {name}: no picture in {FIRST_SECONDS:g} s. Is it plugged in, or used by another "
+                        "program?"
+                    )
+                time.sleep(POLL_SECONDS)
+            source = f"{PREFIX}{name}"
+            fields[source] = FieldSpec(
+                shape=picture.image.shape,
+                dtype="uint8",
+                unit="u8",
+                about=f"RGB picture of the camera {name}",
+                role="observation",
+            )
+            fields[capture_time_name(source)] = capture_time_field(source)
+        return fields
+
+    def begin(self) -> None:
+        """Begins a new episode."""
+        self._last.clear()
+
+    def observe(self, state: ArmState, begin: float) -> Observation:
+        """The newest pictures, with their capture times on the episode's clock.
+
+        Args:
+            state: state of the arm, just read.
+            begin: robot time of the episode's first observation [s].
+
+        Raises:
+            HandoffError: a camera has sent no picture for too long.
+        """
+        observation: Observation = {}
+        for name, newest in self._cameras.items():
+            picture = newest.read()
+            assert picture is not None, "`fields` waits for the first one"
+            age = self._now() - picture.captured
+            if age > self._max_age:
+                raise HandoffError(
+                    f"camera {name}: its newest picture is {age:.2f} s old, limit max_age={self._max_age:g} s. Was it "
+                    "unplugged?"
+                )
+            source = f"{PREFIX}{name}"
+            observation[source] = picture.image
+            captured = self._on_episodes_clock(name, picture.captured, state.time - begin - age)
+            observation[capture_time_name(source)] = np.array(captured)
+        return observation
+
+    def _on_episodes_clock(self, name: str, captured: float, time_of_episode: float) -> float:
+        """Capture time on the episode's clock [s]: the same for a picture that several steps share,
+        and ascending, although the robot's state arrives now sooner, now later.
+
+        Args:
+            name: name of the camera.
+            captured: capture time by the clock `time.monotonic` [s].
+            time_of_episode: the same on the episode's clock, as this step sees it [s].
+        """
+        last_captured, last = self._last.get(name, (-np.inf, -np.inf))
+        if captured > last_captured:
+            last = max(last, time_of_episode)
+            self._last[name] = captured, last
+        return last

@@ -1,0 +1,77 @@
+"""Connects the person at the console to an arm's control loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flows.session.config import HilOperator
+from flows.session.environment import person_name
+
+if TYPE_CHECKING:
+    from real.deploy.person_motion import PersonMotion
+    from real.deploy.supervision import SupervisionConfig
+    from robots.spec import ActionSpec
+
+WAIT_SECONDS = 0.05
+"""Polling interval while waiting for a person, or for the console [s]."""
+
+
+class ArmSupervisor:
+    """A person at the console who holds an arm still, steers it and labels episodes.
+
+    Args:
+        task: name of the task, shown at the console.
+        stage: name of the stage, shown there too.
+        rate_hz: steps per second.
+        spec: actions of the person's device.
+        config: takeovers and the time limit of holds.
+        motion: the way in which the device moves the arm.
+        person: name that is recorded where nobody at the console had the arm; empty takes the
+            login.
+        scene: returns the packed scene, for those who draw it; None sends none.
+        width_max: largest opening of the gripper [m]; None if actions have no entry for one.
+
+    Raises:
+        HandoffError: no console is open.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        stage: str,
+        rate_hz: float,
+        spec: ActionSpec,
+        config: SupervisionConfig,
+        motion: PersonMotion,
+        person: str = "",
+        scene: Callable[[], bytes] | None = None,
+        width_max: float | None = None,
+    ) -> None:
+        from real.console.client import ConsoleClient
+        from real.console.console_operator import ConsoleOperator
+        from real.console.process import console_address
+        from real.deploy.supervision import Supervision
+
+        address, token = console_address()
+        client = ConsoleClient(address, token, {"task": task, "stage": stage, "rate_hz": rate_hz})
+        client.start()
+        self.person = person_name(HilOperator(kind="console", person=person))
+        """Name that is recorded where nobody at the console had the arm."""
+        self.operator = ConsoleOperator(
+            spec, config.takeover, client, self.person, rate_hz, scene, width_max=width_max
+        )
+        self.supervision = Supervision(self.operator, config, motion, self.operator.report_step)
+
+    def hold(self, reason: str) -> None:
+        """Requests a hold and waits until the console holds; the arm stays still until a person
+        resumes."""
+        self.operator.hold(reason)
+        while not (self.supervision.paused or self.supervision.stopped):
+            time.sleep(WAIT_SECONDS)
+            self.supervision.poll()
+
+    def close(self) -> None:
+        """Closes the connection to the console."""
+        self.operator.close()

@@ -1,0 +1,109 @@
+"""Summarises the recordings of a store in a few lines: when, by whom, where, and how they ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from robots.episodes.metadata.episode_metadata import EpisodeEnd, EpisodeOrigin
+
+SHARED = frozenset(
+    (
+        *EpisodeOrigin.__dataclass_fields__,
+        *EpisodeEnd.__dataclass_fields__,
+        "began",
+        "ended",
+        "people",
+        "operator",
+        "device",
+        "policy_versions",
+    )
+)
+"""Entries of the metadata that are the same for all recorders."""
+CELLS = ("began", "operator", "ended by")
+"""Headings of `recording_cells`."""
+_MOST_NAMES = 6
+"""Largest number of values that a line names."""
+
+
+def recording_lines(metadata: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yields a line for everything that recordings state; none where they state nothing.
+
+    Args:
+        metadata: metadata of every episode.
+    """
+    began = sorted(str(entries["began"]) for entries in metadata if entries.get("began"))
+    sessions = {entries["session"] for entries in metadata if entries.get("session")}
+    if began:
+        last = max(str(entries.get("ended") or entries.get("began") or "") for entries in metadata)
+        count = f", {len(sessions)} session{'s' * (len(sessions) > 1)}" if sessions else ""
+        yield f"recorded  {_seconds(began[0])} to {_seconds(last)}{count}"
+    for title, key in (
+        ("host", "host"),
+        ("operators", "operator"),
+        ("policies", "policy_digest"),
+        ("ended by", "ended_by"),
+        ("discarded", "discard_reason"),
+    ):
+        line = _counted(entries.get(key) for entries in metadata)
+        if line:
+            yield f"{title:<10}{line}"
+
+
+def recording_cells(metadata: Mapping[str, Any]) -> tuple[str, str, str]:
+    """When the recording of an episode began, its operator, and what ended it; empty where it is
+    not stated."""
+    ended = dict.fromkeys((metadata.get("ended_by"), metadata.get("discard_reason")))
+    return (
+        _seconds(str(metadata.get("began") or "")),
+        str(metadata.get("operator") or ""),
+        " ".join(str(part) for part in ended if part),
+    )
+
+
+def other_entries(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The entries that neither a recorder shares with all others nor a lineage has."""
+    shown = {"success", "instruction", "origin", "edits", *SHARED}
+    for key, value in metadata.items():
+        if key not in shown and not key.startswith("source_"):
+            yield key, value
+
+
+def filled(
+    heading: tuple[str, ...], rows: Sequence[tuple[str, ...]], always: int
+) -> Iterator[tuple[str, ...]]:
+    """Yields the heading and the rows of a table without the columns that no row fills.
+
+    Args:
+        heading: names of the columns.
+        rows: cells; an empty one is not filled.
+        always: number of the first columns that stay in any case.
+    """
+    kept = [
+        column
+        for column in range(len(heading))
+        if column < always or any(row[column] for row in rows)
+    ]
+    for row in (heading, *rows):
+        yield tuple(row[column] for column in kept)
+
+
+def _seconds(time: str) -> str:
+    """A wall time in ISO 8601 without fractions of a second."""
+    whole, point, _ = time.partition(".")
+    return f"{whole}Z" if point else time
+
+
+def _counted(values: Iterable[Any]) -> str:
+    """The values with the number of their episodes, the most frequent first."""
+    counts = Counter(str(value) for value in values if value)
+    parts = [f"{_short(value)} {number}" for value, number in counts.most_common(_MOST_NAMES)]
+    rest = len(counts) - len(parts)
+    return ", ".join(parts) + (f" and {rest} more" if rest else "")
+
+
+def _short(value: str) -> str:
+    """The beginning of a digest, and other words as they are."""
+    digest = len(value) == 64 and set(value) <= set("0123456789abcdef")
+    return value[:12] if digest else value[:40]

@@ -1,0 +1,255 @@
+"""`handoff record TASK --arm twin`: a person at the console demonstrates at a simulated FR3 behind
+the FCI, with a camera beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from flows.deployment.demonstrations.config import DemonstrationSession
+from flows.deployment.demonstrations.session import record_at_arm
+from real.cameras.camera import CameraConfig
+from real.clock import PacedClock
+from real.console.arbiter import ArbiterConfig
+from real.console.server import ConsoleConfig
+from real.deploy.schedule import WatchdogConfig
+from robots.control.actions import CartesianDelta
+from robots.episodes.demonstrations import open_any_source
+from robots.episodes.store import EpisodeStore
+from robots.franka.fr3 import FR3
+from sim.twin.task_world import TaskWorld
+from sim.twin.twin import TwinConfig, start_twin
+from tests.flows.console_session import Session, labelled, stepped
+
+STEPS = CartesianDelta(axes=("x", "y", "z"), translation=0.01)
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten seconds of 64 x 48 pictures that become brighter."""
+    path = tmp_path_factory.mktemp("film") / "film.avi"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mjpeg", rate=30)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuvj420p"
+        for number in range(300):
+            grey = np.full((48, 64, 3), number * 250 // 300, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(grey, format="rgb24")))
+        container.mux(stream.encode(None))
+    return path
+
+
+def options(film: Path, host: str) -> DemonstrationSession:
+    return DemonstrationSession(
+        steps=STEPS,
+        instruction="lift the cube",
+        cameras={"front": CameraConfig(source=str(film), height=48, again=0.05)},
+        # Beside other tests the film may be late.
+        max_age=5.0,
+        twin=TwinConfig(host=host),
+    )
+
+
+def record(out: Path, session: DemonstrationSession, episodes: int, here: Any) -> None:
+    def say(text: str) -> None:
+        if text.startswith("console  "):
+            here.send(text.removeprefix("console  "))
+        else:
+            sys.stderr.write(f"{text}\n")
+
+    console = ConsoleConfig(port=0, arbiter=ArbiterConfig(watchdog=2.0))
+    record_at_arm(session, "pick_cube", out, console, episodes=episodes, say=say)
+
+
+@contextlib.contextmanager
+def lab(host: str) -> Iterator[None]:
+    """The table of a task with an arm whose time passes by itself, in step with its client."""
+    with start_twin(TwinConfig(host=host), partial(TaskWorld, "pick_cube")) as twin:
+        twin.reset(0)
+        closing, clock = threading.Event(), PacedClock(twin)
+
+        def run() -> None:
+            while not closing.is_set():
+                clock.advance(0.005)
+
+        passing = threading.Thread(target=run)
+        passing.start()
+        try:
+            yield
+        finally:
+            closing.set()
+            passing.join()
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory, film: Path) -> Path:
+    """A session of two attempts: one that the person discards, and one that counts."""
+    out = tmp_path_factory.mktemp("recorded")
+    session = Session(record, out, options(film, "127.0.81.1"), 1)
+    page = session.page()
+    with contextlib.closing(page.socket):
+        page.go()
+        stepped(page, 5, "ArrowUp")
+        labelled(page, "KeyD", 1)
+        page.go()
+        stepped(page, 3)
+        stepped(page, 10, "ArrowUp")
+        stepped(page, 5, "KeyC")
+        page.keys()
+        labelled(page, "KeyS", 2)
+        session.ended()
+    return out
+
+
+def test_what_the_person_calls_a_success_is_a_demonstration(recorded: Path) -> None:
+    demos = EpisodeStore.open(recorded / "demos.zarr", "r")
+    dropped = EpisodeStore.open(recorded / "dropped.zarr", "r")
+    assert (demos.num_episodes, dropped.num_episodes) == (1, 1)
+    about = demos.metadata(0)
+    assert (about["success"], about["ended_by"], about["labelled_by"]) == (True, "label", "ada")
+    assert (about["host"], about["robot"], about["source"]) == (
+        "twin",
+        "fr3 twin",
+        "demonstration",
+    )
+    assert about["instruction"] == "lift the cube"
+    assert dropped.metadata(0)["discard_reason"] == "discard"
+
+
+def test_the_arm_follows_the_steps_of_the_person(recorded: Path) -> None:
+    demos = EpisodeStore.open(recorded / "demos.zarr", "r")
+    steps = demos.read(0, "policy")
+    action, mine = steps["action"], steps["intervention"].astype(bool)
+    assert action.shape[1:] == (4,), "x, y, z and the gripper"
+    forward = action[:, 0] > 0.5
+    assert forward.sum() >= 5
+    assert (mine[forward]).all()
+    x = steps["grasp_pose"][:, 0]
+    assert x[-1] - x[0] > 0.5 * STEPS.translation * forward.sum()
+    assert (np.abs(action[~mine][:, :3]) == 0.0).all(), "nobody else moves the arm"
+    # The key that closes the gripper.
+    assert steps["width"][-1] < steps["width"][0] - 0.005
+    spec = demos.schema.stream("policy").fields["action"]
+    assert (spec.interface, spec.names) == ("cartesian_delta", (("x", "y", "z", "gripper"),))
+
+
+def test_every_step_has_the_newest_picture_and_the_time_of_its_capture(recorded: Path) -> None:
+    demos = EpisodeStore.open(recorded / "demos.zarr", "r")
+    steps = demos.read(0, "policy")
+    pictures, captured = steps["image_front"], steps["image_front_time"].ravel()
+    assert pictures.shape[1:] == (48, 64, 3)
+    assert len({picture.tobytes() for picture in pictures}) > len(pictures) // 3
+    age = steps["step_time"].ravel() - captured
+    assert (np.diff(captured) >= 0.0).all()
+    assert (age >= 0.0).all()
+    assert np.median(age) < 0.5
+
+
+def test_it_is_a_data_set_whose_action_has_a_meaning(recorded: Path) -> None:
+    with open_any_source(recorded / "demos.zarr", images=True) as source:
+        fields = source.schema.fields
+    roles = {name: spec.role for name, spec in fields.items()}
+    assert roles["action"] == "action"
+    seen = {name for name, role in roles.items() if role == "observation"}
+    assert seen == {
+        "q",
+        "dq",
+        "grasp_pose",
+        "target_offset",
+        "width",
+        "width_target",
+        "image_front",
+    }
+
+
+def test_a_camera_that_falls_silent_ends_the_episode(film: Path, tmp_path: Path) -> None:
+    session = options(film, "127.0.81.2")
+    # The film ends after ten seconds and is not there again for an hour.
+    silent = replace(session.cameras["front"], again=3600.0)
+    session = replace(session, cameras={"front": silent}, max_age=1.0)
+    running = Session(record, tmp_path, session, 1)
+    page = running.page()
+    with contextlib.closing(page.socket):
+        page.go()
+        stepped(page, 3)
+        with contextlib.suppress(ConnectionClosed):
+            while running.process.is_alive():
+                page.keys("ArrowLeft")
+                time.sleep(0.05)
+        running.ended()
+    dropped = EpisodeStore.open(tmp_path / "dropped.zarr", "r")
+    about = dropped.metadata(0)
+    assert about["ended_by"] == "fault"
+    assert "camera front: its newest picture is" in about["fault"]
+
+
+def test_an_arm_at_an_address_goes_the_same_way(film: Path, tmp_path: Path) -> None:
+    """The path of a real arm: its own clock, the rise and the move to the start; all but the
+    real-time kernel."""
+    host, start = "127.0.81.3", tuple(np.array(FR3.q_home) + 0.1)
+    usual = options(film, "127.0.81.4")
+    session = replace(
+        usual,
+        host=host,
+        start=start,
+        arm=replace(usual.arm, realtime="ignore", move_dynamics=0.5),
+        # This arm waits for nobody, and a page on a busy machine may be late.
+        loop=replace(usual.loop, watchdog=WatchdogConfig(fault_seconds=10.0)),
+    )
+    with lab(host):
+        running = Session(record, tmp_path, session, 1)
+        page = running.page()
+        with contextlib.closing(page.socket):
+            page.go()
+            stepped(page, 3)
+            stepped(page, 10, "ArrowUp")
+            page.keys()
+            labelled(page, "KeyS", 1)
+            running.ended()
+    demos = EpisodeStore.open(tmp_path / "demos.zarr", "r")
+    assert demos.num_episodes == 1
+    assert demos.metadata(0)["robot"] == f"fr3 at {host}"
+    steps = demos.read(0, "policy")
+    np.testing.assert_allclose(steps["q"][0], start, atol=0.01)
+    assert steps["width"][0] == pytest.approx(FR3.gripper.width_max, abs=0.005)
+    x = steps["grasp_pose"][:, 0]
+    assert x[-1] - x[0] > 0.03
+
+
+def test_a_killed_session_is_gone_on_with_and_its_episode_is_kept(
+    film: Path, tmp_path: Path
+) -> None:
+    session = options(film, "127.0.81.5")
+    running = Session(record, tmp_path, session, 2)
+    page = running.page()
+    with contextlib.closing(page.socket):
+        page.go()
+        stepped(page, 3)
+        labelled(page, "KeyS", 1)
+        stepped(page, 15, "ArrowUp")
+        running.process.kill()
+        running.process.join()
+    again = Session(record, tmp_path, replace(session, twin=TwinConfig(host="127.0.81.6")), 2)
+    page = again.page()
+    with contextlib.closing(page.socket):
+        page.go()
+        stepped(page, 3)
+        labelled(page, "KeyS", 1)
+        again.ended()
+    demos = EpisodeStore.open(tmp_path / "demos.zarr", "r")
+    dropped = EpisodeStore.open(tmp_path / "dropped.zarr", "r")
+    assert demos.num_episodes == 2
+    about = dropped.metadata(0)
+    assert (about["discard_reason"], about["instruction"]) == ("interrupted", "lift the cube")
+    assert len(dropped.read(0, "policy", ["q"])["q"]) >= 10
