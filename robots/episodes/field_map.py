@@ -17,8 +17,9 @@ import numpy as np
 from robots.control.rotations import NAMES, SIZES, convert_rotation
 from robots.episodes.config import FieldMapConfig, FieldRule, RotationRule
 from robots.episodes.formats.source import EpisodeSource, SourceEpisode, field_name
+from robots.episodes.metadata.capture_times import capture_time_field, capture_time_name
 from robots.episodes.resample import resampled
-from robots.episodes.schema import EpisodeSchema, StreamSpec
+from robots.episodes.schema import EpisodeSchema, StreamSpec, is_picture
 from robots.errors import HandoffError, suggest
 from robots.language.text import INSTRUCTION
 from robots.spec import FieldSpec
@@ -62,6 +63,8 @@ class MappedEpisodes:
         for name, rule in self._rules.items():
             for other in filter(None, (rule.relative_to, rule.added_to)):
                 _check_combined(name, specs[name], other, specs)
+        self._captured = _captured(self._rules, specs) if mapping.resample_hz else {}
+        specs |= {capture_time_name(name): capture_time_field(name) for name in self._captured}
         self.schema = EpisodeSchema(
             name=mapping.task or source.schema.task,
             streams={STREAM: StreamSpec(rate_hz=rate, fields=specs)},
@@ -118,7 +121,19 @@ class MappedEpisodes:
             for other, sign in ((rule.relative_to, -1.0), (rule.added_to, 1.0)):
                 if other is not None:
                     arrays[name] = arrays[name] + sign * absolute[other]
+        for name, source in self._captured.items():
+            arrays[capture_time_name(name)] = episode.times[source]
         return arrays
+
+
+def _captured(rules: Mapping[str, FieldRule], specs: Mapping[str, FieldSpec]) -> dict[str, str]:
+    """Arrays of the data set by the pictures of the store that are made of them, whose capture
+    times resampling states; those that the data set states itself are kept instead."""
+    return {
+        name: rule.sources[0]
+        for name, rule in rules.items()
+        if is_picture(specs[name]) and capture_time_name(name) not in specs
+    }
 
 
 def _rules(source: EpisodeSource, mapping: FieldMapConfig) -> dict[str, FieldRule]:

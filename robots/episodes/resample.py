@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from robots.episodes.formats.source import SourceEpisode
+from robots.episodes.schema import is_picture
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 
@@ -26,6 +27,9 @@ def resampled(
     Observations of floating numbers are interpolated linearly. Quaternions, pictures, whole numbers
     and actions are those of the newest sample, as a controller holds them. Rewards between two
     steps are added up, and flags of the outcome are set if one of them was.
+
+    The `times` of the result are the capture times of the chosen pictures, from the first step on;
+    that of a picture from before it is negative.
 
     Args:
         episode: samples of all fields together, or with capture times of their own.
@@ -53,7 +57,12 @@ def resampled(
         name: _sampled(episode.arrays[name], times[name], steps, spec, slack)
         for name, spec in fields.items()
     }
-    return SourceEpisode(arrays, episode.metadata)
+    captured = {
+        name: times[name][_newest(times[name], steps, slack)] - start
+        for name, spec in fields.items()
+        if is_picture(spec)
+    }
+    return SourceEpisode(arrays, episode.metadata, captured)
 
 
 def _times(name: str, episode: SourceEpisode, given_hz: float | None) -> np.ndarray:
@@ -73,7 +82,7 @@ def _times(name: str, episode: SourceEpisode, given_hz: float | None) -> np.ndar
 def _sampled(
     values: np.ndarray, times: np.ndarray, steps: np.ndarray, spec: FieldSpec, slack: float
 ) -> np.ndarray:
-    newest = np.searchsorted(times, steps + slack, side="right") - 1
+    newest = _newest(times, steps, slack)
     if spec.role == "outcome":
         return _collected(values, newest)
     quaternion = bool(spec.names) and tuple(spec.names[-1]) in _QUATERNIONS
@@ -85,6 +94,11 @@ def _sampled(
     share = np.clip(share, 0.0, 1.0).reshape(-1, *[1] * (values.ndim - 1))
     between = (1.0 - share) * values[newest] + share * values[following]
     return between.astype(values.dtype)
+
+
+def _newest(times: np.ndarray, steps: np.ndarray, slack: float) -> np.ndarray:
+    """(T,) index of the newest sample at every step."""
+    return np.searchsorted(times, steps + slack, side="right") - 1
 
 
 def _collected(values: np.ndarray, newest: np.ndarray) -> np.ndarray:

@@ -29,6 +29,7 @@ from robots.episodes.formats.source import (
     array_field,
     field_name,
 )
+from robots.episodes.metadata.episode_metadata import utc_time
 from robots.errors import HandoffError
 from robots.language.text import INSTRUCTION
 from robots.spec import FieldSpec
@@ -54,6 +55,10 @@ _STRING = "std_msgs/msg/String"
 _NEAR_NS = 60 * 10**9
 """Largest distance of a header stamp from the time of recording [ns]; stamps of a simulated clock
 are further away."""
+
+_WALL_NS = 10**18
+"""Times of recording from this one on, in 2001, are wall times [ns]; others count from a beginning
+of their own."""
 
 
 def recognises(path: Path) -> bool:
@@ -188,6 +193,8 @@ class RosbagSource:
                 arrays[entry.name] = values[order].astype(spec.dtype, copy=False)
                 times[entry.name] = seconds[order]
             metadata: dict[str, Any] = {"source_file": bag.path.name}
+            if start > _WALL_NS:
+                metadata["began"] = utc_time(start / 1e9)
             if content.words:
                 metadata[INSTRUCTION] = next(iter(content.words.values()))
             if bag.cut:

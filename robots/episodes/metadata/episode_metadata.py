@@ -10,6 +10,7 @@ time.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from datetime import UTC, datetime
@@ -138,7 +139,13 @@ def action_steps_of(episodes: Iterable[Mapping[str, Any]]) -> CartesianDelta | N
 
 def utc_now() -> str:
     """The wall time, in ISO 8601 (UTC) with milliseconds."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return utc_time(time.time())
+
+
+def utc_time(seconds: float) -> str:
+    """A wall time since the epoch [s], in ISO 8601 (UTC) with milliseconds."""
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def new_session() -> str:

@@ -63,6 +63,8 @@ def test_streams_of_their_own_rates_are_joined_where_all_have_samples() -> None:
     joined = resampled(given, {name: FIELDS[name] for name in ("q", "cam")}, None, 10.0)
     np.testing.assert_allclose(joined.arrays["q"][:, 0], [0.5, 1.5, 2.5])
     assert joined.arrays["cam"][:, 0, 0, 0].tolist() == [10, 10, 20]
+    # The steps are at 0.05, 0.15 and 0.25 s.
+    np.testing.assert_allclose(joined.times["cam"], [0.0, 0.0, 0.11])
 
 
 def test_streams_that_never_overlap_and_times_that_fall_are_refused() -> None:

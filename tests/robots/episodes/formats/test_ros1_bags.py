@@ -99,7 +99,11 @@ def test_fields_and_notes_are_those_of_other_recordings(tmp_path):
     assert fields["joint_states/position"].names == (("a", "b", "c"),)
     assert (fields["joint_states/position"].frame, fields["camera/depth"].unit) == ("base", "mm")
     assert not any("cut short" in note for note in notes)
-    assert episode.metadata == {"source_file": "d.bag", "instruction": "open the drawer"}
+    assert episode.metadata == {
+        "source_file": "d.bag",
+        "began": "2023-11-14T22:13:20.000Z",
+        "instruction": "open the drawer",
+    }
     np.testing.assert_allclose(episode.times["camera/image"], [0.005, 0.205, 0.405], atol=1e-6)
 
 

@@ -67,7 +67,11 @@ def test_a_rosbag2_folder_is_one_episode(tmp_path, storage):
     path = write_rosbag2(tmp_path / "bag", messages(given), storage)
     (episode,) = read_all(path)
     np.testing.assert_array_equal(episode.arrays["arm/command/data"], given["action"])
-    assert episode.metadata == {"source_file": "bag", "instruction": "open the drawer"}
+    assert episode.metadata == {
+        "source_file": "bag",
+        "began": "2023-11-14T22:13:20.000Z",
+        "instruction": "open the drawer",
+    }
     file = next(file for file in path.iterdir() if file.suffix in (".db3", ".mcap"))
     np.testing.assert_array_equal(read_all(file)[0].arrays["arm/command/data"], given["action"])
 
@@ -163,6 +167,12 @@ def test_the_field_map_resamples_a_recording(tmp_path):
         mapped = MappedEpisodes(source, FieldMapConfig(resample_hz=10.0))
         streams = [streams["policy"] for streams, _ in mapped.episodes(0, 3)]
     assert [len(fields["action"]) for fields in streams] == [3, 5, 2]
+    for fields in streams:
+        captured = fields["camera/image_time"]
+        # A picture is as new as its step, or older.
+        assert (captured <= np.arange(len(captured)) / 10.0 + 1e-6).all()
+        assert (np.diff(captured) >= 0.0).all()
+    assert mapped.schema.stream("policy").fields["camera/image_time"].unit == "s"
 
 
 def test_a_topic_inside_another_one_gets_a_name_of_its_own(tmp_path):
