@@ -76,57 +76,69 @@ def record_at_arm(
             error during an episode. HandoffError: options that do not fit, no arm or camera, a lost
             connection, or a store with other fields.
     """
+    from robots.episodes.metadata.episode_metadata import new_session
+
+    if not session.host:
+        require_simulator()
+    check_demonstrations(session)
+    seconds = session.longest_episode + SPARE_SECONDS
+    session = replace(session, arm=replace(session.arm, record_seconds=seconds))
+    out.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        recorder = _open(stack, session, task, out, console, person, say)
+        recorder.session = new_session()
+        while recorder.demos.num_episodes < episodes and recorder.next_episode(say):
+            pass
+        return recorder.demos.path
+
+
+def _open(
+    stack: ExitStack,
+    session: DemonstrationSession,
+    task: str,
+    out: Path,
+    console: ConsoleConfig,
+    person: str,
+    say: Callable[[str], None],
+) -> _Recorder:
+    """Holds the arm, and opens console, cameras, stores and arm, until `stack` is closed."""
     from flows.session.viewer import scene_viewer
     from real.cameras.camera_process import camera_streams
     from real.console.process import open_console
     from real.deploy.episode_recorder import deploy_schema
     from robots.episodes.corrections import open_corrections
-    from robots.episodes.metadata.episode_metadata import new_session
     from robots.episodes.running_episode import recover_interrupted
     from robots.episodes.schema import with_videos
 
-    simulated = not session.host
-    if simulated:
-        require_simulator()
-    check_demonstrations(session)
     robot = find_robot(session.arm.robot)
     contract = demonstration_contract(session, task, robot)
-    seconds = session.longest_episode + SPARE_SECONDS
-    session = replace(session, arm=replace(session.arm, record_seconds=seconds))
-    out.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        stack.enter_context(held_for_session(session, say))
-        opened = stack.enter_context(open_console(console, out / "console"))
-        say(f"console  {opened.url}")
-        pictures = ArmPictures(
-            stack.enter_context(camera_streams(session.cameras, opened)), session.max_age
-        )
-        schema = deploy_schema(
-            contract,
-            pictures.fields(),
-            session.loop.stream_hz,
-            robot,
-            "base",
-            supervised=True,
-            coordinates=len(session.steps.axes),
-        )
-        schema = with_videos(schema, session.video)
-        demos = stack.enter_context(open_corrections(out / DEMOS, schema))
-        dropped = stack.enter_context(open_corrections(out / DROPPED, schema))
-        for store in (demos, dropped):
-            recover_interrupted(store, into=dropped, log=say)
-        if simulated:
-            env = HilEnvConfig(task=task, robot=session.arm.robot)
-            stack.enter_context(scene_viewer(env, opened))
-        host: DemonstrationHost = (
-            stack.enter_context(simulated_host(session, task)) if simulated else RealHost(session)
-        )
-        recorder = _Recorder(session, contract, host, pictures, (demos, dropped), person)
-        stack.enter_context(closing(recorder.supervisor))
-        recorder.session = new_session()
-        while demos.num_episodes < episodes and recorder.next_episode(say):
-            pass
-        return demos.path
+    stack.enter_context(held_for_session(session, say))
+    opened = stack.enter_context(open_console(console, out / "console"))
+    say(f"console  {opened.url}")
+    cameras = stack.enter_context(camera_streams(session.cameras, opened))
+    pictures = ArmPictures(cameras, session.max_age)
+    schema = deploy_schema(
+        contract,
+        pictures.fields(),
+        session.loop.stream_hz,
+        robot,
+        "base",
+        supervised=True,
+        coordinates=len(session.steps.axes),
+    )
+    schema = with_videos(schema, session.video)
+    demos = stack.enter_context(open_corrections(out / DEMOS, schema))
+    dropped = stack.enter_context(open_corrections(out / DROPPED, schema))
+    for store in (demos, dropped):
+        recover_interrupted(store, into=dropped, log=say)
+    host: DemonstrationHost = RealHost(session)
+    if not session.host:
+        env = HilEnvConfig(task=task, robot=session.arm.robot)
+        stack.enter_context(scene_viewer(env, opened))
+        host = stack.enter_context(simulated_host(session, task))
+    recorder = _Recorder(session, contract, host, pictures, (demos, dropped), person)
+    stack.enter_context(closing(recorder.supervisor))
+    return recorder
 
 
 class StillPolicy:
@@ -173,7 +185,7 @@ class _Recorder:
         self._contract = contract
         self._host = host
         self._pictures = pictures
-        self._demos, self._dropped = stores
+        self.demos, self._dropped = stores
         self._robot: Robot = find_robot(session.arm.robot)
         width_max = self._robot.gripper.width_max if session.use_gripper else None
         self._policy = StillPolicy(contract, width_max)
@@ -200,7 +212,7 @@ class _Recorder:
         if not wait_for_resume(supervision):
             return False
         # An attempt to be repeated is among the dropped episodes.
-        seed = self._demos.num_episodes + self._dropped.num_episodes - self._repeat
+        seed = self.demos.num_episodes + self._dropped.num_episodes - self._repeat
         record = self._run(seed)
         if supervision.stopped:
             return False
@@ -208,8 +220,8 @@ class _Recorder:
             self._repeat = record.label is Label.REDO
             outcome = record.label.name.lower() if record.label else "no label, dropped"
             say(
-                f"episode {self._demos.num_episodes + self._dropped.num_episodes}: {outcome}, "
-                f"{record.end - record.begin:.1f} s; {self._demos.num_episodes} demonstrations"
+                f"episode {self.demos.num_episodes + self._dropped.num_episodes}: {outcome}, "
+                f"{record.end - record.begin:.1f} s; {self.demos.num_episodes} demonstrations"
             )
         if self._host.manual_reset:
             self.supervisor.hold("place the objects, then go on")
@@ -233,7 +245,7 @@ class _Recorder:
             return self._outcome(record, recording.fault)
 
         recording = EpisodeRecording(
-            self._demos, outcome, partial(self._origin, seed), dropped=self._dropped
+            self.demos, outcome, partial(self._origin, seed), dropped=self._dropped
         )
         record = recording.record
         with recording, host.gripper() as gripper, host.arm() as arm:
