@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -162,8 +163,19 @@ def add_place(folder: Path) -> None:
 
 
 def _is_module(name: str) -> bool:
+    """Whether there is a module of that name; neither it nor the packages around it are imported,
+    since an option that only looks like a dotted path, such as `towel.zarr`, must run nothing."""
     add_place(Path.cwd())
+    if name in sys.modules:
+        return True
+    parts = name.split(".")
     try:
-        return find_spec(name) is not None
+        spec = find_spec(parts[0])
+        for end in range(2, len(parts) + 1):
+            if spec is None or spec.submodule_search_locations is None:
+                return False
+            inside = list(spec.submodule_search_locations)
+            spec = PathFinder.find_spec(".".join(parts[:end]), inside)
     except (ModuleNotFoundError, ValueError):
         return False
+    return spec is not None

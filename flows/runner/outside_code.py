@@ -3,6 +3,7 @@ as well."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -43,7 +44,8 @@ def _modules(value: Any) -> Iterator[str | None]:
 
 
 def _named(text: Any) -> Iterator[str | None]:
-    if not isinstance(text, str):
+    if not isinstance(text, str) or os.path.exists(text):
+        # A file or folder is data, also where a script beside it has the first part of its name.
         return
     yield outside_module(text)
     for group in GROUPS:
