@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import atexit
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
 
 END = 'read -r line; kill "$0"; sleep 10; kill -9 "$0"'
 """Waits for the end of its input, which comes with the end of the process that holds the other end
@@ -30,7 +34,8 @@ def start_temporary_server() -> int | None:
     server = SubprocessASGIServer()
     if server.running and server.server_process is not None:
         return server.server_process.pid
-    server.start()
+    with _sessions_of_their_own():
+        server.start()
     assert server.server_process is not None
     number = server.server_process.pid
     watcher = subprocess.Popen(
@@ -44,6 +49,28 @@ def start_temporary_server() -> int | None:
     # Handlers run in the reverse order: the server's own, which stops it, follows this one.
     atexit.register(_end, watcher)
     return number
+
+
+@contextmanager
+def _sessions_of_their_own() -> Iterator[None]:
+    """Context in which Prefect starts its server in a session of its own.
+
+    Otherwise Ctrl-C at a terminal would end the server together with the run, which then could not
+    report its end, and would wait for the server for minutes.
+    """
+    from prefect.server.api import server
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[Any]:
+        return subprocess.Popen(*arguments, **{**options, "start_new_session": True})
+
+    given = server.subprocess
+    started = ModuleType(given.__name__)
+    started.__dict__.update({**vars(given), "Popen": start})
+    server.subprocess = started  # type: ignore[assignment]  Prefect has no option for it
+    try:
+        yield
+    finally:
+        server.subprocess = given
 
 
 def _end(watcher: subprocess.Popen[bytes]) -> None:

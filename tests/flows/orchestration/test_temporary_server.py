@@ -37,6 +37,9 @@ def test_it_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
         assert program.stdout is not None
         server = psutil.Process(int(program.stdout.readline()))
         assert server.is_running()
+        # Ctrl-C at a terminal, which reaches the program's group, must not end the server before
+        # the program has reported its end.
+        assert os.getsid(server.pid) != os.getsid(program.pid)
         program.kill()
     _, left = psutil.wait_procs([server], timeout=LONG)
     assert not left, "the server outlived its program"
