@@ -185,6 +185,12 @@ class ActConfig(ChunkPolicyConfig):
         """See `ChunkPolicyConfig.ensemble`."""
         return self.temporal_ensemble
 
+    @property
+    def window(self) -> tuple[int, int, int]:
+        """See `ChunkPolicyConfig.window`: as published, every step of an episode is the newest of a
+        window; the loss leaves out the actions beyond the end."""
+        return self.n_obs_steps, self.horizon, self.horizon - self.n_obs_steps + 1
+
 
 @config
 class BehaviourCloningConfig(EncodedPolicyConfig):

@@ -164,7 +164,12 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
             kl = metrics["kl"]
             return f"{chunks:,} chunks distilled, divergence {kl:.3g} nat, {metrics['cpu_seconds'] / 60:.1f} CPU min"
         case "pretrain" | "distill":
-            return f"{metrics['steps']:,} steps, loss {metrics['loss']:.4f}, {metrics['cpu_seconds'] / 60:.1f} CPU min"
+            short = metrics.get("short_episodes", 0)
+            unused = f"; {short} episodes are too short for a window" if short else ""
+            return (
+                f"{metrics['steps']:,} steps, loss {metrics['loss']:.4f}, {metrics['cpu_seconds'] / 60:.1f} CPU min"
+                f"{unused}"
+            )
         case "finetune":
             return (
                 f"{metrics['steps']:,} fine-tuning steps, {metrics['cpu_seconds'] / 60:.1f} CPU min"

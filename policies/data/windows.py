@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -82,6 +83,11 @@ def window_index(
     return index
 
 
+def shortest_episode(n_obs_steps: int, horizon: int, n_action_steps: int) -> int:
+    """Fewest steps of an episode that has a window; see `window_index`."""
+    return max(1, horizon - n_action_steps - (n_obs_steps - 1) + 1)
+
+
 def episode_windows(
     length: int, n_obs_steps: int, horizon: int, n_action_steps: int
 ) -> WindowIndex:
@@ -111,7 +117,8 @@ class Windows:
     sensors: Mapping[str, FrameSource] = field(default_factory=dict)
     """Frames of every recorded step, per camera and point cloud."""
     instruction_N: tuple[str, ...] = ()
-    """N instructions; empty for policies that are not language-conditioned."""
+    """N instructions, those of the newest observed steps; empty for policies that are not
+    language-conditioned."""
     goal_end_N: Tensor | None = None
     """Index after the last step of each window's episode, on the CPU, for policies whose goal is a
     later observation of the episode; None for others."""
@@ -120,6 +127,13 @@ class Windows:
 
     def __len__(self) -> int:
         return len(self.chunk_NHA)
+
+    @property
+    def frame_bytes(self) -> int:
+        """Size of the pictures of one window [bytes]."""
+        pictures = (frames.step_shape for frames in self.sensors.values())
+        pixels = sum(prod(shape) for shape in pictures if len(shape) == 3)
+        return self.observation_NT.shape[1] * pixels
 
     def batch(
         self,

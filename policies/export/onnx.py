@@ -54,6 +54,12 @@ if TYPE_CHECKING:
 
 _BATCH = 32
 """Batch size for golden examples with images or instructions; all at once would take gigabytes."""
+_BATCH_BYTES = 2**24
+"""Largest size of the pictures of such a batch [bytes]; a network needs about forty times that."""
+_GOLDEN_BYTES = 2**26
+"""Largest size of the pictures of all golden examples [bytes]."""
+_FEWEST = 16
+"""Golden examples even of larger pictures."""
 
 
 @config
@@ -77,7 +83,8 @@ class ExportConfig:
     opset: Annotated[int, Field(ge=18, le=23)] = 20
     """ONNX operator set of the graph; with 20, ONNX Runtime from 1.17 on reads the file."""
     golden: Count = 512
-    """Number of golden examples, evenly spread over the demonstrations."""
+    """Number of golden examples, evenly spread over the demonstrations; fewer where their pictures
+    would take more than 64 MB, at least 16."""
     seed: Seed = 0
     """Seed of the noise of the golden examples."""
 
@@ -182,9 +189,14 @@ def golden_examples(
 
     # Choose evenly spread windows and their noise.
     index = window_index(data.ends_E, *module.config.window)
-    window_N = np.unique(
-        np.linspace(0, len(index.observation_NT) - 1, config.golden).astype(np.int64)
+    picture = sum(
+        math.prod(frames.step_shape)
+        for frames in data.sensors.values()
+        if len(frames.step_shape) == 3
     )
+    size = max(1, picture * index.observation_NT.shape[1])
+    number = min(config.golden, max(_FEWEST, _GOLDEN_BYTES // size))
+    window_N = np.unique(np.linspace(0, len(index.observation_NT) - 1, number).astype(np.int64))
     observation = data.observation_MO[index.observation_NT[window_N]]
     noise = rng(config.seed, 0).standard_normal(
         (len(window_N), *module.chunk_shape), dtype=np.float32
@@ -198,7 +210,9 @@ def golden_examples(
         else []
     )
     # Compute the actions in batches.
-    rows = _BATCH if sensors or instructions else len(window_N)
+    rows = len(window_N)
+    if sensors or instructions:
+        rows = max(1, min(_BATCH, _BATCH_BYTES // size))
     actions = []
     with torch.no_grad():
         for first in range(0, len(window_N), rows):

@@ -2,7 +2,8 @@
 
 - `config`: options of pretraining; imports no torch.
 - `initial_weights`: weights of a saved policy as the start of a training.
-- `objective`: training setup, loss and validation loss for the training loop.
+- `objective`: training setup and loss for the training loop.
 - `open_loop`: errors of a policy's actions against recorded ones.
 - `pretrain`: the stage's function.
+- `validation`: the loss on held-out windows.
 """

@@ -12,7 +12,7 @@ windows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -25,13 +25,21 @@ from policies.card import PolicyCard
 from policies.data.demonstrations import (
     DemonstrationArrays,
     DemonstrationEpisode,
+    OpenStore,
     check_agreement,
     open_store,
     read_stores,
 )
 from policies.data.frames import FrameSource, FrameStorage
 from policies.data.mixture import MixedWindows, new_mixture
-from policies.data.windows import Windows, chunks, episode_windows, gather_frames, window_index
+from policies.data.windows import (
+    Windows,
+    chunks,
+    episode_windows,
+    gather_frames,
+    shortest_episode,
+    window_index,
+)
 from policies.imitation.config import PretrainConfig
 from policies.imitation.initial_weights import check_initial, load_initial_weights
 from policies.load import new_module
@@ -43,11 +51,7 @@ from policies.random_streams import STORE_SPACING, RandomStream
 from policies.training.batch_workers import BatchWorkers
 from policies.training.loop import Objective, autocast, rng
 from robots.episodes.curation.weights import store_weights
-
-_VALIDATION_DRAWS = 4
-"""Noise samples per held-out window."""
-_VALIDATION_ROWS = 256
-"""Rows per forward pass."""
+from robots.errors import HandoffError
 
 
 class WindowSplit(NamedTuple):
@@ -97,6 +101,8 @@ class TrainingSetup(NamedTuple):
     """Mixture of the training windows."""
     stores: tuple[str, ...]
     """Name of every store of the mixture."""
+    short_episodes: int
+    """Episodes for training that have no window, as they are shorter than a chunk needs."""
 
 
 def prepare(
@@ -128,6 +134,7 @@ def prepare(
     weight_E = np.concatenate(weights)
     held_out = _held_out(weights, config.validation_fraction, seed)
     training = np.setdiff1d(np.flatnonzero(weight_E), held_out)
+    short = _short_episodes(stores, training)
     learned = set(training.tolist())
 
     def add_to_statistics(number: int, episode: DemonstrationEpisode) -> None:
@@ -151,7 +158,28 @@ def prepare(
     if mixture.groups:
         weight_N = np.concatenate(window_weights)
         split = split._replace(train=replace(split.train, weight_N=weight_N))
-    return TrainingSetup(module, data.card, split, mixture, names)
+    return TrainingSetup(module, data.card, split, mixture, names, short)
+
+
+def _short_episodes(stores: Sequence[OpenStore], training: np.ndarray) -> int:
+    """Number of the `training` episodes that have no window.
+
+    Raises:
+        HandoffError: none has one.
+    """
+    card = stores[0].card
+    fewest = shortest_episode(*card.model.window)
+    length_E = np.concatenate(
+        [np.diff(store.episodes.ends(card.model.stream), prepend=0) for store in stores]
+    )[training]
+    short = int((length_E < fewest).sum())
+    if short == len(training):
+        raise HandoffError(
+            f"{stores[0].name}: all {short} episodes for training are shorter than {fewest} steps (the longest has "
+            f"{length_E.max(initial=0)}), which a window of a chunk of {card.model.horizon} with "
+            f"{card.model.n_action_steps} executed actions needs. Lower policy.horizon."
+        )
+    return short
 
 
 def held_out_episodes(count: int, fraction: float, seed: int, store: int = 0) -> np.ndarray:
@@ -358,22 +386,6 @@ class ImitationBatches:
     def collate(self, rows: DecodedRows) -> Batch:
         """Builds the batch on the device."""
         return self.windows.batch(rows.windows_B, rows.goals, rows.frames)
-
-
-@torch.no_grad()
-def validation_loss(module: ChunkPolicy, windows: Windows, seed: int) -> float:
-    """Loss on held-out windows, each with several noise samples, in fp32 and without dropout or
-    random crops."""
-    was_training = module.training
-    module.eval()
-    window_N = torch.arange(len(windows)).repeat(_VALIDATION_DRAWS)
-    total = 0.0
-    for number, windows_B in enumerate(window_N.split(_VALIDATION_ROWS)):
-        batch = windows.batch(windows_B, rng(seed, RandomStream.VALIDATION_GOAL + number))
-        error = module.loss(batch, rng(seed, RandomStream.VALIDATION + number))
-        total += float(error) * len(windows_B)
-    module.train(was_training)
-    return total / len(window_N)
 
 
 def _windows(

@@ -36,15 +36,17 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
     Returns:
         Metrics: steps, cpu_seconds, steps_per_s (per second of CPU time), loss, validation_loss
         (mean over the held-out windows of all stores; None without held-out windows), windows,
-        windows_per_store (by name; `demos` are the demonstrations), parameters, precision, device
-        and batch_wait (fraction of the training's wall-clock time spent waiting for batches).
+        short_episodes (episodes for training without a window), windows_per_store (by name; `demos`
+        are the demonstrations), parameters, precision, device and batch_wait (fraction of the
+        training's wall-clock time spent waiting for batches).
 
     Raises:
         HandoffError: unusable demonstrations, a loss that is not finite, or a full disk.
     """
     from policies.checkpoint import save_policy
     from policies.data.frames import FrameStorage
-    from policies.imitation.objective import imitation_objective, prepare, validation_loss
+    from policies.imitation.objective import imitation_objective, prepare
+    from policies.imitation.validation import validation_loss
     from policies.training.batch_workers import BatchWorkers
     from policies.training.distributed import is_main_process
     from policies.training.loop import resolve_device, resolve_precision, torch_threads, train
@@ -59,9 +61,10 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
         config.workers, config.prefetch, training.steps, pinned=device.type == "cuda"
     )
     with torch_threads(training.threads), closing(workers):
-        module, card, (train_windows, held_out_windows), mixture, stores = prepare(
-            config, demos, storage, device
-        )
+        setup = prepare(config, demos, storage, device)
+        module, card = setup.module, setup.card
+        mixture = setup.mixture
+        train_windows, held_out_windows = setup.split
         objective = imitation_objective(
             module,
             train_windows,
@@ -91,7 +94,9 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
         )
         module.load_state_dict(trained.average)
         held_out = len(held_out_windows) > 0
-        loss = validation_loss(module, held_out_windows, training.seed) if held_out else None
+        loss = (
+            validation_loss(module, held_out_windows, training.seed, progress) if held_out else None
+        )
         # Plot samples and save the policy.
         if is_main_process():
             shown = held_out_windows if held_out else train_windows
@@ -103,7 +108,8 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
     return _figures(training, trained) | {
         "validation_loss": loss,
         "windows": len(train_windows),
-        "windows_per_store": dict(zip(stores, mixture.counts, strict=True)),
+        "short_episodes": setup.short_episodes,
+        "windows_per_store": dict(zip(setup.stores, mixture.counts, strict=True)),
         "parameters": sum(parameter.numel() for parameter in module.parameters()),
         "precision": precision,
         "device": device.type,

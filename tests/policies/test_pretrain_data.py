@@ -19,9 +19,9 @@ from policies.imitation.objective import (
     _windows,
     imitation_objective,
     prepare,
-    validation_loss,
 )
 from policies.imitation.pretrain import pretrain
+from policies.imitation.validation import validation_loss
 from policies.networks.config import BackboneConfig, MlpConfig, PointEncoderConfig
 from policies.policy_config import BesoConfig, VlaConfig
 from policies.training.config import TrainingConfig

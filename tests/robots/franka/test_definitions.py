@@ -28,6 +28,8 @@ OTHER_SEVENS = {
     "policies/training/plots.py": "the size of a marker",
     "robots/episodes/formats/aloha.py": "joints and gripper of an arm of ALOHA",
     "robots/episodes/formats/containers/hdf5_bytes.py": "rounding up to 8 bytes",
+    "robots/episodes/formats/containers/tfrecords.py": "bits of a varint",
+    "robots/episodes/formats/ros/ros1_bag.py": "numbers of the kinds of records",
     "robots/episodes/formats/replay_buffer.py": "position, rotation and width of a gripper of UMI",
     "robots/episodes/formats/rlds.py": "the letters of a prefix",
     "robots/episodes/formats/robomimic.py": "entries of a pose with a quaternion",

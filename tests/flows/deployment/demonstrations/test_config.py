@@ -21,7 +21,6 @@ from robots.control.actions import CartesianDelta
 from robots.episodes.metadata.episode_metadata import EpisodeOrigin, action_steps_of
 from robots.errors import HandoffError
 from robots.franka import find_robot
-from robots.franka.fr3 import FR3
 
 
 def test_the_defaults_are_for_every_robot() -> None:
@@ -53,7 +52,7 @@ def test_what_a_real_arm_does_not_take_is_named(override: str, message: str) -> 
 
 def test_without_a_gripper_an_action_has_the_axes_alone() -> None:
     session = replace(DemonstrationSession(), use_gripper=False)
-    contract = demonstration_contract(session, "wipe", FR3)
+    contract = demonstration_contract(session, "wipe", find_robot("fr3"))
     assert contract.action.names == (("x", "y", "z", "yaw"),)
     assert "width" not in contract.observation
 

@@ -28,11 +28,12 @@ from real.deploy.schedule import WatchdogConfig
 from robots.control.actions import CartesianDelta
 from robots.episodes.demonstrations import open_any_source
 from robots.episodes.store import EpisodeStore
-from robots.franka.fr3 import FR3
+from robots.franka import find_robot
 from sim.twin.task_world import TaskWorld
 from sim.twin.twin import TwinConfig, start_twin
 from tests.flows.console_session import Session, labelled, stepped
 
+FR3 = find_robot("fr3")
 STEPS = CartesianDelta(axes=("x", "y", "z"), translation=0.01)
 
 
