@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -140,48 +141,75 @@ def record(
         handoff record pick_cube --operator spacemouse --cameras --person ada
         handoff record fold_towel --arm 172.16.0.2 --camera front=0 --camera wrist=2
     """
+    folder = out or Path("runs") / "record" / task
+    if arm is None:
+        if camera:
+            raise HandoffError(
+                "--camera is at an arm; in simulation give --cameras, or --arm as well."
+            )
+        chosen = {
+            "shared.env.task": task,
+            "shared.env.cameras": "{}" if cameras or video else None,
+            "shared.env.video": "{kind: h264}" if video else None,
+            "shared.env.instruction": instruction,
+            "shared.operator.kind": operator,
+            "shared.operator.person": person,
+            "demos.episodes": str(episodes),
+        }
+        _record_in_simulation(folder, chosen, overrides, host, port)
+        return
+    if cameras:
+        raise HandoffError("--cameras are the simulated ones; at an arm give --camera NAME=SOURCE.")
+    from flows.deployment.demonstrations.command import record_arm_command
+
+    record_arm_command(
+        task,
+        overrides,
+        folder,
+        arm=arm,
+        cameras=camera,
+        video=video,
+        instruction=instruction,
+        operator=operator,
+        episodes=episodes,
+        person=person or "",
+        host=host,
+        port=port,
+    )
+
+
+def _record_in_simulation(
+    folder: Path,
+    chosen: Mapping[str, str | None],
+    overrides: Sequence[str],
+    host: str,
+    port: int,
+) -> None:
+    """Runs the recipe hil/record.
+
+    Args:
+        folder: folder of the recording.
+        chosen: values of options by their path; None leaves an option as it is.
+        overrides: further overrides.
+        host: address of the console.
+        port: its port.
+    """
     from rich.console import Console
 
     from flows.attended import ConsoleAddress, run_attended
     from flows.config.overrides import quoted
 
-    folder = out or Path("runs") / "record" / task
-    if arm is not None:
-        from flows.deployment.demonstrations.command import record_arm_command
-
-        if cameras:
-            raise HandoffError(
-                "--cameras are the simulated ones; at an arm give --camera NAME=SOURCE."
-            )
-        record_arm_command(
-            task,
-            overrides,
-            folder,
-            arm=arm,
-            cameras=camera,
-            video=video,
-            instruction=instruction,
-            operator=operator,
-            episodes=episodes,
-            person=person or "",
-            host=host,
-            port=port,
-        )
-        return
-    if camera:
-        raise HandoffError("--camera is at an arm; in simulation give --cameras, or --arm as well.")
-    chosen = [
+    words = ("shared.operator.person", "shared.env.instruction")
+    values = [
         f"runs={quoted(folder.parent)}",
         f"name={quoted(folder.name)}",
-        f"shared.env.task={task}",
-        f"shared.operator.kind={operator}",
-        f"demos.episodes={episodes}",
-        *([f"shared.operator.person={quoted(person)}"] if person is not None else []),
-        *(["shared.env.cameras={}"] if cameras or video else []),
-        *(["shared.env.video={kind: h264}"] if video else []),
-        *([f"shared.env.instruction={quoted(instruction)}"] if instruction is not None else []),
+        *(
+            f"{path}={quoted(value) if path in words else value}"
+            for path, value in chosen.items()
+            if value is not None
+        ),
     ]
-    run_attended("hil/record", [*chosen, *overrides], address=ConsoleAddress(host=host, port=port))
+    run_attended("hil/record", [*values, *overrides], address=ConsoleAddress(host=host, port=port))
     Console().print(f"demos    {folder / 'demos'}", highlight=False, soft_wrap=True)
 
 

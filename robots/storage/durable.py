@@ -161,6 +161,36 @@ class WriterLock:
             self.release()
 
 
+@contextmanager
+def whole_folder(out: Path, lost: str) -> Iterator[Path]:
+    """Context in which a new folder is written; `out` appears with all of it when the context ends,
+    or not at all.
+
+    Args:
+        out: the folder, which must not exist.
+        lost: what is lost if it cannot be written, see `explain_write_errors`.
+
+    Yields:
+        The folder under another name, empty.
+
+    Raises:
+        HandoffError: `out` exists, or it cannot be written.
+    """
+    if os.path.lexists(out):
+        raise HandoffError(f"{out}: exists already. Choose another folder, or delete it first.")
+    aside = temporary_beside(out)
+    with explain_write_errors(out, lost):
+        aside.mkdir(parents=True)
+        try:
+            yield aside
+            sync_tree(aside)
+            os.rename(aside, out)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+        sync_path(out.parent)
+
+
 def open_shared(path: Path, mode: int) -> int:
     """Opens a file for reading and appending; returns its descriptor, which new programs do not
     inherit.

@@ -7,8 +7,6 @@ when it is complete.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,7 +32,7 @@ from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 from robots.language.text import INSTRUCTION, decode
 from robots.language.text import UNIT as TEXT
-from robots.storage.durable import explain_write_errors, sync_tree, temporary_beside
+from robots.storage.durable import whole_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,22 +71,12 @@ def write_lerobot(
             fields would have one name, no encoder, or the disk is full.
     """
     export = _Export(store, version, videos, repo_robot)
-    if os.path.lexists(out):
-        raise HandoffError(f"{out}: exists already. Choose another folder, or delete it first.")
-    aside = temporary_beside(out)
-    with explain_write_errors(out, "the data set was not written"):
-        aside.mkdir(parents=True)
+    with whole_folder(out, "the data set was not written") as aside:
         layout: DataSetLayout = LayoutV3(aside) if version == "v3.0" else LayoutV21(aside)
         try:
             metrics = export.write(layout, progress)
+        finally:
             layout.close()
-            sync_tree(aside)
-            os.rename(aside, out)
-        except BaseException:
-            layout.close()
-            shutil.rmtree(aside, ignore_errors=True)
-            raise
-        sync_tree(out)
     return metrics
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -38,7 +37,7 @@ from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 from robots.language.text import INSTRUCTION
-from robots.storage.durable import explain_write_errors, sync_tree, temporary_beside
+from robots.storage.durable import whole_folder
 
 EPISODE_TOPIC = "/episode"
 _PICTURES = 64
@@ -72,25 +71,14 @@ def write_mcap(
             message has the number type of a field, or the disk is full.
         ModuleNotFoundError: rosbags is not installed.
     """
-    if os.path.lexists(out):
-        raise HandoffError(f"{out}: exists already. Choose another folder, or delete it first.")
     if store.num_episodes == 0:
         raise HandoffError(f"{store.path}: has no episode, expected at least 1.")
     export = _Export(store)
-    aside = temporary_beside(out)
     messages = 0
-    with explain_write_errors(out, "the recordings were not written"):
-        aside.mkdir(parents=True)
-        try:
-            for episode in range(store.num_episodes):
-                messages += export.write(episode, aside)
-                progress(episode + 1, store.num_episodes, "exporting")
-            sync_tree(aside)
-            os.rename(aside, out)
-        except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
-            raise
-        sync_tree(out)
+    with whole_folder(out, "the recordings were not written") as aside:
+        for episode in range(store.num_episodes):
+            messages += export.write(episode, aside)
+            progress(episode + 1, store.num_episodes, "exporting")
     return {"episodes": store.num_episodes, "messages": messages, "topics": export.topics()}
 
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,7 +51,12 @@ from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 from robots.language.text import INSTRUCTION, decode
 from robots.spec import FieldSpec
-from robots.storage.durable import explain_write_errors, sync_path, sync_tree, temporary_beside
+from robots.storage.durable import (
+    explain_write_errors,
+    sync_path,
+    temporary_beside,
+    whole_folder,
+)
 
 if TYPE_CHECKING:
     from rerun import RecordingStream, TimeColumn
@@ -103,26 +107,15 @@ def write_rerun(
         ModuleNotFoundError: rerun-sdk is not installed.
     """
     _rerun()
-    if os.path.lexists(out):
-        raise HandoffError(f"{out}: exists already. Choose another folder, or delete it first.")
     number = store.num_episodes
     if number == 0:
         raise HandoffError(f"{store.path}: has no episode, expected at least 1.")
-    aside = temporary_beside(out)
-    with explain_write_errors(out, "the recordings were not written"):
-        aside.mkdir(parents=True)
-        try:
-            for episode in range(number):
-                file = aside / f"episode_{episode:06d}.rrd"
-                samples = _of_store(store, episode)
-                _write(file, store.schema.name, episode, samples, store.metadata(episode))
-                progress(episode + 1, number, "exporting")
-            sync_tree(aside)
-            os.rename(aside, out)
-        except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
-            raise
-        sync_tree(out)
+    with whole_folder(out, "the recordings were not written") as aside:
+        for episode in range(number):
+            file = aside / f"episode_{episode:06d}.rrd"
+            samples = _of_store(store, episode)
+            _write(file, store.schema.name, episode, samples, store.metadata(episode))
+            progress(episode + 1, number, "exporting")
     return {"episodes": number, "steps": int(store.ends(stream_name(store))[-1])}
 
 
