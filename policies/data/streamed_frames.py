@@ -8,7 +8,10 @@ process, so the frames can be sent to worker processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import ctypes
+import math
+import sys
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -16,9 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import get_worker_info
 
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
+
+_POPULATE_WRITE = 23
+"""Number of Linux's advice to map all pages of a range at once, which is faster than a page fault
+for each."""
 
 
 class StoredEpisodes(NamedTuple):
@@ -63,16 +71,13 @@ class EpisodeReader:
         """Open files and threads stay in their process."""
         return self.__dict__ | {"_opened": {}, "_pool": None}
 
-    def fill(
-        self, field: str, rows: np.ndarray, accept: Callable[[slice, np.ndarray], None]
-    ) -> None:
-        """Reads the steps `rows` of a field.
+    def fill(self, field: str, rows: np.ndarray, into: tuple[np.ndarray, np.ndarray]) -> None:
+        """Reads the steps `rows` of a field into an array.
 
         Args:
             field: name of the field.
             rows: (R,) ascending numbers of steps among all steps, each once.
-            accept: called with a slice of `rows` and the values of these steps, possibly by several
-                threads at the same time.
+            into: array (N, ..) of the steps, and (R,) the row of each step in it.
 
         Raises:
             HandoffError: a store is missing, was replaced, or is damaged.
@@ -81,8 +86,10 @@ class EpisodeReader:
         def read(span: _Span) -> None:
             store, episode = self._place(span.episode)
             steps = slice(span.first, span.first + span.rows.stop - span.rows.start)
-            values = self._open(store).read(episode, self._stores[store].stream, [field], steps)
-            accept(span.rows, values[field])
+            place = target, target_rows[span.rows]
+            self._open(store).read_into(episode, self._stores[store].stream, field, steps, place)
+
+        target, target_rows = into
 
         spans = list(self._spans(rows))
         stores = {self._place(span.episode)[0] for span in spans}
@@ -162,14 +169,28 @@ class StreamedFrames:
         Raises:
             HandoffError: a store is missing, was replaced, or is damaged.
         """
-        wanted, place = np.unique(rows.reshape(-1).numpy(), return_inverse=True)
-        shape = (len(wanted), *self.step_shape)
-        frames = torch.empty(shape, dtype=self._dtype)
+        flat = rows.reshape(-1).numpy()
+        wanted, first, place = np.unique(flat, return_index=True, return_inverse=True)
+        frames = _allocate((len(flat), *self.step_shape), self._dtype, pinned)
+        steps = frames.numpy()
+        self._episodes.fill(self._field, wanted, (steps, first))
+        # Steps of several windows were read once.
+        repeated = np.flatnonzero(first[place] != np.arange(len(flat)))
+        if len(repeated):
+            steps[repeated] = steps[first[place[repeated]]]
+        return frames.view(*rows.shape, *self.step_shape)
 
-        def accept(part: slice, values: np.ndarray) -> None:
-            frames[part] = torch.from_numpy(values)
 
-        self._episodes.fill(self._field, wanted, accept)
-        gathered = torch.empty((len(place), *self.step_shape), dtype=self._dtype, pin_memory=pinned)
-        torch.index_select(frames, 0, torch.from_numpy(place), out=gathered)
-        return gathered.view(*rows.shape, *self.step_shape)
+def _allocate(shape: tuple[int, ...], dtype: torch.dtype, pinned: bool) -> Tensor:
+    """A tensor without content; in a worker in the shared memory in which it hands its batch over,
+    so that the batch is decoded there."""
+    if get_worker_info() is None:
+        return torch.empty(shape, dtype=dtype, pin_memory=pinned)
+    size = math.prod(shape) * dtype.itemsize
+    shared = torch.empty(0, dtype=torch.uint8)
+    storage: Any = torch.UntypedStorage._new_shared(size)
+    shared.set_(storage)
+    if size and sys.platform == "linux":
+        # A hint without effect on kernels before 5.14; the pages are then mapped one by one.
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(shared.data_ptr()), size, _POPULATE_WRITE)
+    return shared.view(dtype).view(shape)

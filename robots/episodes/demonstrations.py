@@ -29,8 +29,9 @@ from robots.episodes.formats import (
 )
 from robots.episodes.formats.pusht import is_pusht, open_replay_buffer, zip_names
 from robots.episodes.formats.source import EpisodeSource, SourceEpisode, SourceSchema
+from robots.episodes.merge import merged_episode, with_copied_videos
 from robots.episodes.pack import unpack_store
-from robots.episodes.schema import EpisodeSchema, StreamSpec
+from robots.episodes.schema import EpisodeSchema, Streams, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError, suggest
 from robots.language.text import UNIT as TEXT
@@ -130,6 +131,24 @@ class RecordedDemonstrations:
         """Streams and metadata of the episodes `[first, stop)`."""
         parallel = min(self._store.parallel_reads, _PARALLEL_EPISODES)
         yield from read_ahead(self._episode, range(first, stop), parallel)
+
+    def copied_schema(self, episodes: int) -> EpisodeSchema:
+        """The schema of a copy of the first episodes, in which cameras stay video where their
+        frames can be copied as they are coded."""
+        return with_copied_videos(self.schema, [(self._store, range(episodes))])
+
+    def copies(
+        self, schema: EpisodeSchema, first: int, stop: int
+    ) -> Iterator[tuple[Streams, dict[str, Any]]]:
+        """Streams and metadata of the episodes `[first, stop)`, for a copy with a schema that
+        `copied_schema` gave."""
+        parallel = min(self._store.parallel_reads, _PARALLEL_EPISODES)
+
+        def copy(number: int) -> tuple[Streams, dict[str, Any]]:
+            about = {**self._store.metadata(number), "source_episode": number}
+            return merged_episode(self._store, number, schema), about
+
+        yield from read_ahead(copy, range(first, stop), parallel)
 
     def _episode(self, number: int) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]:
         streams = {

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
+from robots.episodes.schema import (
+    CheckedStreams,
+    EpisodeSchema,
+    Streams,
+    check_episode,
+    check_metadata,
+)
+from robots.episodes.segments.video_copy import CodedFrames
 
-from robots.episodes.schema import EpisodeSchema, Streams, check_episode, check_metadata
-
-CheckedEpisode = tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]
+CheckedEpisode = tuple[CheckedStreams, dict[str, Any]]
 """Streams and metadata of an episode that matches its schema."""
 
 
@@ -39,6 +44,8 @@ class EpisodeWriter:
                 failed.
         """
         episode = check_episode(self._schema, streams)
+        if self._pending and not _one_segment(self._pending[-1][0], episode):
+            self.commit()
         self._pending.append((episode, check_metadata(metadata)))
         self._pending_bytes += sum(
             array.nbytes for fields in episode.values() for array in fields.values()
@@ -59,3 +66,16 @@ class EpisodeWriter:
         self._pending_bytes = 0
         if pending:
             self._commit(pending)
+
+
+def _one_segment(earlier: CheckedStreams, later: CheckedStreams) -> bool:
+    """Whether every camera of both episodes fits into one video."""
+    for stream, fields in earlier.items():
+        for name, value in fields.items():
+            other = later[stream][name]
+            if isinstance(value, CodedFrames) and isinstance(other, CodedFrames):
+                if not value.joins(other):
+                    return False
+            elif isinstance(value, CodedFrames) or isinstance(other, CodedFrames):
+                return False
+    return True

@@ -19,6 +19,7 @@ from robots.episodes.demonstrations import (
     STREAM,
     TITLES,
     Demonstrations,
+    RecordedDemonstrations,
     identify,
     open_demonstrations,
     without_images,
@@ -107,10 +108,19 @@ def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -
             check_mirrored(demonstrations.schema)
         total = 2 * originals if config.mirror else originals
         schema = with_videos(demonstrations.schema.exact, config.video)
+        stored = None
+        if isinstance(demonstrations, RecordedDemonstrations) and not (
+            config.mirror or config.video
+        ):
+            stored = demonstrations
+            schema = stored.copied_schema(originals)
         with _resume(out / "store.zarr", schema, origin, originals, total) as store:
             with store.writer() as writer:
-                for streams, metadata in _episodes(
-                    demonstrations, originals, store.num_episodes, total
+                first = store.num_episodes
+                for streams, metadata in (
+                    stored.copies(schema, first, total)
+                    if stored is not None
+                    else _episodes(demonstrations, originals, first, total)
                 ):
                     # Where the source was found is no property of the episodes.
                     about = {**metadata, **origin}

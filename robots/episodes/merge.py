@@ -10,12 +10,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from robots.episodes.schema import EpisodeSchema, StreamSpec
+from robots.episodes.schema import CheckedStreams, EpisodeSchema, StreamSpec
+from robots.episodes.segments.video_copy import CodedFrames
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
@@ -112,7 +114,7 @@ def copy_episodes(
         HandoffError: there is no such episode, or the store is damaged.
     """
     with EpisodeStore.open(source.path) as store:
-        return _write([(source, store, episodes)], out, store.schema.exact, progress)
+        return _write([(source, store, episodes)], out, store.schema, progress)
 
 
 def _write(
@@ -122,6 +124,7 @@ def _write(
     progress: Progress,
 ) -> dict[str, int]:
     """Writes the named episodes of all stores to a new store, and counts episodes and frames."""
+    schema = with_copied_videos(schema, [(store, episodes) for _, store, episodes in pieces])
     total = sum(len(episodes) for _, _, episodes in pieces)
     shutil.rmtree(out, ignore_errors=True)
     done = 0
@@ -129,7 +132,7 @@ def _write(
         for source, store, episodes in pieces:
             for episode in episodes:
                 metadata = lineage(store.metadata(episode), source.name, source.digest, episode)
-                writer.append(_streams(store, episode, schema), metadata)
+                writer.append(merged_episode(store, episode, schema), metadata)
                 done += 1
                 progress(done, total, source.name)
     stream = "policy" if "policy" in schema.streams else next(iter(schema.streams))
@@ -230,17 +233,49 @@ def _taken(name: str, store: EpisodeStore, successes: bool, episodes_each: int |
     return episodes if episodes_each is None else episodes[:episodes_each]
 
 
-def _streams(
-    store: EpisodeStore, episode: int, merged: EpisodeSchema
-) -> dict[str, dict[str, np.ndarray]]:
-    """One episode with the fields of the merged store; zeros where the store lacks one."""
-    streams = {}
+def with_copied_videos(
+    schema: EpisodeSchema, pieces: Sequence[tuple[EpisodeStore, Sequence[int]]]
+) -> EpisodeSchema:
+    """The schema of a copy, in which a camera is kept as video if the frames of all copied episodes
+    can be copied as they are coded. Others lose nothing more: they become arrays, or videos without
+    loss if they are such.
+
+    Args:
+        schema: streams and fields of the copy.
+        pieces: stores, and the numbers of their episodes that are copied as a whole.
+    """
+    first = pieces[0][0].schema
+    videos = {
+        name: first.videos[name]
+        for stream, spec in schema.streams.items()
+        for name in (f"{stream}/{field}" for field in spec.fields)
+        if all(_is_copied(store, episodes, name) for store, episodes in pieces)
+    }
+    return replace(schema, videos={**schema.exact.videos, **videos})
+
+
+def _is_copied(store: EpisodeStore, episodes: Sequence[int], name: str) -> bool:
+    stream, _, field = name.partition("/")
+    return name in store.schema.videos and all(
+        store.coded(episode, stream, field).decodable for episode in episodes
+    )
+
+
+def merged_episode(store: EpisodeStore, episode: int, merged: EpisodeSchema) -> CheckedStreams:
+    """One episode with the fields of the merged store: those of videos as they are coded, where
+    they can be copied, and zeros where the store lacks a field."""
+    streams: CheckedStreams = {}
     for stream, spec in merged.streams.items():
         own = [name for name in spec.fields if name in store.schema.stream(stream).fields]
-        read = store.read(episode, stream, own)
-        length = len(next(iter(read.values())))
+        copied: dict[str, np.ndarray | CodedFrames] = {
+            name: store.coded(episode, stream, name)
+            for name in own
+            if {f"{stream}/{name}"} <= merged.videos.keys() & store.schema.videos.keys()
+        }
+        copied |= store.read(episode, stream, [name for name in own if name not in copied])
+        length = len(next(iter(copied.values())))
         streams[stream] = {
-            name: read[name] if name in read else np.zeros((length, *field.shape), field.dtype)
+            name: copied[name] if name in copied else np.zeros((length, *field.shape), field.dtype)
             for name, field in spec.fields.items()
         }
     return streams

@@ -13,11 +13,15 @@ import numpy as np
 
 from robots.config import Hertz, config
 from robots.episodes.segments.video_codec import VideoConfig
+from robots.episodes.segments.video_copy import CodedFrames
 from robots.errors import HandoffError
 from robots.spec import FieldSpec, check_fields
 
-Streams = Mapping[str, Mapping[str, np.ndarray]]
-"""One episode: `{stream: {field: (T, *field shape)}}`; T is common to the fields of a stream."""
+Streams = Mapping[str, Mapping[str, np.ndarray | CodedFrames]]
+"""One episode: `{stream: {field: (T, *field shape)}}`; T is common to the fields of a stream. A
+camera that is kept as video may be given by its coded frames."""
+CheckedStreams = dict[str, dict[str, np.ndarray | CodedFrames]]
+"""One episode that matches its schema."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 """Name of a stream, and of every part of a field's name between slashes."""
@@ -137,7 +141,7 @@ def _check_videos(schema: EpisodeSchema) -> None:
             )
 
 
-def check_episode(schema: EpisodeSchema, streams: Streams) -> dict[str, dict[str, np.ndarray]]:
+def check_episode(schema: EpisodeSchema, streams: Streams) -> CheckedStreams:
     """A checked copy of one episode, with every field in the dtype of its spec.
 
     Raises:
@@ -153,16 +157,40 @@ def check_episode(schema: EpisodeSchema, streams: Streams) -> dict[str, dict[str
         raise HandoffError(
             f"{schema.name}: streams missing {missing}, unknown {unknown}; has {sorted(schema.streams)}."
         )
-    checked = {
-        stream: check_samples(stream, spec, streams[stream])
-        for stream, spec in schema.streams.items()
-    }
+    checked = {stream: _check_stream(schema, stream, streams[stream]) for stream in schema.streams}
     for stream, fields in checked.items():
         if not len(next(iter(fields.values()))):
             raise HandoffError(
                 f"{stream}: 0 samples, expected at least 1. Was the episode stopped before it began?"
             )
     return checked
+
+
+def _check_stream(
+    schema: EpisodeSchema, stream: str, values: Mapping[str, np.ndarray | CodedFrames]
+) -> dict[str, np.ndarray | CodedFrames]:
+    """A checked copy of the arrays of one stream, and its coded frames as they are."""
+    spec = schema.streams[stream]
+    coded = {name: value for name, value in values.items() if isinstance(value, CodedFrames)}
+    arrays = {name: value for name, value in values.items() if not isinstance(value, CodedFrames)}
+    for name, frames in coded.items():
+        field = spec.fields.get(name)
+        if field is None or f"{stream}/{name}" not in schema.videos:
+            raise HandoffError(f"{stream}/{name}: is not kept as video, expected an array.")
+        if frames.video.shape[1:] != tuple(field.shape) or frames.video.dtype != field.dtype:
+            raise HandoffError(
+                f"{stream}/{name}: frames have the shape {frames.video.shape[1:]} of {frames.video.dtype}, expected "
+                f"{field.shape} of {field.dtype}."
+            )
+    rest = {name: field for name, field in spec.fields.items() if name not in coded}
+    checked = check_samples(stream, replace(spec, fields=rest), arrays) if rest or arrays else {}
+    both: dict[str, np.ndarray | CodedFrames] = {**coded, **checked}
+    lengths = {name: len(value) for name, value in both.items()}
+    if len(set(lengths.values())) > 1:
+        raise HandoffError(
+            f"{stream}: fields of unequal length {lengths}. Was a sample dropped while recording?"
+        )
+    return {name: both[name] for name in spec.fields}
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ import numpy as np
 from robots.episodes.episode_writer import CheckedEpisode, EpisodeWriter
 from robots.episodes.reference import REFERENCE, referenced
 from robots.episodes.schema import (
+    CheckedStreams,
     EpisodeSchema,
     Streams,
     check_episode,
@@ -49,7 +50,15 @@ from robots.episodes.segments.index import (
     schema_attributes,
 )
 from robots.episodes.segments.recovery import RECORD, record_json, recover, write_records
-from robots.episodes.segments.segment import open_field, read_rows, stored_bytes, write_segment
+from robots.episodes.segments.segment import (
+    open_field,
+    read_rows,
+    read_rows_into,
+    stored_bytes,
+    write_segment,
+)
+from robots.episodes.segments.video import VideoField
+from robots.episodes.segments.video_copy import CodedFrames
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from robots.storage.durable import (
@@ -198,15 +207,44 @@ class EpisodeStore:
         Raises:
             HandoffError: no such episode, stream or field, or damaged files.
         """
-        record, segment, first = self._location(episode)
         names = list(self.schema.stream(stream).fields if fields is None else fields)
-        start, stop, stride = steps.indices(record.lengths[stream])
-        if stride != 1:
-            raise HandoffError(
-                f"steps: stride is {stride}, expected 1. Thin the window after reading it."
-            )
-        start, stop = first[stream] + start, first[stream] + max(start, stop)
+        segment, start, stop = self._window(episode, stream, steps)
         return {name: read_rows(self._array(segment, stream, name), start, stop) for name in names}
+
+    def read_into(
+        self,
+        episode: int,
+        stream: str,
+        field: str,
+        steps: slice,
+        into: tuple[np.ndarray, np.ndarray],
+    ) -> None:
+        """Reads one field of one episode into an array, pictures of a video without a copy.
+
+        Args:
+            episode: number of the episode.
+            stream: name of the stream.
+            field: name of the field.
+            steps: window of the episode, a slice without a stride.
+            into: `(N, *field shape)` array, and the row of each step in it.
+
+        Raises:
+            HandoffError: see `read`.
+        """
+        segment, start, stop = self._window(episode, stream, steps)
+        read_rows_into(self._array(segment, stream, field), start, stop, into)
+
+    def coded(self, episode: int, stream: str, field: str) -> CodedFrames:
+        """The frames of a camera that is kept as video, in one episode, as they are coded.
+
+        Raises:
+            HandoffError: no such episode, stream or field, it is no video, or damaged files.
+        """
+        segment, start, stop = self._window(episode, stream, slice(None))
+        video = self._array(segment, stream, field)
+        if not isinstance(video, VideoField):
+            raise HandoffError(f"{self.location}: {stream}/{field} is not kept as video.")
+        return CodedFrames(video, start, stop)
 
     def column(self, stream: str, field: str) -> np.ndarray:
         """`(N, *field shape)` samples of one field in all committed episodes, read into memory.
@@ -332,6 +370,17 @@ class EpisodeStore:
             )
         return self._locations[episode]
 
+    def _window(self, episode: int, stream: str, steps: slice) -> tuple[str, int, int]:
+        """Segment of an episode, and the first sample and end of a window of it."""
+        record, segment, first = self._location(episode)
+        self.schema.stream(stream)
+        start, stop, stride = steps.indices(record.lengths[stream])
+        if stride != 1:
+            raise HandoffError(
+                f"steps: stride is {stride}, expected 1. Thin the window after reading it."
+            )
+        return segment, first[stream] + start, first[stream] + max(start, stop)
+
     def _field(self, stream: str, field: str) -> FieldSpec:
         fields = self.schema.stream(stream).fields
         if field not in fields:
@@ -401,8 +450,6 @@ class EpisodeStore:
         self._add_locations(segment)
 
 
-def _record(
-    streams: Mapping[str, Mapping[str, np.ndarray]], metadata: dict[str, Any]
-) -> EpisodeRecord:
+def _record(streams: CheckedStreams, metadata: dict[str, Any]) -> EpisodeRecord:
     lengths = {stream: len(next(iter(fields.values()))) for stream, fields in streams.items()}
     return EpisodeRecord(lengths=lengths, metadata=metadata)

@@ -39,6 +39,23 @@ class Location(Protocol):
         """
         ...
 
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """The bytes `[start, stop)` of a file, fewer at its end.
+
+        Raises:
+            FileNotFoundError: there is none of this name.
+            HandoffError: the storage cannot be reached, or refuses the request.
+        """
+        ...
+
+    def size(self, name: str) -> int:
+        """Size of a file [bytes]; it raises as `read_range`."""
+        ...
+
+    def below(self, name: str) -> Location:
+        """The place of the files in the folder `name`."""
+        ...
+
     def folder_bytes(self, names: Iterable[str]) -> dict[str, int]:
         """Sizes of the files directly in each of the folders `names`, summed [bytes]; 0 for a
         missing folder.
@@ -68,6 +85,19 @@ class Folder:
     def read(self, name: str) -> bytes:
         """Content of a small file; see `Location`."""
         return (self.path / name).read_bytes()
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """Part of a file; see `Location`."""
+        with (self.path / name).open("rb", buffering=0) as file:
+            return os.pread(file.fileno(), stop - start, start)
+
+    def size(self, name: str) -> int:
+        """Size of a file [bytes]."""
+        return (self.path / name).stat().st_size
+
+    def below(self, name: str) -> Folder:
+        """The folder `name` in this one."""
+        return Folder(self.path / name)
 
     def folder_bytes(self, names: Iterable[str]) -> dict[str, int]:
         """Sizes of the files directly in folders; see `Location`."""
@@ -106,6 +136,24 @@ class Bucket:
 
         with self.explained():
             return bytes(obstore.get(self._client, name).bytes())
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """Part of an object; see `Location`."""
+        import obstore
+
+        with self.explained():
+            return bytes(obstore.get_range(self._client, name, start=start, end=stop))
+
+    def size(self, name: str) -> int:
+        """Size of an object [bytes]."""
+        import obstore
+
+        with self.explained():
+            return int(obstore.head(self._client, name)["size"])
+
+    def below(self, name: str) -> Bucket:
+        """The objects below `name`."""
+        return Bucket(self._bucket, f"{self._prefix}/{name}".strip("/"))
 
     def folder_bytes(self, names: Iterable[str]) -> dict[str, int]:
         """Sizes of the objects directly below prefixes, by one listing; see `Location`."""

@@ -4,6 +4,7 @@
     python -m tests.benchmarks.episodes --only-wait
     python -m tests.benchmarks.episodes --json --gigabytes 10
     python -m tests.benchmarks.episodes --json --lerobot PYTHON
+    python -m tests.benchmarks.episodes --json --lerobot PYTHON --only-lerobot
 
 ingest_s, stored_mb: all 206 push-T episodes with their pictures into a store, and its size
     ($HANDOFF_DATA).
@@ -12,8 +13,12 @@ vectors, gather: training windows per second without pictures (2 observed steps,
 pictures: windows of two pictures 96 x 96 x 3 and 16 actions per second, from an uncompressed file
     in the page cache, as a training reads them that does not fit into memory; batches of 64.
 streamed: the same windows, read from the store's compressed chunks, in one process.
-lerobot: the same windows by LeRobotDataset in an environment of its own, on an export of the same
-    episodes as pictures; `lerobot_ratio` is pictures over that. None without --lerobot.
+beside_lerobot: the same windows beside LeRobotDataset in an environment of its own, on exports of
+    the same episodes, each by two processes (`tests.benchmarks.lerobot_windows`): push-T, and a
+    humanoid's camera of 480 x 640 ($HANDOFF_DATA/g1_lerobot_v21). `copy`, `stream` and `video` are
+    ours: pictures decoded once, those of the store's chunks, those of its videos;
+    `lerobot_pictures` (PNG) and `lerobot_video` (H.264) are LeRobotDataset's. None without
+    --lerobot.
 loader_wait: fraction of the wall-clock time in which the training of a small picture policy waits
     for batches of 64, after its first entry: with pictures in memory (`copy`), read from the store
     (`stream`), and read by WORKERS processes (`stream_workers`); `update_s` are the seconds per
@@ -43,6 +48,7 @@ import numpy as np
 
 from robots.episodes.formats.source import SourceEpisode, SourceSchema
 from robots.spec import FieldSpec
+from tests.benchmarks.lerobot_windows import beside_lerobot
 
 ROUNDS = 5
 SECONDS = 1.0
@@ -57,26 +63,6 @@ PICTURE = (480, 640, 3)
 STEPS = 100
 """Steps of one of its episodes, 92 MB of pictures."""
 GIGABYTES = "HANDOFF_BENCHMARK_GIGABYTES"
-
-LEROBOT = """
-import json, sys, time
-import torch
-from lerobot.datasets.lerobot_dataset import LeRobotDataset
-root, batch, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-data = LeRobotDataset("local/push_t", root=root, delta_timestamps={
-    "observation.images.image": [-0.1, 0.0], "action": [t / 10 for t in range(16)]})
-loader = torch.utils.data.DataLoader(data, batch_size=batch, shuffle=True, num_workers=2)
-done, start = 0, None
-for item in loader:
-    if start is None:
-        start = time.perf_counter()
-        continue
-    done += len(item["action"])
-    if time.perf_counter() - start > seconds:
-        break
-print(json.dumps(done / (time.perf_counter() - start)))
-"""
-"""Run by LeRobot's Python: windows per second, after the first batch."""
 
 
 class SyntheticPictures:
@@ -235,21 +221,6 @@ def loader_wait(demos: Path, scratch: Path) -> dict[str, dict[str, float]]:
     return {"loader_wait": waits, "update_s": updates}
 
 
-def lerobot_rate(python: str, demos: Path, scratch: Path) -> float:
-    """Windows per second of LeRobotDataset on an export of the store in `demos`."""
-    from robots.episodes.exports.lerobot import write_lerobot
-    from robots.episodes.store import EpisodeStore
-
-    with EpisodeStore.open(demos / "store.zarr") as store:
-        write_lerobot(store, scratch / "lerobot", version="v3.0", videos=False)
-    rates = []
-    for _ in range(ROUNDS):
-        command = [python, "-c", LEROBOT, scratch / "lerobot", str(PICTURE_BATCH), "5.0"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        rates.append(float(json.loads(done.stdout.splitlines()[-1])))
-    return statistics.median(rates)
-
-
 def large_ingest(gigabytes: float) -> float:
     """Peak memory [MB] of an ingest of so many gigabytes, in a process of its own."""
     command = [sys.executable, "-m", "tests.benchmarks.episodes", "--only-large", str(gigabytes)]
@@ -275,6 +246,12 @@ def _only_large(gigabytes: float) -> float:
     return round(int(peak) * 1024 / 1e6, 1)
 
 
+def _beside_lerobot(python: str) -> dict[str, Any]:
+    data = Path(os.environ["HANDOFF_DATA"])
+    with tempfile.TemporaryDirectory() as folder:
+        return beside_lerobot(python, data, Path(folder))
+
+
 def _rate(one: Callable[[], int]) -> float:
     done, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < SECONDS:
@@ -288,11 +265,17 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--gigabytes", type=float, default=0.0, help="size of the large data set")
     parser.add_argument("--lerobot", help="Python of an environment with LeRobot")
+    parser.add_argument("--only-lerobot", action="store_true", help="measure beside_lerobot alone")
     parser.add_argument("--only-wait", action="store_true", help="measure loader_wait alone")
     parser.add_argument("--only-large", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only_large is not None:
         print(json.dumps(_only_large(options.only_large)))
+        return
+    if options.only_lerobot:
+        if not options.lerobot:
+            parser.error("--only-lerobot needs --lerobot PYTHON")
+        print(json.dumps({"beside_lerobot": _beside_lerobot(options.lerobot)}))
         return
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
@@ -302,10 +285,7 @@ def main() -> None:
             print(json.dumps(figures))
             return
         figures |= windows_per_second(scratch / "demos", scratch)
-        figures["lerobot"] = figures["lerobot_ratio"] = None
-        if options.lerobot:
-            figures["lerobot"] = round(lerobot_rate(options.lerobot, scratch / "demos", scratch))
-            figures["lerobot_ratio"] = round(figures["pictures"] / figures["lerobot"], 1)
+        figures["beside_lerobot"] = _beside_lerobot(options.lerobot) if options.lerobot else None
     figures["large_mb"] = large_ingest(options.gigabytes) if options.gigabytes else None
     if options.json:
         print(json.dumps(figures))

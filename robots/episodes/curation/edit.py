@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from robots.config import Whole, config
-from robots.episodes.merge import lineage
-from robots.episodes.schema import EpisodeSchema
+from robots.episodes.merge import lineage, merged_episode, with_copied_videos
+from robots.episodes.schema import CheckedStreams, EpisodeSchema
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
@@ -73,9 +73,17 @@ def write_edited(
         kept = [number for number in range(store.num_episodes) if number not in edits.delete]
         done = False
         try:
-            with EpisodeStore.create(out, store.schema.exact) as copy, copy.writer() as writer:
+            schema = store.schema.exact
+            if not edits.trim.keys() & set(kept):
+                schema = with_copied_videos(store.schema, [(store, kept)])
+            with EpisodeStore.create(out, schema) as copy, copy.writer() as writer:
                 for number in kept:
-                    streams = _streams(store, number, edits.trim.get(number))
+                    trimmed = edits.trim.get(number)
+                    streams = (
+                        merged_episode(store, number, schema)
+                        if trimmed is None
+                        else _shortened(store, number, trimmed)
+                    )
                     _relabel_steps(store, streams, edits.labels.get(number, {}))
                     metadata = lineage(store.metadata(number), source.name, digest, number)
                     writer.append(streams, _relabelled(metadata, number, edits))
@@ -118,16 +126,12 @@ def steps_stream(schema: EpisodeSchema) -> str:
     return "policy" if "policy" in schema.streams else next(iter(schema.streams))
 
 
-def _streams(
-    store: EpisodeStore, number: int, kept: tuple[int, int] | None
-) -> dict[str, dict[str, np.ndarray]]:
+def _shortened(store: EpisodeStore, number: int, kept: tuple[int, int]) -> CheckedStreams:
     streams = {name: store.read(number, name) for name in store.schema.streams}
-    if kept is None:
-        return streams
     steps = steps_stream(store.schema)
     rate, length = store.schema.streams[steps].rate_hz, len(next(iter(streams[steps].values())))
     first, stop = kept
-    shortened = {}
+    shortened: CheckedStreams = {}
     for name, arrays in streams.items():
         if name == FINAL and name != steps:
             # The observation after the last step that is kept.
@@ -143,9 +147,7 @@ def _streams(
     return shortened
 
 
-def _relabel_steps(
-    store: EpisodeStore, streams: dict[str, dict[str, np.ndarray]], labels: Mapping[str, Any]
-) -> None:
+def _relabel_steps(store: EpisodeStore, streams: CheckedStreams, labels: Mapping[str, Any]) -> None:
     """Writes a new instruction also into the text fields with the instruction of every step."""
     sentence = labels.get(INSTRUCTION)
     if not isinstance(sentence, str):
@@ -154,7 +156,7 @@ def _relabel_steps(
         spec = store.schema.streams[name].fields.get(INSTRUCTION)
         if spec is not None and spec.unit == TEXT:
             arrays[INSTRUCTION] = np.broadcast_to(
-                encode([sentence], spec.shape[0]), arrays[INSTRUCTION].shape
+                encode([sentence], spec.shape[0]), (len(arrays[INSTRUCTION]), *spec.shape)
             )
 
 

@@ -8,5 +8,6 @@
 - `recovery`: segments that the index does not name, after a crash or with an older index.
 - `video`: one video of a camera's pictures or depth maps, whose frames are read by number.
 - `video_codec`: codecs of videos and their settings, header, encoders and decoders.
+- `video_copy`: coded frames that are copied to another video as they are.
 - `video_packets`: places of the coded frames in a video file, also of one that was cut short.
 """

@@ -12,6 +12,7 @@ import numpy as np
 from robots.episodes.schema import EpisodeSchema
 from robots.episodes.segments.video import VideoField, VideoWriter
 from robots.episodes.segments.video_codec import VideoConfig
+from robots.episodes.segments.video_copy import CodedFrames, write_copy
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from robots.storage.location import Folder, Location
@@ -31,11 +32,14 @@ _SHARD_BYTES = 2**26
 
 
 def write_segment(
-    path: Path, schema: EpisodeSchema, episodes: Sequence[Mapping[str, Mapping[str, np.ndarray]]]
+    path: Path,
+    schema: EpisodeSchema,
+    episodes: Sequence[Mapping[str, Mapping[str, np.ndarray | CodedFrames]]],
 ) -> None:
     """Writes the checked `episodes` to a new Zarr group at `path`, without flushing it to the disk.
 
     Raises:
+        HandoffError: coded frames of a damaged video.
         OSError: the disk is full or not writable.
     """
     import zarr
@@ -45,11 +49,15 @@ def write_segment(
         group = segment.create_group(stream, attributes={"rate_hz": spec.rate_hz})
         for name, field in spec.fields.items():
             samples = [episode[stream][name] for episode in episodes]
+            coded = [value for value in samples if isinstance(value, CodedFrames)]
+            arrays = [value for value in samples if not isinstance(value, CodedFrames)]
             codec = schema.videos.get(f"{stream}/{name}")
-            if codec is None:
-                write_array(group, name, field, samples)
+            if coded:
+                write_copy(path / stream / name, coded)
+            elif codec is None:
+                write_array(group, name, field, arrays)
             else:
-                _write_video(path / stream / name, field, spec.rate_hz, codec, samples)
+                _write_video(path / stream / name, field, spec.rate_hz, codec, arrays)
 
 
 def stored_bytes(path: Path, schema: EpisodeSchema) -> dict[str, int]:
@@ -71,14 +79,10 @@ def open_field(
         video: shape of a sample, if the field is kept as video; None for an array.
 
     Raises:
-        HandoffError: the files are missing or damaged, or a video is not on this computer.
+        HandoffError: the files are missing or damaged.
     """
     if video is not None:
-        if not isinstance(store, Folder):
-            raise HandoffError(
-                f"{store}/{name}: is kept as video, which is read from this computer only. Copy the store first."
-            )
-        return VideoField(store.path / name, video)
+        return VideoField(store.below(name), video)
     try:
         return store.open_array(name)
     except (OSError, ValueError, KeyError) as error:
@@ -108,6 +112,30 @@ def read_rows(array: zarr.Array[Any] | VideoField, start: int, stop: int) -> np.
             f"{array.store_path}: samples {start} to {stop} cannot be decoded ({error}). "
             "Was a file damaged or cut short?"
         ) from None
+
+
+def read_rows_into(
+    array: zarr.Array[Any] | VideoField,
+    start: int,
+    stop: int,
+    into: tuple[np.ndarray, np.ndarray],
+) -> None:
+    """Reads samples `[start, stop)` of a field into an array, at the rows of the same order.
+
+    Args:
+        array: the field.
+        start: first sample.
+        stop: exclusive end.
+        into: `(N, *field shape)` of any type that holds the samples, and `(stop - start,)` rows.
+
+    Raises:
+        HandoffError: see `read_rows`.
+    """
+    target, rows = into
+    if isinstance(array, VideoField) and target.dtype == array.dtype and target.flags.c_contiguous:
+        array.read_into(start, stop, target, rows)
+    else:
+        target[rows] = read_rows(array, start, stop)
 
 
 def create_array(
@@ -207,8 +235,8 @@ def _write_video(
     """Writes the frames of all episodes as one video."""
     with VideoWriter(folder, field.shape, rate_hz, codec) as video:
         for frames in episodes:
-            for frame in frames:
-                video.append(frame)
+            for number, frame in enumerate(frames):
+                video.append(frame, key=number == 0)
 
 
 def _joined(episodes: Sequence[np.ndarray], start: int, stop: int) -> np.ndarray:

@@ -48,6 +48,7 @@ from robots.episodes.segments.video_packets import (
     whole_boxes,
 )
 from robots.errors import HandoffError
+from robots.storage.location import Folder, Location, location_of
 
 if TYPE_CHECKING:
     from av import VideoFrame
@@ -95,13 +96,20 @@ class VideoWriter:
         self._converter = VideoReformatter()
         self._open = True
 
-    def append(self, frame: np.ndarray) -> None:
+    def append(self, frame: np.ndarray, *, key: bool = False) -> None:
         """Appends a frame of the video's shape and type.
+
+        Args:
+            frame: the frame.
+            key: whether it can be decoded without those before it, such as the first one of an
+                episode, which can then be copied as it is coded.
 
         Raises:
             HandoffError: another shape or type, the encoder refuses it, or the video is finished.
             OSError: the disk is full.
         """
+        from av.video.frame import PictureType
+
         shape, dtype = self._header.shape, self._header.dtype
         if not self._open:
             raise HandoffError(f"{self.folder}: the video is closed, no frame can be added.")
@@ -113,6 +121,8 @@ class VideoWriter:
         picture = self._picture(frame)
         picture.pts = self.frames
         picture.time_base = 1 / self._header.rate
+        if key:
+            picture.pict_type = PictureType.I
         with explain_encoding(self.folder, f"frame {self.frames}"):
             self._container.mux(self._stream.encode(picture))
         self.frames += 1
@@ -195,18 +205,22 @@ class VideoField:
     """Frames of a complete video; may be used by several threads and processes, and pickled, which
     stores the path only."""
 
-    def __init__(self, folder: Path, sample_shape: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, folder: Path | Location | str, sample_shape: Sequence[int] | None = None
+    ) -> None:
         """Reads the header and the places of the frames.
 
         Args:
-            folder: folder of the field.
+            folder: folder of the field, or its place in a bucket.
             sample_shape: expected shape of a frame; None accepts any.
 
         Raises:
             HandoffError: there is no complete video of that shape, or its files are damaged.
         """
-        self.folder = Path(folder)
-        self._header = header = read_header(self.folder)
+        self.folder = location_of(folder)
+        """Place of the files."""
+        self.header = header = read_header(self.folder)
+        """Shape, rate and codec."""
         self._sample_shape = None if sample_shape is None else tuple(sample_shape)
         if self._sample_shape not in (None, header.shape):
             raise HandoffError(
@@ -217,14 +231,15 @@ class VideoField:
             raise HandoffError(
                 f"{folder}: the video is incomplete. Was its writer killed? `recover` keeps the frames that are there."
             )
-        self._packets = read_packets(self.folder, header)
+        self.packets = read_packets(self.folder, header)
+        """Place, size and checksum of every coded frame, and whether it can be decoded alone."""
         self.shape = (header.frames, *header.shape)
         """(N, height, width, ..) of all frames."""
         self.dtype = header.dtype
         """uint8 of pictures, uint16 of depth."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return VideoField, (self.folder, self._sample_shape)
+        return VideoField, (str(self.folder), self._sample_shape)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -253,8 +268,28 @@ class VideoField:
                 f"{self.folder}: has no frame {outside[0]}, expected 0 to {len(self) - 1}."
             )
         wanted, places = np.unique(numbers, return_inverse=True)
-        frames = _decode(self.folder, self._header, self._packets, wanted)
+        frames = np.empty((len(wanted), *self.shape[1:]), self.dtype)
+        _decode(self.folder, self.header, self.packets, wanted, (frames, np.arange(len(wanted))))
         return frames if np.array_equal(wanted, numbers) else frames[places]
+
+    def read_into(self, start: int, stop: int, target: np.ndarray, rows: np.ndarray) -> None:
+        """Decodes the frames `[start, stop)` into rows of an array, without a copy of them.
+
+        Args:
+            start: first frame.
+            stop: exclusive end.
+            target: `(N, *shape[1:])` of the video's type, contiguous.
+            rows: `(stop - start,)` index of each frame in `target`.
+
+        Raises:
+            HandoffError: there are fewer frames, or the file is damaged.
+        """
+        if stop > len(self):
+            raise HandoffError(
+                f"{self.folder}: has no frame {stop - 1}, expected 0 to {len(self) - 1}."
+            )
+        wanted = np.arange(start, stop)
+        _decode(self.folder, self.header, self.packets, wanted, (target, rows))
 
 
 def recover(folder: Path) -> int:
@@ -280,8 +315,11 @@ def recover(folder: Path) -> int:
     header = replace(header, codec_data=codec_data.hex())
     readable = 0
     for stop in [*np.flatnonzero(packets["key"])[1:].tolist(), len(packets)]:
+        wanted = np.arange(readable, stop)
+        frames = np.empty((len(wanted), *header.shape), header.dtype)
         try:
-            _decode(folder, header, packets, np.arange(readable, stop))
+            place = Folder(folder)
+            _decode(place, header, packets, wanted, (frames, np.arange(len(wanted))))
         except HandoffError:
             break
         readable = stop
@@ -291,30 +329,34 @@ def recover(folder: Path) -> int:
 
 
 def _decode(
-    folder: Path, header: VideoHeader, packets: np.ndarray, wanted: np.ndarray
-) -> np.ndarray:
-    """The frames with the numbers `wanted`, ascending and without repeats."""
+    folder: Location,
+    header: VideoHeader,
+    packets: np.ndarray,
+    wanted: np.ndarray,
+    into: tuple[np.ndarray, np.ndarray],
+) -> None:
+    """Decodes the frames with the numbers `wanted`, ascending and without repeats, into an array,
+    at the rows of the same order."""
     from av.error import FFmpegError
 
-    frames = np.empty((len(wanted), *header.shape), header.dtype)
     if not len(wanted):
-        return frames
+        return
+    target, rows = into
     place = 0
     try:
         with decoder_for(header) as decoder:
-            for number, picture in decoder.decode(coded_frames(folder / VIDEO, packets, wanted)):
+            for number, picture in decoder.decode(coded_frames(folder, packets, wanted)):
                 if place < len(wanted) and number == wanted[place]:
-                    if not decoder.copy_pixels(picture, frames[place]):
+                    if not decoder.copy_pixels(picture, target[rows[place]]):
                         break
                     place += 1
             if place < len(wanted):
                 raise HandoffError(
-                    f"{folder / VIDEO}: frame {wanted[place]} is missing, damaged or of another size than "
+                    f"{folder}/{VIDEO}: frame {wanted[place]} is missing, damaged or of another size than "
                     f"{header.coded_size}. Was the file replaced?"
                 )
     except (FFmpegError, OSError, ValueError, MemoryError) as error:
         raise HandoffError(
-            f"{folder / VIDEO}: frames {wanted[0]} to {wanted[-1]} cannot be decoded ({error}). "
+            f"{folder}/{VIDEO}: frames {wanted[0]} to {wanted[-1]} cannot be decoded ({error}). "
             "Was the file damaged?"
         ) from None
-    return frames

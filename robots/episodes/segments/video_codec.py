@@ -20,6 +20,7 @@ from pydantic import Field
 from robots.config import Pixels, Whole, config, to_plain, validate
 from robots.errors import HandoffError
 from robots.storage.durable import write_atomically
+from robots.storage.location import Location, location_of
 
 if TYPE_CHECKING:
     from av import Packet, VideoFrame
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 FORMAT = "handoff.video"
 VERSION = 1
 HEADER = "video.json"
-_MOVFLAGS = "hybrid_fragmented+frag_keyframe+empty_moov+default_base_moof"
+MOVFLAGS = "hybrid_fragmented+frag_keyframe+empty_moov+default_base_moof"
 """Fragments while the file is written, one index of all frames once it is complete."""
 _DECODERS = {"h264": "h264", "av1": "libdav1d", "ffv1": "ffv1"}
 _KEPT_DECODERS = 4
@@ -53,7 +54,7 @@ class H264Config:
     """Discriminator of the codec."""
     crf: Annotated[int, Field(ge=1, le=51)] = 20
     """Constant rate factor; a larger one gives smaller files and coarser pictures."""
-    gop: Annotated[int, Field(ge=1, le=1000)] = 4
+    gop: Annotated[int, Field(ge=1, le=1000)] = 2
     """Largest number of frames from one key frame to the next. Larger groups are smaller; reading
     one frame decodes half a group on average."""
     preset: Literal["ultrafast", "superfast", "veryfast", "faster", "fast", "medium"] = "veryfast"
@@ -145,7 +146,12 @@ def coding(header: VideoHeader) -> Coding:
     match header.codec:
         case H264Config(crf=crf, gop=gop, preset=preset, pixel_format=layout):
             options = {"crf": str(crf), "g": str(gop), "preset": preset, "bf": "0"}
-            return Coding("libx264", layout, {**options, "tune": "fastdecode+zerolatency"})
+            # Most of the time of a read goes into the bits of key frames. In short groups, key
+            # frames as coarse as the others, and one quality for all parts of a picture, give
+            # the same mean error with fewer bits.
+            options |= {"tune": "fastdecode+zerolatency", "x264-params": "ipratio=1:aq-mode=0"}
+            options["forced-idr"] = "1"
+            return Coding("libx264", layout, options)
         case Av1Config(crf=crf, gop=gop, preset=preset, threads=level):
             parameters = f"pred-struct=1:lookahead=0:lp={level}"
             options = {"crf": str(crf), "g": str(gop), "preset": str(preset)}
@@ -175,7 +181,7 @@ def new_header(
     return header
 
 
-def check_shape(folder: Path, header: VideoHeader) -> None:
+def check_shape(folder: Path | Location, header: VideoHeader) -> None:
     """Checks that the frames are pictures or depth maps, and that their codec can store them.
 
     Raises:
@@ -200,15 +206,15 @@ def write_header(folder: Path, header: VideoHeader) -> None:
     write_atomically(folder / HEADER, json.dumps(value, indent=1).encode())
 
 
-def read_header(folder: Path) -> VideoHeader:
-    """Content of `video.json`.
+def read_header(folder: Path | Location) -> VideoHeader:
+    """Content of `video.json` in the folder of a video.
 
     Raises:
         HandoffError: it is missing, damaged, or of another format or version.
     """
-    path = folder / HEADER
+    path = f"{folder}/{HEADER}"
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(location_of(folder).read(HEADER))
         intact = value.pop("checksum", None) == _checksum(value)
         found = value.pop("format", None), value.pop("version", None)
     except FileNotFoundError:
@@ -222,7 +228,7 @@ def read_header(folder: Path) -> VideoHeader:
         )
     if not intact:
         raise HandoffError(f"{path}: its checksum is wrong. Was it damaged or edited?")
-    header = validate(VideoHeader, value, str(path))
+    header = validate(VideoHeader, value, path)
     check_shape(folder, header)
     return header
 
@@ -248,7 +254,7 @@ def open_output(path: Path, header: VideoHeader) -> tuple[OutputContainer, Video
         "w",
         format="mp4",
         options={
-            "movflags": _MOVFLAGS,
+            "movflags": MOVFLAGS,
             "video_track_timescale": str(rate.numerator),
             "fflags": "bitexact",
             "flush_packets": "1",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,9 +13,12 @@ import numpy as np
 from robots.episodes.segments.video_codec import HEADER, VideoHeader, write_header
 from robots.errors import HandoffError
 from robots.storage.durable import write_atomically
+from robots.storage.location import Location
 
 VIDEO = "video.mp4"
 PACKETS = "packets.npy"
+_AT_ONCE = 64
+"""Largest number of frames that are read at once."""
 _PACKET = np.dtype([("offset", "<u8"), ("size", "<u4"), ("checksum", "<u4"), ("key", "?")])
 """Place of a coded frame in the file [bytes], its size [bytes], its CRC-32, and whether it can be
 decoded alone."""
@@ -89,12 +91,12 @@ def complete(folder: Path, header: VideoHeader, packets: np.ndarray, codec_data:
     write_header(folder, finished)
 
 
-def read_packets(folder: Path, header: VideoHeader) -> np.ndarray:
+def read_packets(folder: Location, header: VideoHeader) -> np.ndarray:
     """Places of the frames, of which the file has all bytes."""
-    path = folder / PACKETS
+    path = f"{folder}/{PACKETS}"
     try:
-        data = path.read_bytes()
-        size = (folder / VIDEO).stat().st_size
+        data = folder.read(PACKETS)
+        size = folder.size(VIDEO)
     except OSError as error:
         raise HandoffError(
             f"{folder}: the video cannot be read ({error}). Was it damaged?"
@@ -111,27 +113,59 @@ def read_packets(folder: Path, header: VideoHeader) -> np.ndarray:
     end = int(packets["offset"][-1]) + int(packets["size"][-1])
     if end > size:
         raise HandoffError(
-            f"{folder / VIDEO}: has {size} bytes, its frames take {end}. Was it cut short?"
+            f"{folder}/{VIDEO}: has {size} bytes, its frames take {end}. Was it cut short?"
         )
     return packets
 
 
 def coded_frames(
-    path: Path, packets: np.ndarray, wanted: np.ndarray
+    folder: Location, packets: np.ndarray, wanted: np.ndarray
 ) -> Iterator[tuple[int, bytes]]:
     """Number and bytes of the coded frames that the frames `wanted` need, in rising order."""
     if not len(wanted):
         return
-    keys = np.flatnonzero(packets["key"])
+    # Only the wanted part of the table is searched, since a video may have millions of frames.
+    is_key = packets["key"]
+    first = int(wanted[0])
+    while not is_key[first]:
+        first -= 1
+    keys = first + np.flatnonzero(is_key[first : int(wanted[-1]) + 1])
     groups = np.searchsorted(keys, wanted, side="right") - 1
     last_of_group = np.append(np.flatnonzero(np.diff(groups)), len(wanted) - 1)
-    with path.open("rb", buffering=0) as file:
-        for last in last_of_group.tolist():
-            for number in range(int(keys[groups[last]]), int(wanted[last]) + 1):
-                place, size, checksum, _ = packets[number].item()
-                coded = os.pread(file.fileno(), size, place)
-                if zlib.crc32(coded) != checksum:
-                    raise HandoffError(
-                        f"{path}: the bytes of frame {number} have changed. Was the file damaged?"
-                    )
-                yield number, coded
+    # Groups that follow one another are one range, so that an episode needs few requests.
+    ranges: list[list[int]] = []
+    for last in last_of_group.tolist():
+        start, stop = int(keys[groups[last]]), int(wanted[last]) + 1
+        if ranges and ranges[-1][1] == start:
+            ranges[-1][1] = stop
+        else:
+            ranges.append([start, stop])
+    for start, stop in ranges:
+        yield from frame_bytes(folder, packets, start, stop)
+
+
+def frame_bytes(
+    folder: Location, packets: np.ndarray, start: int, stop: int
+) -> Iterator[tuple[int, bytes]]:
+    """Number and bytes of the coded frames `[start, stop)`.
+
+    Raises:
+        HandoffError: their bytes have changed.
+    """
+    for first in range(start, stop, _AT_ONCE):
+        yield from _read_at_once(folder, packets, first, min(first + _AT_ONCE, stop))
+
+
+def _read_at_once(
+    folder: Location, packets: np.ndarray, start: int, stop: int
+) -> Iterator[tuple[int, bytes]]:
+    rows = packets[start:stop].tolist()
+    begin = rows[0][0]
+    data = folder.read_range(VIDEO, begin, rows[-1][0] + rows[-1][1])
+    for number, (place, size, checksum, _) in enumerate(rows, start):
+        coded = data[place - begin : place - begin + size]
+        if zlib.crc32(coded) != checksum:
+            raise HandoffError(
+                f"{folder}/{VIDEO}: the bytes of frame {number} have changed. Was the file damaged?"
+            )
+        yield number, coded

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from policies.data import streamed_frames
 from policies.data.demonstrations import DemonstrationArrays, open_store, read_stores
 from policies.policy_config import DiffusionPolicyConfig
 from robots.episodes.schema import EpisodeSchema, StreamSpec
+from robots.episodes.segments.video_codec import Ffv1Config
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
@@ -67,13 +69,15 @@ def test_consecutive_steps_of_an_episode_are_read_at_once(
     stores: list[Path], monkeypatch: pytest.MonkeyPatch
 ):
     camera, spans = read(stores, streamed=True).sensors["camera"], []
-    plain = EpisodeStore.read
+    plain = EpisodeStore.read_into
 
-    def watched(store: EpisodeStore, episode: int, stream: str, fields: Any, steps: slice) -> Any:
+    def watched(
+        store: EpisodeStore, episode: int, stream: str, field: str, steps: slice, into: Any
+    ) -> None:
         spans.append((store.path.name, episode, steps.start, steps.stop))
-        return plain(store, episode, stream, fields, steps)
+        plain(store, episode, stream, field, steps, into)
 
-    monkeypatch.setattr(EpisodeStore, "read", watched)
+    monkeypatch.setattr(EpisodeStore, "read_into", watched)
     # Steps 3 to 6 cross an episode's end, step 9 is alone, 14 is the first of the second store.
     camera.steps(torch.tensor([[14, 3], [4, 9], [5, 4], [6, 3]]))
     assert spans == [
@@ -82,6 +86,33 @@ def test_consecutive_steps_of_an_episode_are_read_at_once(
         ("one.zarr", 1, 4, 5),
         ("two.zarr", 0, 0, 1),
     ]
+
+
+def test_steps_of_a_video_are_decoded_to_their_places(tmp_path: Path):
+    stream = StreamSpec(rate_hz=10.0, fields=FIELDS)
+    schema = EpisodeSchema(
+        name="seen", streams={"policy": stream}, videos={"policy/camera": Ffv1Config()}
+    )
+    pictures = np.random.default_rng(0).integers(256, size=(9, 6, 5, 3), dtype=np.uint8)
+    values = {name: np.zeros((9, *spec.shape), spec.dtype) for name, spec in FIELDS.items()}
+    with EpisodeStore.create(tmp_path / "v.zarr", schema) as store:
+        store.append({"policy": {**values, "camera": pictures}}, {})
+    rows = torch.tensor([[3, 4], [8, 3], [4, 5], [0, 0]])
+    found = read([tmp_path / "v.zarr"], streamed=True).sensors["camera"].steps(rows)
+    np.testing.assert_array_equal(found.numpy(), pictures[rows.numpy()])
+
+
+def test_a_worker_reads_into_the_shared_memory_of_its_batch(
+    stores: list[Path], monkeypatch: pytest.MonkeyPatch
+):
+    camera, rows = read(stores, streamed=True).sensors["camera"], torch.tensor([[14, 3], [4, 4]])
+    expected = camera.steps(rows)
+    monkeypatch.setattr(streamed_frames, "get_worker_info", lambda: object())
+    found = camera.steps(rows)
+    assert found.is_shared()
+    assert not expected.is_shared()
+    assert torch.equal(found, expected)
+    assert camera.steps(rows[:0]).shape == (0, 2, 6, 5, 3)
 
 
 def test_no_picture_is_read_before_a_batch(stores: list[Path], monkeypatch: pytest.MonkeyPatch):

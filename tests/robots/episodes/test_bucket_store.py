@@ -14,13 +14,14 @@ import pytest
 from robots.episodes.config import FieldMapConfig
 from robots.episodes.ingest import IngestConfig, ingest
 from robots.episodes.pack import pack_store
-from robots.episodes.schema import EpisodeSchema, StreamSpec
+from robots.episodes.schema import EpisodeSchema, StreamSpec, with_videos
+from robots.episodes.segments.video_codec import H264Config
 from robots.episodes.sources import index_digest
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from robots.spec import FieldSpec
-from robots.storage.location import location_of
+from robots.storage.location import Bucket, location_of
 from tests.robots.storage.bucket import ServedBucket, served_bucket
 
 SCHEMA = EpisodeSchema(
@@ -51,8 +52,8 @@ def episode(number: int, steps: int) -> dict[str, dict[str, np.ndarray]]:
     }
 
 
-def write(path: Path) -> Path:
-    with EpisodeStore.create(path, SCHEMA) as store:
+def write(path: Path, schema: EpisodeSchema = SCHEMA) -> Path:
+    with EpisodeStore.create(path, schema) as store:
         with store.writer() as writer:
             for number in range(3):
                 writer.append(episode(number, 60 + number), {"success": number != 1})
@@ -252,3 +253,55 @@ def test_samples_of_another_format_do_not_stay(local: Path, tmp_path: Path):
 def test_another_format_is_not_read_from_a_bucket(address: str, tmp_path: Path):
     with pytest.raises(HandoffError, match="in a bucket, only episode stores are read"):
         ingested(tmp_path / "out", data=address, format="lerobot")
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(
+        tmp_path_factory.mktemp("videos") / "store.zarr", with_videos(SCHEMA, H264Config())
+    )
+
+
+def test_a_video_in_a_bucket_is_read_by_the_bytes_of_its_frames(
+    bucket: ServedBucket, videos: Path, monkeypatch: pytest.MonkeyPatch
+):
+    address = bucket.upload(videos, "lab/videos.zarr")
+    assert_same_episodes(EpisodeStore.open(address), EpisodeStore.open(videos))
+    store = EpisodeStore.open(address)
+    store.read(1, "policy", ["front"], slice(0, 1))
+    read: list[int] = []
+    plain = Bucket.read_range
+
+    def counted(place: Bucket, name: str, start: int, stop: int) -> bytes:
+        read.append(stop - start)
+        return plain(place, name, start, stop)
+
+    monkeypatch.setattr(Bucket, "read_range", counted)
+    found = store.read(1, "policy", ["front"], slice(30, 32))["front"]
+    assert np.array_equal(found, EpisodeStore.open(videos).read(1, "policy")["front"][30:32])
+    coded = store.coded(1, "policy", "front").nbytes
+    # Two frames, and one before them at most, of 61; in one request.
+    assert len(read) == 1
+    assert sum(read) < coded / 10
+
+
+def test_a_copy_of_a_video_in_a_bucket_has_the_same_coded_frames(
+    bucket: ServedBucket, videos: Path, tmp_path: Path
+):
+    address = bucket.upload(videos, "lab/copied.zarr")
+    copy, _ = ingested(tmp_path / "demos", data=address)
+    original = EpisodeStore.open(videos)
+    for number in range(4):
+        mine, theirs = (store.coded(number, "policy", "front") for store in (copy, original))
+        assert mine.nbytes == theirs.nbytes
+        assert np.array_equal(
+            copy.read(number, "policy")["front"], original.read(number, "policy")["front"]
+        )
+
+
+def test_a_video_that_was_not_uploaded_is_named(bucket: ServedBucket, videos: Path):
+    address = bucket.upload(videos, "lab/cut.zarr")
+    (lost, *_) = sorted(file.relative_to(videos) for file in videos.rglob("packets.npy"))
+    bucket.delete(f"lab/cut.zarr/{lost.as_posix()}")
+    with pytest.raises(HandoffError, match="front"):
+        EpisodeStore.open(address).read(0, "policy")

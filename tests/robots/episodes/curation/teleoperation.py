@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from robots.episodes.schema import EpisodeSchema, StreamSpec, check_episode
+from robots.episodes.schema import EpisodeSchema, StreamSpec, check_samples
 from robots.episodes.store import EpisodeStore
 from robots.franka import find_robot
 from robots.spec import WXYZ, FieldSpec
@@ -96,7 +96,8 @@ class Recording:
 
     def in_memory(self) -> EpisodeStore:
         """A store that only reads, without a disk."""
-        stored = [check_episode(schema(self.extra), {"policy": arrays}) for arrays in self.episodes]
+        spec = schema(self.extra).streams["policy"]
+        stored = [{"policy": check_samples("policy", spec, arrays)} for arrays in self.episodes]
         return cast(EpisodeStore, MemoryStore(schema(self.extra), stored, self.metadata))
 
     def write(self, path: Path) -> EpisodeStore:

@@ -8,6 +8,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -262,7 +263,7 @@ def test_abort_keeps_a_finished_video(tmp_path):
 
 def test_a_video_is_not_written_over(tmp_path, h264):
     with pytest.raises(HandoffError, match="is not empty"):
-        VideoWriter(h264.folder, (HEIGHT, WIDTH, 3), 30.0)
+        VideoWriter(Path(str(h264.folder)), (HEIGHT, WIDTH, 3), 30.0)
     assert numbers_in(h264.read(0, 2)) == [0, 1]
 
 
