@@ -80,7 +80,10 @@ def open_loop_errors(
     """
     model = card.model
     data = read_demonstrations(demos, model)
-    index = window_index(data.ends_E, *model.window)
+    # Every step is the newest of a window, also where training leaves out the last ones.
+    index = window_index(
+        data.ends_E, model.n_obs_steps, model.horizon, model.horizon - model.n_obs_steps + 1
+    )
     ahead = np.arange(model.n_obs_steps - 1, model.horizon)
     episodes = len(data.ends_E)
     shape = (episodes, len(ahead), data.card.action_size)
