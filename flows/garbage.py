@@ -2,8 +2,9 @@
 left.
 
 An artifact is kept if a link or a `summary.json` of a run names it, or if such an artifact was
-computed from it. While a run computes a stage, all finished artifacts are kept, because it may use
-some that nothing names yet.
+computed from it. What a person has recorded is kept in any case, interrupted recordings as well,
+because no computation makes it again; it is deleted by its name alone. While a run computes a
+stage, all finished artifacts are kept, because it may use some that nothing names yet.
 """
 
 from __future__ import annotations
@@ -12,16 +13,19 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from flows.reports.dataset_text import counted
 from flows.runner.artifact import MANIFEST, REPLACED, read_manifest
 from flows.runner.lock import free_locks, is_locked
+from flows.runner.provenance import by_person
+from flows.runner.stage import person_record
 from flows.storage.shared_runs import STORAGE
 from flows.storage.working_copy import ARTIFACTS, FETCHING, PUBLISHED, SUPERSEDED
-from robots.errors import HandoffError
+from robots.errors import HandoffError, suggest
 from robots.storage.durable import explain_write_errors, is_temporary, remove_tree
 from robots.storage.parsed_sources import cache_folder
 
@@ -81,6 +85,7 @@ def collect(
     *,
     older_than: float,
     keep_last: int = 0,
+    recordings: Collection[str] = (),
     dry_run: bool = False,
 ) -> None:
     """Deletes what is unused in a folder of runs, and temporary files in the user's cache, each
@@ -91,18 +96,30 @@ def collect(
         report: prints a line.
         older_than: smallest age of what is deleted [days].
         keep_last: number of the newest artifacts of every stage that are kept in any case.
+        recordings: names of artifacts, or of interrupted ones, that are not kept although a person
+            recorded them.
         dry_run: deletes nothing.
 
     Raises:
-        HandoffError: no such folder of runs, or it cannot be written.
+        HandoffError: no such folder of runs, no such recording, or the folder cannot be written.
     """
     if not (root / ARTIFACTS).is_dir():
         raise HandoffError(f"gc: {root} is not a folder of runs: it has no folder '{ARTIFACTS}'.")
-    unused = find_unused(root, time.time(), older_than=older_than, keep_last=keep_last)
+    recorded = by_people(root)
+    for name in recordings:
+        if root / ARTIFACTS / name not in recorded:
+            known = [path.name for path in recorded]
+            raise HandoffError(f"gc: {name} is no recording by a person, {suggest(name, known)}")
+    named = {root / ARTIFACTS / name for name in recordings}
+    unused = find_unused(
+        root, time.time(), older_than=older_than, keep_last=keep_last, kept=recorded - named
+    )
     busy = _computed(root)
     if busy is not None:
         report(f"kept    all finished artifacts: a run computes {busy} and may use them")
         unused = [entry for entry in unused if _FINISHED.fullmatch(entry.path.name) is None]
+    for path in sorted(recorded - named - _with_inputs(root, referred(root))):
+        report(f"kept    {path.name}: recorded by a person; gc --recording {path.name} deletes it")
     deleted = []
     for entry in unused:
         report(f"{'unused' if dry_run else 'delete'}  {entry.line}")
@@ -115,8 +132,8 @@ def collect(
             _delete_temporary(entry)
     megabytes = sum(entry.size_bytes for entry in [*deleted, *temporary]) / 1e6
     verb = "would be deleted" if dry_run else "deleted"
-    files = f" and {len(temporary)} temporary files" if temporary else ""
-    report(f"{len(deleted)} folders{files} {verb}, {megabytes:.1f} MB")
+    files = f" and {counted(len(temporary), 'temporary file')}" if temporary else ""
+    report(f"{counted(len(deleted), 'folder')}{files} {verb}, {megabytes:.1f} MB")
 
 
 def _computed(root: Path) -> str | None:
@@ -125,7 +142,31 @@ def _computed(root: Path) -> str | None:
     return next((name for name in names if is_locked(root / ARTIFACTS / name)), None)
 
 
-def find_unused(root: Path, now: float, *, older_than: float, keep_last: int = 0) -> list[Unused]:
+def by_people(root: Path) -> set[Path]:
+    """Returns the artifacts in which a person demonstrated or corrected, and the folders of such
+    stages that were interrupted."""
+    found: set[Path] = set()
+    for path in (root / ARTIFACTS).iterdir():
+        if path.name.endswith(PARTIAL):
+            recorded = person_record(path.with_suffix("")).exists()
+        elif _FINISHED.fullmatch(path.name) or path.name.endswith(SUPERSEDED):
+            recorded = False
+            with suppress(HandoffError):
+                recorded = by_person(read_manifest(path).get("config"))
+        else:
+            recorded = False
+        found |= {path} if recorded else set()
+    return found
+
+
+def find_unused(
+    root: Path,
+    now: float,
+    *,
+    older_than: float,
+    keep_last: int = 0,
+    kept: Collection[Path] = (),
+) -> list[Unused]:
     """Returns the artifacts that no run refers to, and what interrupted stages have left.
 
     Args:
@@ -133,8 +174,9 @@ def find_unused(root: Path, now: float, *, older_than: float, keep_last: int = 0
         now: present time [s since the epoch].
         older_than: smallest age [days].
         keep_last: number of the newest artifacts of every stage that are left out.
+        kept: folders that are left out, with all that they were computed from.
     """
-    used = _with_inputs(root, referred(root))
+    used = _with_inputs(root, {*referred(root), *kept})
     used |= _newest(root, keep_last)
     copied = (root / STORAGE).exists()
     found = []
@@ -143,7 +185,7 @@ def find_unused(root: Path, now: float, *, older_than: float, keep_last: int = 0
             continue
         days = (now - (path / MANIFEST).stat().st_mtime) / DAY
         found.append(Unused(path, "no run refers to it", _size(path), days))
-    found += _left(root, now)
+    found += [entry for entry in _left(root, now) if entry.path not in used]
     return sorted(
         (entry for entry in found if entry.days >= older_than), key=lambda entry: entry.path.name
     )
@@ -287,6 +329,7 @@ def _delete(entry: Unused, report: Callable[[str], None]) -> bool:
         remove_tree(doomed)
         if not entry.artifact.exists():
             path.with_name(f".{entry.artifact.name}{IMPORTS}").unlink(missing_ok=True)
+            person_record(entry.artifact).unlink(missing_ok=True)
     return True
 
 

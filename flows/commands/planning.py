@@ -4,13 +4,15 @@ read, and what is missing here."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.commands.parameters import NARROWEST
 from flows.recipes.graph import stages
+from flows.recipes.pictures import crop_lines
 from flows.recipes.recipe import read_recipe
+from flows.reports.dataset_text import counted
 from flows.runner.estimates import Cost, earlier_records, estimate
 from flows.runner.plan import Planned, plan, up_to
 from flows.runner.stage import Stage
@@ -76,7 +78,7 @@ def print_plan(recipe_name: str, overrides: Sequence[str], until: str | None) ->
             Text(entry.reason),
         )
     console.print(grid)
-    for line in data_lines(declared):
+    for line in chain(data_lines(declared), crop_lines(declared)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     pending = [entry.stage for entry in planned if entry.action != "cached"]
     console.print(f"\n{total_line(pending, expected)}", highlight=False, soft_wrap=True)
@@ -116,12 +118,13 @@ def _data_lines(name: str, config: IngestConfig) -> Iterator[str]:
         return
     with open_any_source(place, config.images, config.format) as source:
         number, notes = source.num_episodes, len(source.schema.notes)
-        opening = f"{name}: {source.schema.form}, {number} episodes"
+        opening = f"{name}: {source.schema.form}, {counted(number, 'episode')}"
         try:
-            mapped = MappedEpisodes(source, config.map).schema
+            episodes = MappedEpisodes(source, config.map)
         except HandoffError as error:
             yield f"{opening}. {error}"
             return
+    mapped = episodes.schema
     (stream,) = mapped.streams.values()
     robot = mapped.robot or source.schema.robot
     taken = min(number, config.max_episodes or number)
@@ -129,6 +132,7 @@ def _data_lines(name: str, config: IngestConfig) -> Iterator[str]:
     opening += f", {mapped.name}, {stream.rate_hz:g} Hz{f', {robot}' if robot else ''}"
     yield opening
     yield from field_lines(dict(islice(stream.fields.items(), MOST_FIELDS)))
+    yield from (f"  note: {note}" for note in episodes.notes)
     rest = [f"{len(stream.fields) - MOST_FIELDS} more fields"] * (len(stream.fields) > MOST_FIELDS)
     rest += [f"{notes} notes of the format"] * (notes > 0)
     if rest:
@@ -165,7 +169,7 @@ def total_line(pending: Sequence[str], expected: Mapping[str, Cost]) -> str:
     """Returns the expected cost of the stages that would run, in one sentence."""
     if not pending:
         return "All stages are cached."
-    number = f"{len(pending)} stage{'s' if len(pending) > 1 else ''} to run"
+    number = f"{counted(len(pending), 'stage')} to run"
     costs = [expected[name] for name in pending if name in expected]
     if not costs:
         return f"{number}; no earlier run of these kinds on this machine tells how long."
@@ -174,7 +178,9 @@ def total_line(pending: Sequence[str], expected: Mapping[str, Cost]) -> str:
     parts += [f"{size(max(memory))} of memory for the largest stage"] if memory else []
     parts += [f"{size(sum(cost.disk_bytes for cost in costs))} of disk"]
     unknown = [name for name in pending if name not in expected]
-    rest = f"; unknown for {', '.join(unknown)}" if unknown else ""
+    other = [name for name in pending if name in expected and not expected[name].same_data]
+    rest = f"; from runs on other data: {', '.join(other)}" if other else ""
+    rest += f"; unknown for {', '.join(unknown)}" if unknown else ""
     return f"{number}: {', '.join(parts)}, as in earlier runs on this machine{rest}."
 
 
@@ -196,7 +202,7 @@ def size(number: float) -> str:
 def _cost_cells(cost: Cost | None) -> tuple[str, str, str]:
     if cost is None:
         return "", "", ""
-    # A tilde marks figures of other stages of the kind.
-    mark = "" if cost.same_stage else "~"
+    # A tilde marks figures of other stages of the kind, or from other data.
+    mark = "" if cost.same_stage and cost.same_data else "~"
     memory = "" if cost.memory_bytes is None else mark + size(cost.memory_bytes)
     return mark + duration(cost.seconds), memory, mark + size(cost.disk_bytes)

@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 
 from flows.config.options import build, merge
 from flows.recipes.observed import check_observed
+from flows.recipes.pictures import check_crops
 from flows.recipes.recipe import MATRIX_MARK, Recipe, StageEntry
 from flows.recipes.seeds import reseeded
 from flows.runner.signature import StageInput, StageKind, find_kind
@@ -205,10 +206,12 @@ def _copies(
             telemetry=kind.telemetry,
             function=kind.function,
             uses=kind.name,
+            grows=kind.grows,
             pool=entry.pool,
             resources=entry.resources,
         )
         check_observed(stage, data=fetch is not None)
+        check_crops(stage, data=fetch is not None)
         yield _Copy(stage, binding)
 
 

@@ -2,13 +2,13 @@
 
 Otherwise a policy that observes `drawer` in a task without one, or a forgotten protocol, fails only
 after the stages before it. Tasks of an arm and gym-pusht declare their fields. Where the task is
-not known from the options, e.g. after a stage of one's own, nothing is checked. Cameras and point
-clouds are not checked.
+not known from the options, e.g. after a stage of one's own, nothing is checked. Point clouds are
+not checked, and of cameras the crops alone (`flows.recipes.pictures`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from flows.stages.data.config import (
 )
 from flows.stages.data.ingest import SHIPPED
 from robots.episodes.curation.choose import SplitConfig
-from robots.episodes.demonstrations import open_demonstrations
+from robots.episodes.demonstrations import field_role, open_demonstrations
 from robots.episodes.ingest import IngestConfig
 from robots.episodes.sources import find_demonstrations
 from robots.errors import HandoffError, suggest
@@ -48,6 +48,9 @@ class Fields(NamedTuple):
     of: str
     """What has the fields, for messages."""
     names: frozenset[str]
+    pictures: Mapping[str, tuple[int, int]] = {}
+    """Height and width [px] of the pictures of observed cameras, by field, as far as they are
+    known."""
 
 
 class Observed(NamedTuple):
@@ -70,7 +73,7 @@ def check_observed(stage: Stage, *, data: bool = True) -> None:
     """
     here = list(_observed(stage))
     for name, source in stage.inputs.items():
-        recorded = _recorded(source, data) if source.kind == "episodes" else None
+        recorded = recorded_fields(source, data=data) if source.kind == "episodes" else None
         if recorded is not None:
             _check(stage, f"its input '{name}'", here, recorded)
     environment = None if WORLD_MODEL in stage.inputs else _environment(stage.config)
@@ -143,16 +146,31 @@ def _imported(config: IngestConfig) -> Fields | None:
     path = source.path
     with open_demonstrations(path, config.images, config.format, config.map) as demonstrations:
         schema = demonstrations.schema
-    names = {name for stream in schema.streams.values() for name in stream.fields}
-    return Fields(f"{path.name}, episodes of {schema.name}", frozenset(names))
+    fields = {
+        name: spec for stream in schema.streams.values() for name, spec in stream.fields.items()
+    }
+    pictures = {
+        name: (spec.shape[0], spec.shape[1])
+        for name, spec in fields.items()
+        if spec.unit == "u8" and len(spec.shape) == 3 and field_role(name, spec) == "observation"
+    }
+    return Fields(f"{path.name}, episodes of {schema.name}", frozenset(fields), pictures)
 
 
 def _task(task: str, robot: str) -> Fields:
     return Fields(f"task {task}", frozenset(find_task(task, robot=robot).observations))
 
 
-def _recorded(stage: Stage, data: bool) -> Fields | None:
-    """The fields of the episodes that a stage records; None if unknown."""
+def recorded_fields(stage: Stage, *, data: bool = True) -> Fields | None:
+    """The fields of the episodes that a stage makes; None if unknown.
+
+    Args:
+        stage: a stage that makes episodes.
+        data: whether data sets that the recipe names are opened for their fields.
+
+    Raises:
+        HandoffError: a data set cannot be read.
+    """
     config = stage.config
     if isinstance(config, ScriptedConfig | RecordPlayConfig | DemonstrateConfig | RolloutConfig):
         return _environment(config)
@@ -161,9 +179,10 @@ def _recorded(stage: Stage, data: bool) -> Fields | None:
     if not isinstance(config, MergeConfig | RelabelConfig | FilterEpisodesConfig | SplitConfig):
         return None
     inputs = [source for source in stage.inputs.values() if source.kind == "episodes"]
-    sources = [_recorded(source, data) for source in inputs]
+    sources = [recorded_fields(source, data=data) for source in inputs]
     known = [source for source in sources if source is not None]
     if len(known) < len(sources):
         return None
     names = frozenset[str]().union(*(source.names for source in known))
-    return Fields(", ".join(dict.fromkeys(source.of for source in known)), names)
+    pictures = {name: size for source in known[::-1] for name, size in source.pictures.items()}
+    return Fields(", ".join(dict.fromkeys(source.of for source in known)), names, pictures)

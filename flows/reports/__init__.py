@@ -11,6 +11,7 @@
 - `reproduce`: repeats a run from its record and manifests.
 - `reproduction`: compares the artifacts of a repeated run.
 - `learning_curve`: success, corrections and cycle times of a HIL training.
+- `dataset_text`: data sets, findings and statistics as lines.
 - `episode_view`: one episode as a page with a slider.
 - `open_loop`: errors of a policy's actions against recorded ones.
 - `plots`: plots of stages and sessions.

@@ -30,7 +30,7 @@ from flows.runner.artifact import (
     read_manifest,
 )
 from flows.runner.display import Display
-from flows.runner.provenance import environment, package_lock
+from flows.runner.provenance import by_person, environment, package_lock
 from flows.runner.signature import StageKind, find_kind
 from flows.runner.stage import Stage, artifact_path, identity, run_stage
 from flows.runner.stage_code import changed_modules
@@ -170,7 +170,7 @@ def _stages(recorded: RecordedRun) -> list[_Repeated]:
             function=kind.function,
             uses=kind.name,
         )
-        person = kind.name in BY_PERSON or _needs_person(entry["with"])
+        person = kind.name in BY_PERSON or by_person(entry["with"])
         repeated.append(_Repeated(stages[name], path, person, sources))
     return repeated
 
@@ -228,11 +228,6 @@ def _inputs(given: Mapping[str, Any], stages: Mapping[str, Stage]) -> dict[str, 
         else:
             inputs |= {f"{label}.{i}": stages[name] for i, name in enumerate(source)}
     return inputs
-
-
-def _needs_person(options: Mapping[str, Any]) -> bool:
-    operator = options.get("operator")
-    return isinstance(operator, Mapping) and operator.get("kind", "simulated") != "simulated"
 
 
 def changes(repeated: Sequence[_Repeated]) -> list[str]:

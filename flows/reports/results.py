@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flows.reports.dataset_text import counted
+from policies.networks.image_size import small_crop_note
+
 HEADLINES: Mapping[str, Sequence[str]] = {
     "demonstrate": ("episodes",),
     "scripted": ("episodes",),
@@ -143,14 +146,21 @@ def _approval(metrics: Mapping[str, Any]) -> str:
     return f"bundle {metrics['about']['bundle'][:12]} {answered} ({place})"
 
 
+def sampler_text(sampler: str) -> str:
+    """Describes the sampler in a contract. `one-step` means a policy without a sampler, such as
+    ACT, or a one-step student; in both, one pass of the network gives the actions."""
+    return "one pass of the network" if sampler == "one-step" else f"sampler {sampler}"
+
+
 def describe(uses: str, metrics: Mapping[str, Any]) -> str:
     """Describes the result of a kind of stage in one phrase; of an unknown kind, its numbers."""
     match uses:
         case "ingest" | "scripted" | "demonstrate" | "rollouts":
-            return f"{metrics['episodes']} episodes, {metrics['frames']:,} frames"
+            return f"{counted(metrics['episodes'], 'episode')}, {metrics['frames']:,} frames"
         case "examine":
             errors, warnings = metrics["errors"], metrics["warnings"]
-            return f"{errors} errors, {warnings} warnings in {metrics['episodes']} episodes"
+            found = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}"
+            return f"{found} in {counted(metrics['episodes'], 'episode')}"
         case "filter" | "split":
             return f"{metrics['episodes']} of {metrics['episodes_before']} episodes, {metrics['frames']:,} frames"
         case "play":
@@ -165,10 +175,11 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
             return f"{chunks:,} chunks distilled, divergence {kl:.3g} nat, {metrics['cpu_seconds'] / 60:.1f} CPU min"
         case "pretrain" | "distill":
             short = metrics.get("short_episodes", 0)
-            unused = f"; {short} episodes are too short for a window" if short else ""
+            unused = f"; {counted(short, 'episode')} too short for a window" if short else ""
+            small = small_crop_note(metrics.get("small_crops", {}))
             return (
                 f"{metrics['steps']:,} steps, loss {metrics['loss']:.4f}, {metrics['cpu_seconds'] / 60:.1f} CPU min"
-                f"{unused}"
+                f"{unused}{small and f'; {small}'}"
             )
         case "finetune":
             return (
@@ -189,14 +200,14 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
             return line + (f", cost {metrics['cost']:.2f}" if "cost" in metrics else "")
         case "open_loop":
             policy, control = metrics["normalised"]["mean"], metrics["control"]["mean"]
-            episodes = metrics["episodes"]
-            return f"error {policy:.2f} standard deviations, control {control:.2f} ({episodes} held-out episodes)"
+            number = counted(metrics["episodes"], "held-out episode")
+            return f"error {policy:.2f} standard deviations, control {control:.2f} ({number})"
         case "tune":
             return _tuning(metrics)
         case "compare":
             return _comparison(metrics)
         case "export":
-            return f"{metrics['sampler']}, {metrics['bytes'] / 1e6:.1f} MB"
+            return f"{sampler_text(metrics['sampler'])}, {metrics['bytes'] / 1e6:.1f} MB"
         case "gate":
             return (
                 _played(metrics)

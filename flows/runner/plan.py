@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from flows.runner.artifact import Artifact
+from flows.runner.artifact import Artifact, read_manifest
 from flows.runner.lock import is_locked
 from flows.runner.stage import (
     PARTIAL,
     Stage,
-    explain_miss,
     find_cached,
+    finished,
+    identity,
     is_partial,
     partial_path,
 )
+from flows.runner.stage_code import changes
 from robots.errors import HandoffError, suggest
 
 
@@ -79,6 +82,38 @@ def _plan_one(stage: Stage, root: Path, planned: dict[str, Planned]) -> Planned:
     if is_partial(root, stage, digests):
         return Planned(stage.name, "resume", _why_partial(root, stage, digests), None)
     return Planned(stage.name, "run", explain_miss(root, stage, digests), None)
+
+
+def explain_miss(root: Path, stage: Stage, digests: Mapping[str, str]) -> str:
+    """Explains a cache miss: what changed since the newest artifact of the same stage."""
+    current = identity(stage, digests)
+    older = [read_manifest(path) for path in finished(root, stage)]
+    if not older:
+        return "never run"
+    latest = max(older, key=lambda manifest: manifest["finished"])
+    found = [
+        *_differences("", latest["config"], current["config"]),
+        *_differences("", latest["inputs"], current["inputs"]),
+    ]
+    found += [f"{name} changed" if " " not in name else name for name in changes(latest)]
+    return ", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
+
+
+def _differences(prefix: str, old: Any, new: Any) -> list[str]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return [
+            change
+            for key in sorted({*old, *new})
+            for change in _differences(
+                f"{prefix}.{key}" if prefix else key, old.get(key), new.get(key)
+            )
+        ]
+    return [] if old == new else [f"{prefix} {_short(old)} → {_short(new)}"]
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 14 else text[:12] + "…"
 
 
 def _why_partial(root: Path, stage: Stage, digests: Mapping[str, str]) -> str:

@@ -68,6 +68,17 @@ def person_of(options: Any) -> str:
     return str(named) if named else login()
 
 
+def by_person(options: Any) -> bool:
+    """Returns whether a person demonstrates or corrects in a stage, so that no computation can make
+    its artifact again.
+
+    Args:
+        options: plain nested options of the stage.
+    """
+    operator = options.get("operator") if isinstance(options, Mapping) else None
+    return isinstance(operator, Mapping) and operator.get("kind", "simulated") != "simulated"
+
+
 def environment() -> dict[str, Any]:
     """Returns the Python, the computer, the commit and the versions of packages that decide
     numbers."""

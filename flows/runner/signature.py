@@ -8,9 +8,10 @@ A kind of stage is one module with one function:
 `config` holds the stage's options. Every keyword-only argument is an input: required, optional
 (`| None = None`), or a sequence of artifacts (`Sequence[Policy]`).
 
-Four names in the module are optional: `EXCLUSIVE = True` (no other stage runs at the same time),
+Some names in the module are optional: `EXCLUSIVE = True` (no other stage runs at the same time),
 `FIXED_SEEDS = True` (seeds of the recipe do not change the stage), `TELEMETRY` (patterns of files
-that are not part of the artifact's digest, such as logs with times) and two functions,
+that are not part of the artifact's digest, such as logs with times), `GROWS` (the option that
+counts what the stage records, if it can go on from an artifact that has less) and two functions,
 `external(config, fetch)` (digests of what the stage reads from outside the pipeline, by name;
 `fetch` allows a download) and `check(config, sources)` (refuses options before anything runs;
 `sources` are the options of the input stages, by the name of the input, and of the inputs of those
@@ -70,6 +71,8 @@ class StageKind:
     """Patterns of files that are not part of the artifact's digest."""
     about: str
     """First sentence of the function's docstring."""
+    grows: str = ""
+    """Option that counts what the stage records, where it goes on from an artifact with less."""
 
     def input(self, name: str) -> StageInput | None:
         """Returns the input of that name, or None."""
@@ -181,6 +184,7 @@ def read_kind(name: str, target: str) -> StageKind:
         fixed_seeds=bool(getattr(module, "FIXED_SEEDS", False)),
         telemetry=tuple(getattr(module, "TELEMETRY", ())),
         about=about,
+        grows=str(getattr(module, "GROWS", "")),
     )
 
 

@@ -8,7 +8,9 @@ code that are still valid.
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -26,16 +28,24 @@ from flows.runner.artifact import (
     load_artifact,
     read_manifest,
     seal,
+    write_json,
 )
 from flows.runner.content import check_content, remember_content
-from flows.runner.lock import WriteLock, exclusive_lock, run_lock, write_lock
+from flows.runner.lock import WriteLock, exclusive_lock, free_locks, run_lock, write_lock
 from flows.runner.memory import peak_memory
 from flows.runner.outside_code import outside_code
-from flows.runner.provenance import environment, nested_seeds, package_lock, person_of
+from flows.runner.provenance import (
+    by_person,
+    environment,
+    nested_seeds,
+    package_lock,
+    person_of,
+)
 from flows.runner.stage_code import LIBRARY_VERSIONS, StageCode, changes, library_versions
 from robots.code_version import code_version
 from robots.config import to_plain
 from robots.interfaces import Progress
+from robots.storage.durable import whole_folder
 
 IDENTITY_WITHOUT_CODE = ("stage", "config", "inputs")
 """Entries of the cache key other than code and libraries."""
@@ -66,6 +76,9 @@ class Stage:
     function: str = "run"
     uses: str = ""
     """Kind of stage under which the recipe uses it."""
+    grows: str = ""
+    """Option that counts what the stage records; with more of it, the stage goes on from the
+    artifact with less. Empty for a stage that always begins anew."""
     pool: str = ""
     """Work pool of a Prefect server in which it runs, or `ray` for a Ray cluster; empty for that of
     the run."""
@@ -125,7 +138,7 @@ def find_cached(root: Path, stage: Stage, digests: Mapping[str, str]) -> Artifac
     path = artifact_path(root, stage, json_digest(record))
     if path.exists():
         return load_artifact(path)
-    for other in _finished(root, stage):
+    for other in finished(root, stage):
         manifest = read_manifest(other)
         if _agree(manifest, record) and not any(changes(manifest)):
             return load_artifact(other)
@@ -183,6 +196,7 @@ def run_stage(
         with write_lock(final, progress) as lock, _alone(stage, progress):
             for artifact in inputs.values():
                 check_content(artifact.path)
+            _begin(stage, record, final, progress, store, redo)
             outcome = _compute(stage, record, inputs, final, progress, lock, isolate)
         if store is None:
             return outcome
@@ -207,6 +221,68 @@ def _alone(stage: Stage, progress: Progress) -> AbstractContextManager[None]:
     return exclusive_lock(stage.name, progress) if stage.exclusive else nullcontext()
 
 
+def person_record(final: Path) -> Path:
+    """Returns the file beside the partial directory of a stage that tells that a person records in
+    it, and with which options."""
+    return final.with_name(f".{final.name}.person")
+
+
+def _begin(
+    stage: Stage,
+    record: Mapping[str, Any],
+    final: Path,
+    progress: Progress,
+    store: ArtifactStore | None,
+    redo: bool,
+) -> None:
+    """Creates the partial directory; that of a stage that grows begins with what was recorded."""
+    partial = final.with_name(final.name + PARTIAL)
+    if stage.grows and not redo and not partial.exists():
+        earlier = _earlier(stage, record, final)
+        if earlier is not None and earlier.suffix == PARTIAL:
+            with free_locks(earlier.with_suffix("")) as free:
+                if free:
+                    os.rename(earlier, partial)
+                    person_record(earlier.with_suffix("")).unlink()
+        elif earlier is not None:
+            if store is not None:
+                store.fetch(earlier, progress)
+            check_content(earlier)
+            with whole_folder(partial, f"stage {stage.name} cannot go on") as folder:
+                for name in read_manifest(earlier)["files"]:
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    # The copy is not read-only, as the artifact is.
+                    shutil.copyfile(earlier / name, folder / name)
+    partial.mkdir(parents=True, exist_ok=True)
+    if by_person(record["config"]):
+        write_json(person_record(final), {key: record[key] for key in IDENTITY_WITHOUT_CODE})
+
+
+def _earlier(stage: Stage, record: Mapping[str, Any], final: Path) -> Path | None:
+    """The newest artifact that differs in the number of what it records alone. What a person has
+    recorded counts under any version of the code, and so does an interrupted attempt."""
+
+    def fixed(entries: Mapping[str, Any]) -> dict[str, Any]:
+        config = {**entries["config"], stage.grows: None}
+        return {**{key: entries.get(key) for key in IDENTITY_WITHOUT_CODE}, "config": config}
+
+    wanted, number = fixed(record), record["config"][stage.grows]
+    person = by_person(record["config"])
+    found = []
+    for path in finished(final.parent.parent, stage):
+        manifest = read_manifest(path)
+        if fixed(manifest) == wanted and (
+            person or (manifest["config"][stage.grows] < number and not any(changes(manifest)))
+        ):
+            found.append((path / MANIFEST, path))
+    for file in final.parent.glob(f".{stage.name}-*.person"):
+        partial = final.with_name(file.stem[1:] + PARTIAL)
+        if partial.is_dir() and fixed(json.loads(file.read_bytes())) == wanted:
+            found.append((file, partial))
+    newest = max(found, key=lambda entry: entry[0].stat().st_mtime, default=None)
+    return None if newest is None else newest[1]
+
+
 def _compute(
     stage: Stage,
     record: Mapping[str, Any],
@@ -220,7 +296,6 @@ def _compute(
     artifact."""
     started = time.time()
     partial = final.with_name(final.name + PARTIAL)
-    partial.mkdir(parents=True, exist_ok=True)
     paths = {name: artifact.path.resolve() for name, artifact in inputs.items()}
     job = (f"{stage.module}:{stage.function}", stage.config, paths, partial.resolve())
     code = StageCode(
@@ -242,6 +317,7 @@ def _compute(
     artifact = seal(partial, final, stage.kind, manifest, stage.telemetry)
     remember_content(final)
     code.record.unlink(missing_ok=True)
+    person_record(final).unlink(missing_ok=True)
     return StageOutcome(artifact, False, seconds, started)
 
 
@@ -291,21 +367,6 @@ def call_stage(
     return output.metrics
 
 
-def explain_miss(root: Path, stage: Stage, digests: Mapping[str, str]) -> str:
-    """Explains a cache miss: what changed since the newest artifact of the same stage."""
-    current = identity(stage, digests)
-    older = [read_manifest(path) for path in _finished(root, stage)]
-    if not older:
-        return "never run"
-    latest = max(older, key=lambda manifest: manifest["finished"])
-    found = [
-        *_differences("", latest["config"], current["config"]),
-        *_differences("", latest["inputs"], current["inputs"]),
-    ]
-    found += [f"{name} changed" if " " not in name else name for name in changes(latest)]
-    return ", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
-
-
 def is_partial(root: Path, stage: Stage, digests: Mapping[str, str]) -> bool:
     """Whether there is an interrupted attempt to resume."""
     return partial_path(root, stage, digests).exists()
@@ -317,24 +378,8 @@ def partial_path(root: Path, stage: Stage, digests: Mapping[str, str]) -> Path:
     return path.with_name(path.name + PARTIAL)
 
 
-def _finished(root: Path, stage: Stage) -> Iterator[Path]:
+def finished(root: Path, stage: Stage) -> Iterator[Path]:
+    """Yields the artifacts of the stage, whatever their options."""
     for path in (root / "artifacts").glob(f"{stage.name}-*"):
         if path.suffix == "" and (path / MANIFEST).exists():
             yield path
-
-
-def _differences(prefix: str, old: Any, new: Any) -> list[str]:
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return [
-            change
-            for key in sorted({*old, *new})
-            for change in _differences(
-                f"{prefix}.{key}" if prefix else key, old.get(key), new.get(key)
-            )
-        ]
-    return [] if old == new else [f"{prefix} {_short(old)} → {_short(new)}"]
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 14 else text[:12] + "…"

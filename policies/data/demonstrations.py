@@ -18,6 +18,7 @@ from torch import Tensor
 from policies.card import PolicyCard
 from policies.data.frames import Frames, FrameSource, FrameStorage, FrameWriter
 from policies.data.streamed_frames import EpisodeReader, StoredEpisodes, StreamedFrames
+from policies.networks.image_size import encoded_sizes
 from policies.policy_config import PolicyConfig
 from robots.episodes.demonstrations import field_role
 from robots.episodes.store import EpisodeStore
@@ -83,12 +84,13 @@ def open_store(name: str, path: Path, model: PolicyConfig) -> OpenStore:
 
     Raises:
         HandoffError: no store, a missing stream or field, a vector listed as an image or the
-            reverse, or no episode.
+            reverse, images smaller than their crop, or no episode.
     """
     store = EpisodeStore.open(path)
     stream = store.schema.stream(model.stream)
     model = with_recorded_fields(name, model, stream.fields)
     specs = {field: _spec(name, model, stream.fields, field) for field in _fields(model)}
+    encoded_sizes(model, {field: specs[field].shape for field in model.image_fields})
     if not store.num_episodes:
         raise HandoffError(f"{name}: 0 episodes, expected at least 1. Was nothing recorded?")
     card = PolicyCard(

@@ -143,8 +143,8 @@ def to_int8(model: onnx.ModelProto) -> onnx.ModelProto:
 
     A batch is rounded by one scale, so the actions of a row depend on the other rows a little; the
     robot's process, the evaluation and the gate's episodes call with one row. 7 bits, since
-    processors without VNNI instructions overflow with 8. Convolutions, normalisers and everything
-    else stay float32.
+    processors without VNNI instructions overflow with 8. Convolutions, normalisers, products with
+    a vector and everything else stay float32.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -154,12 +154,17 @@ def to_int8(model: onnx.ModelProto) -> onnx.ModelProto:
     # Shapes that torch wrote before it folded constants; those that are inferred contradict them.
     del plain.graph.value_info[:]
     _plain_products(plain.graph)
+    # The quantiser gives the scale of a vector, such as the positions of a spatial softmax, one
+    # dimension too many.
+    vectors = {tensor.name for tensor in plain.graph.initializer if len(tensor.dims) < 2}
+    products = [node for node in plain.graph.node if node.op_type == "MatMul"]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "int8.onnx"
         quantize_dynamic(
             plain,
             file,
             op_types_to_quantize=["MatMul"],
+            nodes_to_exclude=[node.name for node in products if node.input[1] in vectors],
             per_channel=True,
             reduce_range=True,
             weight_type=QuantType.QInt8,

@@ -36,9 +36,10 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
     Returns:
         Metrics: steps, cpu_seconds, steps_per_s (per second of CPU time), loss, validation_loss
         (mean over the held-out windows of all stores; None without held-out windows), windows,
-        short_episodes (episodes for training without a window), windows_per_store (by name; `demos`
-        are the demonstrations), parameters, precision, device and batch_wait (fraction of the
-        training's wall-clock time spent waiting for batches).
+        short_episodes (episodes for training without a window), small_crops (by camera, the
+        fraction of its images that a crop covers, where it is less than half), windows_per_store
+        (by name; `demos` are the demonstrations), parameters, precision, device and batch_wait
+        (fraction of the training's wall-clock time spent waiting for batches).
 
     Raises:
         HandoffError: unusable demonstrations, a loss that is not finite, or a full disk.
@@ -47,6 +48,7 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
     from policies.data.frames import FrameStorage
     from policies.imitation.objective import imitation_objective, prepare
     from policies.imitation.validation import validation_loss
+    from policies.networks.image_size import encoded_sizes, small_crop_note, small_crops
     from policies.training.batch_workers import BatchWorkers
     from policies.training.distributed import is_main_process
     from policies.training.loop import resolve_device, resolve_precision, torch_threads, train
@@ -63,6 +65,9 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
     with torch_threads(training.threads), closing(workers):
         setup = prepare(config, demos, storage, device)
         module, card = setup.module, setup.card
+        pictures = {name: spec.shape for name, spec in card.sensors.items()}
+        small = small_crops(encoded_sizes(card.model, pictures))
+        progress = _with_note(progress, small_crop_note(small))
         mixture = setup.mixture
         train_windows, held_out_windows = setup.split
         objective = imitation_objective(
@@ -109,11 +114,21 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
         "validation_loss": loss,
         "windows": len(train_windows),
         "short_episodes": setup.short_episodes,
+        "small_crops": small,
         "windows_per_store": dict(zip(setup.stores, mixture.counts, strict=True)),
         "parameters": sum(parameter.numel() for parameter in module.parameters()),
         "precision": precision,
         "device": device.type,
     }
+
+
+def _with_note(progress: Progress, lasting: str) -> Progress:
+    """Progress that shows `lasting` after every note."""
+
+    def report(done: int, total: int, note: str = "") -> None:
+        progress(done, total, "; ".join(filter(None, [note, lasting])))
+
+    return report
 
 
 def _figures(training: TrainingConfig, trained: TrainingResult) -> dict[str, Any]:

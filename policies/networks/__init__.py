@@ -12,5 +12,6 @@
 - `observation_encoder`: observations as one vector.
 - `field_modules`: one module per observation field.
 - `image_encoder`: images as features.
+- `image_size`: the part of a picture that an image encoder sees.
 - `point_encoder`: point clouds as features.
 """

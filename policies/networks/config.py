@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator
 
-from robots.config import Count, Pixels, Positive, ShareBelowOne, config
+from robots.config import Count, Pixels, Positive, PositiveShare, ShareBelowOne, config
+from robots.errors import HandoffError
 
 
 @config
@@ -79,17 +80,30 @@ NetworkConfig = Annotated[MlpConfig | UnetConfig | TransformerConfig, Discrimina
 @config
 class ImageEncoderConfig:
     """ResNet-18 with GroupNorm, spatial softmax, random crop: Diffusion Policy's encoder of one
-    camera."""
+    camera. Large pictures are resized before the crop."""
 
     channels: tuple[Count, ...] = (64, 128, 256, 512)
     """Channels of the ResNet's stages, which have two blocks each; multiples of 16. The default is
     ResNet-18."""
-    crop: tuple[Pixels, Pixels] = (84, 84)
-    """Height and width of the crop of an image [px]: random in training, centred otherwise."""
+    resize: Pixels | None = None
+    """Shorter side to which larger images are resized before the crop, with their aspect ratio
+    [px]; smaller images keep their size. None takes 96 px, and resizes nothing if `crop` is set."""
+    crop_ratio: PositiveShare | None = None
+    """Height and width of the crop as a fraction of those of the resized image: random in training,
+    centred otherwise. None takes 0.875, which is 84 of 96 px, unless `crop` is set."""
+    crop: tuple[Pixels, Pixels] | None = None
+    """Height and width of the crop [px], in place of `crop_ratio`; the same for all cameras."""
     keypoints: Count = 32
     """Number of keypoints of the spatial softmax."""
     features: Count = 64
     """Size of the feature vector of an image."""
+
+    def __post_init__(self) -> None:
+        if self.crop is not None and self.crop_ratio is not None:
+            raise HandoffError(
+                f"image_encoder: crop is {list(self.crop)} and crop_ratio {self.crop_ratio:g}, expected one of them. "
+                "crop is a size [px], crop_ratio a fraction of the image."
+            )
 
 
 @config

@@ -7,7 +7,8 @@ build for the CPU build of torch; a test checks the published number of paramete
 
 This follows the released diffusion_policy (robomimic's encoder with random crops): in training
 every image has an independent random crop, also within one window; in evaluation the crop is
-centred.
+centred. Larger images are resized before the crop, with anti-aliasing, as in LeRobot's diffusion
+policy; `policies.networks.image_size` computes the sizes.
 
 Shape suffixes: B batch, T observed steps, N images, H height, W width (both [px]), C channels, K
 keypoints, F features.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import relu
+from torch.nn.functional import interpolate, relu
 
 from robots.errors import HandoffError
 
@@ -29,13 +30,15 @@ _GROUP = 16
 
 
 class ImageEncoder(nn.Module):
-    """Features of a camera's images: crop, ResNet-18, spatial softmax, linear layer.
+    """Features of a camera's images: resizing, crop, ResNet-18, spatial softmax, linear layer.
 
     Args:
         crop: height and width of the crop [px].
         keypoints: K.
         features: F.
         channels: channels of the trunk's stages.
+        resized: height and width to which images are resized before the crop [px]; None keeps
+            their size.
     """
 
     def __init__(
@@ -44,9 +47,11 @@ class ImageEncoder(nn.Module):
         keypoints: int = 32,
         features: int = 64,
         channels: tuple[int, ...] = RESNET_18,
+        resized: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
         self.crop = crop
+        self.resized = resized
         self.trunk = ResNet18(channels)
         self.softmax = SpatialSoftmax(channels[-1], keypoints)
         self.output = nn.Linear(2 * keypoints, features)
@@ -56,8 +61,8 @@ class ImageEncoder(nn.Module):
 
         Args:
             image_BTHWC: uint8 RGB.
-            corner_BT2: top and left of every crop [px], from `random_corners`; None uses a centre
-                crop.
+            corner_BT2: top and left of every crop [px] in the resized image, from
+                `random_corners`; None uses a centre crop.
 
         Raises:
             HandoffError: images that are not uint8 RGB, or smaller than the crop.
@@ -67,7 +72,7 @@ class ImageEncoder(nn.Module):
                 f"image encoder: images are {image_BTHWC.dtype} of shape {tuple(image_BTHWC.shape)}, expected uint8 "
                 "(B, T, height, width, 3). Were they scaled, or put channels first?"
             )
-        images_NHWC = image_BTHWC.flatten(0, 1)
+        images_NHWC = resize_images(image_BTHWC.flatten(0, 1), self.resized)
         corner_N2 = None if corner_BT2 is None else corner_BT2.flatten(0, 1)
         cropped_NHWC = crop_images(images_NHWC, self.crop, corner_N2)
         # The view keeps the channels-last memory layout, which is fastest for convolutions.
@@ -155,6 +160,27 @@ def expected_positions(logit_NKHW: Tensor) -> Tensor:
         torch.linspace(-1.0, 1.0, count, device=logit_NKHW.device) for count in (width, height)
     )
     return torch.stack([share_NKHW.sum(-2) @ x_W, share_NKHW.sum(-1) @ y_H], dim=-1)
+
+
+def resize_images(image_NHWC: Tensor, size: tuple[int, int] | None) -> Tensor:
+    """Images of `size`, float32 in the range of the given ones, by bilinear interpolation with
+    anti-aliasing; every pixel contributes. Images that have the size are returned as they are.
+
+    Args:
+        image_NHWC: uint8.
+        size: height and width [px]; None keeps the images' own.
+    """
+    if size is None or size == (image_NHWC.shape[1], image_NHWC.shape[2]):
+        return image_NHWC
+    if image_NHWC.device.type == "cpu" and not torch.compiler.is_compiling():
+        # One by one they stay in the processor's cache as float32, which is twice as fast.
+        return torch.cat([_resized(image_1HWC, size) for image_1HWC in image_NHWC.split(1)])
+    return _resized(image_NHWC, size)
+
+
+def _resized(image_NHWC: Tensor, size: tuple[int, int]) -> Tensor:
+    image_NCHW = image_NHWC.permute(0, 3, 1, 2).float()
+    return interpolate(image_NCHW, size, mode="bilinear", antialias=True).permute(0, 2, 3, 1)
 
 
 def random_corners(

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from policies.card import Shapes
 from policies.chunk_policy_config import EncodedPolicyConfig
 from policies.networks.field_modules import FieldModules
-from policies.networks.image_encoder import ImageEncoder, check_crop, random_corners
+from policies.networks.image_encoder import ImageEncoder, random_corners
+from policies.networks.image_size import encoded_size
 from policies.networks.point_encoder import PointCloudEncoder
 from policies.normalize import MinMaxNormalizer, MinMaxStatistics
 from robots.errors import HandoffError
@@ -46,13 +47,15 @@ class ObservationEncoder(nn.Module):
             raise HandoffError(
                 f"policy: no data for the sensors {missing}; the data have {sorted(shapes.sensors)}. Another task?"
             )
-        for name in config.image_fields:
-            check_crop(shapes.sensors[name][:2], image.crop)
-        self.crop = image.crop
+        self.sizes = {
+            name: encoded_size(image, shapes.sensors[name], name) for name in config.image_fields
+        }
         self.images = FieldModules(
             {
-                name: ImageEncoder(image.crop, image.keypoints, image.features, image.channels)
-                for name in config.image_fields
+                name: ImageEncoder(
+                    size.crop, image.keypoints, image.features, image.channels, size.resized
+                )
+                for name, size in self.sizes.items()
             }
         )
         self.points = FieldModules(
@@ -105,10 +108,8 @@ class ObservationEncoder(nn.Module):
             corner_BT2 = None
             if generator is not None:
                 crop_generator = torch.Generator().manual_seed(int(generator.integers(1 << 62)))
-                rows, steps, height, width = image_BTHWC.shape[:4]
-                corner_BT2 = random_corners(
-                    (rows, steps), (height, width), self.crop, crop_generator
-                )
+                resized, crop = self.sizes[name]
+                corner_BT2 = random_corners(image_BTHWC.shape[:2], resized, crop, crop_generator)
                 corner_BT2 = corner_BT2.to(image_BTHWC.device)
             parts.append(encoder(image_BTHWC, corner_BT2))
         for name, encoder in self.points.items():

@@ -2,6 +2,7 @@
 reach a bright square."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,6 +154,23 @@ def test_a_saved_policy_answers_as_the_module_it_was_loaded_into(trained: Path):
     np.testing.assert_array_equal(load_policy(trained)(given, noise), expected.numpy())
 
 
+def test_a_policy_saved_before_crops_were_proportional_acts_as_it_did(
+    trained: Path, tmp_path: Path
+):
+    old = shutil.copytree(trained, tmp_path / "old")
+    card = json.loads((old / "config.json").read_text())
+    encoder = card["model"]["image_encoder"]
+    card["model"]["image_encoder"] = {
+        name: encoder[name] for name in ("channels", "crop", "keypoints", "features")
+    }
+    (old / "config.json").write_text(json.dumps(card))
+    assert load_module(old)[1] == load_module(trained)[1]
+    given, noise = policy_input(3)
+    np.testing.assert_array_equal(
+        load_policy(old)(given, noise), load_policy(trained)(given, noise)
+    )
+
+
 def test_the_answer_depends_on_the_picture(trained: Path):
     given, noise = policy_input(2)
     other = given._replace(sensors={"camera": camera(2, seed=1)})
@@ -250,7 +268,9 @@ def test_pictures_of_another_size_are_refused(trained: Path):
 
 def test_a_crop_that_does_not_fit_is_refused_before_training():
     config = replace(SEEING, image_encoder=ImageEncoderConfig(crop=(84, 84)))
-    with pytest.raises(HandoffError, match="crop of 84x84 px from images of 44x44 px"):
+    with pytest.raises(
+        HandoffError, match=r"image_encoder\.crop: 84 x 84 px .* 'camera', which have 44 x 44 px"
+    ):
         untrained(config)
 
 

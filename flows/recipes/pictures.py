@@ -1,0 +1,88 @@
+"""Checks what the image encoders of a policy see of the pictures of the recipe's data sets, before
+anything is read.
+
+Pictures are those of data sets that a recipe names, as far as `flows.recipes.observed` knows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from flows.recipes.observed import recorded_fields
+from flows.runner.stage import Stage
+from policies.chunk_policy_config import EncodedPolicyConfig
+from policies.networks.image_size import (
+    EncodedSize,
+    encoded_sizes,
+    small_crop_note,
+    small_crops,
+)
+from robots.errors import HandoffError
+
+Size = tuple[int, int]
+"""Height and width [px]."""
+
+
+def check_crops(stage: Stage, *, data: bool = True) -> None:
+    """Checks that the crops of the policy that a stage trains fit into the pictures of its
+    episodes.
+
+    Args:
+        stage: the stage.
+        data: whether data sets that the recipe names are opened for their fields.
+
+    Raises:
+        HandoffError: a crop is larger than the pictures of a camera.
+    """
+    if data:
+        _cameras(stage)
+
+
+def crop_lines(declared: Sequence[Stage]) -> Iterator[str]:
+    """Yields what a policy sees of every camera that it crops, and a note on crops that cover less
+    than half of a picture.
+
+    Raises:
+        HandoffError: a crop is larger than the pictures of a camera.
+    """
+    for stage in declared:
+        cameras = _cameras(stage)
+        if cameras:
+            yield ""
+        for name, (recorded, size) in cameras.items():
+            resized = f", resized to {_text(size.resized)}" if size.resized != recorded else ""
+            yield f"{stage.name}: sees {_text(size.crop)} px of {name} ({_text(recorded)}{resized})"
+        note = small_crop_note(small_crops({name: size for name, (_, size) in cameras.items()}))
+        if note:
+            yield f"{stage.name}: {note}"
+
+
+def _cameras(stage: Stage) -> dict[str, tuple[Size, EncodedSize]]:
+    """The recorded size of the pictures, and what is seen of them, of every camera whose pictures
+    the policy of a stage crops."""
+    model = getattr(stage.config, "policy", None)
+    if not isinstance(model, EncodedPolicyConfig) or not model.image_fields:
+        return {}
+    pictures: dict[str, Size] = {}
+    for source in stage.inputs.values():
+        recorded = recorded_fields(source) if source.kind == "episodes" else None
+        if recorded is not None:
+            pictures = {**recorded.pictures, **pictures}
+    names = _expanded(model.image_fields, pictures)
+    try:
+        sizes = encoded_sizes(replace(model, image_fields=names), pictures)
+    except HandoffError as error:
+        raise HandoffError(f"stage {stage.name}: {error}") from None
+    return {name: (pictures[name], size) for name, size in sizes.items()}
+
+
+def _expanded(names: Sequence[str], pictures: Mapping[str, Size]) -> tuple[str, ...]:
+    """Cameras of the data set that have the names, or match the patterns, in their order."""
+    matching = [each for name in names for each in pictures if fnmatchcase(each, name)]
+    return tuple(dict.fromkeys(matching))
+
+
+def _text(size: Size) -> str:
+    return f"{size[0]} x {size[1]}"
