@@ -3,27 +3,32 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.reports.dataset_text import (
+    counted,
+    counts_line,
+    examination_lines,
+    field_lines,
+    statistics_lines,
+    video_remarks,
+)
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 from robots.storage.location import bucket_of
 
 if TYPE_CHECKING:
     from robots.episodes.curation.choose import SplitConfig
-    from robots.episodes.curation.dataset_quality import DatasetQuality
     from robots.episodes.curation.edit import Edits
     from robots.episodes.formats.source import EpisodeSource
     from robots.episodes.merge import MergeSource
-    from robots.spec import FieldSpec
 
 STORE = "store.zarr"
-MOST_NAMES = 8
-"""Largest number of entries that are named."""
 MOST_ENTRIES = 3
 """Largest number of other entries of the metadata that are listed per episode."""
 MOST_EPISODES = 50
@@ -62,45 +67,44 @@ def find_store(path: Path) -> Path:
 
 
 def info(path: Path, form: str | None) -> Iterator[str]:
-    """Yields lines about a data set of any format: task, rate, fields, instructions, notes."""
+    """Yields lines about a data set of any format: task, rate, recordings, edits, fields with the
+    codecs of their pictures, notes."""
+    from robots.episodes.curation.edit import steps_stream
+    from robots.episodes.metadata.summary import edit_lines, recording_lines
+    from robots.episodes.store import EpisodeStore
+
     with _opened(path, form) as source:
         schema = source.schema
         yield f"format    {schema.form}"
         yield f"task      {schema.task}"
         rate = (
-            "not stated; give map.rate_hz=" if schema.rate_hz is None else f"{schema.rate_hz:g} Hz"
+            "not stated; give rate_hz: 50 in a file of import --map, or demos.map.rate_hz=50 to run"
+            if schema.rate_hz is None
+            else f"{schema.rate_hz:g} Hz"
         )
         yield f"rate      {rate}"
         yield f"episodes  {source.num_episodes}"
         if schema.robot:
             yield f"robot     {schema.robot}"
-        yield from _recordings(find_data(path), form)
+        store, remarks = find_data(path), {}
+        if _is_store(store, form):
+            with EpisodeStore.open(store) as opened:
+                metadata = [opened.metadata(number) for number in range(opened.num_episodes)]
+                remarks = video_remarks(opened.schema, steps_stream(opened.schema))
+            yield from recording_lines(metadata)
+            yield from edit_lines(metadata)
         yield "fields"
-        yield from field_lines(schema.fields)
+        yield from field_lines(schema.fields, remarks)
         for note in schema.notes:
             yield f"note      {note}"
 
 
-def _recordings(data: Path, form: str | None) -> Iterator[str]:
-    """Lines about the recordings of an episode store; none for other formats."""
+def _is_store(data: Path, form: str | None) -> bool:
+    """Whether a data set is an episode store that is no packed one."""
     from robots.episodes.demonstrations import identify
-    from robots.episodes.metadata.summary import recording_lines
-    from robots.episodes.store import EpisodeStore
 
     known = form or identify(data)
-    if known == "episode_store" and (bucket_of(data) is not None or data.is_dir()):
-        with EpisodeStore.open(data) as store:
-            metadata = [store.metadata(number) for number in range(store.num_episodes)]
-        yield from recording_lines(metadata)
-
-
-def field_lines(fields: Mapping[str, FieldSpec]) -> Iterator[str]:
-    """Yields a line per field: name, number type, shape, unit, role and names of the entries."""
-    from robots.spec import describe
-
-    width = max((len(name) for name in fields), default=0)
-    for name, spec in fields.items():
-        yield f"  {name:<{width}}  {describe(spec)}{_entries(spec)}"
+    return known == "episode_store" and (bucket_of(data) is not None or data.is_dir())
 
 
 def list_episodes(path: Path, form: str | None, every: bool) -> Iterator[tuple[str, ...]]:
@@ -131,85 +135,68 @@ def list_episodes(path: Path, form: str | None, every: bool) -> Iterator[tuple[s
 def examine(
     path: Path, page: Path | None, robot: str | None, progress: Progress, *, repair: bool = False
 ) -> Iterator[str]:
-    """Looks for faults in the episodes of a store, and yields a line per finding.
+    """Looks for faults in the episodes of a data set of any format, and yields a line per finding.
 
     Args:
-        path: the store, or the artifact with it.
+        path: the data set, or the artifact with it.
         page: HTML page to write; None writes none.
         robot: name of Handoff's robot whose joint limits hold; None takes that of the store.
         progress: counts episodes.
         repair: whether recordings that a kill cut off are committed first, as episodes with
-            `discard_reason: interrupted`; otherwise they are counted.
+            `discard_reason: interrupted`; otherwise they are counted. Only of a store.
+
+    Raises:
+        HandoffError: after all lines, if an error was found; at once, if the data set cannot be
+            read.
     """
     from robots.config import validate
+    from robots.episodes.curation.any_format import open_readable
     from robots.episodes.curation.examination import ExamineConfig, count_findings
     from robots.episodes.curation.examine import examine as examined
     from robots.episodes.curation.examine_page import write_examination
-    from robots.episodes.running_episode import recover_interrupted
     from robots.episodes.segments.episode_files import unfinished
-    from robots.episodes.store import EpisodeStore
 
     config = validate(ExamineConfig, {} if robot is None else {"robot": robot})
-    found = find_store(path)
     if repair:
-        repaired: list[str] = []
-        with EpisodeStore.open(found, "a") as store:
-            recover_interrupted(store, log=repaired.append)
-        yield from (
-            f"repaired {line}" for line in repaired or ["nothing, no recording was cut off"]
-        )
-    with EpisodeStore.open(found) as store:
-        examination = examined(store, config, progress)
-    for finding in examination.findings:
-        yield f"{finding.severity:<8} {finding.check.replace('_', ' ')}: {finding.sentence}"
-    for note in examination.notes:
-        yield f"note     {note}"
-    if cut := len(list(unfinished(found))):
+        yield from _repaired(find_store(path))
+    found = find_data(path)
+    with open_readable(found) as episodes:
+        examination = examined(episodes, config, progress)
+    yield from examination_lines(examination)
+    if _is_store(found, None) and (cut := len(list(unfinished(found)))):
         yield (
             f"note     recordings that were not committed: {cut}, running or cut off by a kill; --repair makes them "
             "episodes"
         )
-    counts = count_findings(examination)
-    yield (
-        f"{examination.episodes} episodes, {examination.steps:,} steps: {counts['error']} errors, "
-        f"{counts['warning']} warnings"
-    )
+    yield counts_line(examination)
     if page is not None:
         yield f"page     {write_examination(examination, page)}"
+    if errors := count_findings(examination)["error"]:
+        raise HandoffError(f"{path}: {counted(errors, 'error')} found in the episodes, see above.")
+
+
+def _repaired(found: Path) -> Iterator[str]:
+    """Commits the recordings that a kill cut off, and yields a line for each."""
+    from robots.episodes.running_episode import recover_interrupted
+    from robots.episodes.store import EpisodeStore
+
+    repaired: list[str] = []
+    with EpisodeStore.open(found, "a") as store:
+        recover_interrupted(store, log=repaired.append)
+    yield from (f"repaired {line}" for line in repaired or ["nothing, no recording was cut off"])
 
 
 def describe(path: Path, progress: Progress) -> Iterator[str]:
-    """Yields lines of statistics of a store: sizes, values per field, instructions, success, and
+    """Yields lines of statistics of a data set of any format: sizes, values per field, and
     trajectory quality and coverage."""
+    from robots.episodes.curation.any_format import open_readable
     from robots.episodes.curation.dataset_quality import dataset_quality
     from robots.episodes.curation.dataset_statistics import statistics
-    from robots.episodes.store import EpisodeStore
 
-    with EpisodeStore.open(find_store(path)) as store:
-        found = statistics(store, progress=progress)
-        quality = dataset_quality(store, progress=progress)
-    yield f"task      {found.name}"
-    yield f"episodes  {found.episodes}, {found.shortest} to {found.longest} steps, median {found.median_steps:g}"
-    yield f"steps     {found.steps:,} at {found.rate_hz:g} Hz, {found.seconds / 60:.1f} min"
-    yield "fields    smallest, mean, largest, standard deviation"
-    for field in found.fields:
-        yield f"  {field.name}  {field.about}"
-        for entry, *values in zip(
-            field.entries, field.low, field.mean, field.high, field.std, strict=True
-        ):
-            yield f"    {entry:<16} " + "  ".join(f"{value:>10.4g}" for value in values)
-    yield from _quality_lines(quality)
-
-
-def _quality_lines(quality: DatasetQuality) -> Iterator[str]:
-    if quality.mean_return is not None:
-        yield f"return    {quality.mean_return:.4g} on average"
-    if quality.quality is not None:
-        of = ", relative to the worst and best episode of the set" if quality.relative else ""
-        yield f"quality   {quality.quality:.3f}{of}"
-    pairs = f"{quality.pairs:,} distinct pairs of state and action in {quality.steps:,} steps"
-    yield f"coverage  {pairs}, {quality.bins} bins per entry"
-    yield from (f"advice    {sentence}" for sentence in quality.advice)
+    with open_readable(find_data(path)) as episodes:
+        found = statistics(episodes, progress=progress)
+        quality = dataset_quality(episodes, progress=progress)
+    yield from statistics_lines(found, quality)
 
 
 def view(
@@ -259,6 +246,9 @@ def import_data(
         map_file: YAML file with the options of `FieldMapConfig`; None changes nothing.
         progress: counts episodes.
 
+    Returns:
+        What was read, and the figures of `ingest`.
+
     Raises:
         HandoffError: `out` exists, or what `ingest` refuses.
     """
@@ -282,15 +272,22 @@ def import_data(
         (aside / STORE).rename(out)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    return metrics
+    # The place is the argument of the command.
+    return {"read from": str(data)} | {
+        name: value for name, value in metrics.items() if name not in ("source", "source_line")
+    }
 
 
 def edit(path: Path, out: Path, edits: Edits, progress: Progress) -> dict[str, Any]:
-    """Writes an edited copy of a store; see `robots.episodes.curation.edit`."""
+    """Writes an edited copy of a store; see `robots.episodes.curation.edit`. An edit of which
+    nobody is named is one of the login."""
     from robots.episodes.curation.edit import write_edited
+    from robots.episodes.metadata.episode_metadata import utc_now
+    from robots.processes import login
 
     source = _merge_source(path)
-    return write_edited(source.path, out, edits, digest=source.digest, progress=progress)
+    stated = replace(edits, by=edits.by or login(), when=utc_now())
+    return write_edited(source.path, out, stated, digest=source.digest, progress=progress)
 
 
 def merge(
@@ -381,14 +378,6 @@ def _opened(path: Path, form: str | None, images: bool = True) -> Iterator[Episo
 
     with open_any_source(find_data(path), images, form) as source:
         yield source
-
-
-def _entries(spec: FieldSpec) -> str:
-    """Names of the entries of a field, as many as fit in a line."""
-    if not spec.names:
-        return ""
-    names, rest = spec.names[-1][:MOST_NAMES], len(spec.names[-1]) - MOST_NAMES
-    return f": {', '.join(names)}" + (f" and {rest} more" if rest > 0 else "")
 
 
 def _text(value: Any) -> str:

@@ -26,7 +26,7 @@ from setproctitle import setproctitle
 from robots import errors
 from robots.errors import HandoffError, describe
 from robots.imported_code import CodeGuard, current_guard, install_guard
-from robots.signals import ENDING_SIGNALS, exit_code, raising_signals
+from robots.signals import ENDING_SIGNALS, blocked_interrupt, exit_code, raising_signals
 
 END_SECONDS = 10.0
 """Time limit for the `finally` blocks of a process, after which it is killed [s]."""
@@ -110,7 +110,9 @@ def spawn(
         name=name,
         daemon=daemon,
     )
-    process.start()
+    # Ctrl-C waits until the new process can end without a traceback.
+    with blocked_interrupt():
+        process.start()
     return process
 
 
@@ -205,6 +207,7 @@ def _child_main(
     setproctitle(f"handoff: {name.removeprefix('handoff-')}")
     try:
         with raising_signals():
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             install_guard(guard)
             function(*arguments)
     except KeyboardInterrupt as error:

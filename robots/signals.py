@@ -8,6 +8,7 @@ stopped, the running episode is stored, and child processes are ended.
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -42,8 +43,8 @@ def exit_code(error: KeyboardInterrupt) -> int:
 def raising_signals() -> Iterator[None]:
     """Context in which SIGTERM and SIGHUP raise `TerminatedError` in the main thread.
 
-    A signal that the process ignores, such as SIGHUP under `nohup`, stays ignored. In another
-    thread the context does nothing.
+    A signal that the process ignores, such as SIGHUP under `nohup`, stays ignored, and so is one
+    that arrives while Ctrl-C already ends the process. In another thread the context does nothing.
 
     Raises:
         TerminatedError: a signal arrived; errors during the clean-up are its notes.
@@ -52,6 +53,8 @@ def raising_signals() -> Iterator[None]:
     """Number and time of the signals that raised an exception."""
 
     def end(number: int, frame: FrameType | None) -> None:
+        if _cleans_up_after_interrupt():
+            return
         if not received or time.monotonic() - received[-1][1] > REPEAT_SECONDS:
             received.append((number, time.monotonic()))
             raise TerminatedError(number)
@@ -65,6 +68,29 @@ def raising_signals() -> Iterator[None]:
             terminated = TerminatedError(received[0][0])
             terminated.add_note(error_text(error))
             raise terminated from error
+
+
+def _cleans_up_after_interrupt() -> bool:
+    """Whether the code that a signal interrupts runs because of a Ctrl-C, such as a `finally`
+    block: Ctrl-C reaches all processes of a terminal, and the parent then ends its children by
+    SIGTERM."""
+    error = sys.exception()
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt) and not isinstance(error, TerminatedError):
+            return True
+        error = error.__context__
+    return False
+
+
+@contextmanager
+def blocked_interrupt() -> Iterator[None]:
+    """Context in which Ctrl-C waits; a process that is started in it never receives one, unless it
+    unblocks SIGINT, and is to be ended by another signal."""
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from itertools import groupby
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -56,9 +58,21 @@ def describe(spec: FieldSpec) -> str:
     """One phrase about a field, such as `float32 (7) [rad], observation`."""
     kind = {"u8": "picture", "utf8": "text"}.get(spec.unit, spec.dtype)
     size = " x ".join(str(length) for length in spec.shape)
-    unit = "" if spec.unit in ("1", "u8", "utf8") else f" [{spec.unit}]"
+    unit = "" if spec.unit in ("1", "u8", "utf8") else f" [{unit_words(spec)}]"
     role = f", {spec.role}" if spec.role else ""
     return f"{kind} ({size}){unit}{role}"
+
+
+def unit_words(spec: FieldSpec) -> str:
+    """The unit of a field in short: where every entry has one, as in `rad, rad, 1`, equal
+    neighbours are counted, `rad (2), 1 (1)`, and one that all entries share stands alone."""
+    parts = [part.strip() for part in spec.unit.split(",")]
+    if len(parts) != prod(spec.shape):
+        return spec.unit
+    runs = [(name, len(list(same))) for name, same in groupby(parts)]
+    if len(runs) == 1:
+        return runs[0][0]
+    return ", ".join(f"{name} ({count})" for name, count in runs)
 
 
 @config

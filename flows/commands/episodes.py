@@ -10,46 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from flows.commands import completers
-from flows.commands.parameters import Debug, Flag
+from flows.commands.parameters import DataPath, Debug, Flag, StorePath, StorePaths
 from robots.errors import HandoffError
 
 if TYPE_CHECKING:
     from robots.interfaces import Progress
 
-DataPath = Annotated[
-    Path,
-    Parameter(
-        name="DATA",
-        help="File or folder of a data set in any known format, or the artifact of a stage.",
-        completer=completers.artifacts,
-    ),
-]
-StorePath = Annotated[
-    Path,
-    Parameter(
-        name="STORE",
-        help="Episode store, or the artifact of a stage that holds one.",
-        completer=completers.artifacts,
-    ),
-]
-StorePaths = Annotated[
-    Path,
-    Parameter(
-        name="STORES",
-        required=True,
-        help="Episode stores, or artifacts that hold one.",
-        completer=completers.artifacts,
-    ),
-]
 Numbers = Annotated[int, Parameter(name="EPISODES", help="Numbers of episodes.", required=True)]
 Format = Annotated[
     str | None,
     Parameter(help="Format of the data set, or dotted path of your own; default: recognised."),
 ]
 Out = Annotated[Path, Parameter(help="Folder of the new store, which must not exist.")]
-By = Annotated[str, Parameter(help="Name of the person who edits, for the record.")]
-Reason = Annotated[str, Parameter(help="Reason for the edit, for the record.")]
+By = Annotated[str, Parameter(help="Person who edits; default: the login.", show_default=False)]
+Reason = Annotated[str, Parameter(help="Reason for the edit, for the record.", show_default=False)]
 
 
 def show_info(data: DataPath, /, *, format: Format = None, debug: Debug = False) -> None:
@@ -110,7 +84,7 @@ def view(
 
 
 def examine(
-    store: StorePath,
+    data: DataPath,
     /,
     *,
     page: Annotated[Path | None, Parameter(help="HTML page to write.")] = None,
@@ -125,6 +99,8 @@ def examine(
 ) -> None:
     """Look for faults: stuck cameras, lag, swapped joints, duplicates, units, jumps and more.
 
+    The exit code is 1 if an error was found; warnings do not fail.
+
     Examples:
         handoff episodes doctor runs/demo/demos
         handoff episodes doctor towel.zarr --page faults.html --robot fr3
@@ -132,10 +108,10 @@ def examine(
     """
     from flows.datasets import examine as examined
 
-    _print_lines(lambda progress: examined(store, page, robot, progress, repair=repair))
+    _print_lines(lambda progress: examined(data, page, robot, progress, repair=repair))
 
 
-def stats(store: StorePath, /, *, debug: Debug = False) -> None:
+def stats(data: DataPath, /, *, debug: Debug = False) -> None:
     """Print statistics: lengths, values of every field, trajectory quality and coverage.
 
     Examples:
@@ -143,7 +119,7 @@ def stats(store: StorePath, /, *, debug: Debug = False) -> None:
     """
     from flows.datasets import describe
 
-    _print_lines(lambda progress: describe(store, progress))
+    _print_lines(lambda progress: describe(data, progress))
 
 
 def import_data(
@@ -224,6 +200,7 @@ def relabel(
     /,
     *episodes: Numbers,
     set: Annotated[tuple[str, ...], Parameter(name="--set", required=True)],
+    new: Flag = False,
     out: Out,
     by: By = "",
     reason: Reason = "",
@@ -233,16 +210,19 @@ def relabel(
 
     Args:
         set: KEY=VALUE: an entry of the episodes' metadata; KEY=null removes it; may be repeated.
+        new: Accept labels of your own that no episode has yet.
 
     Examples:
         handoff episodes relabel towel.zarr 2 5 --set success=false --out new.zarr
         handoff episodes relabel towel.zarr 0 --set "instruction=fold it" --out new.zarr
+        handoff episodes relabel towel.zarr 1 --set quality=3 --new --out new.zarr
     """
     from flows.datasets import edit
-    from robots.episodes.curation.edit import Edits, parse_labels
+    from robots.episodes.curation.edit import Edits
+    from robots.episodes.metadata.labels import parse_labels
 
-    labels = parse_labels(set)
-    edits = Edits(labels={number: dict(labels) for number in episodes}, by=by, reason=reason)
+    labels = dict.fromkeys(episodes, parse_labels(set))
+    edits = Edits(labels=labels, new_labels=new, by=by, reason=reason)
     _report(lambda progress: edit(store, out, edits, progress), out)
 
 
@@ -369,10 +349,14 @@ def _print_lines(work: Callable[[Progress], Iterable[str]]) -> None:
     """Runs work with a progress bar, and prints its lines."""
     from flows.runner.display import Display
 
-    with Display() as display:
-        lines = list(work(display.started("episodes")))
-    for line in lines:
-        _print(line)
+    lines: list[str] = []
+    try:
+        with Display() as display:
+            for line in work(display.started("episodes")):
+                lines.append(line)
+    finally:
+        for line in lines:
+            _print(line)
 
 
 def _report(work: Callable[[Progress], Mapping[str, Any]], out: Path) -> None:
@@ -382,11 +366,23 @@ def _report(work: Callable[[Progress], Mapping[str, Any]], out: Path) -> None:
     with Display() as display:
         metrics = work(display.started("episodes"))
     for name, value in metrics.items():
-        if isinstance(value, Mapping):
-            value = ", ".join(f"{key} ({about})" for key, about in value.items())
-        if value not in (None, [], ""):
-            _print(f"{name.replace('_', ' '):<16} {value}")
+        title = name.replace("_", " ")
+        if name in ("assumed", "left_out", "notes"):
+            for sentence in value:
+                _print(f"{title.removesuffix('s'):<16} {sentence}")
+        elif words := _words(value):
+            _print(f"{title:<16} {words}")
     _print(f"{'written to':<16} {out}")
+
+
+def _words(value: Any) -> str:
+    """A figure as text; empty if there is nothing to say."""
+    if isinstance(value, Mapping):
+        parts = {key: _words(about) for key, about in value.items()}
+        return ", ".join(f"{key} ({about})" for key, about in parts.items() if about)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_words, value))
+    return "" if value is None else str(value)
 
 
 def _print(line: str) -> None:

@@ -11,6 +11,7 @@ import html
 import json
 from collections.abc import Iterator, Mapping
 from io import BytesIO
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -20,13 +21,15 @@ import numpy as np
 from robots.episodes.formats.source import SourceEpisode, SourceSchema
 from robots.html_page import head, heading, table
 from robots.language.text import UNIT as TEXT
-from robots.spec import FieldSpec
+from robots.spec import FieldSpec, unit_words
 from robots.storage.durable import write_atomically
 
 MOST_PICTURES = 400
 """Largest number of pictures of one camera; longer episodes are thinned."""
-MOST_ENTRIES = 16
-"""Largest number of entries of a field that are plotted."""
+MOST_ENTRIES = 128
+"""Largest number of entries of a field that are plotted one by one; of a larger field, such as a
+depth picture or a point cloud, the smallest, the mean and the largest entry of every step are
+plotted."""
 PROPOSED = ("action_policy", "action_proposed")
 """Fields of the action that the policy proposed, drawn beside `action`."""
 PERSON = "intervention"
@@ -39,7 +42,7 @@ _COLOURS = (
     "#2e8b57",
     "#8e5bb5",
     "#c98a00",
-    "#00838f",
+    "#7b4f2c",
     "#b0335f",
     "#5c6b80",
 )
@@ -57,6 +60,7 @@ _STYLE = """
 .plot polyline { fill: none; stroke-width: 1.4; vector-effect: non-scaling-stroke; }
 .plot .proposed { stroke-dasharray: 4 3; } .plot .person { fill: #c98a00; opacity: .18; }
 .legend { font-size: .82rem; color: var(--soft); margin: .1rem 0 1rem; } .legend b { font-weight: 600; }
+.legend span { font-weight: 600; margin-right: .4rem; white-space: nowrap; }
 a.step { cursor: pointer; text-decoration: underline; }
 </style>
 """
@@ -187,28 +191,43 @@ def _events(found: list[EpisodeEvent]) -> Iterator[str]:
 
 
 def _plots(fields: Mapping[str, FieldSpec], episode: SourceEpisode) -> Iterator[str]:
-    """One drawing per field of numbers, that of the action with the proposed one."""
+    """Drawings of every field of numbers, each of as many entries as there are colours; those of
+    the action with the proposed one."""
     person = episode.arrays.get(PERSON)
+    proposed = next((each for each in PROPOSED if each in fields), None)
     for name, spec in fields.items():
         if spec.unit in ("u8", TEXT) or name in PROPOSED:
             continue
-        values = _columns(episode.arrays[name])
+        values, names = _entries(spec, episode.arrays[name])
         constant = episode.arrays[name].dtype.kind in "biu" and np.ptp(values, axis=0).max() == 0
         if values.shape[1] == 0 or constant:
             # A counter or flag that never changes; the events name its value.
             continue
-        proposed = next((each for each in PROPOSED if each in fields), None)
-        other = _columns(episode.arrays[proposed]) if name == "action" and proposed else None
-        yield _plot(values, other, person)
-        beside = f"; dashed: {proposed}" if other is not None else ""
-        span = f"; {np.nanmin(values):.4g} to {np.nanmax(values):.4g}"
-        acted = "; shaded: a person acted" if person is not None and name == "action" else ""
-        yield _legend(name, spec, values.shape[1], span + beside + acted)
+        other = None
+        if name == "action" and proposed is not None:
+            other, _ = _entries(fields[proposed], episode.arrays[proposed])
+        remark = f"; dashed: {proposed}" if other is not None else ""
+        remark += "; shaded: a person acted" if person is not None and name == "action" else ""
+        panels = np.array_split(np.arange(values.shape[1]), -(-values.shape[1] // len(_COLOURS)))
+        for number, shown in enumerate(panels, start=1):
+            part = values[:, shown]
+            yield _plot(part, None if other is None else other[:, shown], person)
+            place = f", {number} of {len(panels)}" if len(panels) > 1 else ""
+            span = f"; {np.nanmin(part):.4g} to {np.nanmax(part):.4g}"
+            yield _legend(name + place, spec, [names[entry] for entry in shown], span + remark)
 
 
-def _columns(array: np.ndarray) -> np.ndarray:
-    """(T, entries) of the entries that are plotted."""
-    return array.reshape(len(array), -1)[:, :MOST_ENTRIES].astype(np.float64)
+def _entries(spec: FieldSpec, array: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """(T, entries) of a field, and the names of the entries; see `MOST_ENTRIES`."""
+    values = array.reshape(len(array), -1).astype(np.float64)
+    count = values.shape[1]
+    if count > MOST_ENTRIES:
+        found = [values.min(axis=1), values.mean(axis=1), values.max(axis=1)]
+        return np.stack(found, axis=1), ["smallest", "mean", f"largest of {count} entries"]
+    if spec.names and [len(names) for names in spec.names] == list(spec.shape):
+        return values, [".".join(names) for names in product(*spec.names)]
+    indices = np.ndindex(spec.shape) if spec.shape else [(0,)]
+    return values, [".".join(map(str, index)) for index in indices]
 
 
 def _plot(values: np.ndarray, other: np.ndarray | None, person: np.ndarray | None) -> str:
@@ -223,7 +242,7 @@ def _plot(values: np.ndarray, other: np.ndarray | None, person: np.ndarray | Non
         y = _HEIGHT - 8 - (columns - low) / span * (_HEIGHT - 16)
         for entry in range(columns.shape[1]):
             points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y[:, entry], strict=True))
-            colour = _COLOURS[entry % len(_COLOURS)]
+            colour = _COLOURS[entry]
             lines.append(f"<polyline class='{kind}' stroke='{colour}' points='{points}'/>")
     return (
         f"<svg class='plot' viewBox='0 0 {_WIDTH} {_HEIGHT}' preserveAspectRatio='none'>{_bands(person)}"
@@ -245,15 +264,13 @@ def _bands(person: np.ndarray | None) -> str:
     )
 
 
-def _legend(name: str, spec: FieldSpec, entries: int, remark: str) -> str:
-    names = list(spec.names[-1]) if spec.names and len(spec.shape) == 1 else []
-    names = (names or [str(entry) for entry in range(entries)])[:entries]
+def _legend(name: str, spec: FieldSpec, names: list[str], remark: str) -> str:
     labels = " ".join(
-        f"<span style='color:{_COLOURS[entry % len(_COLOURS)]}'>{html.escape(label)}</span>"
-        for entry, label in enumerate(names)
+        f"<span style='color:{colour}'>{html.escape(label)}</span>"
+        for colour, label in zip(_COLOURS, names, strict=False)
     )
-    unit = "" if spec.unit == "1" else f" [{html.escape(spec.unit)}]"
-    return f"<p class='legend'><b>{html.escape(name)}</b>{unit} {labels}{html.escape(remark)}</p>"
+    shown = "" if spec.unit == "1" else f" [{html.escape(unit_words(spec))}]"
+    return f"<p class='legend'><b>{html.escape(name)}</b>{shown} {labels}{html.escape(remark)}</p>"
 
 
 def _picture(frame: np.ndarray) -> str:

@@ -44,6 +44,10 @@ NAMES: dict[RotationForm, tuple[str, ...]] = {
     "rotation_6d": tuple(f"r{row}{column}" for row in range(2) for column in range(3)),
 }
 """Names of the entries of every form."""
+UNITS: dict[RotationForm, str] = {
+    form: "rad" if form in ("rotation_vector", "euler_xyz") else "1" for form in SIZES
+}
+"""Unit of the entries of every form."""
 _SMALLEST = 1e-6
 """Norm below which a quaternion or a row has no direction."""
 

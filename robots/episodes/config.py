@@ -21,6 +21,9 @@ class RotationRule:
     """Form in the store."""
     first: Whole = 0
     """Index of the rotation's first entry, after `entries` has cut the field."""
+    degrees: bool = False
+    """Whether the angles in the data set are degrees, of `euler_xyz` or `rotation_vector`; in the
+    store they are radians."""
 
 
 @config
@@ -52,7 +55,8 @@ class FieldRule:
     role: Role = ""
     """Part of the field; empty takes that of the first array."""
     unit: str | None = None
-    """SI unit symbol after scaling; None takes that of the first array."""
+    """SI unit symbol after scaling; None takes those of the arrays, and of a rotation that of its
+    form in the store (rad, or 1)."""
     frame: str | None = None
     """Coordinate frame of the values; None takes that of the first array."""
     about: str | None = None
@@ -102,3 +106,11 @@ class FieldMapConfig:
     def is_default(self) -> bool:
         """Whether the map changes nothing but the name of the action."""
         return self == FieldMapConfig()
+
+
+def map_hint(key: str, value: str) -> str:
+    """The hint of an error that an entry of the map is missing: both ways of giving it."""
+    return (
+        f"Give {key}: {value} in the file of `handoff episodes import DATA OUT --map FILE`, or "
+        f"demos.map.{key}={value} to `handoff run own_data demos.data=DATA`."
+    )

@@ -27,6 +27,7 @@ from robots.episodes.formats import (
     robomimic,
     rosbag,
 )
+from robots.episodes.formats.containers.damaged_files import check_undamaged
 from robots.episodes.formats.pusht import is_pusht, open_replay_buffer, zip_names
 from robots.episodes.formats.source import EpisodeSource, SourceEpisode, SourceSchema
 from robots.episodes.merge import merged_episode, with_copied_videos
@@ -230,9 +231,11 @@ def identify(path: Path) -> str:
     for name in FORMATS_INSIDE:
         if FORMATS_INSIDE[name].module.recognises(path):
             return name
+    check_undamaged(path)
     raise HandoffError(
         f"{path}: no format of demonstrations that is known. Known are {', '.join(TITLES.values())}. "
-        "Is it a folder above or below the data set? A format of your own is read with format=MODULE."
+        "Is it a folder above or below the data set? A format of your own is read with `--format MODULE` of handoff "
+        "episodes, or demos.format=MODULE of handoff run."
     )
 
 

@@ -7,15 +7,15 @@ another form of rotation and made relative, in this order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
-from robots.control.rotations import NAMES, SIZES, convert_rotation
-from robots.episodes.config import FieldMapConfig, FieldRule, RotationRule
+from robots.control.rotations import NAMES, SIZES, UNITS, convert_rotation
+from robots.episodes.config import FieldMapConfig, FieldRule, RotationRule, map_hint
 from robots.episodes.formats.source import EpisodeSource, SourceEpisode, field_name
 from robots.episodes.metadata.capture_times import capture_time_field, capture_time_name
 from robots.episodes.resample import resampled
@@ -25,6 +25,8 @@ from robots.language.text import INSTRUCTION
 from robots.spec import FieldSpec
 
 STREAM = "policy"
+_MOST_ENTRIES = 8
+"""Largest number of entries that a note lists."""
 ACTION = "action"
 
 
@@ -47,8 +49,8 @@ class MappedEpisodes:
         rate = mapping.resample_hz or stated
         if rate is None:
             raise HandoffError(
-                f"{source.schema.form} '{source.schema.task}' does not state its rate. Set map.rate_hz= to its steps "
-                "per second, or map.resample_hz= where fields have capture times of their own."
+                f"{source.schema.form} '{source.schema.task}' does not state its rate. "
+                f"{map_hint('rate_hz', '50')} Where fields have capture times of their own, give resample_hz instead."
             )
         self._stated_rate = stated
         given = source.schema.fields
@@ -56,13 +58,16 @@ class MappedEpisodes:
         if mapping.action_interface is not None:
             if ACTION not in specs:
                 raise HandoffError(
-                    f"map.action_interface: no field is called '{ACTION}'. Name one in map.fields or map.rename; the "
+                    f"map.action_interface: no field is called '{ACTION}'. Name one in fields or rename; the "
                     f"data set has {sorted(given)}."
                 )
             specs[ACTION] = replace(specs[ACTION], interface=mapping.action_interface)
         for name, rule in self._rules.items():
-            for other in filter(None, (rule.relative_to, rule.added_to)):
-                _check_combined(name, specs[name], other, specs)
+            for key in ("relative_to", "added_to"):
+                if (other := getattr(rule, key)) is not None:
+                    _check_combined(f"{name}.{key}", specs[name], other, specs)
+        self.notes = tuple(_unused(self._rules, given, mapping.drop))
+        """Entries of the arrays that no field takes, one sentence per array."""
         self._captured = _captured(self._rules, specs) if mapping.resample_hz else {}
         specs |= {capture_time_name(name): capture_time_field(name) for name in self._captured}
         self.schema = EpisodeSchema(
@@ -101,8 +106,8 @@ class MappedEpisodes:
         if rate is None:
             if episode.times:
                 raise HandoffError(
-                    f"its {len(episode.times)} fields have capture times of their own. Set map.resample_hz= to the "
-                    "rate of the store."
+                    f"its {len(episode.times)} fields have capture times of their own. "
+                    f"{map_hint('resample_hz', '10')}"
                 )
             return episode
         used = {name for rule in self._rules.values() for name in rule.sources}
@@ -176,6 +181,34 @@ def _rules(source: EpisodeSource, mapping: FieldMapConfig) -> dict[str, FieldRul
     return rules
 
 
+def _unused(
+    rules: Mapping[str, FieldRule], given: Mapping[str, FieldSpec], drop: Sequence[str]
+) -> Iterator[str]:
+    """Yields a sentence for every vector of which rules take some entries, but not all; an array
+    that `drop` names is passed over."""
+    taken: dict[str, set[int]] = {}
+    for rule in rules.values():
+        first = 0
+        for name in rule.sources:
+            width = given[name].shape[-1] if len(given[name].shape) == 1 else 0
+            start, end = rule.entries or (first, first + width)
+            taken.setdefault(name, set()).update(range(max(start - first, 0), end - first))
+            first += width
+    for name, entries in taken.items():
+        labels = _labels(given[name]) if len(given[name].shape) == 1 else []
+        left = [number for number in range(len(labels)) if number not in entries]
+        if left and not any(fnmatchcase(name, pattern) for pattern in drop):
+            words = [
+                f"{number} ({labels[number]})" if labels[number] else number for number in left
+            ]
+            shown = ", ".join(map(str, words[:_MOST_ENTRIES]))
+            more = f" and {len(left) - _MOST_ENTRIES} more" if len(left) > _MOST_ENTRIES else ""
+            yield (
+                f"{name}: no field takes the entries {shown}{more} of {len(labels)}, so they are not in the store; "
+                "name the array in drop to leave them out without this note"
+            )
+
+
 def _spec(name: str, rule: FieldRule, given: Mapping[str, FieldSpec]) -> FieldSpec:
     """Specification of the field that a rule makes."""
     parts = [given[source] for source in rule.sources]
@@ -201,7 +234,7 @@ def _spec(name: str, rule: FieldRule, given: Mapping[str, FieldSpec]) -> FieldSp
             shape=(len(entries),),
             dtype="float32",
             names=(tuple(entries),) if named and entries else (),
-            unit=", ".join(dict.fromkeys(part.unit for part in parts)),
+            unit=", ".join(_units(rule, parts, len(entries))),
             points=(),
         )
     about = {
@@ -257,9 +290,25 @@ def _with_rotation_names(name: str, rule: RotationRule, entries: list[str]) -> l
             f"map.fields.{name}.rotation: entries {rule.first} to {end} of {len(entries)}; the form {rule.given} has "
             f"{SIZES[rule.given]}."
         )
+    if rule.degrees and UNITS[rule.given] != "rad":
+        raise HandoffError(
+            f"map.fields.{name}.rotation.degrees: is true, but the form {rule.given} has no angles."
+        )
     stored = list(NAMES[rule.stored])
     named = all(entries) or len(entries) == SIZES[rule.given]
     return [*entries[: rule.first], *(stored if named else [""] * len(stored)), *entries[end:]]
+
+
+def _units(rule: FieldRule, parts: list[FieldSpec], stored: int) -> list[str]:
+    """Units of a vector's entries in their order, each once; `stored` entries are in the store."""
+    units = list(dict.fromkeys(unit for part in parts for unit in part.unit.split(", ")))
+    if rule.rotation is None:
+        return units
+    turned = UNITS[rule.rotation.stored]
+    if stored == SIZES[rule.rotation.stored]:
+        return [turned]
+    others = [unit for unit in units if unit != UNITS[rule.rotation.given]] or units
+    return list(dict.fromkeys([*others, turned]))
 
 
 def _image_shape(name: str, rule: FieldRule, parts: list[FieldSpec]) -> tuple[int, int, int]:
@@ -285,14 +334,15 @@ def _plane(shape: tuple[int, ...]) -> tuple[int, int]:
     return 0, 0
 
 
-def _check_combined(name: str, spec: FieldSpec, other: str, specs: Mapping[str, FieldSpec]) -> None:
+def _check_combined(rule: str, spec: FieldSpec, other: str, specs: Mapping[str, FieldSpec]) -> None:
+    """Checks the field that the rule `field.key` subtracts or adds."""
     if other not in specs:
         raise HandoffError(
-            f"map.fields.{name}: relative to '{other}'; {suggest(other, sorted(specs), 'the store has')}"
+            f"map.fields.{rule}: names '{other}'; {suggest(other, sorted(specs), 'the store has')}"
         )
     if tuple(specs[other].shape) != tuple(spec.shape):
         raise HandoffError(
-            f"map.fields.{name}: has the shape {tuple(spec.shape)}, '{other}' has {tuple(specs[other].shape)}; "
+            f"map.fields.{rule}: '{other}' has the shape {tuple(specs[other].shape)}, the field {tuple(spec.shape)}; "
             "expected the same entries. Cut one of them with entries:."
         )
 
@@ -311,7 +361,10 @@ def _made(rule: FieldRule, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     values = values * rule.scale + rule.offset
     if rule.rotation is not None:
         start, end = rule.rotation.first, rule.rotation.first + SIZES[rule.rotation.given]
-        turned = convert_rotation(values[:, start:end], rule.rotation.given, rule.rotation.stored)
+        given = values[:, start:end]
+        if rule.rotation.degrees:
+            given = np.deg2rad(given)
+        turned = convert_rotation(given, rule.rotation.given, rule.rotation.stored)
         values = np.concatenate([values[:, :start], turned, values[:, end:]], axis=1)
     return values.astype(np.float32)
 

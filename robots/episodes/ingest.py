@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from robots.episodes.demonstrations import (
     open_demonstrations,
     without_images,
 )
+from robots.episodes.field_map import MappedEpisodes
 from robots.episodes.reference import write_reference
 from robots.episodes.schema import EpisodeSchema, with_videos
 from robots.episodes.segments.video_codec import VideoConfig
@@ -79,7 +80,8 @@ def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -
     Returns:
         `episodes`, `frames` and `rate_hz` (of the stream `policy`, or of the first one), `task`,
         `robot` (empty where it is not stated), `images` (whether stored), `fields` (described, by
-        name), `source` (kind), `source_line`, `source_digest`.
+        name), `source` (kind), `source_line`, `source_digest`, and `notes`, what the map leaves
+        out.
 
     Raises:
         HandoffError: no demonstrations were found, they are damaged, or the disk is full.
@@ -130,10 +132,12 @@ def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -
                         episode = metadata.get("source_episode", store.num_episodes)
                         raise HandoffError(f"{source.path}: episode {episode}: {error}") from error
                     progress(number + 1, total, "episodes")
-            return _metrics(store, source, digest)
+            return _metrics(store, source, digest, _notes(demonstrations))
 
 
-def _metrics(store: EpisodeStore, source: Source, digest: str) -> dict[str, Any]:
+def _metrics(
+    store: EpisodeStore, source: Source, digest: str, notes: Sequence[str] = ()
+) -> dict[str, Any]:
     stream = STREAM if STREAM in store.schema.streams else next(iter(store.schema.streams))
     fields = store.schema.streams[stream].fields
     return {
@@ -147,7 +151,13 @@ def _metrics(store: EpisodeStore, source: Source, digest: str) -> dict[str, Any]
         "source": source.kind,
         "source_line": source.line,
         "source_digest": digest,
+        "notes": list(notes),
     }
+
+
+def _notes(demonstrations: Demonstrations) -> tuple[str, ...]:
+    """What the map leaves out."""
+    return demonstrations.notes if isinstance(demonstrations, MappedEpisodes) else ()
 
 
 def _refer(

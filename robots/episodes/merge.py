@@ -7,6 +7,7 @@ episode records which store and episode it comes from.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -24,6 +25,8 @@ from robots.interfaces import Progress, no_progress
 from robots.spec import FieldSpec
 
 Missing = Literal["refuse", "drop", "pad"]
+MOST_PAIRS = 5
+"""Largest number of equal episodes that a warning names."""
 
 
 class MergeSource(NamedTuple):
@@ -64,14 +67,16 @@ def merge_stores(
 
     Returns:
         episodes, frames of the stream `policy` or of the first one, `episodes_of` each store,
-        `dropped` fields and `padded` fields by store.
+        `dropped` fields and `padded` fields by store; a `warning` if merged episodes are equal in
+        all samples that are no video.
 
     Raises:
         HandoffError: stores that do not agree, or a store without an episode to take.
     """
     if not sources or len({source.name for source in sources}) < len(sources):
         raise HandoffError(
-            f"merge: stores {[source.name for source in sources]}, expected one or more distinct ones."
+            f"merge: stores {', '.join(source.name for source in sources) or 'none'}, expected one or more distinct "
+            "ones."
         )
     with ExitStack() as stack:
         stores = {
@@ -83,7 +88,8 @@ def merge_stores(
             name: _taken(name, store, successes, episodes_each) for name, store in stores.items()
         }
         pieces = [(source, stores[source.name], taken[source.name]) for source in sources]
-        figures = _write(pieces, out, merged, progress)
+        numbers: dict[str, list[int]] = {}
+        figures = _write(pieces, out, merged, progress, numbers)
     return {
         **figures,
         "episodes_of": {name: len(episodes) for name, episodes in taken.items()},
@@ -93,6 +99,7 @@ def merge_stores(
         "padded": {
             name: sorted(_names(merged) - _names(schema)) for name, schema in schemas.items()
         },
+        **_warning(numbers),
     }
 
 
@@ -122,8 +129,10 @@ def _write(
     out: Path,
     schema: EpisodeSchema,
     progress: Progress,
+    numbers: dict[str, list[int]] | None = None,
 ) -> dict[str, int]:
-    """Writes the named episodes of all stores to a new store, and counts episodes and frames."""
+    """Writes the named episodes of all stores to a new store, and counts episodes and frames;
+    `numbers` collects their numbers by the digest of their samples."""
     schema = with_copied_videos(schema, [(store, episodes) for _, store, episodes in pieces])
     total = sum(len(episodes) for _, _, episodes in pieces)
     shutil.rmtree(out, ignore_errors=True)
@@ -132,11 +141,39 @@ def _write(
         for source, store, episodes in pieces:
             for episode in episodes:
                 metadata = lineage(store.metadata(episode), source.name, source.digest, episode)
-                writer.append(merged_episode(store, episode, schema), metadata)
+                streams = merged_episode(store, episode, schema)
+                if numbers is not None:
+                    numbers.setdefault(_digest(streams), []).append(done)
+                writer.append(streams, metadata)
                 done += 1
                 progress(done, total, source.name)
     stream = "policy" if "policy" in schema.streams else next(iter(schema.streams))
     return {"episodes": total, "frames": int(EpisodeStore.open(out).ends(stream)[-1])}
+
+
+def _digest(streams: CheckedStreams) -> str:
+    """Digest of all samples of an episode that are no video."""
+    digest = hashlib.blake2b(digest_size=16)
+    for stream, fields in streams.items():
+        for name, values in fields.items():
+            digest.update(f"{stream}/{name} {len(values)}".encode())
+            if isinstance(values, np.ndarray):
+                digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
+
+
+def _warning(numbers: Mapping[str, list[int]]) -> dict[str, str]:
+    """A sentence about episodes that were merged more than once; nothing if there are none."""
+    pairs = sorted((number, same[0]) for same in numbers.values() for number in same[1:])
+    if not pairs:
+        return {}
+    shown = ", ".join(f"{number} as {first}" for number, first in pairs[:MOST_PAIRS])
+    rest = f" and {len(pairs) - MOST_PAIRS} more" if len(pairs) > MOST_PAIRS else ""
+    what = "episode is" if len(pairs) == 1 else "episodes are"
+    return {
+        "warning": f"{len(pairs)} {what} the same as an earlier one: {shown}{rest}. Are a store and a copy of it "
+        "merged?"
+    }
 
 
 def merged_schema(
@@ -155,18 +192,21 @@ def merged_schema(
     tasks = sorted({schema.name for schema in schemas.values()})
     if task is None and len(tasks) > 1:
         raise HandoffError(
-            f"merge: the stores are of the tasks {tasks}. Give the merged store a name (`task`)."
+            f"merge: the stores are of the tasks {', '.join(tasks)}. Give the merged store a name (`task`)."
         )
     robots = sorted({schema.robot for schema in schemas.values() if schema.robot})
     if len(robots) > 1:
-        raise HandoffError(f"merge: the stores are of the robots {robots}, expected one.")
+        raise HandoffError(
+            f"merge: the stores are of the robots {', '.join(robots)}, expected one."
+        )
     every = [set(schema.streams) for schema in schemas.values()]
     union = list(dict.fromkeys(name for schema in schemas.values() for name in schema.streams))
     common = [name for name in union if all(name in names for names in every)]
     if not common or (missing != "drop" and len(common) < len(union)):
         raise HandoffError(
-            f"merge: the streams of the stores differ: { {n: sorted(s.streams) for n, s in schemas.items()} }. "
-            "Set missing: drop for the common ones."
+            "merge: the streams of the stores differ: "
+            + "; ".join(f"{name} has {', '.join(sorted(s.streams))}" for name, s in schemas.items())
+            + ". Set missing: drop for the common ones."
         )
     return EpisodeSchema(
         name=task or tasks[0],
@@ -181,7 +221,8 @@ def _merged_stream(
     specs = {name: schema.streams[stream] for name, schema in schemas.items()}
     rates = {name: spec.rate_hz for name, spec in specs.items()}
     if len(set(rates.values())) > 1:
-        raise HandoffError(f"merge: the rates of {stream} differ: {rates} Hz, expected one.")
+        text = ", ".join(f"{rate:g} Hz in {name}" for name, rate in rates.items())
+        raise HandoffError(f"merge: the rates of {stream} differ: {text}, expected one.")
     fields: dict[str, FieldSpec] = {}
     for name, spec in specs.items():
         for field, declared in spec.fields.items():
@@ -192,7 +233,7 @@ def _merged_stream(
         if fields.keys() - spec.fields.keys()
     }
     if absent and missing == "refuse":
-        text = "; ".join(f"{name} lacks {names}" for name, names in absent.items())
+        text = "; ".join(f"{name} lacks {', '.join(names)}" for name, names in absent.items())
         raise HandoffError(
             f"merge: the fields of {stream} differ: {text}. Set missing: drop or missing: pad, or record the same "
             "observation in all."

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from robots.episodes.config import map_hint
 from robots.episodes.formats.source import SourceEpisode
 from robots.episodes.schema import is_picture
 from robots.errors import HandoffError
@@ -75,7 +76,7 @@ def _times(name: str, episode: SourceEpisode, given_hz: float | None) -> np.ndar
             )
         return times
     if given_hz is None:
-        raise HandoffError("the data set does not state its rate. Set map.rate_hz=.")
+        raise HandoffError(f"the data set does not state its rate. {map_hint('rate_hz', '50')}")
     return np.arange(len(episode.arrays[name])) / given_hz
 
 

@@ -50,7 +50,8 @@ def write_episodes(
     Args:
         path: folder of the store, which does not exist.
         episodes: arrays `(T, *shape)` by name, one mapping per episode; T is common to the arrays
-            of an episode. uint8 `(T, height, width, 3)` are pictures in RGB. The arrays `reward`,
+            of an episode. uint8 `(T, height, width, 3)` are pictures in RGB, and no other array has
+            three axes or more behind T. The arrays `reward`,
             `success`, `done`, `terminated` and `truncated` are the outcome, all others but the
             action are observations.
         task: name of the task, such as `pour`.
@@ -67,7 +68,8 @@ def write_episodes(
 
     Raises:
         HandoffError: `path` exists, there is no episode, an episode differs from the first one in
-            names, shapes or types, or has values that are not finite.
+            names, shapes or types, has values that are not finite, or pictures of another type or
+            order of the axes.
     """
     remaining = iter(episodes)
     first = next(remaining, None)
@@ -119,8 +121,8 @@ def _arrays(given: Mapping[str, np.ndarray], action: str) -> dict[str, np.ndarra
         arrays[name] = array
     if action not in arrays:
         raise HandoffError(
-            f"no array is called '{action}', the action; "
-            f"{suggest(action, sorted(arrays), 'it has')} Set action= to its name."
+            f"no array is called '{action}'. Set action= to the name of the action; "
+            f"{suggest(action, sorted(arrays), 'the episode has')}"
         )
     if action != _ACTION and _ACTION in arrays:
         raise HandoffError(
@@ -141,7 +143,9 @@ def _fields(
             )
     fields = {}
     for name, array in arrays.items():
-        image = array.dtype == np.uint8 and array.ndim == 4 and array.shape[3] == 3
+        image = array.ndim == 4 and array.shape[3] == 3 and array.dtype == np.uint8
+        if array.ndim > 3 and not image:
+            raise HandoffError(_no_picture(name, array))
         role: Role = "observation"
         if name == _ACTION:
             role = "action"
@@ -150,6 +154,32 @@ def _fields(
         about = {"unit": units[name]} if name in units else {}
         fields[name] = array_field(array, role, image=image, **about)
     return fields
+
+
+def _no_picture(name: str, array: np.ndarray) -> str:
+    """The error about an array with three axes or more per step that is no RGB picture."""
+    hints = []
+    colours = array.shape[-1] if array.ndim == 4 else 0
+    if array.ndim > 4:
+        hints.append("give every camera an array of its own")
+    elif colours != 3 and array.shape[1] == 3:
+        hints.append("put the colours last: np.moveaxis(x, 1, -1)")
+    elif colours == 4:
+        hints.append("leave out the fourth channel: x[..., :3]")
+    elif colours == 1:
+        hints.append(
+            "give depth without the last axis, x[..., 0], or repeat grey: np.repeat(x, 3, axis=-1)"
+        )
+    elif colours != 3:
+        hints.append("flatten the axes of what is no picture: x.reshape(len(x), -1)")
+    if array.dtype != np.uint8 and (array.ndim > 4 or colours in (3, 4) or array.shape[1] == 3):
+        factor = "x * 255" if array.dtype.kind == "f" and array.max(initial=0) <= 1 else "x"
+        hints.append(f"convert colours to uint8: ({factor}).astype(np.uint8)")
+    shown = ", ".join(("T", *map(str, array.shape[1:])))
+    return (
+        f"'{name}' has the shape ({shown}) and dtype {array.dtype}, three axes or more per step; expected of a picture "
+        f"is (T, height, width, 3) of uint8 in RGB. To make it one, {', and '.join(hints)}."
+    )
 
 
 def _check_lengths(

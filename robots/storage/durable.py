@@ -152,9 +152,11 @@ class WriterLock:
 
     def release(self) -> None:
         """Releases the lock; a second call does nothing."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        descriptor = self._descriptor
+        # First, so that a signal behind `close` does not leave a descriptor that is closed.
+        self._descriptor = None
+        if descriptor is not None:
+            os.close(descriptor)
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", None) is not None:

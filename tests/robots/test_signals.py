@@ -14,6 +14,7 @@ from robots.errors import HandoffError, error_text
 from robots.signals import (
     ENDING_SIGNALS,
     TerminatedError,
+    blocked_interrupt,
     delayed_signals,
     exit_code,
     raising_signals,
@@ -170,3 +171,51 @@ def test_words_are_the_text_and_the_notes_of_one_line():
     assert error_text(HandoffError("limit 3. Too many?")) == "limit 3. Too many?"
     assert error_text(KeyboardInterrupt()) == "interrupted"
     assert error_text(KeyError()) == "KeyError"
+
+
+def test_a_signal_does_not_break_off_the_clean_up_after_ctrl_c():
+    """Ctrl-C reaches a child as well, which its parent then ends by SIGTERM."""
+    cleaned = []
+
+    @raising_signals()
+    def session():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            try:
+                raise OSError("a further error of the clean-up")
+            except OSError:
+                signal.raise_signal(signal.SIGTERM)
+            cleaned.append(True)
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        session()
+    assert cleaned == [True]
+    assert not isinstance(raised.value, TerminatedError)
+
+
+def test_a_blocked_interrupt_comes_behind_the_block():
+    reached = []
+
+    @blocked_interrupt()
+    def block():
+        signal.raise_signal(signal.SIGINT)
+        reached.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert reached == [True]
+
+
+def test_a_process_that_starts_in_the_block_is_not_interrupted():
+    script = "import time; print('begun', flush=True); time.sleep(30.0)"
+    with blocked_interrupt():
+        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    with process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert process.poll() is None
+        process.terminate()
+    assert process.returncode == -signal.SIGTERM

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from robots.errors import HandoffError
-from robots.spec import FieldSpec, check_field, check_fields
+from robots.spec import FieldSpec, check_field, check_fields, describe
 
 AGENT = FieldSpec(shape=(2,), unit="m", frame="board")
 IMAGE = FieldSpec(shape=(4, 4, 3), dtype="uint8", unit="u8")
@@ -45,3 +45,16 @@ def test_floats_are_no_image() -> None:
 def test_missing_and_unknown_fields_are_both_named() -> None:
     with pytest.raises(HandoffError, match=r"missing \['agent'\], unknown \['agnet'\]"):
         check_fields({"agent": AGENT}, {"agnet": np.zeros((1, 2))})
+
+
+@pytest.mark.parametrize(
+    ("unit", "size", "said"),
+    [
+        ("rad", 3, "[rad]"),
+        ("rad, rad, rad", 3, "[rad]"),
+        ("rad, rad, 1, rad", 4, "[rad (2), 1 (1), rad (1)]"),
+        ("m, rad", 6, "[m, rad]"),
+    ],
+)
+def test_units_of_single_entries_are_counted(unit: str, size: int, said: str) -> None:
+    assert describe(FieldSpec(shape=(size,), unit=unit)) == f"float32 ({size}) {said}"

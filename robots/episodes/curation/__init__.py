@@ -3,6 +3,8 @@
 - `examine`: the pass over all episodes that finds faults.
 - `examination`: options and result of an examination.
 - `examine_page`: an examination as a page.
+- `readable`: what is read of a data set.
+- `any_format`: episodes of any format, read as those of a store.
 - `dataset_statistics`: sizes, values, instructions and returns of a store.
 - `dataset_quality`: trajectory quality and state-action coverage.
 - `running`: moments, quantiles and distinct values in bounded memory.

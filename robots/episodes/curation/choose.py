@@ -105,7 +105,8 @@ def filtered(store: EpisodeStore, conditions: FilterConfig) -> tuple[list[int], 
     left_out = {name: count for name, count in refused.items() if count}
     if not kept:
         raise HandoffError(
-            f"filter: none of {store.num_episodes} episodes meets all conditions; they left out {left_out}."
+            f"filter: none of {store.num_episodes} episodes meets all conditions; left out by "
+            f"{', '.join(f'{name} ({count})' for name, count in left_out.items())}."
         )
     return kept, left_out
 
@@ -181,7 +182,8 @@ def split(metadata: Sequence[Mapping[str, Any]], config: SplitConfig) -> list[in
     for episode, entry in enumerate(metadata):
         if config.group and config.group not in entry:
             raise HandoffError(
-                f"split.group: episode {episode} does not state '{config.group}'; it states {sorted(entry)}."
+                f"split.group: episode {episode} does not state '{config.group}'; it states "
+                f"{', '.join(sorted(entry)) or 'nothing'}."
             )
         key = str(entry[config.group]) if config.group else str(episode)
         groups.setdefault(key, []).append(episode)

@@ -20,8 +20,8 @@ from pydantic import Field
 from robots.config import Count, Finite, NonNegative, Share, Whole, config
 from robots.episodes.curation.checks.layout import StreamLayout, stream_layout
 from robots.episodes.curation.examination import as_number
+from robots.episodes.curation.readable import ReadableEpisodes
 from robots.episodes.curation.running import DistinctRows, RunningMoments
-from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 
@@ -83,9 +83,9 @@ class DatasetQuality:
 
 
 def dataset_quality(
-    store: EpisodeStore,
+    store: ReadableEpisodes,
     config: QualityConfig | None = None,
-    reference: EpisodeStore | None = None,
+    reference: ReadableEpisodes | None = None,
     progress: Progress = no_progress,
 ) -> DatasetQuality:
     """Computes TQ and SACo of a store.
@@ -135,7 +135,7 @@ def dataset_quality(
 
 
 def normalised_returns(
-    store: EpisodeStore, config: QualityConfig, progress: Progress = no_progress
+    store: ReadableEpisodes, config: QualityConfig, progress: Progress = no_progress
 ) -> np.ndarray:
     """(E,) return of every episode between that of a random policy, 0, and that of the best one, 1.
 
@@ -154,7 +154,8 @@ def normalised_returns(
     reward = _reward(store, layout, config)
     if reward is None:
         raise HandoffError(
-            f"{store.path}: has no reward, so its episodes have no returns; the stream has {sorted(layout.specs)}."
+            f"{store.path}: has no reward, so its episodes have no returns; the stream has "
+            f"{', '.join(sorted(layout.specs))}."
         )
     returns = np.zeros(store.num_episodes)
     for episode in range(store.num_episodes):
@@ -179,7 +180,10 @@ def _references(returns: np.ndarray, config: QualityConfig) -> tuple[float, floa
 
 
 def _check_same(
-    store: EpisodeStore, layout: StreamLayout, reference: EpisodeStore, config: QualityConfig
+    store: ReadableEpisodes,
+    layout: StreamLayout,
+    reference: ReadableEpisodes,
+    config: QualityConfig,
 ) -> None:
     other = stream_layout(reference.schema, config.entries_per_field)
     if other.stream != layout.stream or other.labels != layout.labels:
@@ -191,23 +195,23 @@ def _check_same(
         raise HandoffError(f"{reference.path}: has no episodes to compare with.")
 
 
-def _reward(store: EpisodeStore, layout: StreamLayout, config: QualityConfig) -> str | None:
+def _reward(store: ReadableEpisodes, layout: StreamLayout, config: QualityConfig) -> str | None:
     if config.reward is None:
         if len(layout.rewards) > 1:
             raise HandoffError(
-                f"{store.path}: has the rewards {list(layout.rewards)}; choose one by reward=."
+                f"{store.path}: has the rewards {', '.join(layout.rewards)}; choose one by reward=."
             )
         return layout.rewards[0] if layout.rewards else None
     if config.reward not in layout.specs or int(np.prod(layout.specs[config.reward].shape)) != 1:
         raise HandoffError(
             f"{store.path}: '{config.reward}' is no field of one number, so it is no reward; the stream has "
-            f"{sorted(layout.specs)}."
+            f"{', '.join(sorted(layout.specs))}."
         )
     return config.reward
 
 
 def _episodes(
-    store: EpisodeStore, layout: StreamLayout, reward: str | None
+    store: ReadableEpisodes, layout: StreamLayout, reward: str | None
 ) -> Iterator[tuple[np.ndarray, float]]:
     """Rows `(T, D)` and return of every episode."""
     names = [field.name for field in layout.states]
@@ -225,7 +229,7 @@ def _binned(rows: np.ndarray, ranges: RunningMoments, bins: int) -> np.ndarray:
 
 
 def _measured(
-    store: EpisodeStore,
+    store: ReadableEpisodes,
     layout: StreamLayout,
     config: QualityConfig,
     steps: int,
@@ -284,6 +288,7 @@ def _advice(
         yield "Coverage needs a reference, such as the replay buffer of online learning on the same task."
     if distinct > _DISTINCT_SHARE:
         yield (
-            f"{100 * distinct:.0f} % of the pairs are distinct with {config.bins} bins per entry, so that coverage "
-            "says little; use fewer bins."
+            f"{100 * distinct:.0f} % of the pairs are distinct with {config.bins} bins per entry, so that their number "
+            "says little about the set. Count in coarser bins by dataset_quality(store, QualityConfig(bins="
+            f"{max(2, config.bins // 10)})) of robots.episodes.curation.dataset_quality."
         )

@@ -30,8 +30,8 @@ from robots.config import (
 from robots.episodes.curation.checks.layout import StreamLayout, stream_layout
 from robots.episodes.curation.checks.pictures import CHUNK, colours, picture_blocks, thinned
 from robots.episodes.curation.examination import as_number
+from robots.episodes.curation.readable import ReadableEpisodes
 from robots.episodes.curation.running import QuantileSample, RunningMoments
-from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 from robots.language.text import INSTRUCTION, decode
@@ -145,7 +145,9 @@ class StoreStatistics:
 
 
 def statistics(
-    store: EpisodeStore, config: StatisticsConfig | None = None, progress: Progress = no_progress
+    store: ReadableEpisodes,
+    config: StatisticsConfig | None = None,
+    progress: Progress = no_progress,
 ) -> StoreStatistics:
     """Describes the stream `policy`, or the first stream, of a store.
 
@@ -271,7 +273,12 @@ def _numbers(values: np.ndarray) -> tuple[float, ...]:
 
 
 def _pictures(
-    store: EpisodeStore, episode: int, stream: str, name: str, steps: int, config: StatisticsConfig
+    store: ReadableEpisodes,
+    episode: int,
+    stream: str,
+    name: str,
+    steps: int,
+    config: StatisticsConfig,
 ) -> Iterator[np.ndarray]:
     """Thinned pictures of an episode, every few steps. Pictures that are stored together are read
     together, unless most of them are skipped."""
@@ -289,7 +296,7 @@ def _pictures(
 
 
 def _words(
-    store: EpisodeStore, episode: int, layout: StreamLayout, arrays: dict[str, np.ndarray]
+    store: ReadableEpisodes, episode: int, layout: StreamLayout, arrays: dict[str, np.ndarray]
 ) -> str:
     """Instruction of an episode, from its metadata or the first row of a text field."""
     given = store.metadata(episode).get(INSTRUCTION)
@@ -304,7 +311,7 @@ def _words(
 
 
 def _described(
-    store: EpisodeStore,
+    store: ReadableEpisodes,
     layout: StreamLayout,
     config: StatisticsConfig,
     lengths: np.ndarray,

@@ -1,14 +1,15 @@
 """Writes an edited copy of a store: without some episodes, shortened, or with other labels.
 
 The source is never changed. Every episode of the copy records where it comes from
-(`source_store`, `source_digest`, `source_episode`) and what was done to it (`edits`).
+(`source_store`, `source_digest`, `source_episode`) and what was done (`edits`): to itself, and
+which episodes of the store were deleted.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 
 from robots.config import Whole, config
 from robots.episodes.merge import lineage, merged_episode, with_copied_videos
+from robots.episodes.metadata.labels import check_labels
 from robots.episodes.schema import CheckedStreams, EpisodeSchema
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
@@ -26,6 +28,8 @@ from robots.language.text import UNIT as TEXT
 
 FINAL = "final"
 """Stream of the single observation after the last step, see `robots.episodes.corrections`."""
+MOST_RANGES = 20
+"""Largest number of ranges of deleted episodes that every other episode names."""
 
 
 @config
@@ -39,10 +43,14 @@ class Edits:
     labels: dict[Whole, dict[str, Any]] = field(default_factory=dict)
     """New entries of the metadata by episode, such as `success` and `instruction`; None removes an
     entry."""
+    new_labels: bool = False
+    """Whether labels that Handoff does not know and that no episode states are accepted."""
     by: str = ""
     """Person who edits."""
     reason: str = ""
     """Why, one sentence."""
+    when: str = ""
+    """Wall time of the edit, ISO 8601 in UTC; empty if it is not to be stated."""
 
 
 def write_edited(
@@ -61,8 +69,8 @@ def write_edited(
         `episodes`, `frames` of the first stream, `deleted`, `trimmed` and `relabelled` episodes.
 
     Raises:
-        HandoffError: an episode or step that does not exist, nothing is left or changed, or `out`
-            exists.
+        HandoffError: an episode or step that does not exist, an unknown label or one of another
+            type, nothing is left or changed, or `out` exists.
     """
     if out.exists():
         raise HandoffError(
@@ -115,10 +123,21 @@ def _check(store: EpisodeStore, edits: Edits) -> None:
         raise HandoffError(f"{store.path}: all {store.num_episodes} episodes would be deleted.")
     lengths = np.diff(store.ends(stream), prepend=0)
     for number, (first, stop) in edits.trim.items():
-        if not first < stop <= lengths[number]:
+        if first >= stop:
+            raise HandoffError(
+                f"{store.path}: episode {number} would keep the steps from {first} to before {stop}, of which there is "
+                "none. The first step must be below the stop."
+            )
+        if stop > lengths[number]:
             raise HandoffError(
                 f"{store.path}: steps [{first}, {stop}) of episode {number}, which has {lengths[number]} steps."
             )
+    metadata = [store.metadata(number) for number in range(store.num_episodes)]
+    checked: list[Mapping[str, Any]] = []
+    for labels in edits.labels.values():
+        if labels not in checked:
+            check_labels(labels, metadata, new=edits.new_labels)
+            checked.append(labels)
 
 
 def steps_stream(schema: EpisodeSchema) -> str:
@@ -163,35 +182,38 @@ def _relabel_steps(store: EpisodeStore, streams: CheckedStreams, labels: Mapping
 def _relabelled(metadata: dict[str, Any], number: int, edits: Edits) -> dict[str, Any]:
     """Metadata with new entries, and a line for every edit of the episode."""
     done: list[str] = []
+    if edits.delete:
+        done.append(f"deleted {_numbers(edits.delete)} of {metadata['source_store']}")
     if number in edits.trim:
         first, stop = edits.trim[number]
         done.append(f"steps [{first}, {stop})")
     for key, value in edits.labels.get(number, {}).items():
-        done.append(f"{key}: {metadata.get(key)!r} to {value!r}")
+        done.append(f"{key}: {_word(metadata.get(key))} to {_word(value)}")
         if value is None:
             metadata.pop(key, None)
         else:
             metadata[key] = value
     if not done:
         return metadata
-    entry = {"done": done, "by": edits.by, "reason": edits.reason}
+    stated = {"when": edits.when} if edits.when else {}
+    entry = {"done": done, "by": edits.by, "reason": edits.reason, **stated}
     return {**metadata, "edits": [*metadata.get("edits", []), entry]}
 
 
-def parse_labels(words: Sequence[str]) -> Mapping[str, Any]:
-    """Entries of metadata from words `KEY=VALUE`; a value is JSON, or text if it is none, and
-    `null` removes an entry.
+def _numbers(episodes: Iterable[int]) -> str:
+    """Words for numbers of episodes, with ranges for those that follow one another."""
+    ranges: list[list[int]] = []
+    for number in sorted(set(episodes)):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    parts = [str(low) if low == high else f"{low} to {high}" for low, high in ranges[:MOST_RANGES]]
+    rest = sum(high - low + 1 for low, high in ranges[MOST_RANGES:])
+    many = "s" if len(ranges) > 1 or ranges[0][0] < ranges[0][1] else ""
+    return f"episode{many} {', '.join(parts)}" + (f" and {rest} more" if rest else "")
 
-    Raises:
-        HandoffError: a word without `=` or without a key.
-    """
-    labels: dict[str, Any] = {}
-    for word in words:
-        key, separator, value = word.partition("=")
-        if not key or not separator:
-            raise HandoffError(f"{word}: expected KEY=VALUE, such as success=true.")
-        try:
-            labels[key] = json.loads(value)
-        except ValueError:
-            labels[key] = value
-    return labels
+
+def _word(value: Any) -> str:
+    """A value as JSON, and `none` for an entry that is missing."""
+    return "none" if value is None else json.dumps(value)

@@ -56,7 +56,7 @@ from robots.episodes.curation.examination import (
     StoreExamination,
     as_number,
 )
-from robots.episodes.store import EpisodeStore
+from robots.episodes.curation.readable import ReadableEpisodes
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
@@ -88,7 +88,7 @@ CHECKS: dict[CheckName, Callable[[EpisodeEvidence], Iterator[Finding]]] = {
 """Checks by name, in the order of their findings."""
 
 
-def examine(store: EpisodeStore, config: ExamineConfig, progress: Progress) -> StoreExamination:
+def examine(store: ReadableEpisodes, config: ExamineConfig, progress: Progress) -> StoreExamination:
     """Looks at every episode of the stream `policy`, or of the first stream, of a store.
 
     Args:
@@ -133,7 +133,7 @@ def examine(store: EpisodeStore, config: ExamineConfig, progress: Progress) -> S
 
 
 def _probe(
-    store: EpisodeStore, layout: StreamLayout, config: ExamineConfig
+    store: ReadableEpisodes, layout: StreamLayout, config: ExamineConfig
 ) -> Iterator[np.ndarray]:
     """Rows of some episodes, evenly spaced."""
     number = min(config.probe_episodes, store.num_episodes)
@@ -142,7 +142,9 @@ def _probe(
         yield layout.rows(store.read(int(episode), layout.stream, names))
 
 
-def _add_episode(evidence: EpisodeEvidence, store: EpisodeStore, episode: int, steps: int) -> None:
+def _add_episode(
+    evidence: EpisodeEvidence, store: ReadableEpisodes, episode: int, steps: int
+) -> None:
     """Reads one episode of `steps` steps and adds its summary."""
     layout = evidence.layout
     names = [name for name in layout.specs if name not in layout.pictures]

@@ -37,7 +37,7 @@ def check_mirrored(schema: EpisodeSchema) -> None:
     if schema.name != "push_t" or unknown:
         raise HandoffError(
             f"mirror: episodes of '{schema.name}' with {unknown or 'the fields of another task'}, expected push_t with "
-            f"no other fields than {sorted(known[STREAM])}. The mirror image of others is not defined."
+            f"no other fields than {', '.join(sorted(known[STREAM]))}. The mirror image of others is not defined."
         )
 
 

@@ -18,8 +18,9 @@ import numpy as np
 
 from robots.config import LARGEST, NonNegative, Share, config
 from robots.episodes.curation.dataset_quality import QualityConfig, normalised_returns
-from robots.episodes.curation.edit import parse_labels, steps_stream
+from robots.episodes.curation.edit import steps_stream
 from robots.episodes.curation.weights import MOST_WEIGHTS, WEIGHT, check_weights, episode_weight
+from robots.episodes.metadata.labels import parse_labels
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError, suggest
 from robots.interfaces import Progress, no_progress

@@ -1,6 +1,7 @@
 """Writes episode stores in published formats.
 
 - `lerobot`: LeRobot data sets v3.0 and v2.1.
+- `lerobot_entries`: metadata of episodes in LeRobot's tables, and what an export loses.
 - `lerobot_features`: names and descriptions of a store's fields as LeRobot's features.
 - `lerobot_layouts`: files of both versions, and the metadata that names them.
 - `lerobot_statistics`: smallest and largest values, means, deviations and quantiles.

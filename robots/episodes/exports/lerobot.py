@@ -1,8 +1,8 @@
 """Writes an episode store as a LeRobot data set v3.0 or v2.1, which LeRobot, openpi and GR00T read.
 
 The stream `policy` is written: numbers and words as columns of parquet files, pictures as videos or
-PNG. The sentence of an episode is the task of its frames. The data set is written aside and renamed
-when it is complete.
+PNG. The sentence of an episode is the task of its frames; `robots.episodes.exports.lerobot_entries`
+places the other metadata. The data set is written aside and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from robots.episodes.exports.lerobot_entries import episode_columns, export_notes
 from robots.episodes.exports.lerobot_features import (
     ExportedField,
     exported_fields,
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 STREAM = "policy"
 _WINDOW = 64
 """Pictures that are in memory at a time."""
-_STATED = ("success", "seed")
-"""Entries of the metadata that are written if every episode has them."""
 
 
 def write_lerobot(
@@ -64,7 +63,7 @@ def write_lerobot(
         progress: called with the number of written episodes.
 
     Returns:
-        `episodes`, `frames`, `cameras`.
+        `episodes`, `frames`, `cameras`, and `notes`, what is lost or read by Handoff alone.
 
     Raises:
         HandoffError: `out` exists, the store has no episode or a rate that is no whole number, two
@@ -95,7 +94,7 @@ class _Export:
         if stream.rate_hz != round(stream.rate_hz):
             raise HandoffError(
                 f"{store.path}: has {stream.rate_hz:g} steps per second; LeRobot's fps is a whole number. "
-                "Resample the data when it is imported (map.resample_hz)."
+                "Resample the data when it is imported: resample_hz: 10 in the file of --map."
             )
         self._store = store
         self._version = version
@@ -113,6 +112,7 @@ class _Export:
                 field.feature, codec, height, width, self._rate
             )
         self._pictures = pictures
+        self._codecs = {field.field: codecs[field.feature] for field in pictures if videos}
         self._entries = feature_entries(self._fields, codecs, version, self._rate)
         self._spoken = INSTRUCTION in stream.fields and stream.fields[INSTRUCTION].unit == TEXT
         self._tasks: dict[str, int] = {}
@@ -128,22 +128,31 @@ class _Export:
         """Writes all episodes and the metadata."""
         number = self._store.num_episodes
         metadata = [self._store.metadata(episode) for episode in range(number)]
-        stated = [key for key in _STATED if all(_is_stated(key, entry) for entry in metadata)]
         episodes: list[dict[str, Any]] = []
         statistics: list[dict[str, Statistics]] = []
         first = 0
         for episode in range(number):
             row, found = self._episode(layout, episode, first, metadata[episode])
-            episodes.append({**row, **{key: metadata[episode][key] for key in stated}})
+            episodes.append(row)
             statistics.append(found)
             first += row["length"]
             progress(episode + 1, number, "exporting")
+        stated = episode_columns(metadata, [row["tasks"] for row in episodes])
+        episodes = [{**row, **entries} for row, entries in zip(episodes, stated, strict=True)]
         total = {
             **{name: numbers.result() for name, numbers in self._numbers.items()},
             **{name: colours.result() for name, colours in self._colours.items()},
         }
-        layout.add_meta(self._info(layout, number), list(self._tasks), episodes, statistics, total)
-        return {"episodes": number, "frames": self._frames, "cameras": len(self._pictures)}
+        about = {"task": self._store.schema.name}
+        tasks = list(self._tasks)
+        layout.add_meta(self._info(layout, number), about, tasks, episodes, statistics, total)
+        others = sorted(self._store.schema.streams.keys() - {STREAM})
+        return {
+            "episodes": number,
+            "frames": self._frames,
+            "cameras": len(self._pictures),
+            "notes": export_notes(self._codecs, others, stated),
+        }
 
     def _info(self, layout: DataSetLayout, episodes: int) -> dict[str, Any]:
         return {
@@ -275,8 +284,3 @@ def _nested(array: np.ndarray) -> pa.Array:
         offsets = np.arange(0, len(values) + 1, size, dtype=np.int32)
         values = pa.ListArray.from_arrays(pa.array(offsets), values)
     return values
-
-
-def _is_stated(key: str, metadata: dict[str, Any]) -> bool:
-    value = metadata.get(key)
-    return isinstance(value, bool) if key == "success" else type(value) is int

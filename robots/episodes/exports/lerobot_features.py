@@ -11,7 +11,7 @@
 | other fields                 | `NAME`                                          |
 
 A name that has its prefix keeps it. Features have no slashes, which become dots, and no shape (),
-which becomes (1,).
+which becomes (1,). The `info` of a field with capture times names the feature of the pictures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from typing import Any, NamedTuple
 
 from robots.episodes.demonstrations import field_role
 from robots.episodes.exports.mp4 import VideoCodec
+from robots.episodes.formats.lerobot_files.lerobot_features import CAPTURED
 from robots.episodes.formats.lerobot_files.lerobot_metadata import INDEX_COLUMNS
+from robots.episodes.metadata.capture_times import capture_times
 from robots.errors import HandoffError
 from robots.language.text import INSTRUCTION
 from robots.language.text import UNIT as TEXT
@@ -98,6 +100,7 @@ def feature_entries(
         rate: frames per second.
     """
     entries: dict[str, dict[str, Any]] = {}
+    captured = _captured(exported)
     for field in exported:
         shape: list[int] = list(field.shape)
         if field.is_picture:
@@ -110,8 +113,12 @@ def feature_entries(
             entry = {"dtype": "string", "shape": shape, "names": None}
         else:
             entry = {"dtype": field.spec.dtype, "shape": shape, "names": _names(field.spec)}
-            stated = {key: getattr(field.spec, key) for key in ("unit", "frame", "about")}
+            stated = {
+                key: getattr(field.spec, key) for key in ("unit", "frame", "about", "interface")
+            }
             info = {key: value for key, value in stated.items() if value not in ("", "1")}
+            if field.field in captured:
+                info[CAPTURED] = captured[field.field]
             if info:
                 entry["info"] = info
         entries[field.feature] = entry
@@ -119,6 +126,13 @@ def feature_entries(
         dtype = "float32" if name == "timestamp" else "int64"
         entries[name] = {"dtype": dtype, "shape": [1], "names": None}
     return entries
+
+
+def _captured(exported: list[ExportedField]) -> dict[str, str]:
+    """Features of the pictures by the fields with their capture times."""
+    pictures = {field.field: field.feature for field in exported if field.is_picture}
+    times = capture_times({field.field: field.spec for field in exported})
+    return {time: pictures[name] for name, time in times.items() if name in pictures}
 
 
 def _feature_name(name: str, spec: FieldSpec) -> str:

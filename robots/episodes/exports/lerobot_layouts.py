@@ -17,6 +17,7 @@ import numpy as np
 
 from robots.episodes.exports.lerobot_statistics import Statistics
 from robots.episodes.exports.mp4 import Mp4File, VideoCodec
+from robots.episodes.formats.lerobot_files.lerobot_metadata import ABOUT
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,6 +99,7 @@ class DataSetLayout(Protocol):
     def add_meta(
         self,
         info: dict[str, Any],
+        about: Mapping[str, Any],
         tasks: Sequence[str],
         episodes: Sequence[dict[str, Any]],
         statistics: Sequence[Mapping[str, Statistics]],
@@ -107,6 +109,7 @@ class DataSetLayout(Protocol):
 
         Args:
             info: content of `meta/info.json` that both versions share.
+            about: content of `meta/handoff.json`.
             tasks: sentences by index.
             episodes: `episode_index`, `tasks`, `length`, places, and what else is known.
             statistics: of each episode, by feature.
@@ -181,6 +184,7 @@ class LayoutV3:
     def add_meta(
         self,
         info: dict[str, Any],
+        about: Mapping[str, Any],
         tasks: Sequence[str],
         episodes: Sequence[dict[str, Any]],
         statistics: Sequence[Mapping[str, Statistics]],
@@ -197,6 +201,7 @@ class LayoutV3:
             "video_files_size_in_mb": LARGEST_VIDEO_MB,
         }
         meta = self._root / "meta"
+        _write_json(self._root / ABOUT, about)
         _write_json(meta / "info.json", {**info, **sizes})
         _write_json(meta / "stats.json", _plain(total))
         _write_tasks(meta / "tasks.parquet", tasks)
@@ -247,6 +252,7 @@ class LayoutV21:
     def add_meta(
         self,
         info: dict[str, Any],
+        about: Mapping[str, Any],
         tasks: Sequence[str],
         episodes: Sequence[dict[str, Any]],
         statistics: Sequence[Mapping[str, Statistics]],
@@ -260,6 +266,7 @@ class LayoutV21:
             "chunks_size": CHUNK_FILES,
         }
         meta = self._root / "meta"
+        _write_json(self._root / ABOUT, about)
         _write_json(meta / "info.json", {**info, **counts})
         _write_lines(
             meta / "tasks.jsonl",

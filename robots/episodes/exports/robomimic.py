@@ -253,7 +253,8 @@ def _action(path: Path, fields: Mapping[str, FieldSpec]) -> str:
     named = [name for name, spec in fields.items() if spec.role == "action"]
     if len(named) != 1:
         raise HandoffError(
-            f"{path}: has the actions {named}, expected exactly one. Call one field 'action' (map.rename)."
+            f"{path}: has the actions {named}, expected exactly one. Call one of them 'action' by rename: in a "
+            f"map: handoff episodes import {path} OUT --map FILE"
         )
     return named[0]
 

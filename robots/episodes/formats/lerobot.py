@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from robots.episodes.formats.containers.parquet_rows import (
 )
 from robots.episodes.formats.containers.pictures import as_rgb, decode_picture
 from robots.episodes.formats.lerobot_files.lerobot_features import (
+    CAPTURED,
     INFO,
     Feature,
     depth_code,
@@ -50,6 +52,7 @@ from robots.episodes.formats.source import (
     explain_damage,
     field_name,
 )
+from robots.episodes.metadata.capture_times import capture_time_name
 from robots.errors import HandoffError
 from robots.language.text import INSTRUCTION, encode, text_field
 from robots.spec import FieldSpec, Role
@@ -111,7 +114,7 @@ class LeRobotSource:
             )
         self.schema = SourceSchema(
             form=f"LeRobot {self._meta.version}",
-            task=path.resolve().name,
+            task=self._meta.task or path.resolve().name,
             rate_hz=self._meta.rate_hz,
             fields=fields,
             robot=self._meta.robot,
@@ -146,7 +149,10 @@ class LeRobotSource:
 
     def _add(self, feature: Feature, images: bool, notes: list[str]) -> None:
         """Adds the field of a feature, or a note why there is none."""
-        name = field_name(feature.name)
+        pictures = feature.info.get(CAPTURED)
+        name, captured = field_name(feature.name), False
+        if isinstance(pictures, str) and feature.is_number and feature.shape == (1,):
+            name, captured = capture_time_name(field_name(pictures)), True
         if not name or name in self._fields:
             raise HandoffError(
                 f"{self._path}: {INFO} has the feature {feature.name!r:.60}, whose name is empty or used twice."
@@ -160,7 +166,8 @@ class LeRobotSource:
                 return
             self._fields[name] = feature, spec
         elif feature.is_number:
-            self._fields[name] = feature, number_field(feature, _role(feature, self._meta))
+            spec = number_field(feature, _role(feature, self._meta))
+            self._fields[name] = feature, replace(spec, shape=()) if captured else spec
         elif feature.dtype in ("string", "language"):
             self._words.append(feature.name)
         else:

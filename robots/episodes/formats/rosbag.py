@@ -4,7 +4,9 @@ each.
 A path is one recording, or a folder of several. Every topic becomes fields by the table in
 `robots.episodes.formats.ros.ros_messages`, called `TOPIC/FIELD`, each with the capture times
 of its messages: their header stamps if all of them are within a minute of the time of recording,
-otherwise that time. A recording does not say which topic is the action.
+otherwise that time. A recording does not say which topic is the action. Words of a topic such as
+`/instruction` are the instruction of the episode, and the text field `instruction` of every step
+where a recording of the data set changes them.
 """
 
 from __future__ import annotations
@@ -19,6 +21,15 @@ import numpy as np
 
 from robots.episodes.formats.ros import ros_messages
 from robots.episodes.formats.ros.bags import METADATA, RECORDINGS, Bag, BagMessage, find_bags
+from robots.episodes.formats.ros.instructions import (
+    WORDS,
+    Spoken,
+    add_sentence,
+    chosen,
+    is_instruction,
+    sampled,
+    text_size,
+)
 from robots.episodes.formats.ros.mcap import MAGIC
 from robots.episodes.formats.ros.ros1_bag import MAGIC as ROS1
 from robots.episodes.formats.ros.ros_messages import Leaf
@@ -31,12 +42,11 @@ from robots.episodes.formats.source import (
 )
 from robots.episodes.metadata.episode_metadata import utc_time
 from robots.errors import HandoffError
-from robots.language.text import INSTRUCTION
+from robots.language.text import INSTRUCTION, text_field
 from robots.spec import FieldSpec
 
 _SQLITE = b"SQLite format 3\0"
 _COMMANDS = ("action", "actions", "command", "target")
-_INSTRUCTIONS = ("instruction", "language_instruction", "task", "prompt")
 _UNREAD_PACKAGES = (
     "action_msgs",
     "actionlib_msgs",
@@ -51,7 +61,6 @@ _UNREAD_PACKAGES = (
     "visualization_msgs",
 )
 _UNREAD_TYPES = ("sensor_msgs/msg/CameraInfo", "sensor_msgs/msg/PointCloud2")
-_STRING = "std_msgs/msg/String"
 _NEAR_NS = 60 * 10**9
 """Largest distance of a header stamp from the time of recording [ns]; stamps of a simulated clock
 are further away."""
@@ -116,8 +125,8 @@ class _Content:
     """What a recording holds."""
 
     topics: dict[str, _Topic] = field(default_factory=dict)
-    words: dict[str, str] = field(default_factory=dict)
-    """First word or sentence of every topic of words that name an instruction."""
+    spoken: dict[str, list[Spoken]] = field(default_factory=dict)
+    """Sentences of every topic of words that is named as an instruction."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Reasons by topic."""
 
@@ -126,7 +135,8 @@ class RosbagSource:
     """Recordings of ROS, opened by `open_source`."""
 
     def __init__(self, path: Path, images: bool) -> None:
-        """Makes the schema from the first recording, of which one picture per topic is decoded.
+        """Makes the schema from the first recording, of which one picture per topic is decoded;
+        where it has instructions, those of all recordings are read.
 
         Raises:
             HandoffError: see `open_source`.
@@ -145,6 +155,9 @@ class RosbagSource:
         self._specs = {
             entry.name: _spec(content.topics[entry.topic], entry) for entry in self._fields
         }
+        self._text_size = text_size(self._bags) if content.spoken else 0
+        if self._text_size:
+            self._specs[INSTRUCTION] = replace(text_field(self._text_size), role="observation")
         action = self._only_command()
         if action is not None:
             self._specs[action] = replace(self._specs[action], role="action")
@@ -195,8 +208,15 @@ class RosbagSource:
             metadata: dict[str, Any] = {"source_file": bag.path.name}
             if start > _WALL_NS:
                 metadata["began"] = utc_time(start / 1e9)
-            if content.words:
-                metadata[INSTRUCTION] = next(iter(content.words.values()))
+            if spoken := chosen(content.spoken):
+                metadata[INSTRUCTION] = spoken[0].sentence
+            if self._text_size:
+                ends = min(t[0] for t in times.values()), max(t[-1] for t in times.values())
+                heard = spoken or [Spoken(start, "")]
+                arrays[INSTRUCTION], times[INSTRUCTION] = sampled(
+                    heard, start, ends, self._text_size
+                )
+                metadata["instructions"] = list(dict.fromkeys(entry.sentence for entry in spoken))
             if bag.cut:
                 metadata["cut_short"] = True
             yield SourceEpisode(arrays, metadata, times)
@@ -213,8 +233,10 @@ class RosbagSource:
                 content.left_out[topic] = name
             elif not bag.types.is_defined(name):
                 content.left_out[topic] = f"{name}, which the recording does not define"
-            elif name == _STRING:
-                self._read_words(bag, content, message)
+            elif name == WORDS and is_instruction(topic):
+                add_sentence(content.spoken, bag, message)
+            elif name == WORDS:
+                content.left_out[topic] = WORDS
             elif name not in ros_messages.IMAGES:
                 size += self._read_numbers(bag, content, message)
             elif self._images:
@@ -226,14 +248,6 @@ class RosbagSource:
                     "Split the recording."
                 )
         return content
-
-    def _read_words(self, bag: Bag, content: _Content, message: BagMessage) -> None:
-        if message.topic.rpartition("/")[2] not in _INSTRUCTIONS:
-            content.left_out[message.topic] = _STRING
-            return
-        text = bag.types.decode(message.type_name, message.data, message.ros1).data
-        if text:
-            content.words.setdefault(message.topic, str(text))
 
     def _read_numbers(self, bag: Bag, content: _Content, message: BagMessage) -> int:
         """Adds the arrays of a message, and returns their size [bytes]."""
@@ -330,10 +344,13 @@ def _seconds(times: list[tuple[int, int | None]], start_ns: int) -> np.ndarray:
 
 
 def _notes(bag: Bag, content: _Content, action: str | None) -> Iterator[str]:
-    yield ("Topics have capture times of their own; set map.resample_hz to the rate of the store.")
+    yield (
+        "Topics have capture times of their own, so the map has to state resample_hz, the rate of the store."
+    )
     if action is None:
         yield (
-            "A recording does not state which topic is the action; name it by map.fields.action.source."
+            "A recording does not state which topic is the action; name it in the map by fields: "
+            "{action: {source: TOPIC}}."
         )
     else:
         yield f"The action is taken to be {action}, by the name of its topic."

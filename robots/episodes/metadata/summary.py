@@ -51,6 +51,36 @@ def recording_lines(metadata: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"{title:<10}{line}"
 
 
+def edit_lines(metadata: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yields a line for every edit that episodes record: when, by whom, what was done and why; the
+    newest last.
+
+    Args:
+        metadata: metadata of every episode.
+    """
+    edits: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for entry in (entry for entries in metadata for entry in entries.get("edits") or ()):
+        key = (str(entry.get("when") or ""), str(entry.get("by") or ""))
+        edits.setdefault((*key, str(entry.get("reason") or "")), []).append(entry)
+    newest = sorted(edits.items(), key=lambda item: item[0][0])
+    if len(newest) > _MOST_NAMES:
+        yield f"edited    {len(newest) - _MOST_NAMES} times before"
+    for (when, by, reason), entries in newest[-_MOST_NAMES:]:
+        counts = Counter(str(done) for entry in entries for done in entry.get("done") or ())
+        done = [_of_episodes(words, number) for words, number in counts.most_common(_MOST_NAMES)]
+        rest = len(counts) - len(done)
+        said = "; ".join(done) + (f" and {rest} more" if rest else "")
+        who = " ".join(part for part in (_seconds(when), f"by {by}" if by else "") if part)
+        yield f"edited    {who}: {said}" + (f" ({reason})" if reason else "")
+
+
+def _of_episodes(done: str, number: int) -> str:
+    """What was done, with the number of the episodes unless it was done to the store."""
+    if done.startswith("deleted "):
+        return done
+    return f"{done} in {number} episode{'s' * (number > 1)}"
+
+
 def recording_cells(metadata: Mapping[str, Any]) -> tuple[str, str, str]:
     """When the recording of an episode began, its operator, and what ended it; empty where it is
     not stated."""
@@ -63,10 +93,12 @@ def recording_cells(metadata: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def other_entries(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The entries that neither a recorder shares with all others nor a lineage has."""
+    """The entries of one number or word that neither a recorder shares with all others nor a
+    lineage has."""
     shown = {"success", "instruction", "origin", "edits", *SHARED}
     for key, value in metadata.items():
-        if key not in shown and not key.startswith("source_"):
+        structured = isinstance(value, Mapping | list)
+        if key not in shown and not key.startswith("source_") and not structured:
             yield key, value
 
 

@@ -84,8 +84,9 @@ def read_index(store: Path | Location, schema: EpisodeSchema) -> Index:
     Raises:
         HandoffError: the index is missing, damaged, or does not belong to `schema`.
     """
+    content = _read_json(store, "index.json")
     try:
-        index = validate(Index, _read_json(store, "index.json"))
+        index = validate(Index, content)
     except HandoffError as error:
         raise HandoffError(f"{store}/index.json: damaged ({error}).") from None
     newest = -1

@@ -183,8 +183,10 @@ def test_doctor_finds_a_duplicate_and_writes_its_page(
 ) -> None:
     assert "4 episodes, 150 steps: 0 errors" in printed(capsys, "doctor", "towel.zarr")
     printed(capsys, "merge", "towel.zarr", str(store), "--out", "m.zarr")
-    said = printed(capsys, "doctor", "m.zarr", "--page", "faults.html")
-    assert "duplicate" in said
+    assert main(["episodes", "doctor", "m.zarr", "--page", "faults.html"]) == 1
+    said = capsys.readouterr()
+    assert "duplicate" in said.out
+    assert said.err.endswith("handoff: m.zarr: 1 error found in the episodes, see above.\n")
     assert "Examination of" in Path("faults.html").read_text()
 
 
@@ -199,8 +201,9 @@ def test_doctor_counts_recordings_that_were_cut_off_and_repairs_them(
         # What a kill leaves.
         episode._end()
     assert "recordings that were not committed: 1" in printed(capsys, "doctor", "towel.zarr")
-    said = printed(capsys, "doctor", "towel.zarr", "--repair")
-    assert "is now episode 4 (5 of policy)" in said
+    # An episode of five steps is much shorter than the others, which is an error.
+    assert main(["episodes", "doctor", "towel.zarr", "--repair"]) == 1
+    assert "is now episode 4 (5 of policy)" in capsys.readouterr().out
     about = EpisodeStore.open(store).metadata(4)
     assert about == {
         "operator": "ada",
@@ -246,6 +249,18 @@ def test_an_export_is_read_again(
     )
 
 
+def test_an_export_and_an_import_say_what_is_lost(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = {"front": np.zeros((5, 16, 16, 3), np.uint8), "action": np.zeros((5, 3))}
+    write_episodes(Path("seen.zarr"), [picture], task="fold", rate_hz=10.0)
+    shown = printed(capsys, "export", "seen.zarr", "--to", "lerobot", "--out", "out")
+    assert "\nnote             front: lossy video now (h264, crf 18, yuv420p" in shown
+    Path("map.yaml").write_text("fields: {first: {source: q, entries: [0, 1]}}\n")
+    shown = printed(capsys, "import", "towel.zarr", "in.zarr", "--map", "map.yaml")
+    assert "\nnote             q: no field takes the entries 1, 2 of 3" in shown
+
+
 def test_an_export_to_rerun_has_a_recording_per_episode(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,3 +277,9 @@ def test_a_data_set_of_another_format_is_imported_before_it_is_edited(
     said = refused(capsys, "delete", "buffer", "0", "--out", "x.zarr")
     assert "Import it first: handoff episodes import buffer OUT" in said
     assert "no such file or folder" in refused(capsys, "info", "absent")
+
+
+def test_import_says_what_was_read(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = printed(capsys, "import", "towel.zarr", "in.zarr").splitlines()
+    assert "read from        towel.zarr" in shown
+    assert not any(line.startswith(("source line", "source  ")) for line in shown)

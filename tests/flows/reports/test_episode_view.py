@@ -84,3 +84,47 @@ def test_long_episodes_have_fewer_pictures(tmp_path: Path) -> None:
     data = json.loads(found[1])
     assert (data["every"], len(data["pictures"]["front"])) == (3, MOST_PICTURES)
     assert data["pictures"]["front"][0].startswith("data:image/jpeg;base64,")
+
+
+def wide_page(tmp_path: Path, field: FieldSpec, values: np.ndarray) -> str:
+    """The page of an episode whose action is one field of many entries."""
+    schema = SourceSchema("arrays", "fold", 10.0, {"action": field})
+    episode = SourceEpisode({"action": values}, {})
+    return write_episode(schema, 0, episode, tmp_path / "e.html").read_text()
+
+
+def test_every_entry_of_a_field_is_drawn_and_named_and_no_colour_is_used_twice_in_a_panel(
+    tmp_path: Path,
+) -> None:
+    names = tuple(f"joint{entry}" for entry in range(26))
+    values = np.arange(3)[:, None] * np.arange(26.0)
+    text = wide_page(tmp_path, FieldSpec(shape=(26,), names=(names,), role="action"), values)
+    assert text.count("<polyline") == 26
+    assert re.findall(r"<span style='color:[^']*'>(\w+)</span>", text) == list(names)
+    panels = re.findall(r"<svg class='plot'.*?</svg>", text, re.DOTALL)
+    assert [panel.count("<polyline") for panel in panels] == [7, 7, 6, 6]
+    for panel, legend in zip(panels, re.findall(r"<p class='legend'>.*?</p>", text), strict=True):
+        drawn = re.findall(r"stroke='(#\w+)'", panel)
+        assert len(set(drawn)) == len(drawn)
+        assert re.findall(r"color:(#\w+)", legend) == drawn
+    assert "<b>action, 4 of 4</b>" in text
+
+
+def test_of_a_field_of_very_many_entries_smallest_mean_and_largest_are_drawn(
+    tmp_path: Path,
+) -> None:
+    values = np.stack([np.arange(300.0), np.arange(300.0) * 2]).reshape(2, 100, 3)
+    text = wide_page(tmp_path, FieldSpec(shape=(100, 3), role="action"), values)
+    assert text.count("<polyline") == 3
+    assert "largest of 300 entries</span>; 0 to 598" in text
+
+
+def test_entries_of_a_matrix_are_named_by_row_and_column(tmp_path: Path) -> None:
+    field = FieldSpec(shape=(2, 2), names=(("left", "right"), ("x", "y")), unit="m", role="action")
+    text = wide_page(tmp_path, field, np.arange(8.0).reshape(2, 2, 2))
+    assert re.findall(r"<span[^>]*>([\w.]+)</span>", text) == [
+        "left.x",
+        "left.y",
+        "right.x",
+        "right.y",
+    ]

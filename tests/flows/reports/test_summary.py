@@ -65,3 +65,14 @@ def test_memory_meter_measures_an_allocation() -> None:
         block = np.ones(200_000_000, np.uint8)
         time.sleep(1.2)
     assert meter.peak_bytes - before.peak_bytes > 0.8 * block.nbytes
+
+
+def test_one_of_a_kind_is_told_in_the_singular() -> None:
+    found = {"errors": 1, "warnings": 2, "episodes": 1}
+    assert describe("examine", found) == "1 error, 2 warnings in 1 episode"
+
+
+def test_a_policy_without_a_sampler_is_not_called_one_step() -> None:
+    found = {"sampler": "one-step", "bytes": 2e6}
+    assert describe("export", found) == "one pass of the network, 2.0 MB"
+    assert describe("export", {**found, "sampler": "ddim-10"}) == "sampler ddim-10, 2.0 MB"

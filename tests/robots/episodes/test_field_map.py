@@ -171,7 +171,26 @@ def test_an_instruction_of_the_map_replaces_that_of_every_step() -> None:
             {"fields": {"q": {"source": "pose", "rotation": {"given": "matrix"}}}},
             "entries 0 to 9 of 7",
         ),
-        ({"fields": {"q": {"source": "actions", "relative_to": "stat"}}}, "relative to 'stat'"),
+        (
+            {"fields": {"q": {"source": "actions", "relative_to": "stat"}}},
+            "q.relative_to: names 'stat'",
+        ),
+        ({"fields": {"q": {"source": "actions", "added_to": "stat"}}}, "q.added_to: names 'stat'"),
+        (
+            {"fields": {"q": {"source": "pose", "rotation": {"given": "matrix", "degrees": True}}}},
+            "q.rotation",
+        ),
+        (
+            {
+                "fields": {
+                    "q": {
+                        "source": "pose",
+                        "rotation": {"given": "quaternion_xyzw", "first": 3, "degrees": True},
+                    }
+                }
+            },
+            "q.rotation.degrees: is true, but the form quaternion_xyzw has no angles",
+        ),
         (
             {"fields": {"q": {"source": "actions", "relative_to": "observation.state"}}},
             "expected the same entries",
@@ -184,7 +203,7 @@ def test_an_instruction_of_the_map_replaces_that_of_every_step() -> None:
     ],
 )
 def test_a_rule_that_does_not_fit_is_refused(values: dict[str, Any], message: str) -> None:
-    if "quaternion_xyzw" in str(values):
+    if message == "field 'q': rotation":
         broken = arrays()
         broken["pose"][2, :4] = 0.0
         mapping = validate(FieldMapConfig, values, "map")
@@ -198,3 +217,56 @@ def test_a_rate_that_nobody_states_is_asked_for() -> None:
     assert "does not state its rate" in refused({}, rate_hz=None)
     episodes, _ = mapped({"rate_hz": 50.0}, rate_hz=None)
     assert episodes.schema.streams["policy"].rate_hz == 50.0
+
+
+def test_entries_that_no_field_takes_are_named() -> None:
+    rules = {"q": {"source": "observation.state", "entries": [0, 6]}}
+    episodes, _ = mapped({"fields": rules})
+    (note,) = episodes.notes
+    assert note.startswith(
+        "observation.state: no field takes the entries 6 (j6), 7 (width) of 8, so they are not in the store"
+    )
+
+
+def test_entries_that_another_field_takes_are_not_named() -> None:
+    rules = {
+        "q": {"source": "observation.state", "entries": [0, 7]},
+        "gripper": {"source": "observation.state", "entries": [7, 8]},
+    }
+    assert mapped({"fields": rules})[0].notes == ()
+
+
+def test_entries_of_joined_arrays_are_counted_over_both() -> None:
+    rule = {"source": ["observation.state", "pose"], "entries": [2, 11]}
+    first, second = mapped({"fields": {"x": rule}})[0].notes
+    assert "the entries 0 (j0), 1 (j1) of 8" in first
+    assert "the entries 3, 4, 5, 6 of 7" in second
+
+
+def test_an_array_that_is_dropped_has_no_note() -> None:
+    rules = {"q": {"source": "observation.state", "entries": [0, 6]}}
+    assert mapped({"fields": rules, "drop": ["observation.state"]})[0].notes == ()
+
+
+@pytest.mark.parametrize(
+    ("rotation", "entries", "unit"),
+    [
+        ({"given": "quaternion_xyzw", "stored": "euler_xyz"}, [3, 7], "rad"),
+        ({"given": "quaternion_xyzw", "stored": "rotation_6d"}, [3, 7], "1"),
+        ({"given": "quaternion_xyzw", "stored": "rotation_vector", "first": 3}, [0, 7], "1, rad"),
+    ],
+)
+def test_a_turned_rotation_has_the_unit_of_its_form(
+    rotation: dict[str, Any], entries: list[int], unit: str
+) -> None:
+    rule = {"source": "pose", "entries": entries, "rotation": rotation}
+    episodes, _ = mapped({"fields": {"r": rule}})
+    assert episodes.schema.streams["policy"].fields["r"].unit == unit
+
+
+def test_angles_in_degrees_are_stored_in_radians() -> None:
+    rotation = {"given": "euler_xyz", "stored": "euler_xyz", "degrees": True}
+    rule = {"source": "observation.state", "entries": [0, 3], "scale": 10.0, "rotation": rotation}
+    _, fields = mapped({"fields": {"r": rule}})
+    given = np.deg2rad(10.0 * arrays()["observation.state"][:, :3])
+    np.testing.assert_allclose(fields["r"], given, atol=1e-6)

@@ -241,5 +241,6 @@ def test_something_of_no_known_format_is_refused_with_what_is_known(tmp_path, ou
         run(tmp_path / "notes", out)
     for name in ("LeRobot", "robomimic", "RLDS", "Minari", "NumPy"):
         assert name in str(caught.value)
+    assert "`--format MODULE` of handoff episodes, or demos.format=MODULE" in str(caught.value)
     with pytest.raises(HandoffError, match="format 'lerobt': did you mean 'lerobot'"):
         run(tmp_path / "notes", out, format="lerobt")

@@ -67,7 +67,11 @@ def without_action() -> dict[str, np.ndarray]:
     [
         ([], {}, "no episode was given"),
         ([episode(), shorter()], {}, "episode 1: policy: fields of unequal length"),
-        ([without_action()], {}, "episode 0: no array is called 'targets'"),
+        (
+            [without_action()],
+            {},
+            "episode 0: no array is called 'targets'. Set action= to the name of the action; the episode has ",
+        ),
         ([episode()], {"action": "target"}, "did you mean 'targets'"),
         ([{**episode(), "words": np.array(["a"] * 5)}], {}, "Give words by instructions="),
         ([{**episode(), "seed": np.array(3)}], {}, "is the single number 3"),
@@ -90,6 +94,58 @@ def test_what_cannot_be_stored_is_explained_and_leaves_nothing(
         write(tmp_path / "s.zarr", episodes, **changes)
     assert message in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("pictures", "found", "hint"),
+    [
+        (
+            np.zeros((5, 8, 10, 3), np.float32),
+            "(T, 8, 10, 3) and dtype float32",
+            "(x * 255).astype",
+        ),
+        (
+            np.full((5, 8, 10, 3), 200.0),
+            "(T, 8, 10, 3) and dtype float64",
+            ": (x).astype(np.uint8)",
+        ),
+        (np.zeros((5, 8, 10, 3), int), "(T, 8, 10, 3) and dtype int64", ": (x).astype(np.uint8)"),
+        (
+            np.zeros((5, 3, 8, 10), np.uint8),
+            "(T, 3, 8, 10) and dtype uint8",
+            "np.moveaxis(x, 1, -1).",
+        ),
+        (np.zeros((5, 3, 8, 10)), "(T, 3, 8, 10) and dtype float64", "and convert colours"),
+        (np.zeros((5, 8, 10, 4), np.uint8), "(T, 8, 10, 4) and dtype uint8", "x[..., :3]"),
+        (np.zeros((5, 8, 10, 1), np.uint16), "(T, 8, 10, 1) and dtype uint16", "x[..., 0]"),
+        (np.zeros((5, 2, 8, 10, 3), np.uint8), "(T, 2, 8, 10, 3)", "an array of its own"),
+        (
+            np.zeros((5, 6, 6, 6), np.float32),
+            "(T, 6, 6, 6) and dtype float32",
+            "reshape(len(x), -1)",
+        ),
+    ],
+)
+def test_pictures_of_another_type_or_order_are_no_vectors(tmp_path, pictures, found, hint):
+    with pytest.raises(HandoffError) as caught:
+        write(tmp_path / "s.zarr", [{**episode(), "camera": pictures}])
+    said = str(caught.value)
+    assert said.startswith(f"episode 0: 'camera' has the shape {found}")
+    assert "expected of a picture is (T, height, width, 3) of uint8" in said
+    assert hint in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_matrices_point_clouds_and_depth_are_stored_as_they_are(tmp_path):
+    given = {
+        **episode(),
+        "base_T_ee": np.zeros((5, 4, 4)),
+        "points": np.zeros((5, 100, 3), np.float32),
+        "depth": np.zeros((5, 8, 10), np.uint16),
+    }
+    fields = write(tmp_path / "s.zarr", [given]).schema.stream("policy").fields
+    assert [fields[name].unit for name in ("base_T_ee", "points", "depth")] == ["1", "1", "1"]
+    assert fields["points"].shape == (100, 3)
 
 
 def test_an_existing_store_is_not_overwritten(tmp_path):

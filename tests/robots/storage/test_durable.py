@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from robots.storage.durable import (
+    WriterLock,
     is_temporary,
     remove_temporary,
     temporary_beside,
@@ -94,3 +95,25 @@ def test_what_a_killed_writer_leaves_is_found_and_removed(tmp_path: Path) -> Non
         "below",
         "teacher-3f9c0a1b2c4d.partial",
     ]
+
+
+def test_a_lock_whose_release_is_interrupted_is_not_closed_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second close would be of a descriptor that is free, or somebody else's by then."""
+    lock = WriterLock(tmp_path / "lock")
+    closed: list[int] = []
+    close = os.close
+
+    def interrupted(descriptor: int) -> None:
+        closed.append(descriptor)
+        close(descriptor)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lock.release()
+    lock.release()
+    assert len(closed) == 1
+    WriterLock(tmp_path / "lock").release()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from robots.episodes.curation.examination import ExamineConfig
-from robots.episodes.store import EpisodeStore
+from robots.episodes.curation.readable import ReadableEpisodes
 from robots.spec import FieldSpec
 
 _BLOCK = 2**25
@@ -54,7 +54,7 @@ class _Collected:
 
 
 def summarise_pictures(
-    store: EpisodeStore, episode: int, stream: str, name: str, steps: int, config: ExamineConfig
+    store: ReadableEpisodes, episode: int, stream: str, name: str, steps: int, config: ExamineConfig
 ) -> tuple[PictureSummary, np.ndarray]:
     """Reads the pictures of one field in blocks of at most 32 MiB, and summarises them.
 
@@ -100,7 +100,7 @@ def _colours_first(spec: FieldSpec) -> bool:
 
 
 def picture_blocks(
-    store: EpisodeStore, episode: int, stream: str, name: str, steps: int
+    store: ReadableEpisodes, episode: int, stream: str, name: str, steps: int
 ) -> Iterator[np.ndarray]:
     """Pictures of one field of an episode of `steps` steps, in blocks of at most 32 MiB."""
     spec = store.schema.stream(stream).fields[name]

@@ -2,6 +2,7 @@
 runs no code and exhausts no memory.
 
 - `folder`: files of a folder without links that leave it.
+- `damaged_files`: tells files that were cut short from those of an unknown format.
 - `zarr_v2`: checks that reading an array from outside runs no code.
 - `replay_arrays`: arrays of a replay buffer, row by row.
 - `hdf5`: groups and rows of HDF5 files.

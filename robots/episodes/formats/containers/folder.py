@@ -69,7 +69,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         HandoffError: the file is missing, too large, or holds no JSON object.
     """
-    with explain_damage(path.parent, path.name):
+    with explain_damage(path, "the file"):
         size = path.stat().st_size
         if size > LARGEST_JSON:
             raise HandoffError(

@@ -90,7 +90,7 @@ def read_members(path: Path, stack: ExitStack) -> dict[str, NpzMember]:
     Raises:
         HandoffError: it is no archive, or holds something else than arrays.
     """
-    with explain_damage(path.parent, path.name):
+    with explain_damage(path, "the file"):
         archive = stack.enter_context(zipfile.ZipFile(path))
         check_zip_size(path, archive)
         entries = archive.infolist()

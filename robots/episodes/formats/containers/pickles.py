@@ -83,7 +83,7 @@ def read_pickle(path: Path) -> Any:
     Raises:
         HandoffError: it names anything else, is damaged or too large.
     """
-    with explain_damage(path.parent, path.name):
+    with explain_damage(path, "the file"):
         size = path.stat().st_size
         if size > LARGEST_EPISODE:
             raise HandoffError(

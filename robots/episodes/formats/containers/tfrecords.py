@@ -168,7 +168,7 @@ def _varint(file: BinaryIO) -> int:
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[BinaryIO, int | None]]:
     """The file, decompressed if it is a gzip, and its size (None if compressed) [bytes]."""
-    with explain_damage(path.parent, path.name), path.open("rb") as raw:
+    with explain_damage(path, "the file"), path.open("rb") as raw:
         compressed = raw.read(2) == _GZIP
         raw.seek(0)
         if compressed:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from robots.control.actions import ActionInterface
 from robots.episodes.formats.lerobot_files.lerobot_video import DepthCode
 from robots.episodes.formats.source import LARGEST_EPISODE
 from robots.errors import HandoffError
 from robots.spec import FieldSpec, Role
 
 INFO = "meta/info.json"
+CAPTURED = "capture_time_of"
+"""Entry of `info` that Handoff writes: the feature of the pictures that were captured then."""
 MOST_AXES = 5
 _NUMBERS = frozenset(
     (
@@ -110,8 +113,10 @@ def picture_shape(feature: Feature) -> tuple[int, int]:
 
 
 def number_field(feature: Feature, role: Role) -> FieldSpec:
-    """Field of an array of numbers, with the unit and frame that `info` may state."""
+    """Field of an array of numbers, with the unit, the frame and the meaning to a controller that
+    `info` may state."""
     about = {key: str(feature.info.get(key) or "")[:500] for key in ("unit", "frame", "about")}
+    interface = feature.info.get("interface")
     return FieldSpec(
         shape=feature.shape,
         dtype=feature.dtype,
@@ -119,6 +124,7 @@ def number_field(feature: Feature, role: Role) -> FieldSpec:
         frame=about["frame"],
         about=about["about"],
         names=entry_names(feature),
+        interface=str(interface) if interface in get_args(ActionInterface) else "",
         role=role,
     )
 

@@ -34,6 +34,10 @@ from robots.errors import HandoffError
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 INDEX_COLUMNS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 """Columns of every data set; they are checked and become no fields."""
+ABOUT = "meta/handoff.json"
+"""File that Handoff writes beside LeRobot's, with the name of the task."""
+EXTRA = "handoff"
+"""Column of the episodes in which Handoff writes entries of the metadata as JSON."""
 LARGEST_LINES = 2**28
 """Largest size of a file of JSON lines [bytes]; 100,000 episodes have 15 MB."""
 LONGEST_TASK = 2**12
@@ -93,6 +97,8 @@ class LeRobotMetadata:
     chunks_size: int
     file_starts: Mapping[tuple[int, int], int]
     """First frame, counted over the data set, of each parquet file of v3.0."""
+    task: str
+    """Name of the task, which only data sets that Handoff wrote state; otherwise empty."""
 
     @property
     def several_tasks(self) -> bool:
@@ -109,6 +115,7 @@ class LeRobotMetadata:
         with explain_damage(self.root, f"the entry of episode {number} in meta"):
             index, length = whole_number(row["episode_index"]), whole_number(row["length"])
             metadata = {key: value for key, value in row.items() if _is_stated(key, value)}
+            metadata |= _extra(metadata.pop(EXTRA, None))
             if self.version == "v3.0":
                 first_index = whole_number(row["dataset_from_index"])
                 part = (whole_number(row["data/chunk_index"]), whole_number(row["data/file_index"]))
@@ -180,7 +187,30 @@ def read_metadata(root: Path) -> LeRobotMetadata:
         video_path=video_path,
         chunks_size=chunks_size,
         file_starts=_file_starts(root, rows) if newest else {},
+        task=_task_name(root),
     )
+
+
+def is_place(key: str) -> bool:
+    """Whether an entry of an episode is one of LeRobot's own, such as the place of its data."""
+    return key in _KNOWN or key.startswith(_PLACES)
+
+
+def _task_name(root: Path) -> str:
+    """The name of the task that Handoff wrote; empty in other data sets."""
+    if not (root / ABOUT).is_file():
+        return ""
+    return str(read_json(_file(root, ABOUT, {})).get("task") or "")[:200]
+
+
+def _extra(text: object) -> dict[str, Any]:
+    """The entries that Handoff wrote as JSON; empty for a column that is something else."""
+    if not isinstance(text, str):
+        return {}
+    entries = json.loads(text)
+    if not isinstance(entries, dict):
+        raise ValueError(f"{EXTRA} is no JSON object")
+    return entries
 
 
 def _tasks_table(root: Path) -> dict[int, str]:
@@ -278,8 +308,10 @@ def _words(value: object) -> list[str]:
 
 def _is_stated(key: str, value: object) -> bool:
     """Whether an entry of an episode is a number or word about it, not a place of its data."""
-    if key in _KNOWN or key in INDEX_COLUMNS or key.startswith(_PLACES):
+    if is_place(key) or key in INDEX_COLUMNS:
         return False
+    if key == EXTRA:
+        return isinstance(value, str)
     if isinstance(value, float):
         return isfinite(value)
     return isinstance(value, bool | int) or (isinstance(value, str) and len(value) <= LONGEST_TASK)

@@ -3,6 +3,7 @@
 - `bags`: files and folders of recordings, SQLite files of rosbag2.
 - `mcap`: records and chunks of MCAP files.
 - `ros1_bag`: records and chunks of ROS 1 bags.
+- `instructions`: sentences of topics of words.
 - `ros_types`: definitions of message types, bounded before they are decoded.
 - `ros_messages`: messages as arrays of numbers with names.
 """

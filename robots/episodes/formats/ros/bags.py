@@ -166,7 +166,7 @@ class Bag:
 
 def starts_with(file: Path, magic: bytes) -> bool:
     """Whether the first bytes of a file are `magic`."""
-    with explain_damage(file.parent, file.name), file.open("rb") as content:
+    with explain_damage(file, "the file"), file.open("rb") as content:
         return content.read(len(magic)) == magic
 
 

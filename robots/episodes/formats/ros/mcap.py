@@ -78,7 +78,7 @@ class McapReader:
         Raises:
             HandoffError: the file is no MCAP, damaged, or larger than an episode may be.
         """
-        with explain_damage(self.path.parent, self.path.name), self.path.open("rb") as file:
+        with explain_damage(self.path, "the file"), self.path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise HandoffError(f"{self.path}: is no MCAP file. Was it damaged?")
             for code, content in _records(self.path, file, whole=False):

@@ -70,7 +70,7 @@ class Ros1Reader:
             HandoffError: the file is no bag of version 2.0, damaged, encrypted, or larger than an
                 episode may be.
         """
-        with explain_damage(self.path.parent, self.path.name), self.path.open("rb") as file:
+        with explain_damage(self.path, "the file"), self.path.open("rb") as file:
             if file.readline(len(MAGIC) + 1) != MAGIC + b"\n":
                 raise HandoffError(f"{self.path}: is no bag of ROS 1, version 2.0. Was it damaged?")
             for header, data in _records(self.path, file, whole=False):

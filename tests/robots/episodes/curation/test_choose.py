@@ -62,7 +62,10 @@ def test_every_condition_tells_how_many_episodes_it_left_out(store: EpisodeStore
 @pytest.mark.parametrize(
     ("conditions", "message"),
     [
-        ({"min_steps": 100}, "none of 4 episodes meets all conditions; they left out"),
+        (
+            {"min_steps": 100},
+            "none of 4 episodes meets all conditions; left out by min_steps \\(4\\)",
+        ),
         ({"ranges": {"qualty": (0, 1)}}, "no episode states 'qualty'; did you mean 'quality'"),
         ({"exclude": (4,)}, "no episode 4, the store has 0 to 3"),
     ],

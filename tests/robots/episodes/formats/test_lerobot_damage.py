@@ -213,7 +213,7 @@ def test_a_missing_file_is_named(root: Path, name: str) -> None:
 
 def test_deeply_nested_json_is_refused(root: Path) -> None:
     (root / "meta/info.json").write_text("[" * 100_000)
-    assert "info.json cannot be read" in error(root)
+    assert "info.json: the file cannot be read" in error(root)
 
 
 def test_a_stream_larger_than_its_container_states_is_refused(root: Path) -> None:

@@ -158,7 +158,7 @@ def test_two_commands_leave_the_action_open(tmp_path):
     sent += [one._replace(topic="/other/target") for one in sent if one.topic == "/arm/command"]
     with open_source(write_mcap(tmp_path / "d.mcap", sent), True) as source:
         assert {spec.role for spec in source.schema.fields.values()} == {"observation"}
-        assert any("map.fields.action.source" in note for note in source.schema.notes)
+        assert any("action: {source: TOPIC}" in note for note in source.schema.notes)
 
 
 def test_the_field_map_resamples_a_recording(tmp_path):
