@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flows.reports.dataset_text import counted
 from flows.session.config import HilEnvConfig, HilOperator
 from robots.franka.robot import Robot
 from robots.interfaces import Label, Observation, VecEnv
@@ -34,8 +35,9 @@ def console_command(
 
     operator = HilOperator(kind="console", person=person)
     recorded = run_console_session(task, policy, out, config, operator, episodes, say)
+    number = counted(recorded, "episode")
     say(
-        f"{recorded} episodes in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}"
+        f"{number} in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}"
     )
 
 

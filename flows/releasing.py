@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from flows.deployment.release_folder import Release, assemble, check_release
 from flows.deployment.verified_policy import PREFIX
+from flows.reports.dataset_text import counted
 from flows.runner.stage import PARTIAL
 from robots.errors import HandoffError, suggest
 from robots.processes import login
@@ -165,7 +166,7 @@ def sign_command(
             remove_tree(partial)
     if folder.is_dir():
         audit(folder, "signed", name=given, release=statement.digest, fingerprint=mark)
-    say(f"release  {target}, {len(statement.files)} files, digest {statement.digest}")
+    say(f"release  {target}, {counted(len(statement.files), 'file')}, digest {statement.digest}")
     say(f"signed   {_signature_text(statement)} with {file.stem} ({mark[:SHORTEST_PREFIX]})")
 
 
@@ -219,7 +220,7 @@ def _phrase(error: HandoffError, folder: Path) -> str:
 
 def _signature_lines(examination: Examination) -> Iterator[str]:
     statement, signer = examination.statement, examination.signer
-    yield f"release  {examination.folder}, {len(examination.files)} files"
+    yield f"release  {examination.folder}, {counted(len(examination.files), 'file')}"
     if statement is not None:
         yield f"digest   {statement.digest}"
         yield f"signed   {_signature_text(statement)}"

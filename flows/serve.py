@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from flows.reports.results import sampler_text
 from flows.stages.release.export import task_of
 from robots.contract import ONNX_FILE, Contract
 from robots.errors import HandoffError
@@ -52,7 +53,7 @@ def serve_command(
     def announce(port: int) -> None:
         host = f"[{config.host}]" if ":" in config.host else config.host
         _print(
-            f"{contract.task}, {contract.sampler}, policy {contract.policy[:12]}: ws://{host}:{port}"
+            f"{contract.task}, {sampler_text(contract.sampler)}, policy {contract.policy[:12]}: ws://{host}:{port}"
         )
         if known_token is None:
             _print(f"token {token}")

@@ -106,6 +106,14 @@ def test_a_command_that_does_not_exist_is_noticed(line: str) -> None:
 
 
 @every_page
+def test_every_row_of_a_table_stands_below_another(page: Path) -> None:
+    """Behind an empty line a row is shown as text."""
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    parted = re.findall(r"^\|.*\|\n\n(\|.*)\n(?!\|[-: |]+\|$)", text, re.MULTILINE)
+    assert parted == []
+
+
+@every_page
 def test_every_target_of_make_exists(page: Path) -> None:
     rules = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = page.read_text()

@@ -87,6 +87,10 @@ _handoff_words() {
   if [[ ${words[n]} == *=* && ${words[n]} != -* && $COMP_WORDBREAKS == *=* ]]; then
     COMPREPLY=("${COMPREPLY[@]#"${words[n]%=*}="}")
   fi
+  # A folder, or an option without its value, is not the end of the word.
+  if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[/=] ]]; then
+    compopt -o nospace 2>/dev/null
+  fi
 }
 
 complete -F _handoff_words handoff
@@ -200,6 +204,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = f"{error_text(error).removesuffix('.')}."
         if command.function in WITH_STAGES:
             message += " Finished stages are kept; run the same command to resume."
+        elif command.function is sessions.record:
+            message += " What was recorded is kept; run the same command to go on."
         elif command.function is sessions.deploy:
             message += " The episodes so far are in the folder of the session."
         return _fail(message, error, debug, code=exit_code(error))

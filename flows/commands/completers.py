@@ -27,6 +27,10 @@ from robots.errors import HandoffError
 if TYPE_CHECKING:
     from flows.runner.stage import Stage
 
+PLACES = ("data", "folder", "runs")
+"""Names of options whose values are paths."""
+REQUIRED = "???"
+"""Value of an option that a recipe leaves to its user."""
 Candidates = Iterator[tuple[str, str]]
 """Words with their descriptions."""
 
@@ -69,7 +73,13 @@ def finished_runs(context: CompletionContext, folder: Path = Path("runs")) -> Ca
 
 
 def artifacts(context: CompletionContext, folder: Path = Path("runs")) -> Candidates:
-    """Yields the artifacts of the runs by their paths, with their kinds of stage."""
+    """Yields the artifacts of the runs by their paths, with their kinds of stage, and files and
+    folders that begin with the word."""
+    yield from _artifacts(folder)
+    yield from _paths(context.incomplete)
+
+
+def _artifacts(folder: Path) -> Candidates:
     from flows.runner.artifact import MANIFEST
 
     for pattern in ("*/*", "hil/*/*"):
@@ -107,7 +117,9 @@ def overrides(context: CompletionContext) -> Candidates:
         return
     # Copies of a stage share its options.
     copies = {stage.name.partition("@")[0]: stage for stage in reversed(declared)}
-    begun, equals, _ = context.incomplete.partition("=")
+    begun, equals, value_begun = context.incomplete.partition("=")
+    if equals and begun.rpartition(".")[2] in PLACES:
+        yield from ((f"{begun}={path}", about) for path, about in _paths(value_begun))
     values = _values(begun.split("."), list(copies.values()), recipe.folders) if equals else []
     known = [
         ("seed", recipe.seed, "seed of the recipe"),
@@ -117,7 +129,10 @@ def overrides(context: CompletionContext) -> Candidates:
         *((name, to_plain(copy.config), copy.uses) for name, copy in copies.items()),
     ]
     for name, value, about in known:
-        for key, text in _leaves(name, value):
+        for key, leaf in _leaves(name, value):
+            text = "" if leaf == REQUIRED else leaf
+            if text == "" and equals:
+                continue
             if f"{key}={text}".startswith(context.incomplete):
                 yield f"{key}={text}", about
                 values = [value for value in values if value != text]
@@ -176,13 +191,21 @@ def _described(rows: Rows) -> Candidates:
 
 
 def _files(begun: str) -> Candidates:
+    """Yields the folders and the YAML files that begin with a word."""
+    for name, about in _paths(begun):
+        if name.endswith("/"):
+            yield name, about
+        elif name.endswith((".yaml", ".yml")):
+            yield name, first_comment(Path(name).expanduser())
+
+
+def _paths(begun: str) -> Candidates:
+    """Yields the folders and files that begin with a word; hidden ones if the word does."""
     folder, _, start = begun.rpartition("/")
     place = Path(f"{folder}/" if begun.startswith("/") else folder or ".").expanduser()
     if not place.is_dir():
         return
-    for path in sorted(place.glob(f"{start}*")):
-        name = f"{folder}/{path.name}" if folder or begun.startswith("/") else path.name
-        if path.is_dir() and not path.name.startswith("."):
-            yield f"{name}/", "folder"
-        elif path.suffix in (".yaml", ".yml"):
-            yield name, first_comment(path)
+    for path in sorted(place.iterdir()):
+        if path.name.startswith(start) and (start or not path.name.startswith(".")):
+            name = f"{folder}/{path.name}" if folder or begun.startswith("/") else path.name
+            yield (f"{name}/", "folder") if path.is_dir() else (name, "")

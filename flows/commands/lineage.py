@@ -116,18 +116,21 @@ def gc(
     runs: str = "runs",
     older_than: Annotated[float, Parameter(validator=Number(gte=0.0))] = 7.0,
     keep_last: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    recording: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
     dry_run: Flag = False,
     debug: Debug = False,
 ) -> None:
     """Delete the artifacts that no run refers to, and what interrupted stages and programs left.
 
     Everything is named before it is deleted. What a run's folder links to is kept, with all that
-    it was computed from; so is what a run is writing. A storage keeps all that it has.
+    it was computed from; so is what a run is writing, and what a person has recorded. A storage
+    keeps all that it has.
 
     Args:
         runs: Folder of runs, or the address of a storage, whose working copy is meant.
         older_than: Smallest age of what is deleted [days].
         keep_last: Number of the newest artifacts of every stage that are kept in any case.
+        recording: Name of an artifact that a person recorded and that is not kept; may be repeated.
         dry_run: Name what would be deleted, and delete nothing.
 
     Examples:
@@ -137,7 +140,14 @@ def gc(
     from flows.garbage import collect
     from flows.storage.address import runs_folder
 
-    collect(runs_folder(runs), _print, older_than=older_than, keep_last=keep_last, dry_run=dry_run)
+    collect(
+        runs_folder(runs),
+        _print,
+        older_than=older_than,
+        keep_last=keep_last,
+        recordings=recording,
+        dry_run=dry_run,
+    )
 
 
 def _print(text: str) -> None:

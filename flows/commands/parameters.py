@@ -83,3 +83,28 @@ RunPath = Annotated[
         completer=completers.finished_runs,
     ),
 ]
+DataPath = Annotated[
+    Path,
+    Parameter(
+        name="DATA",
+        help="File or folder of a data set in any known format, or the artifact of a stage.",
+        completer=completers.artifacts,
+    ),
+]
+StorePath = Annotated[
+    Path,
+    Parameter(
+        name="STORE",
+        help="Episode store, or the artifact of a stage that holds one.",
+        completer=completers.artifacts,
+    ),
+]
+StorePaths = Annotated[
+    Path,
+    Parameter(
+        name="STORES",
+        required=True,
+        help="Episode stores, or artifacts that hold one.",
+        completer=completers.artifacts,
+    ),
+]

@@ -121,7 +121,7 @@ def record(
     out: Path | None = None,
     debug: Debug = False,
 ) -> None:
-    """Record demonstrations by a person, in simulation or at an arm; the same command goes on.
+    """Record demonstrations by a person, in simulation or at an arm; the same command adds to them.
 
     Successful episodes are where the last line says; 'handoff run own_data' trains on them.
 
@@ -134,7 +134,7 @@ def record(
         instruction: What is demonstrated, in words.
         cameras: Record the simulated cameras front and wrist, too.
         video: The same, as H.264 video instead of without loss.
-        out: Folder of the recording; default: runs/record/TASK.
+        out: Folder of all that is recorded; default: runs/record/TASK.
 
     Examples:
         handoff record reach --episodes 10
@@ -185,7 +185,8 @@ def _record_in_simulation(
     host: str,
     port: int,
 ) -> None:
-    """Runs the recipe hil/record.
+    """Runs the recipe hil/record, with all that it writes below one folder, and links `demos` there
+    to the newest recording.
 
     Args:
         folder: folder of the recording.
@@ -198,19 +199,26 @@ def _record_in_simulation(
 
     from flows.attended import ConsoleAddress, run_attended
     from flows.config.overrides import quoted
+    from flows.reports.summary import place_link
 
     words = ("shared.operator.person", "shared.env.instruction")
     values = [
-        f"runs={quoted(folder.parent)}",
-        f"name={quoted(folder.name)}",
+        f"runs={quoted(folder)}",
+        "name=session",
         *(
             f"{path}={quoted(value) if path in words else value}"
             for path, value in chosen.items()
             if value is not None
         ),
     ]
-    run_attended("hil/record", [*values, *overrides], address=ConsoleAddress(host=host, port=port))
-    Console().print(f"demos    {folder / 'demos'}", highlight=False, soft_wrap=True)
+    address = ConsoleAddress(host=host, port=port)
+    summary = run_attended("hil/record", [*values, *overrides], address=address)
+    demos = summary.parent / "demos"
+    # An override of `runs` may have put them elsewhere, such as in a storage.
+    if folder in demos.parents:
+        place_link(folder / "demos", demos.resolve())
+        demos = folder / "demos"
+    Console().print(f"demos    {demos / 'store.zarr'}", highlight=False, soft_wrap=True)
 
 
 def console(

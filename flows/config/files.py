@@ -91,7 +91,7 @@ def read_yaml(path: Path, about: str = "") -> dict[str, Any]:
     """Reads a YAML file whose content is a mapping; interpolations are kept as they are.
 
     Raises:
-        HandoffError: not YAML (a repeated key included), or not a mapping.
+        HandoffError: no such file, not YAML (a repeated key included), or not a mapping.
     """
     import yaml
     from omegaconf import DictConfig, OmegaConf
@@ -100,7 +100,11 @@ def read_yaml(path: Path, about: str = "") -> dict[str, Any]:
     label = f"{about} {path}".strip()
     try:
         content = OmegaConf.load(path)
-    except (yaml.YAMLError, UnicodeDecodeError, OmegaConfBaseException, OSError) as error:
+    except FileNotFoundError:
+        raise HandoffError(f"{label}: no such file. Is it relative to another folder?") from None
+    except OSError as error:
+        raise HandoffError(f"{label}: cannot be read ({error.strerror}).") from None
+    except (yaml.YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
         raise HandoffError(f"{label}: not YAML ({' '.join(str(error).split())}).") from None
     if not isinstance(content, DictConfig):
         raise HandoffError(f"{label}: holds a list, expected keys and values.")

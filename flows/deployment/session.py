@@ -36,6 +36,7 @@ from flows.deployment.deployed_episode import (
 )
 from flows.deployment.push_t_table import EXTRA, PushTScene
 from flows.deployment.safety import check_session, is_real, longest_episode
+from flows.reports.dataset_text import counted
 from flows.session.arm_supervisor import ArmSupervisor
 from flows.session.config import HilEnvConfig
 from real.cameras.camera import CameraConfig
@@ -89,8 +90,9 @@ def deploy_command(
             about=release_entries(bundle),
             say=say,
         )
+    number = counted(recorded, "episode")
     say(
-        f"{recorded} episodes in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}"
+        f"{number} in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}"
     )
 
 

@@ -14,6 +14,7 @@ from flows.gating.changes import changes_since
 from flows.gating.conditions import VERDICTS, Condition, number, unmet
 from flows.gating.outcome import LATENCIES, PAGE, Gated
 from flows.gating.side_by_side import record_side_by_side
+from flows.reports.results import sampler_text
 from robots.config import to_plain
 from robots.html_page import banner, contents, head, heading, picture, table, tiles, videos
 from robots.storage.durable import write_atomically
@@ -61,7 +62,7 @@ def _page(gated: Gated, out: Path) -> Iterator[str]:
 
 def _about(contract: Contract) -> str:
     robot = f", {contract.robot}" if contract.robot else ""
-    sampled = f"sampler {contract.sampler}, {contract.precision}"
+    sampled = f"{sampler_text(contract.sampler)}, {contract.precision}"
     return f"task {contract.task}{robot}, {contract.rate_hz:g} Hz, {sampled}"
 
 

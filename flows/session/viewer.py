@@ -16,6 +16,7 @@ from flows.session.config import HilEnvConfig
 from real.cameras.camera_process import frame
 from robots.errors import HandoffError
 from robots.processes import end_with_parent
+from robots.signals import blocked_interrupt
 from robots.wire.policy import pack, unpack
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def scene_viewer(env: HilEnvConfig, console: OpenConsole, *, images: bool = True
     context = multiprocessing.get_context("spawn")
     arguments = (env, console.uri, console.camera_token, images)
     process = context.Process(target=_run_viewer, args=arguments, name="handoff-view", daemon=True)
-    with without_robot_token():
+    # Ctrl-C at the terminal ends the session, which then ends this process.
+    with without_robot_token(), blocked_interrupt():
         process.start()
     try:
         yield

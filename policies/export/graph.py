@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -81,8 +82,8 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
             dynamic_shapes=captured.axes,
             custom_translation_table=captured.translations,
         )
-    assert translated is not None
-    _simplify(translated.model)
+        assert translated is not None
+        _simplify(translated.model)
     model = translated.model_proto
     _check_batch(model)
     # torch writes a newer version of the format than the operators need; old readers refuse it.
@@ -221,16 +222,23 @@ def _check_batch(model: onnx.ModelProto) -> None:
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Silences torch's warnings about deprecations, inputs with a common batch axis, and the
-    missing torchvision, which is not needed."""
-    import logging
+    missing torchvision, which is not needed; and the optimiser's about splits of constants, such as
+    ACT's projections of learned queries, which are computed when the graph runs."""
     import warnings
 
     exporter = logging.getLogger("torch.onnx._internal.exporter._registration")
+    optimizer = logging.getLogger("onnxscript.optimizer._constant_folding")
     level = exporter.level
     exporter.setLevel(logging.ERROR)
+    optimizer.addFilter(_is_news)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         exporter.setLevel(level)
+        optimizer.removeFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return record.msg != "Skipping constant folding for op %s with multiple outputs."

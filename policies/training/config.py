@@ -31,6 +31,11 @@ class LoggingConfig:
     """Mode of Weights & Biases; `offline` writes files for `wandb sync` and sends nothing."""
 
 
+MOST_BETWEEN_ENTRIES, LEAST_ENTRIES = 100, 10
+"""Largest number of updates between entries of the loss curve, and smallest number of entries,
+unless the options say otherwise."""
+
+
 @config
 class TrainingConfig(LoggingConfig):
     """Options of the training loop; its length is given in updates, so that it is repeatable."""
@@ -67,8 +72,9 @@ class TrainingConfig(LoggingConfig):
     """Device of the training; `auto` chooses CUDA if available."""
     threads: Count = 1
     """Number of torch's CPU threads."""
-    log_every: Count = 100
-    """Updates between entries of the loss curve; checkpoints are written at such steps only."""
+    log_every: Count | None = None
+    """Updates between entries of the loss curve; checkpoints are written at such steps only. None
+    takes a tenth of the steps, at most 100."""
     checkpoint_seconds: Delay = 20.0
     """Wall-clock seconds between checkpoints, rounded up to the next entry of the loss curve."""
     preflight_seconds: Delay = 30.0
@@ -76,3 +82,8 @@ class TrainingConfig(LoggingConfig):
     measurement, as do trainings of less than a hundred updates."""
     seed: Seed = 0
     """Seed of initial weights, order of the data, noise and noise levels."""
+
+    @property
+    def entry_every(self) -> int:
+        """Updates between entries of the loss curve."""
+        return self.log_every or min(MOST_BETWEEN_ENTRIES, max(1, self.steps // LEAST_ENTRIES))

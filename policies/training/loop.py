@@ -306,7 +306,7 @@ class _Training:
             torch._foreach_lerp_(self.average, self.parameters, 1.0 - decay)
             self.sum += value
         self.step += 1
-        if self.step % config.log_every == 0 or self.step == config.steps:
+        if self.step % config.entry_every == 0 or self.step == config.steps:
             self._log()
         elif time.monotonic() - self.checked >= CHECK_SECONDS:
             self.check_health()

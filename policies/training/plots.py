@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOSS, SAMPLES = "loss.png", "samples.png"
+MARKED = 50
+"""Largest number of entries of a curve that are marked by points."""
 _WINDOWS = 6
 _SAMPLES = 8
 _ROWS = 3
@@ -47,7 +49,9 @@ def draw_curve(out: Path, label: str) -> None:
     figure = Figure(figsize=(6, 3.2), layout="constrained")
     axes = figure.add_subplot()
     losses = [entry["loss"] for entry in entries]
-    axes.plot([entry["step"] for entry in entries], losses, linewidth=1)
+    # A line through one entry is invisible.
+    marker = "." if len(entries) <= MARKED else ""
+    axes.plot([entry["step"] for entry in entries], losses, marker=marker, linewidth=1)
     # The negative log-likelihood of a density may be negative.
     axes.set(yscale="log" if min(losses) > 0 else "linear", xlabel="update", ylabel=label)
     axes.grid(which="both", alpha=0.3)

@@ -22,6 +22,7 @@ from real.cameras.camera import Camera, CameraConfig
 from real.cameras.newest_picture import NewestPicture
 from robots.errors import HandoffError
 from robots.processes import end_with_parent
+from robots.signals import blocked_interrupt
 from robots.wire.policy import pack
 
 if TYPE_CHECKING:
@@ -65,8 +66,9 @@ def camera_streams(
                 name=f"handoff-{name}",
                 daemon=True,
             )
-            # It reads what a network sends, so it has no token but its own.
-            with without_robot_token():
+            # It reads what a network sends, so it has no token but its own. Ctrl-C at the terminal
+            # ends the session, which then ends this process.
+            with without_robot_token(), blocked_interrupt():
                 process.start()
             stack.callback(process.join, 5.0)
             stack.callback(process.terminate)

@@ -17,6 +17,7 @@ import numpy as np
 from robots.config import Delay, Seconds, Whole, config
 from robots.errors import HandoffError
 from robots.imported_code import CodeGuard, current_guard, install_guard
+from robots.signals import blocked_interrupt
 from robots.wire.addresses import is_loopback
 from sim.twin.checks import PERIOD
 from sim.twin.world import World
@@ -209,7 +210,8 @@ def start_twin(settings: TwinConfig, make_world: Callable[[], World]) -> Iterato
     process = context.Process(
         target=_serve, args=arguments, name=f"twin {settings.host}", daemon=True
     )
-    process.start()
+    with blocked_interrupt():
+        process.start()
     far_end.close()
     try:
         yield _wait_until_ready(settings, process, pipe)

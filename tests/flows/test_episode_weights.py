@@ -76,7 +76,7 @@ def test_a_copy_states_the_weights_and_the_way(capsys: pytest.CaptureFixture[str
         metadata = [copy.metadata(number) for number in range(3)]
     assert [entry["weight"] for entry in metadata] == [0.667, 0.667, 2.0]
     (edit,) = metadata[2]["edits"]
-    assert edit["done"] == ["weight: None to 2.0"]
+    assert edit["done"] == ["weight: none to 2.0"]
     assert (edit["by"], edit["reason"]) == (
         "eve",
         "weights: balanced by operator with the exponent 0",

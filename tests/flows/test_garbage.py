@@ -19,7 +19,9 @@ from flows.runner.stage import Stage, run_stage
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from robots.storage.durable import remove_tree, temporary_beside
+from tests.flows import recording_stage
 from tests.flows.counting_stage import CountingConfig
+from tests.flows.recording_stage import OperatorConfig, RecordingConfig
 
 MODULE = "tests.flows.counting_stage"
 
@@ -61,7 +63,7 @@ def test_an_artifact_that_no_run_links_to_is_deleted_and_named(tmp_path: Path) -
     assert first == (
         f"delete  {old.path.name}  {megabytes(linked.path)} MB, 30 days old: no run refers to it"
     )
-    assert last == f"1 folders deleted, {megabytes(linked.path)} MB"
+    assert last == f"1 folder deleted, {megabytes(linked.path)} MB"
     # The input of the linked artifact is not linked itself, and is part of its lineage.
     assert names(tmp_path) == {top.path.name, linked.path.name}
     load_artifact(linked.path)
@@ -78,7 +80,7 @@ def test_a_dry_run_names_and_deletes_nothing(
     assert main(["gc", "--runs", str(tmp_path), "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert f"unused  {old.path.name}" in out
-    assert "1 folders would be deleted" in out
+    assert "1 folder would be deleted" in out
     load_artifact(old.path)
     assert main(["gc", "--runs", str(tmp_path)]) == 0
     assert not old.path.exists()
@@ -202,7 +204,7 @@ def test_temporary_files_of_killed_writers_are_deleted_unless_young_or_open(
         assert lines[1:] == [
             f"unused  {download.name}  0.2 MB, 30 days old: a writer was killed",
             f"unused  {page.name}  0.2 MB, 30 days old: a writer was killed",
-            "1 folders and 2 temporary files would be deleted, 0.6 MB",
+            "1 folder and 2 temporary files would be deleted, 0.6 MB",
         ]
         assert page.exists()
         collected(runs)
@@ -224,3 +226,52 @@ def test_the_imports_of_an_abandoned_stage_go_with_its_folder(tmp_path: Path) ->
     collected(tmp_path)
     assert not partial.exists()
     assert not imports.exists()
+
+
+def recording(root: Path, episodes: int = 2, kind: str = "keyboard") -> Path:
+    """An old recording that no run refers to."""
+    config = RecordingConfig(episodes=episodes, operator=OperatorConfig(kind=kind))
+    stage = Stage("demos", "episodes", "tests.flows.recording_stage", config, grows="episodes")
+    path = run_stage(stage, {}, root, no_progress, isolate=False).artifact.path
+    aged(path, 30.0)
+    return path
+
+
+def test_what_a_person_recorded_is_kept_and_named(tmp_path: Path) -> None:
+    path = recording(tmp_path)
+    lines = collected(tmp_path)
+    assert lines[0] == (
+        f"kept    {path.name}: recorded by a person; gc --recording {path.name} deletes it"
+    )
+    assert names(tmp_path) == {path.name}
+
+
+def test_what_a_simulated_operator_recorded_is_deleted(tmp_path: Path) -> None:
+    recording(tmp_path, kind="simulated")
+    collected(tmp_path)
+    assert names(tmp_path) == set()
+
+
+def test_an_interrupted_recording_of_a_person_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording_stage, "STOP_AT", [1])
+    with pytest.raises(HandoffError, match="stopped by the person"):
+        recording(tmp_path)
+    (partial,) = (tmp_path / "artifacts").glob("*.partial")
+    aged(partial, 30.0)
+    collected(tmp_path)
+    assert (partial / "lines.txt").read_text() == "episode 0"
+    collect(tmp_path, lambda line: None, older_than=7.0, recordings=[partial.name])
+    assert names(tmp_path) == set()
+    assert list((tmp_path / "artifacts").glob(".*.person")) == []
+
+
+def test_a_recording_is_deleted_by_its_name(tmp_path: Path) -> None:
+    path = recording(tmp_path)
+    other = recording(tmp_path, kind="console")
+    arguments = ["gc", "--runs", str(tmp_path), "--recording"]
+    assert main([*arguments, "demos-000000000000"]) == 1
+    assert names(tmp_path) == {path.name, other.name}
+    assert main([*arguments, path.name]) == 0
+    assert names(tmp_path) == {other.name}

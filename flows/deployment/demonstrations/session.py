@@ -25,6 +25,7 @@ from flows.deployment.demonstrations.config import (
 )
 from flows.deployment.demonstrations.hosts import DemonstrationHost, RealHost, simulated_host
 from flows.deployment.demonstrations.pictures import ArmPictures
+from flows.reports.dataset_text import counted
 from flows.session.arm_supervisor import ArmSupervisor
 from flows.session.config import HilEnvConfig
 from robots.franka import find_robot
@@ -221,7 +222,8 @@ class _Recorder:
             outcome = record.label.name.lower() if record.label else "no label, dropped"
             say(
                 f"episode {self.demos.num_episodes + self._dropped.num_episodes}: {outcome}, "
-                f"{record.end - record.begin:.1f} s; {self.demos.num_episodes} demonstrations"
+                f"{record.end - record.begin:.1f} s; "
+                f"{counted(self.demos.num_episodes, 'demonstration')}"
             )
         if self._host.manual_reset:
             self.supervisor.hold("place the objects, then go on")

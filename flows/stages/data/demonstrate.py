@@ -14,13 +14,14 @@ from robots.interfaces import Label, Progress
 if TYPE_CHECKING:
     from robots.episodes.store import EpisodeStore
 
+GROWS = "episodes"
 MAX_ATTEMPTS = 5
 """Maximum number of attempts per demonstration of a scripted expert."""
 
 
 def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Episodes]:
-    """Writes `out/store.zarr` (successful episodes) and `out/dropped.zarr` (all others); resumes an
-    interrupted attempt.
+    """Writes `out/store.zarr` (successful episodes) and `out/dropped.zarr` (all others); goes on
+    from an interrupted attempt, or a finished one of fewer episodes.
 
     Raises:
         HandoffError: the expert rarely succeeds, or the person stopped.
@@ -68,7 +69,7 @@ def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Epis
                 return store if kept else dropped
 
             if store.num_episodes:
-                say(f"{store.num_episodes} demonstrations kept from the interrupted attempt")
+                say(f"{store.num_episodes} demonstrations kept that were recorded before")
             redo = False
             while store.num_episodes < config.episodes:
                 attempts = store.num_episodes + dropped.num_episodes

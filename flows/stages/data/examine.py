@@ -28,6 +28,7 @@ def run(
     Raises:
         HandoffError: more errors or warnings than the options accept; both files are written first.
     """
+    from flows.reports.dataset_text import counted
     from robots.config import to_plain
     from robots.episodes.curation.examination import count_findings
     from robots.episodes.curation.examine import examine
@@ -43,8 +44,9 @@ def run(
     for severity, limit in (("error", config.max_errors), ("warning", config.max_warnings)):
         found = [each for each in examination.findings if each.severity == severity]
         if limit is not None and len(found) > limit:
+            number = counted(len(found), severity)
             raise HandoffError(
-                f"{read_manifest(demos)['stage']}: {len(found)} {severity}s in the episodes, at most {limit} accepted "
+                f"{read_manifest(demos)['stage']}: {number} in the episodes, at most {limit} accepted "
                 f"(max_{severity}s). The first: {found[0].sentence} The page {page} has all."
             )
     return Output(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import select
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -146,7 +150,92 @@ def test_artifacts_of_runs_are_completed_with_their_kinds(
         (tmp_path / "runs" / run).mkdir(parents=True)
         (tmp_path / "runs" / run / "gate").symlink_to(made)
     for command in ("explain", "serve"):
-        assert completed(capsys, command, "runs/") == {
-            "runs/demo/gate": "gate",
-            "runs/hil/reach/gate": "gate",
+        found = completed(capsys, command, "runs/")
+        assert {name for name, about in found.items() if about == "gate"} == {
+            "runs/demo/gate",
+            "runs/hil/reach/gate",
         }
+
+
+PROMPT = "ready$ "
+
+
+def in_bash(folder: Path, typed: list[str]) -> list[str]:
+    """What stands on the line of an interactive Bash in a folder after words and the Tab key."""
+    program = folder / "bin" / "handoff"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m flows "$@"\n')
+    program.chmod(0o755)
+    # Ctrl-G prints the line as it stands.
+    (folder / "bin" / "start").write_text(
+        "source <(handoff completion bash)\n"
+        'bind -x \'"\\C-g": printf "<%s>" "$READLINE_LINE"\'\n'
+        f"PS1='{PROMPT}'\n"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.environ["PATH"] = f"{program.parent}:{os.environ['PATH']}"
+        os.environ["PYTHONPATH"] = str(Path(__file__).parents[3])
+        os.environ["TERM"] = "dumb"
+        os.execvp("bash", ["bash", "--rcfile", "bin/start", "-i"])
+    try:
+        output_until(terminal, PROMPT)
+        found = []
+        for line in typed:
+            os.write(terminal, f"\x15{line}\t\a".encode())
+            shown = output_until(terminal, ">")
+            found.append(shown.rpartition("<")[2].partition(">")[0])
+            if PROMPT not in shown.rpartition(">")[2]:
+                output_until(terminal, PROMPT)
+        return found
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+def output_until(terminal: int, end: str) -> str:
+    """What a terminal shows until it shows `end`."""
+    output = ""
+    while end not in output:
+        ready, _, _ = select.select([terminal], [], [], 20.0)
+        assert ready, output
+        output += os.read(terminal, 4096).decode()
+    return output
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_paths_are_completed_at_the_prompt(tmp_path: Path) -> None:
+    (tmp_path / "towel.zarr" / "segments").mkdir(parents=True)
+    (tmp_path / "notes.hdf5").touch()
+    found = in_bash(
+        tmp_path,
+        [
+            "handoff episodes info to",
+            "handoff episodes info towel.zarr/",
+            "handoff episodes info no",
+            "handoff run own_data demos.da",
+            "handoff run own_data demos.data=tow",
+        ],
+    )
+    assert found == [
+        "handoff episodes info towel.zarr/",
+        "handoff episodes info towel.zarr/segments/",
+        "handoff episodes info notes.hdf5 ",
+        "handoff run own_data demos.data=",
+        "handoff run own_data demos.data=towel.zarr/",
+    ]
+
+
+def test_files_are_completed_as_the_value_of_a_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "towel.zarr").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    assert completed(capsys, "run", "own_data", "demos.da") == {"demos.data=": "ingest"}
+    assert completed(capsys, "run", "own_data", "demos.data=") == {
+        "demos.data=towel.zarr/": "folder"
+    }
+    assert completed(capsys, "episodes", "info", "") == {"towel.zarr/": "folder"}

@@ -72,11 +72,20 @@ def test_fields_are_those_after_the_map_and_of_the_episodes_that_are_taken() -> 
     ]
 
 
+def test_entries_that_the_map_leaves_out_are_a_line() -> None:
+    shown = lines("demos.map={fields: {arm: {source: q, entries: [0, 6]}}}")
+    (note,) = [line for line in shown if "note: q: no field takes the entries 6" in line]
+    assert note.startswith("  note: ")
+
+
 def test_a_line_says_why_a_data_set_does_not_become_a_store() -> None:
     np.savez("box.npz", q=np.zeros((9, 2)), action=np.zeros((9, 2)), episode_ends=np.array([9]))
     (line,) = lines("demos.data=box.npz")[1:]
-    assert line.startswith("demos: NumPy archives (npz), 1 episodes. ")
-    assert "does not state its rate. Set map.rate_hz=" in line
+    assert line.startswith("demos: NumPy archives (npz), 1 episode. ")
+    assert (
+        "does not state its rate. Give rate_hz: 50 in the file of `handoff episodes import" in line
+    )
+    assert "or demos.map.rate_hz=50 to `handoff run" in line
 
 
 def test_a_damaged_data_set_is_a_line_and_the_plan_goes_on(

@@ -80,7 +80,13 @@ def test_cost_is_the_median_of_earlier_artifacts_of_the_stage(recipe: str) -> No
         made(runs, "teacher", "pretrain", seconds, peak_memory_bytes=int(memory))
     made(runs, "another", "pretrain", 999.0)
     cost = estimate(declared(recipe)["teacher"], earlier_records(runs))
-    assert cost == Cost(seconds=30.0, memory_bytes=2_000_000_000, disk_bytes=1000, same_stage=True)
+    assert cost == Cost(
+        seconds=30.0,
+        memory_bytes=2_000_000_000,
+        disk_bytes=1000,
+        same_stage=True,
+        same_data=True,
+    )
 
 
 def test_cost_of_a_new_stage_is_that_of_its_kind(recipe: str) -> None:
@@ -89,7 +95,37 @@ def test_cost_of_a_new_stage_is_that_of_its_kind(recipe: str) -> None:
     made(runs, "teacher", "pretrain", 20.0)
     made(runs, "teacher", "evaluate", 500.0)
     cost = estimate(declared(recipe)["other"], earlier_records(runs))
-    assert cost == Cost(seconds=15.0, memory_bytes=None, disk_bytes=1000, same_stage=False)
+    assert cost == Cost(
+        seconds=15.0, memory_bytes=None, disk_bytes=1000, same_stage=False, same_data=True
+    )
+
+
+def test_runs_on_the_same_data_count_before_others(recipe: str) -> None:
+    runs = Path("runs")
+    made(runs, "demos", "ingest", 1.0, data={"demonstrations": "towel"})
+    made(runs, "demos", "ingest", 1.0, data={"demonstrations": "cups"})
+    for number, seconds in enumerate((10.0, 500.0)):
+        source = {"demos": f"../demos-{number:012d}"}
+        made(runs, "teacher", "pretrain", seconds, input_paths=source)
+
+    def cost(digest: str) -> Cost | None:
+        demos = Stage("demos", "episodes", "", None, external={"demonstrations": digest})
+        teacher = Stage("teacher", "policy", "", None, {"demos": demos}, uses="pretrain")
+        return estimate(teacher, earlier_records(runs))
+
+    towel, new = cost("towel"), cost("new")
+    assert towel is not None
+    assert (towel.seconds, towel.same_data) == (10.0, True)
+    assert new is not None
+    assert (new.seconds, new.same_data) == (255.0, False)
+
+
+def test_the_total_names_the_stages_that_other_data_were_timed_for() -> None:
+    cost = Cost(60.0, None, 1000, same_stage=True, same_data=False)
+    assert total_line(["demos", "trained"], {"trained": cost}) == (
+        "2 stages to run: about 1 min, 1 kB of disk, as in earlier runs on this machine; from runs on "
+        "other data: trained; unknown for demos."
+    )
 
 
 def test_artifacts_of_another_machine_and_damaged_ones_do_not_count(recipe: str) -> None:

@@ -97,3 +97,13 @@ def test_an_invalid_override_of_a_session_is_named_by_its_path(override: str, me
     with pytest.raises(HandoffError) as caught:
         build_session(DeploySession, "push_t", [override])
     assert message in str(caught.value)
+
+
+def test_a_missing_file_is_not_called_damaged(tmp_path: Path) -> None:
+    with pytest.raises(HandoffError, match=r"none\.yaml: no such file"):
+        read_yaml(tmp_path / "none.yaml")
+
+
+def test_a_folder_is_no_file_of_options(tmp_path: Path) -> None:
+    with pytest.raises(HandoffError, match=r"cannot be read \(Is a directory\)"):
+        read_yaml(tmp_path)

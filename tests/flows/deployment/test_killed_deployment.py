@@ -75,8 +75,8 @@ def test_a_killed_deployment_loses_the_last_moments_of_its_running_episode(
         (tmp_path / "time").unlink(missing_ok=True)
         reached = kill_after(forker, tmp_path, chance.uniform(0.3, 1.5))
         assert EpisodeStore.open(path).num_episodes == kill
-        said = list(examine(path, None, None, no_progress, repair=True))
-        assert f"an interrupted recording is now episode {kill}" in said[0]
+        said = next(examine(path, None, None, no_progress, repair=True))
+        assert f"an interrupted recording is now episode {kill}" in said
         store = EpisodeStore.open(path)
         assert store.num_episodes == kill + 1
         about = store.metadata(kill)

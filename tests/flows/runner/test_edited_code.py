@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from flows.runner import stage_code
-from flows.runner.stage import Stage, StageOutcome, explain_miss, find_cached, run_stage
+from flows.runner.plan import explain_miss
+from flows.runner.stage import Stage, StageOutcome, find_cached, run_stage
 from robots import code_version as versions
 from robots.errors import HandoffError
 from robots.interfaces import no_progress

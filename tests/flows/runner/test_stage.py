@@ -19,13 +19,12 @@ from flows.runner import run_end
 from flows.runner.artifact import file_digest, json_digest, load_artifact, seal, verify_artifact
 from flows.runner.content import check_content
 from flows.runner.lock import exclusive_lock, run_lock
-from flows.runner.plan import plan
+from flows.runner.plan import explain_miss, plan
 from flows.runner.stage import (
     Stage,
     StageOutcome,
     artifact_path,
     call_stage,
-    explain_miss,
     find_cached,
     identity,
     run_stage,

@@ -62,7 +62,7 @@ def test_faulty_and_short_episodes_are_left_out(recipe: str, tmp_path: Path) -> 
 def test_more_errors_than_accepted_fail_the_run_and_leave_the_page(
     recipe: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(HandoffError, match=r"demos: 1 errors in the episodes, at most 0 accepted"):
+    with pytest.raises(HandoffError, match=r"demos: 1 error in the episodes, at most 0 accepted"):
         run_all(recipe, ("faults.max_errors=0",), tmp_path / "runs")
     assert len(list((tmp_path / "runs").rglob("report.html"))) == 1
 

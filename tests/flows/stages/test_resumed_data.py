@@ -13,6 +13,8 @@ import pytest
 
 from flows.artifacts import Policy
 from flows.evaluation import agents
+from flows.runner.artifact import Artifact
+from flows.runner.stage import Stage, run_stage
 from flows.session.config import HilEnvConfig
 from flows.stages.data import demonstrate, rollouts
 from flows.stages.data.config import DemonstrateConfig, RolloutConfig
@@ -89,7 +91,7 @@ def test_demonstrations_go_on_with_the_next_attempt(tmp_path: Path) -> None:
     def run(out: Path, progress: Progress) -> Any:
         return demonstrate.run(config, out, progress)
 
-    expected = "2 demonstrations kept from the interrupted attempt"
+    expected = "2 demonstrations kept that were recorded before"
     assert resumed(run, tmp_path)[0] == expected
 
 
@@ -110,3 +112,16 @@ def test_rollouts_name_the_policy_that_acted(tmp_path: Path, policy: Policy) -> 
     rollouts.run(config, tmp_path, no_progress, policy=policy)
     about = EpisodeStore.open(tmp_path / "store.zarr").metadata(1)
     assert (about["policy_digest"], about["robot"]) == ("0" * 64, "fr3 mujoco")
+
+
+def test_more_simulated_demonstrations_are_those_of_a_new_run(tmp_path: Path) -> None:
+    """The larger recording goes on from a copy of the smaller one."""
+
+    def made(folder: str, episodes: int) -> Artifact:
+        config = DemonstrateConfig(env=HilEnvConfig(task="reach"), episodes=episodes)
+        module = "flows.stages.data.demonstrate"
+        stage = Stage("demos", "episodes", module, config, grows=demonstrate.GROWS)
+        return run_stage(stage, {}, tmp_path / folder, no_progress, isolate=False).artifact
+
+    made("grown", 2)
+    assert made("grown", 3).digest == made("new", 3).digest

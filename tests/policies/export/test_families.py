@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -180,10 +181,11 @@ def exported(folder: Path, demos: Path, **options) -> Path:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_computes_in_onnx_runtime_what_torch_does(
-    name: str, demos: Path, tmp_path: Path
+    name: str, demos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save_untrained(tmp_path, FAMILIES[name], demos)
     assert deviation(exported(tmp_path, demos)) <= 1e-5
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
     assert OnnxPolicy(tmp_path / "policy.onnx").contract.ensemble == FAMILIES[name].ensemble
 
 

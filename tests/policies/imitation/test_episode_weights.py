@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,10 +39,15 @@ def prepared(demos: Path, config: PretrainConfig = CONFIG) -> TrainingSetup:
 
 
 def weighted(demos: Path, out: Path, weights: Sequence[Any]) -> Path:
-    """A copy of the twelve demonstrations whose episodes state these weights."""
-    labels = {number: {"weight": weight} for number, weight in enumerate(weights)}
-    out.mkdir()
-    write_edited(demos / "store.zarr", out / "store.zarr", Edits(labels=labels))
+    """A copy of the twelve demonstrations whose episodes state these weights, written by hand: an
+    edit refuses what is no weight."""
+    shutil.copytree(demos / "store.zarr", out / "store.zarr")
+    file = out / "store.zarr" / "index.json"
+    index = json.loads(file.read_text())
+    episodes = [entry for segment in index["segments"] for entry in segment["episodes"]]
+    for episode, weight in zip(episodes, weights, strict=True):
+        episode["metadata"]["weight"] = weight
+    file.write_text(json.dumps(index))
     return out
 
 

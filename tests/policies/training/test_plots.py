@@ -1,5 +1,7 @@
+import json
 from pathlib import Path
 
+import matplotlib.image
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,9 @@ from policies.data.windows import Windows
 from policies.families.diffusion import DiffusionPolicy
 from policies.networks.config import MlpConfig
 from policies.policy_config import DiffusionPolicyConfig
-from policies.training.plots import draw_entries, draw_samples
+from policies.training.config import TrainingConfig
+from policies.training.loggers import CURVE
+from policies.training.plots import LOSS, draw_curve, draw_entries, draw_samples
 from robots.spec import FieldSpec
 
 METRES = FieldSpec(shape=(2,), unit="m")
@@ -89,3 +93,20 @@ def test_a_run_is_drawn_with_a_panel_per_figure(tmp_path: Path):
     assert two.shape[1] - one.shape[1] == 2 * 120, "two inches more for another panel"
     with pytest.raises(KeyError, match="kl"):
         draw_entries(entries, tmp_path / "none.png", ("steps", "steps"), {"kl": "divergence"})
+
+
+@pytest.mark.parametrize(("steps", "every"), [(5, 1), (30, 3), (999, 99), (20_000, 100)])
+def test_a_short_run_has_ten_entries_or_one_per_update(steps: int, every: int):
+    assert TrainingConfig(steps=steps, learning_rate=1e-3).entry_every == every
+
+
+def test_a_given_distance_of_entries_is_kept():
+    assert TrainingConfig(steps=30, learning_rate=1e-3, log_every=20).entry_every == 20
+
+
+def test_a_curve_of_one_entry_is_seen(tmp_path: Path):
+    (tmp_path / CURVE).write_text(json.dumps({"step": 30, "loss": 2.0}) + "\n")
+    draw_curve(tmp_path, "loss")
+    picture = matplotlib.image.imread(tmp_path / LOSS)[..., :3]
+    # The curve has a colour; axes and grid are grey.
+    assert np.ptp(picture, axis=-1).max() > 0.3
