@@ -22,6 +22,7 @@ from robots.errors import HandoffError
 from robots.franka import find_robot
 from robots.franka.robot import Robot
 from robots.seed_ranges import DEMONSTRATIONS, EVALUATION
+from sim.rendering.camera_clock import CameraClockConfig
 from sim.twin.twin import TwinConfig
 
 IMPEDANCE = ImpedanceConfig(
@@ -94,6 +95,8 @@ class DeployTaskConfig:
     table."""
     gripper: GripperDriverConfig = field(default_factory=GripperDriverConfig)
     """Speed and force of the gripper."""
+    cameras: CameraClockConfig = field(default_factory=CameraClockConfig)
+    """Clocks of the cameras that the policy observes."""
     loop: LoopConfig = field(
         default_factory=lambda: LoopConfig(
             stream_hz=200.0, governor=GovernorConfig(max_speed=0.8, max_acceleration=9.0)

@@ -3,7 +3,7 @@ the task's evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -21,12 +21,14 @@ from robots.language.text import INSTRUCTION
 from robots.spec import FieldSpec
 
 if TYPE_CHECKING:
+    from flows.deployment.cameras.twin_cameras import TwinCameras
     from flows.deployment.config import DeployTaskConfig
     from real.arm import ArmState
     from real.deploy.action_space import CartesianSteps
     from real.deploy.loop import LoopConfig
     from real.franka.gripper import FrankaGripper, GripperDriverConfig
     from robots.contract import Contract
+    from robots.episodes.metadata.camera_calibration import CameraCalibration
     from robots.episodes.schema import EpisodeSchema
     from robots.episodes.store import EpisodeStore
     from robots.franka.robot import Robot
@@ -37,6 +39,8 @@ VIDEO_SIZE = (360, 480)
 """Height and width of the videos [px]."""
 VIDEO_SPEED = 2.0
 """Speed of the videos in units of real time."""
+PICTURE_AGE = "picture_age_p95_s"
+"""Metric of a policy that observes cameras."""
 SCENE = {
     "qpos": "generalised positions of the simulated scene",
     "goal_state": "the task's own variables",
@@ -64,6 +68,9 @@ class TaskTable(DeployTable):
         self._task = find_task(contract.task, robot=self.robot.config_name)
         self._fields = {*contract.observation, *([INSTRUCTION] if contract.instruction else [])}
         self._twin: Twin | None = None
+        self._cameras: TwinCameras | None = None
+        self._begin: float | None = None
+        """Robot time of the episode's first observation [s]."""
         self._solved = False
 
     @property
@@ -95,6 +102,8 @@ class TaskTable(DeployTable):
             name: FieldSpec(shape=value.shape, dtype="float64", about=SCENE[name])
             for name, value in _scene_fields(*twin.call("scene")).items()
         }
+        if self._cameras is not None:
+            extra |= self._cameras.pictures.fields()
         if contract.instruction and INSTRUCTION in self._task.observations:
             extra[INSTRUCTION] = self._task.observations[INSTRUCTION].spec
         rate = self._config.loop.stream_hz
@@ -106,6 +115,23 @@ class TaskTable(DeployTable):
         twin.reset(seed)
         self._twin = twin
         self._solved = False
+        self._begin = None
+        if self._cameras is not None:
+            self._cameras.begin(seed)
+
+    @contextmanager
+    def cameras(self, twin: Twin) -> Iterator[None]:
+        """See `DeployTable`: cameras of the scene, each with a clock of its own."""
+        if not self._contract.sensors:
+            yield
+            return
+        from flows.deployment.cameras.twin_cameras import open_twin_cameras
+
+        config, robot = self._config.cameras, self.robot.config_name
+        with open_twin_cameras(
+            self._contract.sensors, self._task.name, robot, twin, config
+        ) as self._cameras:
+            yield
 
     def gripper(self, twin: Twin) -> AbstractContextManager[FrankaGripper | None]:
         """See `DeployTable`."""
@@ -126,14 +152,22 @@ class TaskTable(DeployTable):
         return space, replace(config.loop, governor=governor, max_steps=max_steps)
 
     def observe(self, state: ArmState) -> Observation:
-        """Returns the contract's object fields, the instruction for a language-conditioned policy,
-        and the scene for rendering."""
+        """Returns the contract's object fields and pictures, the instruction for a
+        language-conditioned policy, and the scene for rendering.
+
+        Raises:
+            SafetyError: a camera has sent no picture for too long.
+        """
         objects = {
             name: value
             for name, value in self._ask("object_observations").items()
             if name in self._fields
         }
-        return {**objects, **_scene_fields(*self._ask("scene"))}
+        begin = state.time if self._begin is None else self._begin
+        self._begin = begin
+        cameras = self._cameras
+        pictures = {} if cameras is None else cameras.pictures.observe(state, begin)
+        return {**objects, **pictures, **_scene_fields(*self._ask("scene"))}
 
     def update(self) -> None:
         """See `DeployTable`."""
@@ -146,12 +180,20 @@ class TaskTable(DeployTable):
         return solved or failed
 
     def describe(self) -> dict[str, Any]:
+        """See `DeployTable`: with cameras also the 95th percentile of the pictures' ages [s]."""
+        ages = [] if self._cameras is None else self._cameras.pictures.ages
+        age = {PICTURE_AGE: round(float(np.percentile(ages, 95)), 4)} if ages else {}
+        return {"success": self._solved, **age}
+
+    @property
+    def calibration(self) -> Mapping[str, CameraCalibration]:
         """See `DeployTable`."""
-        return {"success": self._solved}
+        return {} if self._cameras is None else self._cameras.calibrations
 
     def score(self, starts: Sequence[StartResult]) -> dict[str, Any]:
-        """See `DeployTable`: no metrics besides the success rate."""
-        return {}
+        """See `DeployTable`: with cameras the largest of the starts' ages of the pictures [s]."""
+        ages = [start.about[PICTURE_AGE] for start in starts if PICTURE_AGE in start.about]
+        return {PICTURE_AGE: max(ages)} if ages else {}
 
     def note(self, starts: Sequence[StartResult]) -> str:
         """See `DeployTable`."""

@@ -13,7 +13,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from real.deploy.onnx_policy import OnnxPolicy
     from real.franka.gripper import FrankaGripper
     from robots.contract import Contract
+    from robots.episodes.metadata.camera_calibration import CameraCalibration
     from robots.episodes.schema import EpisodeSchema
     from robots.episodes.store import EpisodeStore
     from sim.twin.twin import Twin
@@ -71,6 +72,11 @@ class DeployTable(ABC):
     def make_world(self) -> Callable[[], Any]:
         """Factory of the simulated world in the twin's process; picklable."""
 
+    @property
+    def calibration(self) -> Mapping[str, CameraCalibration]:
+        """Calibration of the cameras by the name of the field with their pictures."""
+        return {}
+
     @abstractmethod
     def schema(self, twin: Twin) -> EpisodeSchema:
         """Returns the streams and fields of the recorded episodes."""
@@ -78,6 +84,10 @@ class DeployTable(ABC):
     @abstractmethod
     def place(self, twin: Twin, seed: int) -> None:
         """Places the objects for the start with that seed; called before the arm is connected."""
+
+    def cameras(self, twin: Twin) -> AbstractContextManager[object]:
+        """Opens the cameras that the policy observes, for all episodes of a deployment."""
+        return nullcontext()
 
     def gripper(self, twin: Twin) -> AbstractContextManager[FrankaGripper | None]:
         """Connects the gripper, if the policy commands one."""
@@ -171,6 +181,7 @@ def deploy_at_twin(
         held_arm(config.twin.host, table.robot.name, patience=PATIENCE, progress=progress),
         processor_for_twin() as cpu,
         start_twin(replace(config.twin, cpu=cpu), table.make_world) as twin,
+        table.cameras(twin),
         open_store(path, table.schema(twin), journal) as store,
     ):
         starts = run_starts(TwinSetup(config, policy, table, twin, store), journal, progress)
@@ -261,8 +272,10 @@ def run_start(
     def outcome() -> dict[str, Any] | None:
         if repeatable and lost_connection(recording.error):
             return None
-        robot = f"{table.robot.name} twin"
-        return {"seed": seed, **table.describe(), "success": solved(), "robot": robot}
+        about: dict[str, Any] = {"robot": f"{table.robot.name} twin"}
+        if table.calibration:
+            about["calibration"] = to_plain(table.calibration)
+        return {"seed": seed, **table.describe(), "success": solved(), **about}
 
     settings = replace(config.arm, host=config.twin.host, robot=table.robot.config_name)
     # In memory: a start that a kill cuts off is run again.

@@ -91,8 +91,8 @@ def run_episode(
         policy: a pure function of observation and noise; takes instructions if the contract has
             them.
         contract: contract of the policy.
-        observe: returns, given the arm's state, the contract's observation fields except those of
-            `space` and `gripper`, and further fields to be recorded;
+        observe: returns, given the arm's state, the contract's fields and sensors except
+            those of `space` and `gripper`, and further fields to be recorded;
             `robots.language.text.INSTRUCTION` is the instruction of a language-conditioned policy,
             which without it follows its default instruction.
         config: length, rates and limits.
@@ -113,11 +113,6 @@ def run_episode(
         HandoffError: an observation, a space or a gripper that does not fit the contract, or a lost
             connection.
     """
-    if contract.sensors:
-        raise HandoffError(
-            f"contract: the policy needs {', '.join(contract.sensors)}; the controller provides no sensors, only "
-            "vectors. Serve it, or run it with ONNX Runtime itself."
-        )
     if space.interface != contract.action_interface:
         raise HandoffError(
             f"contract: actions of {contract.task} are '{contract.action_interface}', the loop's space is one of "

@@ -2,7 +2,6 @@
 
 - `config`: options of a session, and the checks of them.
 - `hosts`: the simulated arm and the real one, with the gripper.
-- `pictures`: pictures of the cameras beside the arm's state.
 - `command`: the arguments of the command as options.
 - `session`: runs and records the episodes.
 """

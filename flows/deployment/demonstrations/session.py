@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flows.deployment.arms import held_for_session, require_simulator, wait_for_resume
+from flows.deployment.cameras.pictures import ArmPictures
 from flows.deployment.demonstrations.config import (
     DemonstrationSession,
     action_spec,
@@ -24,7 +25,6 @@ from flows.deployment.demonstrations.config import (
     demonstration_contract,
 )
 from flows.deployment.demonstrations.hosts import DemonstrationHost, RealHost, simulated_host
-from flows.deployment.demonstrations.pictures import ArmPictures
 from flows.reports.dataset_text import counted
 from flows.session.arm_supervisor import ArmSupervisor
 from flows.session.config import HilEnvConfig

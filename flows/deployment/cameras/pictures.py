@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import numpy as np
 
 from real.arm import ArmState
-from real.cameras.newest_picture import NewestPicture
+from real.cameras.camera import Picture
 from robots.episodes.metadata.capture_times import capture_time_field, capture_time_name
-from robots.errors import HandoffError
+from robots.errors import HandoffError, SafetyError
 from robots.interfaces import Observation
 from robots.spec import FieldSpec
 
@@ -21,26 +22,36 @@ FIRST_SECONDS = 15.0
 POLL_SECONDS = 0.02
 
 
+class PictureSource(Protocol):
+    """One camera, real or simulated."""
+
+    def read(self) -> Picture | None:
+        """Returns the newest picture; None before the first."""
+        ...
+
+
 class ArmPictures:
-    """The cameras of a session.
+    """The cameras beside an arm.
 
     Args:
-        cameras: their newest pictures by the name of the camera.
+        cameras: cameras by name.
         max_age: age above which a picture is an error [s].
-        now: returns the time by the clock `time.monotonic` [s].
+        now: returns the time by the clock of the pictures [s]; `time.monotonic` of real cameras.
     """
 
     def __init__(
         self,
-        cameras: Mapping[str, NewestPicture],
+        cameras: Mapping[str, PictureSource],
         max_age: float,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cameras = dict(cameras)
         self._max_age = max_age
         self._now = now
+        self.ages: list[float] = []
+        """Age of every picture of the episode when it was observed [s]."""
         self._last: dict[str, tuple[float, float]] = {}
-        """Capture time of the last picture by camera: by the clock `time.monotonic` [s], and by the
+        """Capture time of the last picture by camera: by the clock of the pictures [s], and by the
         episode's."""
 
     def fields(self) -> dict[str, FieldSpec]:
@@ -74,6 +85,7 @@ class ArmPictures:
     def begin(self) -> None:
         """Begins a new episode."""
         self._last.clear()
+        self.ages.clear()
 
     def observe(self, state: ArmState, begin: float) -> Observation:
         """The newest pictures, with their capture times on the episode's clock.
@@ -83,7 +95,7 @@ class ArmPictures:
             begin: robot time of the episode's first observation [s].
 
         Raises:
-            HandoffError: a camera has sent no picture for too long.
+            SafetyError: a camera has sent no picture for too long.
         """
         observation: Observation = {}
         for name, newest in self._cameras.items():
@@ -91,14 +103,16 @@ class ArmPictures:
             assert picture is not None, "`fields` waits for the first one"
             age = self._now() - picture.captured
             if age > self._max_age:
-                raise HandoffError(
+                raise SafetyError(
                     f"camera {name}: its newest picture is {age:.2f} s old, limit max_age={self._max_age:g} s. Was it "
                     "unplugged?"
                 )
+            self.ages.append(age)
             source = f"{PREFIX}{name}"
             observation[source] = picture.image
             captured = self._on_episodes_clock(name, picture.captured, state.time - begin - age)
-            observation[capture_time_name(source)] = np.array(captured)
+            # The last bits depend on how long the robot has been running.
+            observation[capture_time_name(source)] = np.array(round(captured, 6))
         return observation
 
     def _on_episodes_clock(self, name: str, captured: float, time_of_episode: float) -> float:
@@ -107,7 +121,7 @@ class ArmPictures:
 
         Args:
             name: name of the camera.
-            captured: capture time by the clock `time.monotonic` [s].
+            captured: capture time by the clock of the pictures [s].
             time_of_episode: the same on the episode's clock, as this step sees it [s].
         """
         last_captured, last = self._last.get(name, (-np.inf, -np.inf))

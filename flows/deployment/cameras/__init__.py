@@ -1,0 +1,5 @@
+"""Pictures of an arm's cameras, as a policy observes them and as a recording keeps them.
+
+- `pictures`: the newest picture of every camera beside the arm's state, with its capture time.
+- `twin_cameras`: the cameras of a simulated table.
+"""
