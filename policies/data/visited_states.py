@@ -6,18 +6,24 @@ Shape suffixes: R states, T observed steps, O observation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from policies.policy import ObservationTensors
 from robots.errors import HandoffError
 from robots.storage.durable import explain_write_errors, write_atomically
 
 FILE = "practised.safetensors"
 MAX_STATES = 20_000
 """Maximum number of saved states; the newest are kept."""
+MAX_BYTES = 2**29
+"""Maximum size of the saved states [bytes]; of pictures, fewer are kept."""
 _VECTOR = "seen"
+_FIELDS_VECTOR = "vector"
+"""Key of the observation vector beside other fields; see `policies.rl.on_policy.observations`."""
 
 
 def save_visited_states(path: Path, states: Any) -> None:
@@ -33,20 +39,34 @@ def save_visited_states(path: Path, states: Any) -> None:
     """
     from safetensors.torch import save
 
+    fields, kept = _fields(states), most_states(states)
     with explain_write_errors(path, "the visited states were not saved"):
-        newest = states[-MAX_STATES:]
-        parts = {_VECTOR: newest} if isinstance(newest, Tensor) else dict(newest.items())
-        write_atomically(
-            path / FILE, save({name: part.contiguous() for name, part in parts.items()})
-        )
+        parts = {name: part[-kept:].contiguous() for name, part in fields.items()}
+        write_atomically(path / FILE, save(parts))
 
 
-def load_visited_states(path: Path, shape: tuple[int, int]) -> Tensor | None:
-    """Visited states (R, T, O) of the policy in the folder `path`; None where there are none.
+def most_states(states: Any) -> int:
+    """Largest number of states like these that are kept; see `save_visited_states`."""
+    one = sum(part[:1].nbytes for part in _fields(states).values())
+    return min(MAX_STATES, max(1, MAX_BYTES // max(1, one)))
+
+
+def _fields(states: Any) -> dict[str, Tensor]:
+    return {_VECTOR: states} if isinstance(states, Tensor) else dict(states.items())
+
+
+def load_visited_states(
+    path: Path, shape: tuple[int, int], sensors: Sequence[str] = ()
+) -> ObservationTensors | None:
+    """Visited states of the policy in the folder `path`; None where there are none.
 
     Args:
         path: folder of the policy.
         shape: (T, O) of the policy.
+        sensors: cameras and point clouds of the policy, which have their newest frame only.
+
+    Returns:
+        Vectors (R, T, O), normalised, and (R, 1, ..) of every sensor.
 
     Raises:
         HandoffError: a damaged file, or one of another policy.
@@ -57,7 +77,9 @@ def load_visited_states(path: Path, shape: tuple[int, int]) -> Tensor | None:
     if not (path / FILE).exists():
         return None
     try:
-        states_RTO = load_file(path / FILE)[_VECTOR]
+        found = load_file(path / FILE)
+        states_RTO = found[_VECTOR] if _VECTOR in found else found[_FIELDS_VECTOR]
+        frames = {name: found[name][:, None] for name in sensors}
     except (SafetensorError, KeyError) as error:
         raise HandoffError(
             f"{path / FILE}: damaged ({error}). Was it cut short by a copy?"
@@ -67,4 +89,4 @@ def load_visited_states(path: Path, shape: tuple[int, int]) -> Tensor | None:
             f"{path / FILE}: states of shape {tuple(states_RTO.shape[1:])}, expected {shape}. "
             "Is the file of another policy?"
         )
-    return states_RTO
+    return ObservationTensors(states_RTO, frames)

@@ -29,7 +29,7 @@ from robots.interfaces import Progress
 if TYPE_CHECKING:
     from policies.data.windows import Windows
     from policies.families.diffusion import DiffusionPolicy
-    from policies.policy import ChunkPolicy
+    from policies.policy import ChunkPolicy, ObservationTensors
 
 
 def distil(
@@ -55,6 +55,9 @@ def distil(
             a loss that is not finite, or a full disk.
     """
     from policies.checkpoint import WEIGHTS, digest_file, save_policy
+    from policies.data.visited_states import FILE as VISITED
+    from policies.data.windows import append_states
+    from policies.distillation.encoded_windows import encoded_states, encoded_windows
     from policies.distillation.regression import TABLE
     from policies.load import load_module
     from policies.training.distributed import check_single_process
@@ -74,16 +77,20 @@ def distil(
     with torch_threads(training.threads):
         module, card = load_module(teacher, device=device.type)
         policy = _checked_teacher(config, teacher, module)
-        windows, num_visited = _states(teacher, policy, card.model, demos)
+        windows, visited = _states(teacher, policy, card.model, demos)
+        num_visited = 0 if visited is None else len(visited.vector_BTO)
         if num_visited and isinstance(config, ShortcutConfig):
             raise HandoffError(
                 f"{teacher}: the teacher was fine-tuned, and the algorithm 'shortcut' learns from demonstrated "
                 "actions, which fine-tuning has left behind; expected a pretrained policy. Use the algorithm "
                 "'one_step'."
             )
-        identity = job_identity(
-            config, windows.digest() + digest_file(teacher / WEIGHTS), precision, device
-        )
+        digests = [windows.digest(), digest_file(teacher / WEIGHTS)]
+        digests += [] if visited is None else [digest_file(teacher / VISITED)]
+        identity = job_identity(config, "".join(digests), precision, device)
+        windows = encoded_windows(policy, windows, precision, progress)
+        if visited is not None:
+            windows = append_states(windows, encoded_states(policy, visited, precision, progress))
         job = _Job(policy, windows, precision, identity, out, progress)
         trained = (
             _by_regression(config, job)
@@ -183,17 +190,13 @@ def _checked_teacher(
 
 def _states(
     teacher: Path, policy: DiffusionPolicy, model: PolicyConfig, demos: Path
-) -> tuple[Windows, int]:
-    """Windows of the demonstrations followed by the teacher's visited states, and the number of
-    the latter."""
+) -> tuple[Windows, ObservationTensors | None]:
+    """Windows of the demonstrations, and the states that the teacher visited; None if it was not
+    fine-tuned."""
     from policies.data.demonstrations import read_demonstrations
     from policies.data.visited_states import load_visited_states
-    from policies.data.windows import append_states
     from policies.imitation.objective import normalized_windows
 
     data = read_demonstrations(demos, model)
     windows = normalized_windows(data, policy, model, np.arange(len(data.ends_E)))
-    visited_states = load_visited_states(teacher, policy.observation_shape)
-    if visited_states is None:
-        return windows, 0
-    return append_states(windows, visited_states), len(visited_states)
+    return windows, load_visited_states(teacher, policy.observation_shape, model.sensor_fields)

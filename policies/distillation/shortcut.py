@@ -38,7 +38,7 @@ from torch.nn.functional import mse_loss
 from policies.data.windows import Windows, shuffled_batch
 from policies.distillation.config import ShortcutConfig, check_halvings
 from policies.families.diffusion import DiffusionPolicy
-from policies.policy import Batch, ObservationTensors
+from policies.policy import Batch
 from policies.random_streams import RandomStream
 from policies.samplers.flow_matching import flow_example
 from policies.training.loop import Objective, autocast, rng
@@ -60,13 +60,14 @@ class SamplerSteps(NamedTuple):
 
 
 def shortcut_student(teacher: DiffusionPolicy) -> DiffusionPolicy:
-    """A trainable copy of the teacher that samples in one step and is conditioned on its length, in
-    evaluation mode (without dropout); its predictions are the teacher's."""
+    """A copy of the teacher that samples in one step and is conditioned on its length, trainable but
+    for its encoder, in evaluation mode (without dropout); its predictions are the teacher's."""
     config = replace(teacher.config.with_sampler_steps(1), step_conditioned=True)
     student = DiffusionPolicy(config, teacher.shapes)
     missing, unexpected = student.load_state_dict(teacher.state_dict(), strict=False)
     assert not unexpected
     assert all(name.startswith("step_length.") for name in missing)
+    student.encoder.requires_grad_(False)
     return student.eval().to(teacher.device)
 
 
@@ -133,7 +134,7 @@ def shortcut_objective(
         teacher: frozen policy, whose velocity is learned with `velocity: teacher`.
         student: policy that is trained.
         average: a copy of it with the moving average of its weights, which takes the half steps.
-        windows: windows of the demonstrations, normalised.
+        windows: windows of the demonstrations, normalised and encoded.
         precision: `bf16` or `fp32`.
 
     Raises:
@@ -162,13 +163,13 @@ def shortcut_objective(
         length_B = torch.cat([torch.zeros_like(time_B), steps.start_B - steps.end_B])
         noisy_BHA, target_BHA = flow_example(clean_BHA, noise_BHA, start_B / timesteps)
         with autocast(precision, device):
-            denoise = student.denoise(student.encoder(batch.obs))
+            denoise = student.denoise(batch.obs.vector_BTO)
             predicted_BHA = denoise(noisy_BHA, start_B - 1, length_B).float()
             with torch.no_grad():
                 if config.velocity == "teacher":
-                    exact = _step_velocity(teacher, average, batch.obs, slice(flows))
+                    exact = _step_velocity(teacher, average, batch.obs.vector_BTO[:flows])
                     target_BHA = exact(noisy_BHA[:flows], time_B, length_B[:flows])
-                halves = _step_velocity(shortest, average, batch.obs, slice(flows, None))
+                halves = _step_velocity(shortest, average, batch.obs.vector_BTO[flows:])
                 steps_BHA = two_half_steps(halves, noisy_BHA[flows:], steps, timesteps)
         return mse_loss(predicted_BHA, torch.cat([target_BHA[:flows], steps_BHA]))
 
@@ -176,18 +177,15 @@ def shortcut_objective(
 
 
 def _step_velocity(
-    exact: DiffusionPolicy, learned: DiffusionPolicy, observed: ObservationTensors, rows: slice
+    exact: DiffusionPolicy, learned: DiffusionPolicy, condition_BTO: Tensor
 ) -> StepVelocity:
-    """The velocities of some rows of a batch: by `exact` where the length is 0, by `learned` for
+    """The velocities of encoded observations: by `exact` where the length is 0, by `learned` for
     steps."""
-    conditions = [policy.encoder(observed)[rows] for policy in (exact, learned)]
 
     def velocity(noisy_BHA: Tensor, time_B: Tensor, length_B: Tensor) -> Tensor:
         found_BHA = torch.empty_like(noisy_BHA)
         instant_B = length_B == 0
-        for policy, condition_BTO, part_B in zip(
-            (exact, learned), conditions, (instant_B, ~instant_B), strict=True
-        ):
+        for policy, part_B in ((exact, instant_B), (learned, ~instant_B)):
             denoise = policy.denoise(condition_BTO[part_B])
             # The network is conditioned on the index of the time, which begins at 1 / timesteps.
             found_BHA[part_B] = denoise(

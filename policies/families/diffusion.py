@@ -106,7 +106,11 @@ class DiffusionPolicy(DenoisingPolicy):
 
     def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A)."""
-        denoise = self.denoise(self.encoder(obs))
+        return self.sample_from(self.encoder(obs), noise_BHA)
+
+    def sample_from(self, condition_BTO: Tensor, noise_BHA: Tensor) -> Tensor:
+        """Encoded observation, of which O are vector and features, to normalised chunk (B, H, A)."""
+        denoise = self.denoise(condition_BTO)
         if self.config.objective == "diffusion":
             return ddim_sample(denoise, noise_BHA, self.steps, self.config.clip)
         sample_BHA, count = noise_BHA, len(self.steps)

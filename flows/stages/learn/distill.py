@@ -64,17 +64,15 @@ def _check_one_step(
     algorithm: DistilAlgorithmConfig, model: PolicyConfig, *, finetuned: bool
 ) -> None:
     shortcut = isinstance(algorithm, ShortcutConfig)
-    if algorithm.kind not in model.one_step_methods or model.sensor_fields:
+    if algorithm.kind not in model.one_step_methods:
         objective = getattr(model, "objective", None)
         family = (
             f"'{model.kind}'" if objective is None else f"'{model.kind}' (objective {objective})"
         )
-        cameras = f" with {', '.join(model.sensor_fields)}" if model.sensor_fields else ""
         objectives = "flow" if shortcut else "diffusion or flow"
         raise HandoffError(
-            f"distill: a teacher of the family {family}{cameras} cannot be distilled to one step by the algorithm "
-            f"'{algorithm.kind}'; expected 'diffusion' (objective {objectives}) without image observations. Give this "
-            "one to export as it is."
+            f"distill: a teacher of the family {family} cannot be distilled to one step by the algorithm "
+            f"'{algorithm.kind}'; expected 'diffusion' (objective {objectives}). Give this one to export as it is."
         )
     if not shortcut:
         return

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from policies.data.visited_states import MAX_STATES
+from policies.data.visited_states import most_states
 from policies.policy import ChunkPolicy
 from policies.rl.collection.interfaces import StepResult
 from policies.rl.collection.reward_shaping import RewardShaping, last_task_reward
@@ -76,8 +76,9 @@ class ChunkEnv:
         self._history: list[np.ndarray] = []
         self._extra: dict[str, np.ndarray] = {}
         self._auto_reset = True
-        self._visited: deque[Any] = deque(maxlen=-(-MAX_STATES // env.num_envs))
         self.begin()
+        kept = most_states(self.observation())
+        self._visited: deque[Any] = deque(maxlen=-(-kept // env.num_envs))
 
     def prepare(self) -> None:
         """Does nothing: initial states are drawn when an episode begins."""

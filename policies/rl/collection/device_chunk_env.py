@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from policies.data.visited_states import MAX_STATES
+from policies.data.visited_states import most_states
 from policies.policy import ChunkPolicy, InstructionTokens
 from policies.rl.collection.chunk_env import check_fits, extra_fields
 from policies.rl.collection.interfaces import StepResult
@@ -125,12 +125,13 @@ class DeviceChunkEnv:
             (env.num_envs,), torch.nan, dtype=torch.float64, device=env.device
         )
         self._history: list[Tensor] = []
-        self._visited: deque[Any] = deque(maxlen=-(-MAX_STATES // env.num_envs))
         self._sentences: dict[str, np.ndarray] = {}
         self._text_SC = torch.zeros(0)
         self._tokens = InstructionTokens(torch.zeros(0), torch.zeros(0))
         self._states_drawn = 0
         self.begin()
+        kept = most_states(self._without_tokens(self.observation()))
+        self._visited: deque[Any] = deque(maxlen=-(-kept // env.num_envs))
 
     def take_executed(self) -> int:
         """See `ChunkEnv.take_executed`; waits for the device."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from policies.data.visited_states import MAX_STATES
+from policies.data.visited_states import most_states
 from policies.policy import ChunkPolicy
 from policies.rl.collection.chunk_env import ChunkEnv, group_seeds
 from policies.rl.collection.device_chunk_env import DeviceChunkEnv, DeviceEnv
@@ -149,7 +149,7 @@ class SplitChunkEnv:
         ]
         rows = [torch.cat(row) for row in zip(*columns, strict=True)]
         # A part has fewer environments and therefore keeps more steps than are needed.
-        max_rows = -(-MAX_STATES // self.num_envs)
+        max_rows = -(-most_states(rows[0]) // self.num_envs)
         return torch.cat(rows[-max_rows:])
 
     def state_dict(self) -> dict[str, Any]:

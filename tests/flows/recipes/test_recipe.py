@@ -282,7 +282,7 @@ def test_a_policy_that_cannot_be_finetuned_is_refused_before_imitation(name: str
 
 @pytest.mark.parametrize(
     ("name", "algorithm"),
-    [("act", "one_step"), ("unet_image", "one_step"), ("mlp", "shortcut"), ("act", "shortcut")],
+    [("act", "one_step"), ("unet_image", "shortcut"), ("mlp", "shortcut"), ("act", "shortcut")],
 )
 def test_a_policy_that_cannot_be_distilled_is_refused_before_imitation(
     name: str, algorithm: str
@@ -290,6 +290,10 @@ def test_a_policy_that_cannot_be_distilled_is_refused_before_imitation(
     words = f"cannot be distilled to one step by the algorithm '{algorithm}'"
     with pytest.raises(HandoffError, match=words):
         options("demo", [f"teacher.policy={name}", f"student.algorithm={{kind: {algorithm}}}"])
+
+
+def test_a_policy_that_sees_is_distilled() -> None:
+    options("demo", ["teacher.policy=unet_image"])
 
 
 @pytest.mark.parametrize("algorithm", ["one_step", "shortcut"])
