@@ -91,8 +91,8 @@ def run_episode(
         policy: a pure function of observation and noise; takes instructions if the contract has
             them.
         contract: contract of the policy.
-        observe: returns, given the arm's state, the contract's fields and sensors except
-            those of `space` and `gripper`, and further fields to be recorded;
+        observe: returns, given the arm's state, the contract's fields and sensors except those of
+            `space` and `gripper`, and further fields to be recorded;
             `robots.language.text.INSTRUCTION` is the instruction of a language-conditioned policy,
             which without it follows its default instruction.
         config: length, rates and limits.
