@@ -60,8 +60,8 @@ class SamplerSteps(NamedTuple):
 
 
 def shortcut_student(teacher: DiffusionPolicy) -> DiffusionPolicy:
-    """A copy of the teacher that samples in one step and is conditioned on its length, trainable but
-    for its encoder, in evaluation mode (without dropout); its predictions are the teacher's."""
+    """A copy of the teacher that samples in one step and is conditioned on its length, trainable
+    but for its encoder, in evaluation mode (without dropout); its predictions are the teacher's."""
     config = replace(teacher.config.with_sampler_steps(1), step_conditioned=True)
     student = DiffusionPolicy(config, teacher.shapes)
     missing, unexpected = student.load_state_dict(teacher.state_dict(), strict=False)

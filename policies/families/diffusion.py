@@ -109,7 +109,7 @@ class DiffusionPolicy(DenoisingPolicy):
         return self.sample_from(self.encoder(obs), noise_BHA)
 
     def sample_from(self, condition_BTO: Tensor, noise_BHA: Tensor) -> Tensor:
-        """Encoded observation, of which O are vector and features, to normalised chunk (B, H, A)."""
+        """Encoded observation, whose O are vector and features, to normalised chunk (B, H, A)."""
         denoise = self.denoise(condition_BTO)
         if self.config.objective == "diffusion":
             return ddim_sample(denoise, noise_BHA, self.steps, self.config.clip)

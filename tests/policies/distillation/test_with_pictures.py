@@ -44,7 +44,7 @@ SEEING = replace(
     observation_fields=("agent",),
     image_fields=("camera",),
     point_fields=("cloud",),
-    image_encoder=ImageEncoderConfig(channels=(16, 16), crop=(28, 28), keypoints=4, features=8),
+    image_encoder=ImageEncoderConfig(channels=(16, 16), keypoints=4, features=8),
     point_encoder=PointEncoderConfig(widths=(8,), features=4),
 )
 TRAINING = TrainingConfig(

@@ -37,7 +37,7 @@ stages:
         anchor_field: null
         image_fields: [image_front, image_wrist]
         hidden: [32]
-        image_encoder: {channels: [16, 16], crop: [28, 36]}
+        image_encoder: {channels: [16, 16]}
       training: {steps: 4, warmup_steps: 1, batch_size: 8, learning_rate: 0.001}
   bundle: {uses: export, inputs: {policy: policy, demos: demos}, with: {golden: 4, action_interface: cartesian_delta}}
   twin:
