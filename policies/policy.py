@@ -99,6 +99,20 @@ class ChunkPolicy(nn.Module, ABC):
         return ()
 
     @property
+    def encoded_shape(self) -> tuple[int, int]:
+        """(T, O + F) of an observation whose pictures and point clouds are F features; see
+        `encode`. The shape of the vector for families that do not encode."""
+        return self.observation_shape
+
+    def encode(self, obs: ObservationTensors) -> Tensor | None:
+        """(B, T, O + F) vector and features of an observation, without random crops.
+
+        Given in place of the vector, without sensors, it stands for the observation: trainings that
+        keep the encoders encode every picture once. None for families without such features.
+        """
+        return None
+
+    @property
     def device(self) -> torch.device:
         """Device of the weights."""
         return self.normalize_action.centre.device

@@ -77,10 +77,12 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
 
     @property
     def finetuning_methods(self) -> tuple[str, ...]:
-        """See `ChunkPolicyConfig.finetuning_methods`; all of them require vector observations, and
-        a velocity that is trained at every time."""
-        if self.sensor_fields or self.step_conditioned:
+        """See `ChunkPolicyConfig.finetuning_methods`; all of them require a velocity that is
+        trained at every time, and those that learn from demonstrations vector observations."""
+        if self.step_conditioned:
             return ()
+        if self.sensor_fields:
+            return ("dppo", "best_of_n")
         return ("dppo", "best_of_n", "expo", "q_chunking", "rl100")
 
 

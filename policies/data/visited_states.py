@@ -6,13 +6,11 @@ Shape suffixes: R states, T observed steps, O observation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from policies.policy import ObservationTensors
 from robots.errors import HandoffError
 from robots.storage.durable import explain_write_errors, write_atomically
 
@@ -22,8 +20,6 @@ MAX_STATES = 20_000
 MAX_BYTES = 2**29
 """Maximum size of the saved states [bytes]; of pictures, fewer are kept."""
 _VECTOR = "seen"
-_FIELDS_VECTOR = "vector"
-"""Key of the observation vector beside other fields; see `policies.rl.on_policy.observations`."""
 
 
 def save_visited_states(path: Path, states: Any) -> None:
@@ -31,8 +27,8 @@ def save_visited_states(path: Path, states: Any) -> None:
 
     Args:
         path: folder of the policy.
-        states: (R, T, O), or a TensorDict of that (`policies.rl.on_policy.observations.VECTOR`) and
-            of other observation tensors by name.
+        states: (R, T, O), encoded if the policy encodes its sensors, or a TensorDict of that
+            (`policies.rl.on_policy.observations.VECTOR`) and of other observation tensors by name.
 
     Raises:
         HandoffError: a full disk.
@@ -55,18 +51,12 @@ def _fields(states: Any) -> dict[str, Tensor]:
     return {_VECTOR: states} if isinstance(states, Tensor) else dict(states.items())
 
 
-def load_visited_states(
-    path: Path, shape: tuple[int, int], sensors: Sequence[str] = ()
-) -> ObservationTensors | None:
-    """Visited states of the policy in the folder `path`; None where there are none.
+def load_visited_states(path: Path, shape: tuple[int, int]) -> Tensor | None:
+    """Visited states (R, T, O) of the policy in the folder `path`; None where there are none.
 
     Args:
         path: folder of the policy.
-        shape: (T, O) of the policy.
-        sensors: cameras and point clouds of the policy, which have their newest frame only.
-
-    Returns:
-        Vectors (R, T, O), normalised, and (R, 1, ..) of every sensor.
+        shape: (T, O) of the policy, `ChunkPolicy.encoded_shape`.
 
     Raises:
         HandoffError: a damaged file, or one of another policy.
@@ -77,9 +67,7 @@ def load_visited_states(
     if not (path / FILE).exists():
         return None
     try:
-        found = load_file(path / FILE)
-        states_RTO = found[_VECTOR] if _VECTOR in found else found[_FIELDS_VECTOR]
-        frames = {name: found[name][:, None] for name in sensors}
+        states_RTO = load_file(path / FILE)[_VECTOR]
     except (SafetensorError, KeyError) as error:
         raise HandoffError(
             f"{path / FILE}: damaged ({error}). Was it cut short by a copy?"
@@ -89,4 +77,4 @@ def load_visited_states(
             f"{path / FILE}: states of shape {tuple(states_RTO.shape[1:])}, expected {shape}. "
             "Is the file of another policy?"
         )
-    return ObservationTensors(states_RTO, frames)
+    return states_RTO

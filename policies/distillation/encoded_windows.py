@@ -5,7 +5,7 @@ A one-step student begins with the weights of its teacher and answers the same o
 the teacher's encoder is kept, and only what turns noise into a chunk learns. Pictures then cost one
 pass over the recorded steps, instead of one in every update.
 
-Shape suffixes: M recorded steps, R visited states, T observed steps, O observation with features.
+Shape suffixes: M recorded steps, B batch, T observed steps, O observation with features.
 """
 
 from __future__ import annotations
@@ -54,33 +54,6 @@ def encoded_windows(
         done += len(rows_B)
         progress(done, steps, "steps encoded")
     return replace(windows, observation_MO=torch.cat(parts), sensors={})
-
-
-@torch.no_grad()
-def encoded_states(
-    policy: DiffusionPolicy, states: ObservationTensors, precision: str, progress: Progress
-) -> Tensor:
-    """(R, T, O) encoded states.
-
-    Args:
-        policy: policy whose encoder is used.
-        states: R states.
-        precision: `bf16` or `fp32`.
-        progress: called after every pass.
-    """
-    if not states.sensors:
-        return states.vector_BTO
-    count = len(states.vector_BTO)
-    sizes = {name: tuple(frames.shape[1:]) for name, frames in states.sensors.items()}
-    parts = []
-    done = 0
-    for rows_B in torch.arange(count).split(_rows(sizes)):
-        sensors = {name: frames[rows_B] for name, frames in states.sensors.items()}
-        part = ObservationTensors(states.vector_BTO[rows_B], sensors)
-        parts.append(_encoded(policy, part, precision))
-        done += len(rows_B)
-        progress(done, count, "visited states encoded")
-    return torch.cat(parts)
 
 
 def _encoded(policy: DiffusionPolicy, states: ObservationTensors, precision: str) -> Tensor:

@@ -27,9 +27,11 @@ from robots.errors import HandoffError
 from robots.interfaces import Progress
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from policies.data.windows import Windows
     from policies.families.diffusion import DiffusionPolicy
-    from policies.policy import ChunkPolicy, ObservationTensors
+    from policies.policy import ChunkPolicy
 
 
 def distil(
@@ -57,7 +59,7 @@ def distil(
     from policies.checkpoint import WEIGHTS, digest_file, save_policy
     from policies.data.visited_states import FILE as VISITED
     from policies.data.windows import append_states
-    from policies.distillation.encoded_windows import encoded_states, encoded_windows
+    from policies.distillation.encoded_windows import encoded_windows
     from policies.distillation.regression import TABLE
     from policies.load import load_module
     from policies.training.distributed import check_single_process
@@ -78,7 +80,7 @@ def distil(
         module, card = load_module(teacher, device=device.type)
         policy = _checked_teacher(config, teacher, module)
         windows, visited = _states(teacher, policy, card.model, demos)
-        num_visited = 0 if visited is None else len(visited.vector_BTO)
+        num_visited = 0 if visited is None else len(visited)
         if num_visited and isinstance(config, ShortcutConfig):
             raise HandoffError(
                 f"{teacher}: the teacher was fine-tuned, and the algorithm 'shortcut' learns from demonstrated "
@@ -90,7 +92,7 @@ def distil(
         identity = job_identity(config, "".join(digests), precision, device)
         windows = encoded_windows(policy, windows, precision, progress)
         if visited is not None:
-            windows = append_states(windows, encoded_states(policy, visited, precision, progress))
+            windows = append_states(windows, visited)
         job = _Job(policy, windows, precision, identity, out, progress)
         trained = (
             _by_regression(config, job)
@@ -190,13 +192,13 @@ def _checked_teacher(
 
 def _states(
     teacher: Path, policy: DiffusionPolicy, model: PolicyConfig, demos: Path
-) -> tuple[Windows, ObservationTensors | None]:
-    """Windows of the demonstrations, and the states that the teacher visited; None if it was not
-    fine-tuned."""
+) -> tuple[Windows, Tensor | None]:
+    """Windows of the demonstrations, and the encoded states (R, T, O + F) that the teacher visited;
+    None if it was not fine-tuned."""
     from policies.data.demonstrations import read_demonstrations
     from policies.data.visited_states import load_visited_states
     from policies.imitation.objective import normalized_windows
 
     data = read_demonstrations(demos, model)
     windows = normalized_windows(data, policy, model, np.arange(len(data.ends_E)))
-    return windows, load_visited_states(teacher, policy.observation_shape, model.sensor_fields)
+    return windows, load_visited_states(teacher, policy.encoded_shape)

@@ -19,6 +19,7 @@ from policies.checkpoint import read_state, save_state
 from policies.data.windows import Windows, shuffled_batch
 from policies.distillation.config import DistilConfig
 from policies.families.diffusion import DiffusionPolicy
+from policies.policy import ObservationTensors
 from policies.random_streams import RandomStream
 from policies.samplers.ddim import ddim_steps
 from policies.training.loop import Objective, autocast, rng
@@ -72,8 +73,7 @@ def make_targets(
         rows = slice(number * size, (number + 1) * size)
         window_B = torch.arange(rows.start, rows.stop, device=device) % len(windows)
         with autocast(precision, device):
-            condition_BTO = windows.observations(window_B).vector_BTO
-            sample = teacher.sample_from(condition_BTO, noise_PHA[rows].to(device))
+            sample = teacher.sample(windows.observations(window_B), noise_PHA[rows].to(device))
         chunk_PHA[rows] = sample.float().cpu()
         progress(number + 1, passes, "teacher's chunks")
         last = number + 1 == passes
@@ -101,7 +101,7 @@ def same_noise_objective(
     batch_size: int,
     seed: int,
     precision: str,
-) -> Objective[tuple[Tensor, Tensor, Tensor]]:
+) -> Objective[tuple[ObservationTensors, Tensor, Tensor]]:
     """Mean squared error between the student's chunk, before clipping, and the teacher's, over the
     batch of each update; the windows are encoded."""
     device = windows.chunk_NHA.device
@@ -109,21 +109,21 @@ def same_noise_objective(
     # A step of Euler's method is the whole way of a flow, where diffusion rotates.
     alpha, sigma = (1.0, 1.0) if student.config.objective == "flow" else (step_.alpha, step_.sigma)
 
-    def batch(step: int) -> tuple[Tensor, Tensor, Tensor]:
+    def batch(step: int) -> tuple[ObservationTensors, Tensor, Tensor]:
         pair_B = torch.from_numpy(
             shuffled_batch(batch_size, len(targets.chunk_PHA), step, seed)
         ).to(device)
         return (
-            windows.observations(pair_B % len(windows)).vector_BTO,
+            windows.observations(pair_B % len(windows)),
             targets.noise_PHA[pair_B],
             targets.chunk_PHA[pair_B],
         )
 
-    def loss(batch: tuple[Tensor, Tensor, Tensor], step: int) -> Tensor:
-        condition_BTO, noise_BHA, target_BHA = batch
+    def loss(batch: tuple[ObservationTensors, Tensor, Tensor], step: int) -> Tensor:
+        observed, noise_BHA, target_BHA = batch
         timestep_B = torch.full((len(noise_BHA),), step_.timestep, device=device)
         with autocast(precision, device):
-            velocity_BHA = student.denoise(condition_BTO)(noise_BHA, timestep_B)
+            velocity_BHA = student.denoise(student.encoder(observed))(noise_BHA, timestep_B)
         return mse_loss(alpha * noise_BHA - sigma * velocity_BHA.float(), target_BHA)
 
     return Objective(batch, loss)

@@ -38,7 +38,7 @@ from torch.nn.functional import mse_loss
 from policies.data.windows import Windows, shuffled_batch
 from policies.distillation.config import ShortcutConfig, check_halvings
 from policies.families.diffusion import DiffusionPolicy
-from policies.policy import Batch
+from policies.policy import Batch, ObservationTensors
 from policies.random_streams import RandomStream
 from policies.samplers.flow_matching import flow_example
 from policies.training.loop import Objective, autocast, rng
@@ -134,7 +134,7 @@ def shortcut_objective(
         teacher: frozen policy, whose velocity is learned with `velocity: teacher`.
         student: policy that is trained.
         average: a copy of it with the moving average of its weights, which takes the half steps.
-        windows: windows of the demonstrations, normalised and encoded.
+        windows: windows of the demonstrations, normalised.
         precision: `bf16` or `fp32`.
 
     Raises:
@@ -163,13 +163,13 @@ def shortcut_objective(
         length_B = torch.cat([torch.zeros_like(time_B), steps.start_B - steps.end_B])
         noisy_BHA, target_BHA = flow_example(clean_BHA, noise_BHA, start_B / timesteps)
         with autocast(precision, device):
-            denoise = student.denoise(batch.obs.vector_BTO)
+            denoise = student.denoise(student.encoder(batch.obs))
             predicted_BHA = denoise(noisy_BHA, start_B - 1, length_B).float()
             with torch.no_grad():
                 if config.velocity == "teacher":
-                    exact = _step_velocity(teacher, average, batch.obs.vector_BTO[:flows])
+                    exact = _step_velocity(teacher, average, batch.obs, slice(flows))
                     target_BHA = exact(noisy_BHA[:flows], time_B, length_B[:flows])
-                halves = _step_velocity(shortest, average, batch.obs.vector_BTO[flows:])
+                halves = _step_velocity(shortest, average, batch.obs, slice(flows, None))
                 steps_BHA = two_half_steps(halves, noisy_BHA[flows:], steps, timesteps)
         return mse_loss(predicted_BHA, torch.cat([target_BHA[:flows], steps_BHA]))
 
@@ -177,15 +177,18 @@ def shortcut_objective(
 
 
 def _step_velocity(
-    exact: DiffusionPolicy, learned: DiffusionPolicy, condition_BTO: Tensor
+    exact: DiffusionPolicy, learned: DiffusionPolicy, observed: ObservationTensors, rows: slice
 ) -> StepVelocity:
-    """The velocities of encoded observations: by `exact` where the length is 0, by `learned` for
+    """The velocities of some rows of a batch: by `exact` where the length is 0, by `learned` for
     steps."""
+    conditions = [policy.encoder(observed)[rows] for policy in (exact, learned)]
 
     def velocity(noisy_BHA: Tensor, time_B: Tensor, length_B: Tensor) -> Tensor:
         found_BHA = torch.empty_like(noisy_BHA)
         instant_B = length_B == 0
-        for policy, part_B in ((exact, instant_B), (learned, ~instant_B)):
+        for policy, condition_BTO, part_B in zip(
+            (exact, learned), conditions, (instant_B, ~instant_B), strict=True
+        ):
             denoise = policy.denoise(condition_BTO[part_B])
             # The network is conditioned on the index of the time, which begins at 1 / timesteps.
             found_BHA[part_B] = denoise(

@@ -63,9 +63,8 @@ class DiffusionPolicy(DenoisingPolicy):
         super().__init__(config, shapes)
         self.config = config
         self.encoder = ObservationEncoder(config, shapes)
-        condition = (config.n_obs_steps, shapes.observation + self.encoder.features)
         self.denoiser = new_denoiser(
-            config.network, self.chunk_shape, condition, config.train_timesteps
+            config.network, self.chunk_shape, self.encoded_shape, config.train_timesteps
         )
         self.step_length = (
             StepLengthEmbedding(config.train_timesteps, config.network.time_features)
@@ -104,13 +103,19 @@ class DiffusionPolicy(DenoisingPolicy):
             return sde_grid(count, flow_noise)
         return ddim_grid(config.train_timesteps, count, eta, config.clip, renoise=renoise)
 
+    @property
+    def encoded_shape(self) -> tuple[int, int]:
+        """See `ChunkPolicy.encoded_shape`."""
+        steps, entries = self.observation_shape
+        return steps, entries + self.encoder.features
+
+    def encode(self, obs: ObservationTensors) -> Tensor:
+        """See `ChunkPolicy.encode`."""
+        return self.encoder(obs)
+
     def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A)."""
-        return self.sample_from(self.encoder(obs), noise_BHA)
-
-    def sample_from(self, condition_BTO: Tensor, noise_BHA: Tensor) -> Tensor:
-        """Encoded observation, whose O are vector and features, to normalised chunk (B, H, A)."""
-        denoise = self.denoise(condition_BTO)
+        denoise = self.denoise(self.encoder(obs))
         if self.config.objective == "diffusion":
             return ddim_sample(denoise, noise_BHA, self.steps, self.config.clip)
         sample_BHA, count = noise_BHA, len(self.steps)

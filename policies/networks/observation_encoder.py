@@ -67,6 +67,8 @@ class ObservationEncoder(nn.Module):
         self.normalize_points = FieldModules(
             {name: MinMaxNormalizer(shapes.sensors[name][-1]) for name in config.point_fields}
         )
+        self.entries = shapes.observation
+        """O, entries of the observation vector of one step."""
         self.features = len(self.images) * image.features + len(self.points) * point.features
         """F, number of features added to the observation vector of one step."""
 
@@ -96,12 +98,15 @@ class ObservationEncoder(nn.Module):
     def forward(
         self, obs: ObservationTensors, generator: np.random.Generator | None = None
     ) -> Tensor:
-        """Encoded observation (B, T, O + F).
+        """Encoded observation (B, T, O + F); one that was encoded before, a vector with features
+        and without sensors, is returned as it is.
 
         Args:
             obs: see `ObservationTensors`.
             generator: source of random crops; None uses centre crops.
         """
+        if not obs.sensors and obs.vector_BTO.shape[-1] == self.entries + self.features:
+            return obs.vector_BTO
         parts = [obs.vector_BTO]
         for name, encoder in self.images.items():
             image_BTHWC = obs.sensors[name]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from policies.data.visited_states import most_states
-from policies.policy import ChunkPolicy
+from policies.policy import ChunkPolicy, ObservationTensors
 from policies.rl.collection.interfaces import StepResult
 from policies.rl.collection.reward_shaping import RewardShaping, last_task_reward
 from policies.rl.on_policy.observations import VECTOR
@@ -30,9 +30,10 @@ class ChunkEnv:
     """Environments that take normalised action chunks and return normalised observation histories;
     implements `policies.rl.collection.interfaces.DecisionEnv`.
 
-    An observation is the history of the observation vector. For language-conditioned policies and
-    policies with sensors it is a TensorDict of that history (`vector`), the instruction
-    (`instruction`, UTF-8) and the newest sensor data.
+    An observation is the history of the observation vector, with the features of pictures and point
+    clouds for policies that encode them (`ChunkPolicy.encode`): the encoders are not trained. For
+    language-conditioned policies and other policies with sensors it is a TensorDict of that history
+    (`vector`), the instruction (`instruction`, UTF-8) and the newest sensor data.
 
     Args:
         env: N environments that freeze when their episode ends.
@@ -59,6 +60,9 @@ class ChunkEnv:
         self._extra_fields = extra_fields(policy)
         check_fits(env.observation_spec, policy, n_action_steps, self._extra_fields)
         history = policy.observation_shape[0]
+        self._encodes = policy.encoded_shape != policy.observation_shape
+        if self._encodes:
+            self._extra_fields = ()
         self.env = env
         self.num_envs = env.num_envs
         self._policy = policy
@@ -74,6 +78,8 @@ class ChunkEnv:
         self._last_reward_N = np.full(env.num_envs, np.nan)
         """Latest task reward of the running episodes; NaN before their first action."""
         self._history: list[np.ndarray] = []
+        self._features: list[Tensor] = []
+        """(N, F) features of each step of the history; empty for a policy that does not encode."""
         self._extra: dict[str, np.ndarray] = {}
         self._auto_reset = True
         self.begin()
@@ -100,13 +106,14 @@ class ChunkEnv:
         episode ends are reset with the next seeds."""
         first = self.env.reset(seeds)
         self._history = [self._vector(first)] * self._policy.observation_shape[0]
+        self._features = [self._encoded(first)] * len(self._history) if self._encodes else []
         self._extra = {name: first[name] for name in self._extra_fields}
         self._auto_reset = auto_reset
         self._last_reward_N = np.full(self.num_envs, np.nan)
 
     def observation(self) -> Any:
         """(N, T, O) normalised history, or a TensorDict; see the class."""
-        return self._normalised(self._history, self._extra)
+        return self._normalised(self._history, self._features, self._extra)
 
     def visited_states(self) -> Any:
         """(R, T, O) the most recent observations with a decision, normalised; see the class."""
@@ -188,9 +195,11 @@ class ChunkEnv:
         self._executed += int(length.sum())
         # Final observation, before any reset.
         history = [previous_NO, self._vector(newest.observation)][-len(self._history) :]
+        features = self._next_features(steps)
         extra = {name: newest.observation[name] for name in self._extra_fields}
-        final_obs = self._normalised(history, extra)
+        final_obs = self._normalised(history, features, extra)
         self._history = history
+        self._features = features
         self._extra = extra
         if self._auto_reset:
             self._reset_ended(np.flatnonzero(terminated | truncated), reset_observation)
@@ -232,6 +241,14 @@ class ChunkEnv:
             row[env_ids] = fresh[env_ids]
             rows.append(row)
         self._history = rows
+        if self._encodes:
+            fresh_NF = self._encoded(
+                {name: array[env_ids] for name, array in reset_observation.items()}
+            )
+            self._features = [
+                part_NF.index_copy(0, torch.from_numpy(env_ids), fresh_NF)
+                for part_NF in self._features
+            ]
 
     def _vector(self, observation: Observation) -> np.ndarray:
         names = sorted(
@@ -242,8 +259,36 @@ class ChunkEnv:
         ]
         return np.concatenate(columns, axis=1)
 
-    def _normalised(self, history: list[np.ndarray], extra: dict[str, np.ndarray]) -> Any:
+    def _next_features(self, steps: Sequence[Step]) -> list[Tensor]:
+        """Features of the history after a decision; empty for a policy that does not encode."""
+        if not self._encodes:
+            return []
+        newest_NF = self._encoded(steps[-1].observation)
+        if len(self._features) == 1:
+            return [newest_NF]
+        previous_NF = self._encoded(steps[-2].observation) if len(steps) > 1 else self._features[-1]
+        return [previous_NF, newest_NF]
+
+    @torch.no_grad()
+    def _encoded(self, observation: Observation) -> Tensor:
+        """(N, F) features of the sensors of N observations."""
+        policy = self._policy
+        sensors = {
+            name: torch.from_numpy(observation[name].copy())[:, None]
+            for name in policy.shapes.sensors
+        }
+        (rows,) = {len(frames) for frames in sensors.values()}
+        entries = policy.observation_shape[1]
+        encoded = policy.encode(ObservationTensors(torch.zeros(rows, 1, entries), sensors))
+        assert encoded is not None
+        return encoded[:, 0, entries:]
+
+    def _normalised(
+        self, history: list[np.ndarray], features: list[Tensor], extra: dict[str, np.ndarray]
+    ) -> Any:
         vector = self._policy.normalize_observation(torch.from_numpy(np.stack(history, axis=1)))
+        if features:
+            return torch.cat([vector, torch.stack(features, dim=1)], dim=-1)
         if not self._extra_fields:
             return vector
         from tensordict import TensorDict

@@ -108,6 +108,11 @@ class DeviceChunkEnv:
                 f"finetune: the policy is on {policy.device} and reads {list(extra)}, the environments are on "
                 f"{env.device} and have no images. Set resident: false, or train without images."
             )
+        if policy.encoded_shape != policy.observation_shape:
+            raise HandoffError(
+                "finetune: environments that stay on their device (resident: true) give no pictures to a policy that "
+                "trains its own encoders. Set resident: false."
+            )
         history = policy.observation_shape[0]
         self.env = env
         self.num_envs = env.num_envs

@@ -48,7 +48,7 @@ class BestOfNFinetuning(ChunkSelection[BestOfNFinetuneConfig]):
         self, config: BestOfNFinetuneConfig, policy: DiffusionPolicy, env: DecisionEnv, seed: int
     ) -> None:
         super().__init__(config, policy, env, seed)
-        inputs = env.entries + int(np.prod(policy.observation_shape))
+        inputs = env.entries + int(np.prod(policy.encoded_shape))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.critic = EnsembleMlp(config.critics, inputs, config.critic, 1)

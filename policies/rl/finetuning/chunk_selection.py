@@ -204,6 +204,8 @@ class ChunkSelection(ABC, Generic[Options]):
         job = f"{identity} {self.done} {len(obs)} {float(target_RHA.double().sum())!r}"
         precision = resolve_precision(config.precision, self.policy.device)
         self.policy.train().requires_grad_(True)
+        # The states are encoded.
+        self.policy.encoder.requires_grad_(False)
         trained = train(
             config, self.policy, Objective(batch, loss), job, out, progress, precision=precision
         )

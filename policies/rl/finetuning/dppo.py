@@ -95,7 +95,7 @@ class DppoFinetuning(OnlineFinetuning):
 
 
 def _critic(policy: DiffusionPolicy, hidden: tuple[int, ...]) -> nn.Module:
-    history, observation = policy.observation_shape
+    history, observation = policy.encoded_shape
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, units in zip((history * observation, *hidden), hidden, strict=False):
         layers += [nn.Linear(inputs, units), nn.Mish()]

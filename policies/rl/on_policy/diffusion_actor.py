@@ -52,15 +52,10 @@ class DenoisingActor:
         config: options of the denoising chain.
 
     Raises:
-        HandoffError: no trained steps, steps that the schedule does not have, or a policy with
-            images or point clouds.
+        HandoffError: no trained steps, or steps that the schedule does not have.
     """
 
     def __init__(self, policy: DiffusionPolicy, config: DppoConfig) -> None:
-        if policy.shapes.sensors:
-            raise HandoffError(
-                "dppo: the policy reads images or point clouds, expected one of vectors alone."
-            )
         if not 0 <= config.frozen_steps < config.steps:
             raise HandoffError(
                 f"dppo: frozen_steps is {config.frozen_steps} of {config.steps} steps, expected 0 or more, "

@@ -272,12 +272,13 @@ def test_a_small_backbone_and_groups_are_reached_by_overrides() -> None:
     assert built["teacher"].algorithm.group == GroupConfig(size=4)
 
 
-@pytest.mark.parametrize("name", ["act", "unet_image"])
-def test_a_policy_that_cannot_be_finetuned_is_refused_before_imitation(name: str) -> None:
+def test_a_policy_that_cannot_be_finetuned_is_refused_before_imitation() -> None:
+    with pytest.raises(HandoffError, match="expected a diffusion or flow policy, with cameras for"):
+        options("pusht_best_of_n", ["pretrained.policy=act"])
     with pytest.raises(
-        HandoffError, match="expected a diffusion or flow policy without image observations"
+        HandoffError, match=r"'expo' with a policy of .* with image_front; expected"
     ):
-        options("pusht_best_of_n", [f"pretrained.policy={name}"])
+        options("drawer_expo", ["pretrained.policy.image_fields=[image_front]"])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from policies.data.visited_states import (
     FILE,
     MAX_BYTES,
     MAX_STATES,
-    load_visited_states,
     most_states,
     save_visited_states,
 )
@@ -31,6 +30,7 @@ from policies.networks.config import ImageEncoderConfig, PointEncoderConfig
 from policies.training.config import TrainingConfig
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError
 from robots.interfaces import PolicyInput, no_progress
 from robots.spec import FieldSpec
 from tests.policies.conftest import TINY
@@ -157,28 +157,19 @@ def test_a_killed_distillation_ends_with_the_very_weights_it_would_have_had(
     assert all(torch.equal(weights[name], others[name]) for name in weights)
 
 
-def test_the_teachers_visited_states_are_used_with_their_pictures(
+def test_the_teachers_visited_states_are_used_as_they_were_encoded(
     teacher: Path, demos: Path, tmp_path: Path
 ) -> None:
-    single = tmp_path / "single"
-    single.mkdir()
-    model = replace(SEEING, n_obs_steps=1)
-    config = PretrainConfig(policy=model, training=replace(TRAINING, steps=20))
-    pretrain(config, demos, single, no_progress)
-    draw = np.random.default_rng(3)
-    states = {
-        "vector": torch.zeros(30, 1, 2),
-        "camera": torch.from_numpy(draw.integers(0, 255, (30, EDGE, EDGE, 3), dtype=np.uint8)),
-        "cloud": torch.zeros(30, 6, 3),
-    }
-    save_visited_states(single, states)
-    loaded = load_visited_states(single, (1, 2), ("camera", "cloud"))
-    assert loaded is not None
-    assert torch.equal(loaded.sensors["camera"][:, 0], states["camera"])
+    module, _ = load_module(teacher)
+    visited = tmp_path / "practised"
+    shutil.copytree(teacher, visited)
+    save_visited_states(visited, torch.zeros(30, *module.encoded_shape))
     out = tmp_path / "student"
     out.mkdir()
-    metrics = distil(ALGORITHMS["one_step"], single, demos, out, no_progress)
-    assert metrics["practised"] == 30
+    assert distil(ALGORITHMS["one_step"], visited, demos, out, no_progress)["practised"] == 30
+    save_visited_states(visited, torch.zeros(30, *module.observation_shape))
+    with pytest.raises(HandoffError, match=r"states of shape \(2, 2\), expected \(2, 14\)"):
+        distil(ALGORITHMS["one_step"], visited, demos, out, no_progress)
 
 
 def test_states_with_pictures_are_kept_within_a_bound(tmp_path: Path) -> None:

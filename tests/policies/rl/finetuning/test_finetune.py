@@ -147,8 +147,8 @@ def test_a_finetuned_policy_samples_with_the_steps_of_its_finetuning(policy, tmp
     visited = load_visited_states(tmp_path / "out", module.observation_shape)
     # Of every decision in every environment, the last one behind all others.
     assert visited is not None
-    assert len(visited.vector_BTO) == 4 * 6 * 3
-    assert torch.isfinite(visited.vector_BTO).all()
+    assert len(visited) == 4 * 6 * 3
+    assert torch.isfinite(visited).all()
 
 
 @METHODS
@@ -168,8 +168,8 @@ def test_a_killed_run_resumes_after_its_last_saved_state(config, policy, tmp_pat
     visited = load_visited_states(tmp_path / "out", load_module(policy)[0].observation_shape)
     assert visited is not None
     kept = state["visited_states"]
-    torch.testing.assert_close(visited.vector_BTO[: len(kept)], kept)
-    assert len(visited.vector_BTO) == 4 * 6 * 3
+    torch.testing.assert_close(visited[: len(kept)], kept)
+    assert len(visited) == 4 * 6 * 3
 
 
 @METHODS

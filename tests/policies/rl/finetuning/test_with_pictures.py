@@ -1,0 +1,185 @@
+"""Fine-tuning of policies that see: the encoders stay, and every picture is encoded once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from policies.card import PolicyCard, Shapes
+from policies.checkpoint import read_weights, save_policy
+from policies.data.visited_states import load_visited_states
+from policies.families.diffusion import DiffusionPolicy
+from policies.load import load_module, load_policy
+from policies.networks.config import ImageEncoderConfig, MlpConfig
+from policies.policy import ObservationTensors
+from policies.policy_config import DiffusionPolicyConfig
+from policies.rl.collection.chunk_env import ChunkEnv
+from policies.rl.finetuning.config import FinetuneConfig
+from policies.rl.finetuning.finetune import finetune
+from robots.errors import HandoffError
+from robots.interfaces import Observation, PolicyInput, no_progress
+from robots.spec import FieldSpec
+from tests.policies.rl.counted_demos import write_counted
+from tests.policies.rl.counting import Counting
+from tests.policies.rl.finetuning.test_demonstration_selection import EXPO
+from tests.policies.rl.finetuning.test_finetune import BEST_OF_N, SMALL, KilledError, killing
+
+EDGE = 20
+CAMERA = FieldSpec(shape=(EDGE, EDGE, 3), dtype="uint8", unit="u8")
+
+
+class SeeingCounting(Counting):
+    """Counting environments with a picture that shows seed and step."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.observation_spec: Mapping[str, FieldSpec] = {
+            **self.observation_spec,
+            "camera": CAMERA,
+        }
+
+    def _obs(self) -> Observation:
+        pictures = np.zeros((self.num_envs, EDGE, EDGE, 3), np.uint8)
+        for row, (seed, step) in enumerate(zip(self.seeds, self.steps, strict=True)):
+            pictures[row, : 2 + int(step)] = 200
+            pictures[row, :, : 1 + int(seed) % 9, 1] = 90
+        return {**super()._obs(), "camera": pictures}
+
+
+def seeing_policy(history: int) -> DiffusionPolicy:
+    torch.manual_seed(0)
+    config = DiffusionPolicyConfig(
+        anchor_field=None,
+        observation_fields=("step", "seed"),
+        image_fields=("camera",),
+        image_encoder=ImageEncoderConfig(channels=(16,), keypoints=4, features=6),
+        n_obs_steps=history,
+        horizon=4,
+        n_action_steps=2,
+        train_timesteps=10,
+        inference_steps=10,
+        network=MlpConfig(width=16, blocks=1),
+    )
+    shapes = Shapes({"step": (0, 1), "seed": (1, 2)}, 1, None, {"camera": CAMERA.shape})
+    return DiffusionPolicy(config, shapes).eval()
+
+
+@pytest.fixture(params=[1, 2])
+def policy(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    module = seeing_policy(request.param)
+    one = FieldSpec(shape=(1,))
+    card = PolicyCard(
+        task="counting",
+        rate_hz=10.0,
+        observation={"step": one, "seed": one},
+        sensors={"camera": CAMERA},
+        action=one,
+        model=module.config,
+    )
+    folder = tmp_path / "policy"
+    folder.mkdir()
+    save_policy(folder, card, module.state_dict())
+    return folder
+
+
+def observed(policy: DiffusionPolicy, history: Sequence[Observation]) -> torch.Tensor:
+    """The encoding of whole observations, newest last."""
+    vector = np.stack(
+        [np.concatenate([row["step"], row["seed"]], axis=1) for row in history], axis=1
+    )
+    pictures = np.stack([row["camera"] for row in history], axis=1)
+    normalised = policy.normalize_observation(torch.from_numpy(vector.astype(np.float32)))
+    sensors = {"camera": torch.from_numpy(pictures)}
+    with torch.no_grad():
+        return policy.encode(ObservationTensors(normalised, sensors))
+
+
+@pytest.mark.parametrize("history", [1, 2])
+def test_an_observation_is_the_encoding_of_its_own_pictures(history: int) -> None:
+    """Of every environment, before and after a decision, also of those that were reset."""
+    policy = seeing_policy(history)
+    env = SeeingCounting(3)
+    seeds = iter(range(5, 100))
+    chunks = ChunkEnv(env, policy, 2, seeds, 0.9)
+    shadow: list[Observation] = [env._obs()] * history
+    for _ in range(5):
+        torch.testing.assert_close(chunks.observation(), observed(policy, shadow))
+        frames: list[Observation] = []
+        plain = env.step
+
+        def noted(action: np.ndarray, plain=plain, frames=frames):
+            step = plain(action)
+            frames.append(step.observation)
+            return step
+
+        env.step = noted  # type: ignore[method-assign]
+        result = chunks.step(torch.zeros(3, *policy.chunk_shape))
+        env.step = plain  # type: ignore[method-assign]
+        after = frames[-history:]
+        torch.testing.assert_close(result.final_obs, observed(policy, after))
+        ended = (result.terminated_N | result.truncated_N).numpy()
+        fresh = env._obs()
+        shadow = [
+            {
+                name: np.where(
+                    ended.reshape(-1, *[1] * (row[name].ndim - 1)), fresh[name], row[name]
+                )
+                for name in row
+            }
+            for row in after
+        ]
+
+
+@pytest.mark.parametrize(
+    "config", [SMALL, replace(SMALL, algorithm=BEST_OF_N)], ids=["dppo", "best_of_n"]
+)
+def test_the_denoiser_learns_and_the_encoder_stays(
+    config: FinetuneConfig, policy: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    finetune(config, policy, lambda: SeeingCounting(3), out, no_progress, None)
+    before, after = read_weights(policy), read_weights(out)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert any(name.startswith("denoiser.") for name in moved)
+    assert not any(name.startswith(("encoder.", "normalize")) for name in moved)
+    module, _ = load_module(out)
+    visited = load_visited_states(out, module.encoded_shape)
+    assert visited is not None
+    assert len(visited) == 4 * 6 * 3
+    # The policy that is saved reads pictures as before.
+    rows = PolicyInput(
+        np.zeros((2, module.observation_shape[0], 2), np.float32),
+        {"camera": np.zeros((2, module.observation_shape[0], EDGE, EDGE, 3), np.uint8)},
+    )
+    noise = np.zeros((2, 4, 1), np.float32)
+    assert np.isfinite(load_policy(out)(rows, noise)).all()
+
+
+def test_a_killed_run_goes_on_with_its_encoded_states(policy: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(KilledError):
+        finetune(SMALL, policy, lambda: SeeingCounting(3), out, killing(2), None)
+    finetune(SMALL, policy, lambda: SeeingCounting(3), out, no_progress, None)
+    visited = load_visited_states(out, load_module(policy)[0].encoded_shape)
+    assert visited is not None
+    assert len(visited) == 4 * 6 * 3
+
+
+def test_other_methods_refuse_it(policy: Path, tmp_path: Path) -> None:
+    write_counted(tmp_path / "demos", episodes=2)
+    with pytest.raises(HandoffError, match="the methods 'dppo' and 'best_of_n' take both"):
+        finetune(
+            replace(SMALL, algorithm=EXPO),
+            policy,
+            lambda: SeeingCounting(3),
+            tmp_path,
+            no_progress,
+            tmp_path / "demos",
+        )
