@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -73,12 +72,7 @@ class SceneRenderer:
     def __enter__(self) -> SceneRenderer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
