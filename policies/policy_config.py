@@ -78,11 +78,9 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     @property
     def finetuning_methods(self) -> tuple[str, ...]:
         """See `ChunkPolicyConfig.finetuning_methods`; all of them require a velocity that is
-        trained at every time, and those that learn from demonstrations vector observations."""
+        trained at every time."""
         if self.step_conditioned:
             return ()
-        if self.sensor_fields:
-            return ("dppo", "best_of_n")
         return ("dppo", "best_of_n", "expo", "q_chunking", "rl100")
 
 

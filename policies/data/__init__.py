@@ -5,5 +5,6 @@
 - `mixture`: batches from several stores.
 - `frames`: camera images, decoded once.
 - `streamed_frames`: camera images, read from the stores when a batch needs them.
+- `encoded_steps`: the features of all recorded steps, for trainings that keep the encoders.
 - `visited_states`: states that a policy visited in fine-tuning or distillation.
 """

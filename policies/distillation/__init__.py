@@ -2,7 +2,6 @@
 
 - `config`: options; imports no torch.
 - `one_step`: a one-step student of a diffusion or flow policy.
-- `encoded_windows`: pictures and point clouds encoded once, by the teacher's encoder.
 - `regression`: regression on chunks from the same noise.
 - `shortcut`: self-distillation of a flow, a step learning to be two of half its length.
 - `on_policy`: distillation at the states that the student visits.

@@ -57,9 +57,9 @@ def distil(
             a loss that is not finite, or a full disk.
     """
     from policies.checkpoint import WEIGHTS, digest_file, save_policy
+    from policies.data.encoded_steps import encoded_steps
     from policies.data.visited_states import FILE as VISITED
     from policies.data.windows import append_states
-    from policies.distillation.encoded_windows import encoded_windows
     from policies.distillation.regression import TABLE
     from policies.load import load_module
     from policies.training.distributed import check_single_process
@@ -90,7 +90,10 @@ def distil(
         digests = [windows.digest(), digest_file(teacher / WEIGHTS)]
         digests += [] if visited is None else [digest_file(teacher / VISITED)]
         identity = job_identity(config, "".join(digests), precision, device)
-        windows = encoded_windows(policy, windows, precision, progress)
+        # The student begins with the teacher's weights and answers the same observations, so the
+        # teacher's encoders are kept.
+        encoded_MO = encoded_steps(policy, windows.observation_MO, windows.sensors, progress)
+        windows = replace(windows, observation_MO=encoded_MO, sensors={})
         if visited is not None:
             windows = append_states(windows, visited)
         job = _Job(policy, windows, precision, identity, out, progress)

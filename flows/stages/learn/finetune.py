@@ -45,10 +45,9 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
             f"finetune: method '{method.kind}' with a policy of the family '{model.kind}'; expected 'token_vla' or "
             "'vla'."
         )
-    cameras = f" with {', '.join(model.sensor_fields)}" if model.sensor_fields else ""
     raise HandoffError(
-        f"finetune: method '{method.kind}' with a policy of the family '{model.kind}'{cameras}; expected a "
-        "diffusion or flow policy, with cameras for 'dppo' and 'best_of_n' alone."
+        f"finetune: method '{method.kind}' with a policy of the family '{model.kind}'; expected a diffusion or flow "
+        "policy."
     )
 
 

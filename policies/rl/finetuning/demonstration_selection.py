@@ -49,7 +49,7 @@ class DemonstrationSelection(ChunkSelection[DemonstratedOptions]):
     imitated = "imitation of recorded chunks"
 
     def __init__(self, config: DemonstratedOptions, setup: FinetuneSetup) -> None:
-        super().__init__(config, setup.diffusion_policy(sees=False), setup.env, setup.seed)
+        super().__init__(config, setup.diffusion_policy(), setup.env, setup.seed)
         self._demo_rows = max(1, round(config.demo_fraction * config.batch_size))
         self._demos = ChunkReplay()
         generator = self.generator(ChunkSelectionStream.DEMONSTRATIONS)

@@ -38,7 +38,7 @@ class ExpoFinetuning(DemonstrationSelection[ExpoFinetuneConfig]):
 
     def __init__(self, config: ExpoFinetuneConfig, setup: FinetuneSetup) -> None:
         super().__init__(config, setup)
-        observation = int(np.prod(self.policy.observation_shape))
+        observation = int(np.prod(self.policy.encoded_shape))
         sizes = Sizes(observation=observation, action=self.env.entries)
         self.learner = Expo(config.learner(self.policy.config.clip), sizes, setup.seed)
 

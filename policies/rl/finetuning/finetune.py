@@ -255,13 +255,11 @@ def _make_method(config: FinetuneConfig, setup: FinetuneSetup) -> FinetuneMethod
         case DppoFinetuneConfig() as options:
             from policies.rl.finetuning.dppo import DppoFinetuning
 
-            return DppoFinetuning(options, setup.diffusion_policy(sees=True), setup.env, setup.seed)
+            return DppoFinetuning(options, setup.diffusion_policy(), setup.env, setup.seed)
         case BestOfNFinetuneConfig() as options:
             from policies.rl.finetuning.best_of_n import BestOfNFinetuning
 
-            return BestOfNFinetuning(
-                options, setup.diffusion_policy(sees=True), setup.env, setup.seed
-            )
+            return BestOfNFinetuning(options, setup.diffusion_policy(), setup.env, setup.seed)
         case ExpoFinetuneConfig() as options:
             from policies.rl.finetuning.expo import ExpoFinetuning
 
@@ -278,7 +276,7 @@ def _make_method(config: FinetuneConfig, setup: FinetuneSetup) -> FinetuneMethod
         case RL100FinetuneConfig() as options:
             from policies.rl.finetuning.rl100 import RL100Finetuning
 
-            policy = setup.diffusion_policy(sees=False)
+            policy = setup.diffusion_policy()
             demonstrations = setup.demonstrations(options.discount)
             return RL100Finetuning(options, policy, setup.env, setup.seed, demonstrations)
         case outside:

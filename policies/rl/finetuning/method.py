@@ -92,27 +92,17 @@ class FinetuneSetup(NamedTuple):
     demos: Path | None
     """Folder of the demonstrations' `store.zarr`."""
 
-    def diffusion_policy(self, *, sees: bool) -> DiffusionPolicy:
-        """The policy, if it denoises chunks.
-
-        Args:
-            sees: whether the method takes a policy with images or point clouds, whose encoders it
-                leaves as they are.
+    def diffusion_policy(self) -> DiffusionPolicy:
+        """The policy, if it denoises chunks. Encoders of images and point clouds stay as they are.
 
         Raises:
-            HandoffError: a policy of another family, or one with images or point clouds for a
-                method that takes none.
+            HandoffError: a policy of another family.
         """
         from policies.families.diffusion import DiffusionPolicy
 
         if not isinstance(self.policy, DiffusionPolicy):
             raise HandoffError(
                 f"finetune: the policy is a {type(self.policy).__name__}, expected a diffusion or flow policy."
-            )
-        if self.policy.shapes.sensors and not sees:
-            raise HandoffError(
-                "finetune: the policy reads images or point clouds, expected a diffusion or flow policy of vectors "
-                "alone; the methods 'dppo' and 'best_of_n' take both."
             )
         return self.policy
 

@@ -36,7 +36,7 @@ class QChunkingFinetuning(DemonstrationSelection[QChunkingFinetuneConfig]):
 
     def __init__(self, config: QChunkingFinetuneConfig, setup: FinetuneSetup) -> None:
         super().__init__(config, setup)
-        observation = int(np.prod(self.policy.observation_shape))
+        observation = int(np.prod(self.policy.encoded_shape))
         sizes = Sizes(observation=observation, action=self.env.entries)
         self.learner = QChunking(config.learner(), sizes, setup.seed)
 

@@ -225,7 +225,7 @@ class RL100Finetuning:
         config, policy = replace(self.config.imitation, seed=seed), self.policy
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            shapes = (policy.chunk_shape, policy.observation_shape, policy.config.train_timesteps)
+            shapes = (policy.chunk_shape, policy.encoded_shape, policy.config.train_timesteps)
             policy.denoiser.load_state_dict(
                 new_denoiser(policy.config.network, *shapes).state_dict()
             )
@@ -244,6 +244,8 @@ class RL100Finetuning:
         job = f"{identity} {count} {float(dataset.chunk_RHA.double().sum())!r}"
         precision = resolve_precision(config.precision, policy.device)
         policy.train().requires_grad_(True)
+        # The states are encoded.
+        policy.encoder.requires_grad_(False)
         trained = train(
             config, policy, Objective(batch, loss), job, out, progress, precision=precision
         )

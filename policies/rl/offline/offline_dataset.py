@@ -11,7 +11,7 @@ episodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from policies.data.demonstrations import read_demonstrations
+from policies.data.encoded_steps import encoded_steps
+from policies.data.frames import FrameSource
 from policies.data.windows import WindowIndex, chunks
 from policies.policy import ChunkPolicy
 from policies.policy_config import PolicyConfig
@@ -98,7 +100,7 @@ def demonstration_dataset(
     episodes = RecordedEpisodes(
         data.observation_MO, data.action_MA, data.ends_E, reward_M, solved_E, None, data.card
     )
-    return chunk_dataset(episodes, policy, model, reward_shaping, discount)
+    return chunk_dataset(episodes, policy, model, reward_shaping, discount, sensors=data.sensors)
 
 
 def chunk_dataset(
@@ -108,6 +110,7 @@ def chunk_dataset(
     reward_shaping: RewardShaping,
     discount: float,
     failures_end: bool = False,
+    sensors: Mapping[str, FrameSource] | None = None,
 ) -> OfflineDataset:
     """The transitions of recorded episodes, normalised by `policy`.
 
@@ -119,6 +122,7 @@ def chunk_dataset(
         discount: discount per action.
         failures_end: whether unsolved episodes end with value 0; otherwise their last transitions
             are dropped, because the observation after them is not known.
+        sensors: frames of every recorded step, which the policy encodes.
     """
     ends_E = episodes.ends_E
     # One chunk per recorded step, and the actions executed of it.
@@ -138,7 +142,8 @@ def chunk_dataset(
     length = torch.from_numpy(length_R)
     # Observations before and after, and normalised chunks.
     next_RT = np.minimum(index.observation_NT + length_R[:, None], index.end_N[:, None] - 1)
-    observation_MO = policy.normalize_observation(torch.from_numpy(episodes.observation_MO))
+    normalised_MO = policy.normalize_observation(torch.from_numpy(episodes.observation_MO))
+    observation_MO = encoded_steps(policy, normalised_MO, sensors or {})
     chunk = chunks(index, episodes.observation_MO, episodes.action_MA, policy.anchor)
     terminal = torch.from_numpy(ends_R & (solved_R | failures_end))
     dataset = OfflineDataset(

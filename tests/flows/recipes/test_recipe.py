@@ -273,12 +273,15 @@ def test_a_small_backbone_and_groups_are_reached_by_overrides() -> None:
 
 
 def test_a_policy_that_cannot_be_finetuned_is_refused_before_imitation() -> None:
-    with pytest.raises(HandoffError, match="expected a diffusion or flow policy, with cameras for"):
+    with pytest.raises(HandoffError, match="family 'act'; expected a diffusion or flow policy"):
         options("pusht_best_of_n", ["pretrained.policy=act"])
-    with pytest.raises(
-        HandoffError, match=r"'expo' with a policy of .* with image_front; expected"
-    ):
-        options("drawer_expo", ["pretrained.policy.image_fields=[image_front]"])
+
+
+@pytest.mark.parametrize("kind", ["best_of_n", "dppo"])
+def test_a_policy_that_sees_is_finetuned(kind: str) -> None:
+    options(
+        "pusht_best_of_n", ["pretrained.policy=unet_image", f"teacher.algorithm={{kind: {kind}}}"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from policies.checkpoint import read_card, read_weights
+from policies.data.encoded_steps import encoded_steps
 from policies.data.visited_states import (
     FILE,
     MAX_BYTES,
@@ -20,7 +21,6 @@ from policies.data.visited_states import (
     save_visited_states,
 )
 from policies.distillation.config import DistilConfig, ShortcutConfig
-from policies.distillation.encoded_windows import encoded_windows
 from policies.distillation.one_step import distil
 from policies.families.diffusion import DiffusionPolicy
 from policies.imitation.config import PretrainConfig
@@ -127,18 +127,19 @@ def test_the_student_comes_closer_to_the_teacher_than_the_teacher_in_one_step(
     assert all(torch.equal(mine[name], theirs[name]) for name in encoder)
 
 
-def test_encoded_windows_are_what_the_policy_is_conditioned_on(teacher: Path, demos: Path) -> None:
+def test_encoded_steps_are_what_the_policy_is_conditioned_on(teacher: Path, demos: Path) -> None:
     module, card = load_module(teacher)
     assert isinstance(module, DiffusionPolicy)
     windows = windows_of(demos, card, module)
     reports: list[tuple[int, int]] = []
-    encoded = encoded_windows(
-        module, windows, "fp32", lambda done, total, note="": reports.append((done, total))
-    )
+
+    def report(done: int, total: int, note: str = "") -> None:
+        reports.append((done, total))
+
+    encoded_MO = encoded_steps(module, windows.observation_MO, windows.sensors, report)
     chosen = torch.tensor([0, 3, 17, len(windows) - 1])
     expected = module.encoder(windows.observations(chosen))
-    torch.testing.assert_close(encoded.observations(chosen).vector_BTO, expected)
-    assert not encoded.sensors
+    torch.testing.assert_close(encoded_MO[windows.observation_NT[chosen]], expected)
     assert reports[-1] == (96, 96)
 
 

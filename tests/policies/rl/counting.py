@@ -72,3 +72,30 @@ class Counting:
 
     def _obs(self) -> Observation:
         return {"seed": self.seeds[:, None].copy(), "step": self.steps[:, None].copy()}
+
+
+EDGE = 20
+CAMERA = FieldSpec(shape=(EDGE, EDGE, 3), dtype="uint8", unit="u8")
+
+
+def picture(seed: float, step: float) -> np.ndarray:
+    """What a camera shows of a counting environment."""
+    image = np.zeros((EDGE, EDGE, 3), np.uint8)
+    image[: 2 + int(step)] = 200
+    image[:, : 1 + int(seed) % 9, 1] = 90
+    return image
+
+
+class SeeingCounting(Counting):
+    """Counting environments with a camera."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.observation_spec: Mapping[str, FieldSpec] = {
+            **self.observation_spec,
+            "camera": CAMERA,
+        }
+
+    def _obs(self) -> Observation:
+        pictures = map(picture, self.seeds, self.steps)
+        return {**super()._obs(), "camera": np.stack([*pictures])}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,36 +20,22 @@ from policies.networks.config import ImageEncoderConfig, MlpConfig
 from policies.policy import ObservationTensors
 from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.collection.chunk_env import ChunkEnv
-from policies.rl.finetuning.config import FinetuneConfig
+from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.finetuning.finetune import finetune
-from robots.errors import HandoffError
+from policies.rl.offline.offline_dataset import demonstration_dataset
 from robots.interfaces import Observation, PolicyInput, no_progress
 from robots.spec import FieldSpec
 from tests.policies.rl.counted_demos import write_counted
-from tests.policies.rl.counting import Counting
-from tests.policies.rl.finetuning.test_demonstration_selection import EXPO
+from tests.policies.rl.counting import CAMERA, EDGE, SeeingCounting
+from tests.policies.rl.finetuning.test_demonstration_selection import EXPO, Q_CHUNKING
 from tests.policies.rl.finetuning.test_finetune import BEST_OF_N, SMALL, KilledError, killing
+from tests.policies.rl.test_rl100 import CONFIG as RL100
 
-EDGE = 20
-CAMERA = FieldSpec(shape=(EDGE, EDGE, 3), dtype="uint8", unit="u8")
-
-
-class SeeingCounting(Counting):
-    """Counting environments with a picture that shows seed and step."""
-
-    def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs)
-        self.observation_spec: Mapping[str, FieldSpec] = {
-            **self.observation_spec,
-            "camera": CAMERA,
-        }
-
-    def _obs(self) -> Observation:
-        pictures = np.zeros((self.num_envs, EDGE, EDGE, 3), np.uint8)
-        for row, (seed, step) in enumerate(zip(self.seeds, self.steps, strict=True)):
-            pictures[row, : 2 + int(step)] = 200
-            pictures[row, :, : 1 + int(seed) % 9, 1] = 90
-        return {**super()._obs(), "camera": pictures}
+ALGORITHMS = pytest.mark.parametrize(
+    "algorithm",
+    [SMALL.algorithm, BEST_OF_N, EXPO, Q_CHUNKING, replace(RL100, offline_every=1)],
+    ids=["dppo", "best_of_n", "expo", "q_chunking", "rl100"],
+)
 
 
 def seeing_policy(history: int) -> DiffusionPolicy:
@@ -135,15 +122,15 @@ def test_an_observation_is_the_encoding_of_its_own_pictures(history: int) -> Non
         ]
 
 
-@pytest.mark.parametrize(
-    "config", [SMALL, replace(SMALL, algorithm=BEST_OF_N)], ids=["dppo", "best_of_n"]
-)
+@ALGORITHMS
 def test_the_denoiser_learns_and_the_encoder_stays(
-    config: FinetuneConfig, policy: Path, tmp_path: Path
+    algorithm: Any, policy: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    finetune(config, policy, lambda: SeeingCounting(3), out, no_progress, None)
+    demos = write_counted(tmp_path / "demos", episodes=8, camera=True)
+    config = replace(SMALL, algorithm=algorithm)
+    finetune(config, policy, lambda: SeeingCounting(3), out, no_progress, demos)
     before, after = read_weights(policy), read_weights(out)
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert any(name.startswith("denoiser.") for name in moved)
@@ -172,14 +159,19 @@ def test_a_killed_run_goes_on_with_its_encoded_states(policy: Path, tmp_path: Pa
     assert len(visited) == 4 * 6 * 3
 
 
-def test_other_methods_refuse_it(policy: Path, tmp_path: Path) -> None:
-    write_counted(tmp_path / "demos", episodes=2)
-    with pytest.raises(HandoffError, match="the methods 'dppo' and 'best_of_n' take both"):
-        finetune(
-            replace(SMALL, algorithm=EXPO),
-            policy,
-            lambda: SeeingCounting(3),
-            tmp_path,
-            no_progress,
-            tmp_path / "demos",
-        )
+@pytest.mark.parametrize("history", [1, 2])
+def test_demonstrations_are_encoded_as_the_environments_are(history: int, tmp_path: Path) -> None:
+    policy = seeing_policy(history)
+    demos = write_counted(tmp_path / "demos", episodes=2, length=5, camera=True)
+    shaping, discount = RewardShaping(), 0.9
+    dataset = demonstration_dataset(demos, policy, policy.config, shaping, discount)
+    env = SeeingCounting(1)
+    env.reset([1])
+    rows = []
+    for step in (2, 3)[-history:]:
+        env.steps[:] = step
+        rows.append(env._obs())
+    # The fourth step of the second episode.
+    expected = observed(policy, rows)[0]
+    assert any(torch.allclose(row, expected, atol=1e-6) for row in dataset.obs)
+    assert dataset.obs.shape[1:] == policy.encoded_shape
