@@ -303,6 +303,7 @@ def merge(
 
 def split(path: Path, out: Path, config: SplitConfig, progress: Progress) -> dict[str, Any]:
     """Writes one part of a store to a new one; see `robots.episodes.curation.choose`."""
+    from robots.episodes.curation.choose import part_groups
     from robots.episodes.curation.choose import split as chosen_part
     from robots.episodes.merge import copy_episodes
     from robots.episodes.store import EpisodeStore
@@ -311,7 +312,9 @@ def split(path: Path, out: Path, config: SplitConfig, progress: Progress) -> dic
     source = _merge_source(path)
     with EpisodeStore.open(source.path) as store:
         metadata = [store.metadata(number) for number in range(store.num_episodes)]
-    return copy_episodes(source, out, chosen_part(metadata, config), progress)
+    chosen = chosen_part(metadata, config)
+    copied = copy_episodes(source, out, chosen, progress)
+    return {**copied, "episodes_before": len(metadata), **part_groups(metadata, config, chosen)}
 
 
 def export(path: Path, out: Path, target: str, progress: Progress) -> dict[str, Any]:

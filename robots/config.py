@@ -234,6 +234,10 @@ def _explain(cls: type, path: str, item: Any) -> str:
             return f"unknown key '{where}', {suggest(location[-1], known, 'known keys:')}"
         case "missing" | "missing_argument" | "missing_keyword_only_argument":
             return f"missing key '{where}'"
+        case "tuple_type" | "list_type" | "set_type":
+            return f"'{where}' is {item['input']!r}: expected a list, such as [{item['input']!r}]"
+        case "dict_type" | "dataclass_type":
+            return f"'{where}' is {item['input']!r}: expected keys and values"
         case _:
             return f"'{where}' is {item['input']!r}: {item['msg'].lower()}"
 

@@ -45,7 +45,7 @@ def list_known(
     debug: Debug = False,
 ) -> None:
     """List recipes, kinds of stages, tasks, policies, algorithms, protocols, formats of data sets
-    or robots, each with a phrase; or the options of a stage.
+    or robots, each with a phrase; `stages STAGE` lists the options of a stage.
 
     Args:
         topic: What to list.

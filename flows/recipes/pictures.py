@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 from flows.recipes.observed import recorded_fields
 from flows.runner.stage import Stage
-from policies.chunk_policy_config import EncodedPolicyConfig
+from policies.chunk_policy_config import ChunkPolicyConfig, EncodedPolicyConfig
 from policies.networks.image_size import (
     EncodedSize,
     encoded_sizes,
@@ -41,16 +41,18 @@ def check_crops(stage: Stage, *, data: bool = True) -> None:
 
 
 def crop_lines(declared: Sequence[Stage]) -> Iterator[str]:
-    """Yields what a policy sees of every camera that it crops, and a note on crops that cover less
-    than half of a picture.
+    """Yields what a policy sees of every camera, and a note on crops that cover less than half of a
+    picture.
 
     Raises:
         HandoffError: a crop is larger than the pictures of a camera.
     """
     for stage in declared:
-        cameras = _cameras(stage)
-        if cameras:
+        cameras, whole = _cameras(stage), _seen_whole(stage)
+        if cameras or whole:
             yield ""
+        for name, recorded in whole.items():
+            yield f"{stage.name}: sees all of {name} ({_text(recorded)})"
         for name, (recorded, size) in cameras.items():
             resized = f", resized to {_text(size.resized)}" if size.resized != recorded else ""
             yield f"{stage.name}: sees {_text(size.crop)} px of {name} ({_text(recorded)}{resized})"
@@ -63,19 +65,36 @@ def _cameras(stage: Stage) -> dict[str, tuple[Size, EncodedSize]]:
     """The recorded size of the pictures, and what is seen of them, of every camera whose pictures
     the policy of a stage crops."""
     model = getattr(stage.config, "policy", None)
-    if not isinstance(model, EncodedPolicyConfig) or not model.image_fields:
+    if not isinstance(model, EncodedPolicyConfig):
+        return {}
+    pictures = _pictures(stage, model.image_fields)
+    try:
+        sizes = encoded_sizes(replace(model, image_fields=tuple(pictures)), pictures)
+    except HandoffError as error:
+        raise HandoffError(f"stage {stage.name}: {error}") from None
+    return {name: (pictures[name], size) for name, size in sizes.items()}
+
+
+def _seen_whole(stage: Stage) -> dict[str, Size]:
+    """The recorded size of the pictures of every camera that the policy of a stage does not
+    crop."""
+    model = getattr(stage.config, "policy", None)
+    if not isinstance(model, ChunkPolicyConfig) or isinstance(model, EncodedPolicyConfig):
+        return {}
+    return _pictures(stage, model.image_fields)
+
+
+def _pictures(stage: Stage, names: Sequence[str]) -> dict[str, Size]:
+    """The recorded size of the pictures of the cameras that have the names, or match the patterns,
+    in the episodes that a stage reads."""
+    if not names:
         return {}
     pictures: dict[str, Size] = {}
     for source in stage.inputs.values():
         recorded = recorded_fields(source) if source.kind == "episodes" else None
         if recorded is not None:
             pictures = {**recorded.pictures, **pictures}
-    names = _expanded(model.image_fields, pictures)
-    try:
-        sizes = encoded_sizes(replace(model, image_fields=names), pictures)
-    except HandoffError as error:
-        raise HandoffError(f"stage {stage.name}: {error}") from None
-    return {name: (pictures[name], size) for name, size in sizes.items()}
+    return {name: pictures[name] for name in _expanded(names, pictures)}
 
 
 def _expanded(names: Sequence[str], pictures: Mapping[str, Size]) -> tuple[str, ...]:

@@ -8,7 +8,23 @@ from typing import Literal
 from robots.config import Count, Finite, Hertz, Pixels, Whole, config
 from robots.control.actions import ActionInterface
 from robots.control.rotations import RotationForm
+from robots.errors import HandoffError
 from robots.spec import Role
+
+_DEGREE = "0.017453292519943295"
+_FACTORS = {
+    "deg": (_DEGREE, "rad"),
+    "degree": (_DEGREE, "rad"),
+    "degrees": (_DEGREE, "rad"),
+    "deg/s": (_DEGREE, "rad/s"),
+    "mm": ("0.001", "m"),
+    "cm": ("0.01", "m"),
+    "mm/s": ("0.001", "m/s"),
+    "cm/s": ("0.01", "m/s"),
+    "ms": ("0.001", "s"),
+    "us": ("0.000001", "s"),
+}
+"""Factor to the SI unit, and that unit, by the symbols that data sets often have."""
 
 
 @config
@@ -66,6 +82,18 @@ class FieldRule:
     apply."""
     interface: ActionInterface | None = None
     """Meaning of an action to the controller; None leaves it as the data set states it."""
+
+    def __post_init__(self) -> None:
+        """Refuses units that are not SI, which controllers would take for it.
+
+        Raises:
+            HandoffError: such a unit.
+        """
+        if self.unit in _FACTORS:
+            factor, unit = _FACTORS[self.unit]
+            raise HandoffError(
+                f"unit: {self.unit} is no SI unit; values are stored in {unit}: set scale: {factor} and unit: {unit}."
+            )
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -66,8 +66,13 @@ class MappedEpisodes:
             for key in ("relative_to", "added_to"):
                 if (other := getattr(rule, key)) is not None:
                     _check_combined(f"{name}.{key}", specs[name], other, specs)
-        self.notes = tuple(_unused(self._rules, given, mapping.drop))
-        """Entries of the arrays that no field takes, one sentence per array."""
+        notes = list(_unused(self._rules, given, mapping.drop))
+        if source.schema.rate_hz not in (None, stated):
+            notes.append(
+                f"the data set states {source.schema.rate_hz:g} Hz, but rate_hz: {stated:g} of the map is taken"
+            )
+        self.notes = tuple(notes)
+        """What the map leaves out or overrules, one sentence each."""
         self._captured = _captured(self._rules, specs) if mapping.resample_hz else {}
         specs |= {capture_time_name(name): capture_time_field(name) for name in self._captured}
         self.schema = EpisodeSchema(
@@ -160,7 +165,7 @@ def _rules(source: EpisodeSource, mapping: FieldMapConfig) -> dict[str, FieldRul
     kept = [
         name
         for name in given
-        if name not in ruled
+        if (name not in ruled or name in mapping.rename)
         and name not in replaced
         and not any(fnmatchcase(name, pattern) for pattern in mapping.drop)
         and (mapping.rest == "keep" or name in mapping.rename)

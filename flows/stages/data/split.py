@@ -23,18 +23,20 @@ def run(
     Raises:
         HandoffError: too few episodes or groups for two parts.
     """
-    from robots.episodes.curation.choose import split
+    from robots.episodes.curation.choose import part_groups, split
     from robots.episodes.merge import MergeSource, copy_episodes
     from robots.episodes.store import EpisodeStore
 
     manifest = read_manifest(demos)
     store = EpisodeStore.open(demos / "store.zarr")
-    chosen = split([store.metadata(i) for i in range(store.num_episodes)], config)
+    metadata = [store.metadata(i) for i in range(store.num_episodes)]
+    chosen = split(metadata, config)
     source = MergeSource(manifest["stage"], demos / "store.zarr", manifest["digest"])
     copied = copy_episodes(source, out / "store.zarr", chosen, progress)
     return Output(
         {
             **copied,
             "episodes_before": store.num_episodes,
+            **part_groups(metadata, config, chosen),
         }
     )

@@ -199,6 +199,24 @@ def split(metadata: Sequence[Mapping[str, Any]], config: SplitConfig) -> list[in
     return sorted(episode for index in chosen for episode in groups[names[index]])
 
 
+def part_groups(
+    metadata: Sequence[Mapping[str, Any]], config: SplitConfig, chosen: Sequence[int]
+) -> dict[str, Any]:
+    """Metrics of a part whose groups stay together, `groups` and `groups_before`: the fraction is
+    one of groups, which may have very different numbers of episodes. Empty without groups.
+
+    Args:
+        metadata: metadata of all episodes.
+        config: how the part was chosen.
+        chosen: numbers of its episodes.
+    """
+    if not config.group or config.names:
+        return {}
+    of_episode = [str(entry[config.group]) for entry in metadata]
+    groups = {of_episode[number] for number in chosen}
+    return {"groups": len(groups), "groups_before": len(set(of_episode))}
+
+
 def _stated(metadata: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[int]:
     stated = [tuple(entry.get("split") or ()) for entry in metadata]
     known = sorted({name for parts in stated for name in parts})

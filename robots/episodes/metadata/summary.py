@@ -58,27 +58,33 @@ def edit_lines(metadata: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     Args:
         metadata: metadata of every episode.
     """
-    edits: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    for entry in (entry for entries in metadata for entry in entries.get("edits") or ()):
-        key = (str(entry.get("when") or ""), str(entry.get("by") or ""))
-        edits.setdefault((*key, str(entry.get("reason") or "")), []).append(entry)
+    edits: dict[tuple[str, str, str], dict[str, list[int]]] = {}
+    for number, entries in enumerate(metadata):
+        for entry in entries.get("edits") or ():
+            key = tuple(str(entry.get(name) or "") for name in ("when", "by", "reason"))
+            episodes = edits.setdefault(key, {})  # type: ignore[arg-type]
+            for done in entry.get("done") or ():
+                episodes.setdefault(str(done), []).append(number)
     newest = sorted(edits.items(), key=lambda item: item[0][0])
     if len(newest) > _MOST_NAMES:
         yield f"edited    {len(newest) - _MOST_NAMES} times before"
-    for (when, by, reason), entries in newest[-_MOST_NAMES:]:
-        counts = Counter(str(done) for entry in entries for done in entry.get("done") or ())
-        done = [_of_episodes(words, number) for words, number in counts.most_common(_MOST_NAMES)]
-        rest = len(counts) - len(done)
+    for (when, by, reason), episodes in newest[-_MOST_NAMES:]:
+        most = sorted(episodes.items(), key=lambda item: -len(item[1]))
+        done = [_of_episodes(words, numbers) for words, numbers in most[:_MOST_NAMES]]
+        rest = len(most) - len(done)
         said = "; ".join(done) + (f" and {rest} more" if rest else "")
         who = " ".join(part for part in (_seconds(when), f"by {by}" if by else "") if part)
         yield f"edited    {who}: {said}" + (f" ({reason})" if reason else "")
 
 
-def _of_episodes(done: str, number: int) -> str:
-    """What was done, with the number of the episodes unless it was done to the store."""
+def _of_episodes(done: str, numbers: Sequence[int]) -> str:
+    """What was done, with the numbers of the episodes unless it was done to the store."""
     if done.startswith("deleted "):
         return done
-    return f"{done} in {number} episode{'s' * (number > 1)}"
+    if len(numbers) > _MOST_NAMES:
+        return f"{done} in {len(numbers)} episodes"
+    named = ", ".join(map(str, numbers))
+    return f"{done} in episode{'s' * (len(numbers) > 1)} {named}"
 
 
 def recording_cells(metadata: Mapping[str, Any]) -> tuple[str, str, str]:

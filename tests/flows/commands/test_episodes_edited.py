@@ -63,8 +63,8 @@ def test_every_edit_of_a_store_is_a_line_of_info(capsys: pytest.CaptureFixture[s
     printed(capsys, "relabel", "towel.zarr", "0", "2", *words)
     printed(capsys, "trim", "r.zarr", "0", "--stop", "9", "--out", "t.zarr", "--reason", "idle")
     assert edited(capsys, "t.zarr") == [
-        "by ada: success: true to false in 2 episodes",
-        "by grace: steps [0, 9) in 1 episode (idle)",
+        "by ada: success: true to false in episodes 0, 2",
+        "by grace: steps [0, 9) in episode 0 (idle)",
     ]
 
 

@@ -88,8 +88,11 @@ def test_pictures_that_are_renamed_or_resized_by_ingest_are_those_of_the_store()
         lines(mapped, f"{CROP}=[84,84]")
 
 
-def test_nothing_is_said_of_policies_that_see_whole_pictures() -> None:
-    assert lines("trained.policy.kind=act") == []
+def test_a_policy_that_sees_whole_pictures_says_so() -> None:
+    assert lines("trained.policy.kind=act")[1:] == [
+        "trained: sees all of front (480 x 640)",
+        "trained: sees all of wrist (60 x 80)",
+    ]
 
 
 def test_nothing_is_said_where_the_data_set_is_not_named() -> None:

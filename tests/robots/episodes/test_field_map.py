@@ -73,7 +73,7 @@ def test_a_rule_joins_cuts_scales_and_names_entries() -> None:
         "entries": [6, 9],
         "scale": 1000.0,
         "offset": 1.0,
-        "unit": "mm",
+        "unit": "N",
         "names": ["a", "b", "c"],
     }
     episodes, fields = mapped({"fields": {"q": rule}, "rest": "drop"})
@@ -82,7 +82,7 @@ def test_a_rule_joins_cuts_scales_and_names_entries() -> None:
     joined = np.concatenate([given["observation.state"], given["actions"]], axis=1)
     np.testing.assert_allclose(fields["q"], joined[:, 6:9] * 1000 + 1, rtol=1e-6)
     spec = episodes.schema.streams["policy"].fields["q"]
-    assert (spec.shape, spec.dtype, spec.unit) == ((3,), "float32", "mm")
+    assert (spec.shape, spec.dtype, spec.unit) == ((3,), "float32", "N")
     assert spec.names == (("a", "b", "c"),)
     assert spec.role == "observation"
 
@@ -270,3 +270,36 @@ def test_angles_in_degrees_are_stored_in_radians() -> None:
     _, fields = mapped({"fields": {"r": rule}})
     given = np.deg2rad(10.0 * arrays()["observation.state"][:, :3])
     np.testing.assert_allclose(fields["r"], given, atol=1e-6)
+
+
+def test_an_array_of_which_a_rule_takes_entries_is_kept_whole_under_a_new_name() -> None:
+    width = {"source": "observation.state", "entries": [7, 8]}
+    episodes, fields = mapped(
+        {"fields": {"width": width}, "rename": {"observation.state": "all_q"}}
+    )
+    assert fields["all_q"].shape == (STEPS, 8)
+    assert np.array_equal(fields["width"], fields["all_q"][:, 7:].astype(np.float32))
+    assert not episodes.notes
+
+
+def test_a_rate_that_overrules_the_stated_one_is_told() -> None:
+    assert mapped({"rate_hz": 50}, rate_hz=30.0)[0].notes == (
+        "the data set states 30 Hz, but rate_hz: 50 of the map is taken",
+    )
+    assert not mapped({"rate_hz": 30}, rate_hz=30.0)[0].notes
+
+
+@pytest.mark.parametrize(
+    ("unit", "words"), [("deg", "scale: 0.0174.* unit: rad"), ("mm", "scale: 0.001 .* unit: m")]
+)
+def test_a_unit_that_is_not_si_is_refused_with_its_factor(unit: str, words: str) -> None:
+    rule = {"source": "pose", "unit": unit}
+    with pytest.raises(HandoffError, match=words):
+        validate(FieldMapConfig, {"fields": {"pose": rule}}, "map")
+
+
+def test_a_word_where_a_list_is_expected_is_told_in_words() -> None:
+    with pytest.raises(
+        HandoffError, match=r"'map\.drop' is 'cam': expected a list, such as \['cam'\]"
+    ):
+        validate(FieldMapConfig, {"drop": "cam"}, "map")

@@ -28,7 +28,8 @@ def check_joint_limits(evidence: EpisodeEvidence) -> Iterator[Finding]:
         # A store from elsewhere must not choose a module to be imported.
         if evidence.robot:
             evidence.notes.append(
-                f"The limits of the robot '{evidence.robot}' are not checked; name it by robot= to do so."
+                f"The limits of the robot '{evidence.robot}' are not checked: Handoff does not know it. "
+                f"Known are {', '.join(sorted(ROBOTS))}; the option robot names one."
             )
         return
     fields = list(_joint_fields(evidence, robot.num_joints))
