@@ -100,7 +100,7 @@ def weight_lines(
         new = computed_weights(store, config, progress) if ways else stated
         before = stated if ways else np.ones(len(steps))
         groups = weight_groups(_group_names(store, config, new), steps, before, new)
-    if not _group_key(config):
+    if not _group_keys(config):
         groups.sort(key=lambda group: group.after / max(group.steps, 1), reverse=True)
     headings = ("share now", "share with weights") if ways else ("share of steps", "share drawn")
     rows = [("group", "episodes", "steps", *headings)]
@@ -130,9 +130,10 @@ def _ways(config: WeightsConfig) -> str:
     return f"weights: {', '.join(parts)}" if parts else ""
 
 
-def _group_key(config: WeightsConfig) -> str:
-    """Entry of the metadata by which the table is grouped; empty groups by weight."""
-    return config.balance or next((each.key for each in config.by_hand), "")
+def _group_keys(config: WeightsConfig) -> list[str]:
+    """Entries of the metadata by which the table is grouped; empty groups by weight."""
+    keys = [config.balance, *(each.key for each in config.by_hand)]
+    return [key for key in dict.fromkeys(keys) if key]
 
 
 def _group_names(store: EpisodeStore, config: WeightsConfig, weights_E: np.ndarray) -> list[str]:
@@ -141,8 +142,9 @@ def _group_names(store: EpisodeStore, config: WeightsConfig, weights_E: np.ndarr
 
     from robots.episodes.curation.weighting import group_name
 
-    if key := _group_key(config):
-        return [group_name(store.metadata(number), key) for number in range(store.num_episodes)]
+    if keys := _group_keys(config):
+        metadata = [store.metadata(number) for number in range(store.num_episodes)]
+        return [", ".join(group_name(entry, key) for key in keys) for entry in metadata]
     if len(np.unique(weights_E)) <= MOST_WEIGHT_GROUPS:
         return [f"weight {weight:g}" for weight in weights_E]
     width = weights_E.max() / MOST_WEIGHT_GROUPS

@@ -14,6 +14,7 @@ from flows.recipes.recipe import read_recipe
 from policies.data.frames import FrameStorage
 from policies.imitation.config import PretrainConfig
 from policies.imitation.objective import prepare
+from robots.episodes.curation.edit import Edits, write_edited
 from robots.episodes.store import EpisodeStore
 from robots.episodes.write_episodes import write_episodes
 
@@ -66,6 +67,20 @@ def test_the_table_has_the_shares_of_every_group(capsys: pytest.CaptureFixture[s
     assert rows[1:3] == [
         ["ada", "2", "60", "75.0", "%", "50.0", "%"],
         ["bob", "1", "20", "25.0", "%", "50.0", "%"],
+    ]
+
+
+def test_the_table_has_a_row_for_every_combination_of_entries(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    labelled = Edits(labels={0: {"success": True}, 1: {"success": False}, 2: {"success": True}})
+    write_edited(Path("towel.zarr"), Path("l.zarr"), labelled)
+    rows = printed(capsys, "l.zarr", "--set", "operator=ada:2", "--set", "success=true:3")
+    groups = [row.rsplit("  ", 5)[0].strip() for row in rows.splitlines()[1:4]]
+    assert [group.partition("  ")[0] for group in groups] == [
+        "ada, true",
+        "ada, false",
+        "bob, true",
     ]
 
 

@@ -52,7 +52,7 @@ _ARRAYS = {
 """Number types of arrays by those of the fields."""
 
 Message = Callable[[np.ndarray, int], Any]
-"""Makes a message of one sample and its time [ns]."""
+"""Makes a message of one sample and the time of its stamp [ns]."""
 
 
 class RosTopic(NamedTuple):
@@ -66,6 +66,11 @@ class RosTopic(NamedTuple):
     """Makes a message of a sample."""
     changes: bool = False
     """Whether only samples are sent that differ from the one before."""
+
+    @property
+    def stamped(self) -> bool:
+        """Whether the messages have a header with a time; those of `std_msgs` have none."""
+        return not self.type_name.startswith("std_msgs/")
 
 
 def topic_name(field: str) -> str:

@@ -25,8 +25,8 @@ CAPTURE_TIMES = ("step_time", "time")
 """Fields of the exact time of a sample since the episode began [s], where a store has them."""
 SMALLEST_DEPTH = 16
 """Smallest sides of floating numbers in metres that are depth rather than a matrix [pixels]."""
-_LATEST = 2.0**31
-"""End of the times that ROS can state [s]."""
+LATEST = 2.0**31
+"""End of the times that ROS can state [s]; they begin at 0."""
 
 FieldKind = Literal["picture", "depth", "text", "numbers"]
 ReadField = Callable[[str], np.ndarray]
@@ -87,7 +87,7 @@ def sample_seconds(stream: StreamSpec, read: ReadField, length: int) -> np.ndarr
         spec = stream.fields.get(name)
         if spec is not None and spec.unit == "s" and prod(spec.shape) == 1:
             times = read(name).reshape(-1).astype(np.float64)
-            if times[0] >= 0.0 and times[-1] < _LATEST and (np.diff(times) >= 0.0).all():
+            if times[0] >= 0.0 and times[-1] < LATEST and (np.diff(times) >= 0.0).all():
                 return times
     return np.arange(length) / stream.rate_hz
 
