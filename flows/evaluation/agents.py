@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -110,6 +110,8 @@ def checkpoint_agent(
     denoising_steps: int | None = None,
     instruction: str | None = None,
     device: str = "cpu",
+    *,
+    blind: bool = False,
 ) -> tuple[partial[MakeAgent], dict[str, Any]]:
     """Returns the loader of a saved policy, called in each process, and its execution options as
     plain values.
@@ -121,9 +123,11 @@ def checkpoint_agent(
         instruction: instruction for a language-conditioned policy; None takes the environment's,
             else the policy's.
         device: device of the policy: `cpu`, `cuda`, or `auto`.
+        blind: whether its cameras and point clouds give zeros.
 
     Raises:
-        HandoffError: no policy in `path`, or a policy that is incompatible with the protocol.
+        HandoffError: no policy in `path`, a policy that is incompatible with the protocol, or one
+            without sensors that is to be blind.
     """
     from policies.checkpoint import read_card
 
@@ -140,7 +144,11 @@ def checkpoint_agent(
         steps = denoising_steps
     elif denoising_steps is not None:
         require_match("sampling.denoising_steps", steps, denoising_steps)
-    chunking = chunking_under(protocol, chunking_of(path, instruction))
+    if blind and not card.sensors:
+        raise HandoffError(
+            f"{path}: the policy has no cameras or point clouds, so it cannot be blind."
+        )
+    chunking = replace(chunking_under(protocol, chunking_of(path, instruction)), blind=blind)
     execution = {**to_plain(chunking), "denoising_steps": steps or default_steps or 1}
     return partial(load_agent, path, steps, chunking, protocol.sampling, device), execution
 

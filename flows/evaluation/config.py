@@ -23,3 +23,6 @@ class EvaluatePolicyConfig:
     instruction: str | None = None
     """Instruction for a language-conditioned policy; None takes the environment's, else the
     policy's."""
+    blind: bool = False
+    """Whether the policy's cameras give black pictures and its point clouds zeros: the negative
+    control of a policy that sees."""

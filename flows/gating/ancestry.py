@@ -96,6 +96,9 @@ def read_evaluations(folders: Iterable[Path]) -> list[Evaluated]:
         manifest = _manifest(folder) or _noted(folder)
         if manifest is not None and "policy" in manifest["inputs"]:
             result = read_result(folder, manifest["stage"])
+            if result.table["execution"].get("blind"):
+                # A negative control says nothing about the policy with its cameras.
+                continue
             found.append(Evaluated(manifest["inputs"]["policy"], result))
     return found
 

@@ -139,7 +139,10 @@ def _gated(
 def _role(
     manifest: Mapping[str, Any], summary: Summary, manifests: Mapping[str, Mapping[str, Any]]
 ) -> Role:
-    """Part that the policy of an evaluation has in the run's distillations."""
+    """Part that the policy of an evaluation has in the run's distillations; without its cameras, it
+    is a control."""
+    if manifest["config"].get("blind"):
+        return "control"
     policy = manifest["inputs"].get("policy")
     distilled = [result for result in summary.stages if result.uses == DISTILL]
     if policy in {result.digest for result in distilled}:

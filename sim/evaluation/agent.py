@@ -58,6 +58,8 @@ class Chunking:
     if there are none."""
     sensors: tuple[str, ...] = ()
     """Observation fields of the cameras and point clouds that the policy observes."""
+    blind: bool = False
+    """Whether the sensors are all zeros, black pictures, as a negative control."""
     instruction: str | None = None
     """Instruction to a language-conditioned policy; None passes none."""
     listens: bool = False
@@ -190,6 +192,8 @@ class ChunkAgent:
         if not sizes.sensors and not self._instructions:
             return self._policy(vector, noise)
         sensors = {name: self._history[name][rows] for name in sizes.sensors}
+        if sizes.blind:
+            sensors = {name: np.zeros_like(frames) for name, frames in sensors.items()}
         texts = tuple(self._instructions[row] for row in rows) if self._instructions else ()
         # A chunking with sensors or an instruction belongs to a policy that takes a PolicyInput.
         return self._policy(PolicyInput(vector, sensors, texts), noise)  # type: ignore[arg-type]

@@ -14,6 +14,8 @@ from flows.evaluation.config import EvaluatePolicyConfig
 from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
 from flows.evaluation.inference_time import write_inference_time
 from flows.reports.speed import INFERENCE
+from policies.imitation.config import PretrainConfig
+from robots.errors import HandoffError
 from robots.interfaces import Progress
 
 FIXED_SEEDS = True
@@ -22,8 +24,14 @@ TELEMETRY = ("report.html", "*.mp4", INFERENCE)
 
 
 def check(config: EvaluatePolicyConfig, sources: Mapping[str, Any]) -> None:
-    """Refuses dynamics that the protocol's environments cannot have."""
+    """Refuses dynamics that the protocol's environments cannot have, and a blind policy that never
+    saw."""
     check_dynamics_source(config.protocol, sources)
+    policy = sources.get("policy")
+    if config.blind and isinstance(policy, PretrainConfig) and not policy.policy.sensor_fields:
+        raise HandoffError(
+            "evaluate: blind is set, but the policy has no image_fields or point_fields. Remove it."
+        )
 
 
 def run(
@@ -51,7 +59,12 @@ def run(
 
     protocol = with_dynamics(config.protocol, dynamics)
     load, execution = checkpoint_agent(
-        policy, protocol, config.denoising_steps, config.instruction, config.evaluate.device
+        policy,
+        protocol,
+        config.denoising_steps,
+        config.instruction,
+        config.evaluate.device,
+        blind=config.blind,
     )
     env = partial(make_env, protocol)
     metrics = evaluate(

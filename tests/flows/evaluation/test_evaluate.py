@@ -14,7 +14,7 @@ import torch
 
 import flows.evaluation.evaluate
 from flows.__main__ import main
-from flows.config.protocols import push_t_published
+from flows.config.protocols import push_t_published, read_protocol
 from flows.evaluation.agents import (
     Entrant,
     checkpoint_agent,
@@ -331,6 +331,8 @@ def test_a_policy_with_images_is_evaluated_in_environments_that_render_them(
     assert len(result["episodes"]) == 10
     assert result["execution"]["sensors"] == ["image"]
     assert result["protocol"]["options"] == {"picture": 48}
+    ruled = read_protocol(protocol)
+    assert checkpoint_agent(Path(policy), ruled, blind=True)[1]["blind"] is True
 
 
 def test_an_option_that_the_benchmark_does_not_have_is_refused(

@@ -296,6 +296,12 @@ def test_a_policy_that_cannot_be_distilled_is_refused_before_imitation(
         options("demo", [f"teacher.policy={name}", f"student.algorithm={{kind: {algorithm}}}"])
 
 
+def test_a_policy_without_cameras_is_not_evaluated_blind() -> None:
+    options("pick_cube_cameras", ["blind.inputs.policy=teacher"])
+    with pytest.raises(HandoffError, match="blind is set, but the policy has no image_fields"):
+        options("demo", ["control.blind=true"])
+
+
 def test_a_policy_that_sees_is_distilled() -> None:
     options("demo", ["teacher.policy=unet_image"])
 

@@ -139,6 +139,15 @@ def test_a_policy_that_sees_is_shown_the_history_of_every_sensor():
     assert policy.inputs[0].instructions == ()
 
 
+def test_a_blind_policy_is_shown_black_pictures_and_all_else():
+    policy = Shown()
+    blind = replace(LINE, sensors=("camera",), blind=True)
+    rollout(ChunkAgent(policy, blind), Seeing(1), [3], 4, BEST)
+    assert [given.sensors["camera"].any() for given in policy.inputs] == [False, False]
+    assert policy.inputs[1].sensors["camera"].shape == (1, 2, 1, 2, 3)
+    assert policy.observations == [[[300, 300]], [[301, 302]]]
+
+
 def test_pictures_of_running_environments_only_are_shown():
     policy = Shown()
     agent = ChunkAgent(policy, replace(LINE, sensors=("camera",)))
