@@ -20,6 +20,21 @@ WXYZ = (("w", "x", "y", "z"),)
 POSE = (("x", "y", "z", "rx", "ry", "rz"),)
 """Names of the entries of a position followed by a rotation vector."""
 
+_DEGREE = "0.017453292519943295"
+_FACTORS = {
+    "deg": (_DEGREE, "rad"),
+    "degree": (_DEGREE, "rad"),
+    "degrees": (_DEGREE, "rad"),
+    "deg/s": (_DEGREE, "rad/s"),
+    "mm": ("0.001", "m"),
+    "cm": ("0.01", "m"),
+    "mm/s": ("0.001", "m/s"),
+    "cm/s": ("0.01", "m/s"),
+    "ms": ("0.001", "s"),
+    "us": ("0.000001", "s"),
+}
+"""Factor to the SI unit, and that unit, by the symbols that data sets often have."""
+
 Role = Literal["", "observation", "action", "outcome", "other"]
 """Part of a recorded field: `observation` of a policy, `action`, `outcome` (reward, success, end of
 the episode), `other` (what is recorded beside them); empty where it is not stated, as in older
@@ -146,3 +161,21 @@ def check_fields(
         )
     for name, spec in specs.items():
         check_field(name, spec, arrays[name], leading)
+
+
+def check_unit(name: str, unit: str) -> None:
+    """Checks that a unit is no common one beside the SI.
+
+    Args:
+        name: what has the unit, for the message.
+        unit: symbol of the unit.
+
+    Raises:
+        HandoffError: it is one of those, with its factor.
+    """
+    if unit in _FACTORS:
+        factor, si = _FACTORS[unit]
+        raise HandoffError(
+            f"{name}: {unit} is no SI unit; values are stored in {si}: multiply by {factor} (scale in a map), and "
+            f"state {si}."
+        )

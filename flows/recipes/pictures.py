@@ -48,7 +48,7 @@ def crop_lines(declared: Sequence[Stage]) -> Iterator[str]:
         HandoffError: a crop is larger than the pictures of a camera.
     """
     for stage in declared:
-        cameras, whole = _cameras(stage), _seen_whole(stage)
+        cameras, whole = _cameras(stage), _uncropped(stage)
         if cameras or whole:
             yield ""
         for name, recorded in whole.items():
@@ -75,7 +75,7 @@ def _cameras(stage: Stage) -> dict[str, tuple[Size, EncodedSize]]:
     return {name: (pictures[name], size) for name, size in sizes.items()}
 
 
-def _seen_whole(stage: Stage) -> dict[str, Size]:
+def _uncropped(stage: Stage) -> dict[str, Size]:
     """The recorded size of the pictures of every camera that the policy of a stage does not
     crop."""
     model = getattr(stage.config, "policy", None)

@@ -8,23 +8,7 @@ from typing import Literal
 from robots.config import Count, Finite, Hertz, Pixels, Whole, config
 from robots.control.actions import ActionInterface
 from robots.control.rotations import RotationForm
-from robots.errors import HandoffError
-from robots.spec import Role
-
-_DEGREE = "0.017453292519943295"
-_FACTORS = {
-    "deg": (_DEGREE, "rad"),
-    "degree": (_DEGREE, "rad"),
-    "degrees": (_DEGREE, "rad"),
-    "deg/s": (_DEGREE, "rad/s"),
-    "mm": ("0.001", "m"),
-    "cm": ("0.01", "m"),
-    "mm/s": ("0.001", "m/s"),
-    "cm/s": ("0.01", "m/s"),
-    "ms": ("0.001", "s"),
-    "us": ("0.000001", "s"),
-}
-"""Factor to the SI unit, and that unit, by the symbols that data sets often have."""
+from robots.spec import Role, check_unit
 
 
 @config
@@ -89,11 +73,8 @@ class FieldRule:
         Raises:
             HandoffError: such a unit.
         """
-        if self.unit in _FACTORS:
-            factor, unit = _FACTORS[self.unit]
-            raise HandoffError(
-                f"unit: {self.unit} is no SI unit; values are stored in {unit}: set scale: {factor} and unit: {unit}."
-            )
+        if self.unit is not None:
+            check_unit("unit", self.unit)
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -22,11 +22,12 @@ from typing import Any
 import numpy as np
 
 from robots.episodes.formats.source import array_field
-from robots.episodes.schema import EpisodeSchema, StreamSpec
+from robots.episodes.metadata.labels import LABELS, check_labels
+from robots.episodes.schema import EpisodeSchema, StreamSpec, check_metadata
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError, suggest
 from robots.language.text import INSTRUCTION
-from robots.spec import FieldSpec, Role
+from robots.spec import FieldSpec, Role, check_unit
 
 _STREAM = "policy"
 _ACTION = "action"
@@ -68,13 +69,15 @@ def write_episodes(
 
     Raises:
         HandoffError: `path` exists, there is no episode, an episode differs from the first one in
-            names, shapes or types, has values that are not finite, or pictures of another type or
-            order of the axes.
+            names, shapes or types, has values that are not finite, pictures of another type or
+            order of the axes, or labels of another type; a unit that is not SI.
     """
     remaining = iter(episodes)
     first = next(remaining, None)
     if first is None:
         raise HandoffError(f"{path}: no episode was given. Is the iterable used up?")
+    for name, unit in (units or {}).items():
+        check_unit(f"units: {name}", unit)
     with _numbered(0):
         fields = _fields(_arrays(first, action), units or {}, action)
     schema = EpisodeSchema(
@@ -208,4 +211,6 @@ def _metadata(
     about = dict(metadata[episode]) if metadata is not None else {}
     if instructions is not None:
         about[INSTRUCTION] = instructions[episode]
+    about = check_metadata(about)
+    check_labels({key: value for key, value in about.items() if key in LABELS}, (), new=True)
     return about

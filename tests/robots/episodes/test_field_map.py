@@ -290,7 +290,8 @@ def test_a_rate_that_overrules_the_stated_one_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unit", "words"), [("deg", "scale: 0.0174.* unit: rad"), ("mm", "scale: 0.001 .* unit: m")]
+    ("unit", "words"),
+    [("deg", "multiply by 0.0174.*state rad"), ("mm", "multiply by 0.001 .*state m")],
 )
 def test_a_unit_that_is_not_si_is_refused_with_its_factor(unit: str, words: str) -> None:
     rule = {"source": "pose", "unit": unit}

@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -154,3 +156,13 @@ def test_an_existing_store_is_not_overwritten(tmp_path):
         write(tmp_path / "s.zarr", [episode()])
     with open_demonstrations(tmp_path / "s.zarr", images=True) as demonstrations:
         assert demonstrations.num_episodes == 1
+
+
+def test_labels_and_units_of_another_kind_are_refused(tmp_path) -> None:
+    episode = {"q": np.zeros((3, 2), np.float32), "action": np.zeros((3, 2), np.float32)}
+    written = partial(write_episodes, tmp_path / "s.zarr", [episode], task="t", rate_hz=10.0)
+    with pytest.raises(HandoffError, match="episode 0: label 'success'"):
+        written(metadata=[{"success": "yes"}])
+    with pytest.raises(HandoffError, match=r"units: q: deg is no SI unit.*0\.0174"):
+        written(units={"q": "deg"})
+    assert written(metadata=[{"success": True, "mine": "yes"}]).metadata(0)["mine"] == "yes"
