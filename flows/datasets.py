@@ -77,8 +77,9 @@ def info(path: Path, form: str | None) -> Iterator[str]:
         schema = source.schema
         yield f"format    {schema.form}"
         yield f"task      {schema.task}"
+        given = "resample_hz: 10" if schema.own_times else "rate_hz: 50"
         rate = (
-            "not stated; give rate_hz: 50 in a file of import --map, or demos.map.rate_hz=50 to run"
+            f"not stated; give {given} in a file of import --map, or demos.map.{given.replace(': ', '=')} to run"
             if schema.rate_hz is None
             else f"{schema.rate_hz:g} Hz"
         )
@@ -273,7 +274,7 @@ def import_data(
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     # The place is the argument of the command.
-    return {"read from": str(data)} | {
+    return {"read from": str(bucket_of(data) or data)} | {
         name: value for name, value in metrics.items() if name not in ("source", "source_line")
     }
 

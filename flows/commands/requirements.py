@@ -14,7 +14,9 @@ from flows.doctor.graphics import lacking_cuda, lacking_opengl, lacking_vulkan
 from flows.orchestration.ray_pool import RAY
 from flows.runner.stage import Stage
 from robots.episodes.ingest import IngestConfig
+from robots.errors import HandoffError
 from robots.extras import install_hint
+from robots.storage.location import bucket_of
 from sim.evaluation.evaluate import EvaluateConfig
 from sim.evaluation.protocol import Protocol
 from sim.scene.cameras import CamerasConfig
@@ -68,7 +70,7 @@ def _needs(stage: Stage) -> Iterator[str]:
                 yield from _sentences(lacking_opengl())
             case "cluster", object() if value is not None:
                 yield from _lacking_modules(("ray",))
-            case (("data" | "folder"), str()) if value and not Path(value).expanduser().exists():
+            case (("data" | "folder"), str()) if _is_absent(value):
                 yield f"data: {value} does not exist."
             case _, str():
                 yield from _lacking_modules(MODULES.get(name, {}).get(value, ()))
@@ -76,6 +78,11 @@ def _needs(stage: Stage) -> Iterator[str]:
     for _, protocol in _values("", stage.config):
         if isinstance(protocol, Protocol):
             yield from (hint for name in protocol.packages if (hint := _uninstalled(name)))
+
+
+def _is_absent(place: str) -> bool:
+    """Whether a path does not exist; what is in a bucket is left to the run."""
+    return bool(place) and bucket_of(place) is None and not Path(place).expanduser().exists()
 
 
 def _values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -114,6 +121,10 @@ def _sentences(sentence: str | None) -> Iterator[str]:
 def _lacking_data(config: IngestConfig) -> Iterator[str]:
     from flows.stages.data.ingest import locate_demonstrations
 
-    line = locate_demonstrations(config, fetch=False).line
+    try:
+        line = locate_demonstrations(config, fetch=False).line
+    except HandoffError as error:
+        yield str(error)
+        return
     if config.download and config.data is None and line.startswith("Handoff's own"):
         yield "demonstrations: none here; 'run' downloads the published ones, or uses Handoff's own."

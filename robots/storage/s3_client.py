@@ -20,6 +20,7 @@ METADATA_SERVICE = "169.254.169.254"
 CAUSES = {
     "NoSuchBucket": "the bucket does not exist",
     METADATA_SERVICE: "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "Missing AccessKeyId": "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "InvalidAccessKeyId": "the key of AWS_ACCESS_KEY_ID is unknown there",
     "SignatureDoesNotMatch": "AWS_SECRET_ACCESS_KEY is not the secret of AWS_ACCESS_KEY_ID",
     "AccessDenied": "these credentials may not do this",

@@ -75,7 +75,7 @@ def export_notes(
     for codec in dict.fromkeys(map(_described, codecs.values())):
         names = [name for name, other in codecs.items() if _described(other) == codec]
         notes.append(
-            f"{', '.join(names)}: lossy video now ({codec}); the store keeps the originals"
+            f"{', '.join(names)}: encoded as lossy video ({codec}); the store keeps its pictures as they are"
         )
     if other_streams:
         notes.append(f"left out: the streams {', '.join(other_streams)}, which have other rates")

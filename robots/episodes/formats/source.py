@@ -60,6 +60,8 @@ class SourceSchema:
     """Robot as the data set names it; empty if it does not."""
     notes: tuple[str, ...] = ()
     """What a reader left out or had to assume, one sentence each."""
+    own_times: bool = False
+    """Whether fields have capture times of their own, so that a map has to give `resample_hz`."""
 
 
 class SourceEpisode(NamedTuple):

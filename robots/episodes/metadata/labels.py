@@ -118,7 +118,9 @@ def _check_type(key: str, value: Any) -> None:
     try:
         _adapter(key).validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
-        expected = _expected(LABELS[key]) or error.errors()[0]["msg"]
+        first = error.errors()[0]
+        within = ".".join(map(str, first["loc"]))
+        expected = _expected(LABELS[key]) or f"'{within}': {first['msg'].lower()}"
         raise HandoffError(
             f"label '{key}': is {_shown(value)} ({_kind(value)}), expected {expected}."
         ) from None

@@ -14,6 +14,7 @@ from robots import extras
 from robots.episodes.running_episode import RunningEpisode
 from robots.episodes.store import EpisodeStore
 from robots.episodes.write_episodes import write_episodes
+from tests.robots.episodes.formats.rosbag_files import messages, values, write_mcap
 
 
 @pytest.fixture
@@ -77,7 +78,17 @@ def test_info_and_ls_show_when_and_by_whom_episodes_were_recorded(
         "session": "2026-11-27T03:00:00Z",
         "operator": "ada",
         "ended_by": "label",
-        "calibration": {"front": {"width": 64}},
+        "calibration": {
+            "front": {
+                "width": 64,
+                "height": 48,
+                "focal_length": [60.0, 60.0],
+                "principal_point": [32.0, 24.0],
+                "frame": "world",
+                "position": [0.0, 0.0, 1.0],
+                "quaternion": [1.0, 0.0, 0.0, 0.0],
+            }
+        },
     }
     arrays = {"action": np.zeros((20, 1), np.float32), "q": np.zeros((20, 1), np.float32)}
     write_episodes(
@@ -238,9 +249,6 @@ def test_an_export_is_read_again(
     if target in ("robomimic", "isaaclab", "zarr"):
         Path("map.yaml").write_text("rate_hz: 10\n")
         words += ["--map", "map.yaml"]
-    if target == "mcap":
-        Path("map.yaml").write_text("resample_hz: 10\n")
-        words += ["--map", "map.yaml"]
     printed(capsys, "import", *words)
     again, before = EpisodeStore.open(Path("again.zarr")), EpisodeStore.open(store)
     assert again.num_episodes == 4
@@ -249,13 +257,33 @@ def test_an_export_is_read_again(
     )
 
 
+def test_info_of_a_recording_asks_for_the_rate_at_which_topics_are_resampled(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_mcap(Path("d.mcap"), messages(values()[0]))
+    lines = printed(capsys, "info", "d.mcap").splitlines()
+    asked = [line for line in lines if "resample_hz" in line or "rate_hz:" in line]
+    assert asked == [
+        "rate      not stated; give resample_hz: 10 in a file of import --map, or demos.map.resample_hz=10 to run",
+        "note      Topics have capture times of their own, so the map has to state resample_hz, the rate of the store.",
+    ]
+    assert "give rate_hz" not in "".join(lines)
+
+
+def test_an_export_to_mcap_says_what_handoff_alone_reads(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = printed(capsys, "export", "towel.zarr", "--to", "mcap", "--out", "out")
+    assert "\nnote             metadata, units, roles, names and number types are JSON on" in shown
+
+
 def test_an_export_and_an_import_say_what_is_lost(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = {"front": np.zeros((5, 16, 16, 3), np.uint8), "action": np.zeros((5, 3))}
     write_episodes(Path("seen.zarr"), [picture], task="fold", rate_hz=10.0)
     shown = printed(capsys, "export", "seen.zarr", "--to", "lerobot", "--out", "out")
-    assert "\nnote             front: lossy video now (h264, crf 18, yuv420p" in shown
+    assert "\nnote             front: encoded as lossy video (h264, crf 18, yuv420p" in shown
     Path("map.yaml").write_text("fields: {first: {source: q, entries: [0, 1]}}\n")
     shown = printed(capsys, "import", "towel.zarr", "in.zarr", "--map", "map.yaml")
     assert "\nnote             q: no field takes the entries 1, 2 of 3" in shown

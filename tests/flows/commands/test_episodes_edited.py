@@ -125,12 +125,12 @@ def test_info_says_how_pictures_are_kept(
     assert f"  front   picture (64 x 64 x 3), observation, {said}" in lines
 
 
-@pytest.mark.parametrize("target", ["lerobot", "mcap"])
+@pytest.mark.parametrize("target", ["lerobot", "mcap", "zarr"])
 def test_statistics_and_faults_of_a_data_set_that_is_no_store_are_those_of_its_import(
     target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed(capsys, "export", "towel.zarr", "--to", target, "--out", "out")
-    if target == "mcap":
+    if target == "zarr":
         for command in ("stats", "doctor"):
             said = refused(capsys, command, "out")
             assert "does not state the rate" in said

@@ -9,6 +9,7 @@ import pytest
 
 from flows.__main__ import main
 from flows.commands import planning
+from flows.commands.requirements import missing
 from flows.recipes.graph import stages
 from flows.recipes.recipe import read_recipe
 from flows.runner.stage import Stage
@@ -69,6 +70,7 @@ def test_fields_are_those_after_the_map_and_of_the_episodes_that_are_taken() -> 
         "demos: episode stores of Handoff, 3 episodes (2 taken), fold, 5 Hz, fr3",
         "  joints  float32 (7) [rad], observation",
         "  action  float32 (7) [rad], action",
+        "  note: the data set states 20 Hz, but rate_hz: 5 of the map is taken",
     ]
 
 
@@ -121,6 +123,9 @@ def test_nothing_in_a_bucket_is_read() -> None:
     stage = Stage(name="demos", kind="episodes", module="", config=config, inputs={}, uses="ingest")
     (_, line) = planning.data_lines([stage])
     assert line.startswith("demos: s3://nowhere.invalid/towel.zarr, whose fields are not read")
+    # No second line says that a file of this name does not exist.
+    (needed,) = missing([stage])
+    assert needed.startswith("s3://nowhere.invalid/towel.zarr: ")
 
 
 def test_demonstrations_that_no_recipe_names_are_not_opened(

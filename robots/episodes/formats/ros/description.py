@@ -14,8 +14,6 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any, NamedTuple, get_args
 
-import numpy as np
-
 from robots.config import validate
 from robots.control.actions import ActionInterface
 from robots.errors import HandoffError
@@ -24,6 +22,8 @@ from robots.spec import FieldSpec
 EPISODE_TOPIC = "/episode"
 LARGEST = 2**22
 """Largest size of the JSON text [characters]; one of 30 fields has about 10,000."""
+MOST_TOPICS = 1000
+"""Largest number of topics of a description."""
 _KEYS = {"task", "robot", "episode", "rate_hz", "metadata", "fields"}
 _DEEPEST = 8
 """Largest depth of lists and tables in the metadata."""
@@ -31,6 +31,13 @@ _LONGEST_WORDS = 2**16
 _LONGEST_NAME = 200
 _LONGEST_PHRASE = 500
 _LARGEST_RATE_HZ = 10_000.0
+_NUMBERS = {
+    "bool",
+    "float16",
+    "float32",
+    "float64",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 
@@ -93,13 +100,17 @@ def _description(about: Mapping[str, Any]) -> EpisodeDescription:
     Raises:
         ValueError: an entry is missing, of another type, or outside its limits.
     """
-    rate, metadata = about["rate_hz"], about["metadata"]
+    rate = about["rate_hz"]
+    metadata = about["metadata"]
+    fields = about["fields"]
     if isinstance(rate, bool) or not isinstance(rate, int | float):
         raise ValueError("rate_hz is no number")
-    if not 0.0 < rate <= _LARGEST_RATE_HZ or not isinstance(metadata, dict):
-        raise ValueError("rate_hz or metadata")
+    if not 0.0 < rate <= _LARGEST_RATE_HZ:
+        raise ValueError(f"rate_hz is {rate}")
+    if not isinstance(metadata, dict) or not isinstance(fields, dict) or len(fields) > MOST_TOPICS:
+        raise ValueError("metadata or fields")
     kept = {key: value for key, value in metadata.items() if _is_entry(key, value)}
-    topics = {topic: _topic(entry) for topic, entry in about["fields"].items()}
+    topics = {topic: _topic(entry) for topic, entry in fields.items()}
     return EpisodeDescription(
         task=_words(about["task"], _LONGEST_NAME),
         robot=_words(about["robot"], _LONGEST_NAME),
@@ -110,16 +121,17 @@ def _description(about: Mapping[str, Any]) -> EpisodeDescription:
     )
 
 
-def _topic(entry: Mapping[str, Any]) -> DescribedTopic:
+def _topic(entry: object) -> DescribedTopic:
     """What the entry of one topic states.
 
     Raises:
         HandoffError: a key or value that no field has.
         ValueError: a name or words that no field has.
     """
-    given = dict(entry)
-    times = given.pop("capture_times", None)
-    field = _field(given)
+    if not isinstance(entry, dict):
+        raise ValueError("a field is no table")
+    times = entry.get("capture_times")
+    field = _field({key: value for key, value in entry.items() if key != "capture_times"})
     captured = None if times is None else _field(dict(times))
     if captured is not None and (
         captured.stream != field.stream or captured.spec.unit != "s" or captured.spec.shape != ()
@@ -134,16 +146,23 @@ def _field(given: dict[str, Any]) -> DescribedField:
     if not (slash and _NAME.fullmatch(stream) and _NAME.fullmatch(name)):
         raise ValueError(f"{path!r:.60} is no name of a field")
     spec = validate(FieldSpec, given)
-    for phrase in (spec.unit, spec.frame, spec.about):
+    if spec.dtype not in _NUMBERS:
+        raise ValueError(f"{path!r:.60} has the numbers {spec.dtype!r:.20}")
+    for phrase in (spec.unit, spec.frame):
         _words(phrase, _LONGEST_PHRASE)
     for entry in (entry for axis in spec.names for entry in axis):
         _words(entry, _LONGEST_NAME)
+    about = "".join(letter if letter.isprintable() else " " for letter in spec.about)
+    # Some stores name the entries of the last axis alone.
     axes = tuple(len(axis) for axis in spec.names)
-    named = axes == tuple(spec.shape) or axes == tuple(spec.shape)[: len(axes)]
-    if np.dtype(spec.dtype).kind not in "biuf" or not named:
-        raise ValueError(f"{path!r:.60} has the numbers {spec.dtype!r:.20} or the names {axes}")
-    if spec.interface not in ("", *get_args(ActionInterface)):
-        spec = replace(spec, interface="")
+    named = axes in (tuple(spec.shape), tuple(spec.shape)[-1:])
+    known = spec.interface in get_args(ActionInterface)
+    spec = replace(
+        spec,
+        about=about[:_LONGEST_PHRASE],
+        names=spec.names if named else (),
+        interface=spec.interface if known else "",
+    )
     return DescribedField(stream, name, spec)
 
 

@@ -34,21 +34,46 @@ def is_instruction(topic: str) -> bool:
     return topic.rpartition("/")[2] in _TOPICS
 
 
-def add_sentence(spoken: dict[str, list[Spoken]], bag: Bag, message: BagMessage) -> None:
-    """Adds the sentence of a message, unless it is empty, to those of its topic.
+def decoded_words(bag: Bag, message: BagMessage) -> str:
+    """The words of a message of the type `WORDS`; a recording may define it otherwise.
 
     Raises:
-        HandoffError: it is longer than `LONGEST`.
+        HandoffError: it is damaged.
     """
-    sentence = str(bag.types.decode(message.type_name, message.data, message.ros1).data)
+    return str(getattr(bag.types.decode(message.type_name, message.data, message.ros1), "data", ""))
+
+
+def add_sentence(
+    spoken: dict[str, list[Spoken]],
+    bag: Bag,
+    message: BagMessage,
+    *,
+    longest: int = LONGEST,
+    empty: bool = False,
+) -> int:
+    """Adds the sentence of a message to those of its topic, and returns its size [bytes].
+
+    Args:
+        spoken: sentences by topic.
+        bag: the recording.
+        message: one of its messages.
+        longest: largest size of a sentence [bytes].
+        empty: whether empty sentences are added.
+
+    Raises:
+        HandoffError: it is longer than `longest`.
+    """
+    sentence = decoded_words(bag, message)
     size = len(sentence.encode(errors="replace"))
-    if size > LONGEST or "\0" in sentence:
+    if size > longest or "\0" in sentence:
         raise HandoffError(
-            f"{bag.path}: {message.topic} has a sentence of {size} bytes, the limit is {LONGEST}, none of them 0. Is "
+            f"{bag.path}: {message.topic} has a sentence of {size} bytes, the limit is {longest}, none of them 0. Is "
             "it an instruction?"
         )
-    if sentence:
+    if sentence or empty:
         spoken.setdefault(message.topic, []).append(Spoken(message.log_ns, sentence))
+    # An entry of the list takes about 100 bytes beside its words.
+    return 100 + size
 
 
 def chosen(spoken: Mapping[str, list[Spoken]]) -> list[Spoken]:

@@ -111,7 +111,7 @@ def test_an_interface_that_no_controller_has_is_passed_over(
 def test_what_is_lost_is_said(store: EpisodeStore, tmp_path: Path) -> None:
     notes = write_lerobot(store, tmp_path / "d", version="v3.0")["notes"]
     lossy, streams, hidden = notes
-    assert lossy.startswith("front: lossy video now (h264, crf 18, yuv420p, colours at half")
+    assert lossy.startswith("front: encoded as lossy video (h264, crf 18, yuv420p, colours at half")
     assert "the streams robot" in streams
     assert hidden.endswith("action_steps, fault, people")
 
