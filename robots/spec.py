@@ -81,13 +81,23 @@ def describe(spec: FieldSpec) -> str:
 def unit_words(spec: FieldSpec) -> str:
     """The unit of a field in short: where every entry has one, as in `rad, rad, 1`, equal
     neighbours are counted, `rad (2), 1 (1)`, and one that all entries share stands alone."""
-    parts = [part.strip() for part in spec.unit.split(",")]
-    if len(parts) != prod(spec.shape):
+    parts = entry_units(spec)
+    if parts is None:
         return spec.unit
     runs = [(name, len(list(same))) for name, same in groupby(parts)]
     if len(runs) == 1:
         return runs[0][0]
     return ", ".join(f"{name} ({count})" for name, count in runs)
+
+
+def entry_units(spec: FieldSpec) -> list[str] | None:
+    """The unit of every entry of a flattened sample; None where several are stated without saying
+    which entries have them."""
+    parts = [part.strip() for part in spec.unit.split(",")]
+    entries = prod(spec.shape)
+    if len(parts) == 1:
+        return parts * entries
+    return parts if len(parts) == entries else None
 
 
 @config

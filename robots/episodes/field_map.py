@@ -22,7 +22,7 @@ from robots.episodes.resample import resampled
 from robots.episodes.schema import EpisodeSchema, StreamSpec, is_picture
 from robots.errors import HandoffError, suggest
 from robots.language.text import INSTRUCTION
-from robots.spec import FieldSpec
+from robots.spec import FieldSpec, entry_units
 
 STREAM = "policy"
 _MOST_ENTRIES = 8
@@ -239,7 +239,7 @@ def _spec(name: str, rule: FieldRule, given: Mapping[str, FieldSpec]) -> FieldSp
             shape=(len(entries),),
             dtype="float32",
             names=(tuple(entries),) if named and entries else (),
-            unit=", ".join(_units(rule, parts, len(entries))),
+            unit=_unit(rule, parts),
             points=(),
         )
     about = {
@@ -304,16 +304,19 @@ def _with_rotation_names(name: str, rule: RotationRule, entries: list[str]) -> l
     return [*entries[: rule.first], *(stored if named else [""] * len(stored)), *entries[end:]]
 
 
-def _units(rule: FieldRule, parts: list[FieldSpec], stored: int) -> list[str]:
-    """Units of a vector's entries in their order, each once; `stored` entries are in the store."""
-    units = list(dict.fromkeys(unit for part in parts for unit in part.unit.split(", ")))
-    if rule.rotation is None:
-        return units
-    turned = UNITS[rule.rotation.stored]
-    if stored == SIZES[rule.rotation.stored]:
-        return [turned]
-    others = [unit for unit in units if unit != UNITS[rule.rotation.given]] or units
-    return list(dict.fromkeys([*others, turned]))
+def _unit(rule: FieldRule, parts: list[FieldSpec]) -> str:
+    """Unit of the entries that a rule makes: one for all, one for each, or every unit once where
+    an array does not say which entries have it."""
+    known = [entry_units(part) for part in parts]
+    units = [unit for part in known for unit in part or ()]
+    if not all(known):
+        units = [unit for part in parts for unit in part.unit.split(", ")]
+        return ", ".join(dict.fromkeys(units))
+    units = units if rule.entries is None else units[slice(*rule.entries)]
+    if (turn := rule.rotation) is not None:
+        turned = [UNITS[turn.stored]] * SIZES[turn.stored]
+        units[turn.first : turn.first + SIZES[turn.given]] = turned
+    return units[0] if len(set(units)) == 1 else ", ".join(units)
 
 
 def _image_shape(name: str, rule: FieldRule, parts: list[FieldSpec]) -> tuple[int, int, int]:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -253,7 +254,11 @@ def test_an_array_that_is_dropped_has_no_note() -> None:
     [
         ({"given": "quaternion_xyzw", "stored": "euler_xyz"}, [3, 7], "rad"),
         ({"given": "quaternion_xyzw", "stored": "rotation_6d"}, [3, 7], "1"),
-        ({"given": "quaternion_xyzw", "stored": "rotation_vector", "first": 3}, [0, 7], "1, rad"),
+        (
+            {"given": "quaternion_xyzw", "stored": "rotation_vector", "first": 3},
+            [0, 7],
+            "1, 1, 1, rad, rad, rad",
+        ),
     ],
 )
 def test_a_turned_rotation_has_the_unit_of_its_form(
@@ -304,3 +309,22 @@ def test_a_word_where_a_list_is_expected_is_told_in_words() -> None:
         HandoffError, match=r"'map\.drop' is 'cam': expected a list, such as \['cam'\]"
     ):
         validate(FieldMapConfig, {"drop": "cam"}, "map")
+
+
+def test_every_entry_keeps_its_own_unit() -> None:
+    seven = FieldSpec(shape=(7,), unit="m, m, m, rad, rad, rad, 1", role="action")
+    fields = {**FIELDS, "actions": seven, "base": replace(seven, role="observation")}
+    values = {**arrays(), "base": arrays()["actions"]}
+    rules = {
+        "action": {"source": "actions", "relative_to": "base"},
+        "turned": {
+            "source": "base",
+            "rotation": {"given": "rotation_vector", "stored": "quaternion_wxyz", "first": 3},
+        },
+        "cut": {"source": "base", "entries": [2, 5]},
+    }
+    mapping = validate(FieldMapConfig, {"fields": rules, "rename": {"base": "base"}}, "map")
+    specs = MappedEpisodes(ArraySource(fields, [values]), mapping).schema.streams["policy"].fields
+    assert specs["action"].unit == "m, m, m, rad, rad, rad, 1"
+    assert specs["turned"].unit == "m, m, m, 1, 1, 1, 1, 1"
+    assert specs["cut"].unit == "m, rad, rad"
