@@ -71,6 +71,8 @@ class MappedEpisodes:
             notes.append(
                 f"the data set states {source.schema.rate_hz:g} Hz, but rate_hz: {stated:g} of the map is taken"
             )
+        if ACTION not in specs:
+            notes.append("no field is called 'action', so no policy can imitate these episodes")
         self.notes = tuple(notes)
         """What the map leaves out or overrules, one sentence each."""
         self._captured = _captured(self._rules, specs) if mapping.resample_hz else {}

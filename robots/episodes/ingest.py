@@ -36,6 +36,8 @@ from robots.spec import describe
 from robots.storage.location import Folder, bucket_of
 
 _ORIGIN = ("source_digest", "source_map")
+_MOST_NUMBERS = 10
+"""Largest number of episodes that a note names."""
 
 
 @config
@@ -151,13 +153,29 @@ def _metrics(
         "source": source.kind,
         "source_line": source.line,
         "source_digest": digest,
-        "notes": list(notes),
+        "notes": [*notes, *_cut_short(store)],
     }
 
 
 def _notes(demonstrations: Demonstrations) -> tuple[str, ...]:
     """What the map leaves out."""
     return demonstrations.notes if isinstance(demonstrations, MappedEpisodes) else ()
+
+
+def _cut_short(store: EpisodeStore) -> list[str]:
+    """A note on the episodes whose recording was cut short; empty without any."""
+    numbers = [
+        str(number)
+        for number in range(store.num_episodes)
+        if store.metadata(number).get("cut_short")
+    ]
+    if not numbers:
+        return []
+    shown = ", ".join(numbers[:_MOST_NUMBERS]) + (" .." if len(numbers) > _MOST_NUMBERS else "")
+    return [
+        f"{len(numbers)} recording{'s were' if len(numbers) > 1 else ' was'} cut short (episode {shown}): what was "
+        "complete is in the store"
+    ]
 
 
 def _refer(

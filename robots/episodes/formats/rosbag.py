@@ -108,6 +108,10 @@ class RosbagSource:
         content = read_content(first, images=images, all_pictures=False)
         about = content.description
         if not content.topics:
+            if first.cut and not first.foreign:
+                raise HandoffError(
+                    f"{first.path}: was cut short before the first of its messages was complete."
+                )
             found = "; ".join(f"{topic}: {what}" for topic, what in first.foreign.items())
             raise HandoffError(
                 f"{first.path}: holds no topic that can be read as numbers or pictures of ROS"
@@ -281,9 +285,10 @@ class RosbagSource:
 
 
 def _missing(bag: Bag, name: str) -> HandoffError:
-    return HandoffError(
-        f"{bag.path}: has no {name}, which the first recording has. Was a node not running?"
-    )
+    cause = "Was a node not running?"
+    if bag.cut:
+        cause = "It was cut short before a message of it was complete."
+    return HandoffError(f"{bag.path}: has no {name}, which the first recording has. {cause}")
 
 
 def _notes(

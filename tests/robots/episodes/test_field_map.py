@@ -328,3 +328,8 @@ def test_every_entry_keeps_its_own_unit() -> None:
     assert specs["action"].unit == "m, m, m, rad, rad, rad, 1"
     assert specs["turned"].unit == "m, m, m, 1, 1, 1, 1, 1"
     assert specs["cut"].unit == "m, rad, rad"
+
+
+def test_a_map_that_leaves_no_action_says_so() -> None:
+    (note,) = mapped({"drop": ["actions"]})[0].notes
+    assert note.startswith("no field is called 'action'")

@@ -10,7 +10,9 @@ from robots.episodes.field_map import MappedEpisodes
 from robots.episodes.formats.ros.ros_types import RosTypes
 from robots.episodes.formats.rosbag import open_source, recognises
 from robots.episodes.formats.source import SourceEpisode
+from robots.episodes.ingest import IngestConfig, ingest
 from robots.errors import HandoffError
+from robots.interfaces import no_progress
 from tests.robots.episodes.formats.mutations import check_mutations
 from tests.robots.episodes.formats.rosbag_files import (
     LENGTHS,
@@ -207,6 +209,28 @@ def test_a_file_cut_short_is_read_to_its_last_complete_chunk(tmp_path, share):
         assert any("cut short" in note for note in source.schema.notes)
     assert 0 < len(episode.arrays["arm/command/data"]) <= 6
     assert episode.metadata["cut_short"] is True
+
+
+def test_an_import_names_the_recordings_that_were_cut_short(tmp_path):
+    path = write_mcap(tmp_path / "d.mcap", messages(values()[1]))
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * 0.97)])
+    mapping = FieldMapConfig(resample_hz=10.0)
+    config = IngestConfig(data=str(path), map=mapping, download=False)
+    (tmp_path / "out").mkdir()
+    notes = ingest(config, tmp_path / "out", no_progress, tmp_path / "none")["notes"]
+    assert "1 recording was cut short (episode 0): what was complete is in the store" in notes
+
+
+def test_a_file_that_was_cut_before_a_topic_is_no_node_that_did_not_run(tmp_path):
+    write_mcap(tmp_path / "a.mcap", messages(values()[1]))
+    path = write_mcap(tmp_path / "b.mcap", messages(values()[1]), compression="")
+    content = path.read_bytes()
+    path.write_bytes(content[: content.index(b"/arm/command")])
+    with (
+        open_source(tmp_path, True) as source,
+        pytest.raises(HandoffError, match=r"b\.mcap.*cut short"),
+    ):
+        list(source.episodes(0, 2))
 
 
 def test_a_flipped_bit_in_a_chunk_is_found_by_its_checksum(tmp_path):
