@@ -178,12 +178,20 @@ def _cut_short(store: EpisodeStore) -> list[str]:
     ]
 
 
-def _refer(
-    config: IngestConfig, source: Source, origin: dict[str, str], path: Path
-) -> EpisodeStore:
-    """Writes a store at `path` that refers to the samples of the source."""
-    form = config.format or identify(source.path)
-    place = bucket_of(source.path) or Folder(source.path.resolve())
+def check_referable(config: IngestConfig, path: Path) -> None:
+    """Checks that samples can stay where they are, if `copy` is false.
+
+    Args:
+        config: options of the import.
+        path: the data set.
+
+    Raises:
+        HandoffError: another format, or options that would change the samples.
+    """
+    if config.copy:
+        return
+    form = config.format or identify(path)
+    place = bucket_of(path) or Folder(path.resolve())
     changed = [
         name
         for name, given in (
@@ -202,6 +210,14 @@ def _refer(
             f"copy: is false, but {place} is a file or folder of the format {TITLES.get(form, form)}; samples are read "
             "where they are only in a folder or bucket with an episode store."
         )
+
+
+def _refer(
+    config: IngestConfig, source: Source, origin: dict[str, str], path: Path
+) -> EpisodeStore:
+    """Writes a store at `path` that refers to the samples of the source."""
+    check_referable(config, source.path)
+    place = bucket_of(source.path) or Folder(source.path.resolve())
     with EpisodeStore.open(source.path) as store:
         schema = store.schema if config.images else without_images(store.schema)
         episodes = min(store.num_episodes, config.max_episodes or store.num_episodes)

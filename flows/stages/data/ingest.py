@@ -32,14 +32,17 @@ def locate_demonstrations(config: IngestConfig, *, fetch: bool = True) -> Demons
         fetch: allows a download if `config` does; `handoff plan` downloads nothing.
 
     Raises:
-        HandoffError: no demonstrations were found, or the named ones are missing or damaged.
+        HandoffError: no demonstrations were found, the named ones are missing or damaged, or they
+            cannot stay where they are, as `copy: false` asks.
     """
+    from robots.episodes.ingest import check_referable
     from robots.episodes.sources import find_demonstrations, source_digest
 
     data = None if config.data is None else Path(config.data)
     source = find_demonstrations(
         data=data, download=config.download and fetch, shipped=SHIPPED, form=config.format
     )
+    check_referable(config, source.path)
     return DemonstrationSource(source.line, source_digest(source))
 
 

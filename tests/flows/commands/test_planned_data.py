@@ -128,6 +128,14 @@ def test_nothing_in_a_bucket_is_read() -> None:
     assert needed.startswith("s3://nowhere.invalid/towel.zarr: ")
 
 
+def test_a_copy_that_the_run_would_refuse_is_missing_in_the_plan() -> None:
+    np.savez("box.npz", q=np.zeros((9, 2)), action=np.zeros((9, 2)), episode_ends=np.array([9]))
+    config = IngestConfig(data="box.npz", copy=False)
+    stage = Stage(name="demos", kind="episodes", module="", config=config, inputs={}, uses="ingest")
+    (needed,) = missing([stage])
+    assert needed.startswith("copy: is false, but ")
+
+
 def test_demonstrations_that_no_recipe_names_are_not_opened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
