@@ -78,9 +78,12 @@ def record_at_arm(
             connection, or a store with other fields.
     """
     from robots.episodes.metadata.episode_metadata import new_session
+    from sim.make import check_task
 
     if not session.host:
         require_simulator()
+        # The simulated table is that of a task; at an arm a task is a name.
+        check_task(task)
     check_demonstrations(session)
     seconds = session.longest_episode + SPARE_SECONDS
     session = replace(session, arm=replace(session.arm, record_seconds=seconds))

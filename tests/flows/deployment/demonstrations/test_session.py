@@ -28,6 +28,7 @@ from real.deploy.schedule import WatchdogConfig
 from robots.control.actions import CartesianDelta
 from robots.episodes.demonstrations import open_any_source
 from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError
 from robots.franka import find_robot
 from sim.twin.task_world import TaskWorld
 from sim.twin.twin import TwinConfig, start_twin
@@ -254,3 +255,11 @@ def test_a_killed_session_is_gone_on_with_and_its_episode_is_kept(
     about = dropped.metadata(0)
     assert (about["discard_reason"], about["instruction"]) == ("interrupted", "lift the cube")
     assert len(dropped.read(0, "policy", ["q"])["q"]) >= 10
+
+
+def test_a_task_that_does_not_exist_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(HandoffError, match="'fold_towel' is not known"):
+        record_at_arm(
+            DemonstrationSession(), "fold_towel", tmp_path / "r", ConsoleConfig(), episodes=1
+        )
+    assert not (tmp_path / "r").exists()
