@@ -66,7 +66,8 @@ def write_edited(
         progress: counts episodes.
 
     Returns:
-        `episodes`, `frames` of the first stream, `deleted`, `trimmed` and `relabelled` episodes.
+        `episodes`, `frames` of the first stream, `deleted`, `trimmed` and `relabelled` episodes, and
+        `notes`, what the copy changes beside.
 
     Raises:
         HandoffError: an episode or step that does not exist, an unknown label or one of another
@@ -101,12 +102,19 @@ def write_edited(
             if not done:
                 shutil.rmtree(out, ignore_errors=True)
         frames = int(EpisodeStore.open(out).ends(next(iter(store.schema.streams)))[-1])
+    decoded = sorted(store.schema.videos.keys() - schema.videos.keys())
     return {
         "episodes": len(kept),
         "frames": frames,
         "deleted": sorted(edits.delete),
         "trimmed": sorted(edits.trim),
         "relabelled": sorted(edits.labels),
+        "notes": [
+            f"{', '.join(decoded)}: a shortened episode has no copy of its coded frames, so all pictures are stored as "
+            "they are decoded, without further loss and larger"
+        ]
+        if decoded
+        else [],
     }
 
 

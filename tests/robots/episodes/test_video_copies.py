@@ -99,8 +99,10 @@ def test_a_merge_with_arrays_keeps_pictures_as_they_are_decoded(tmp_path: Path):
 def test_relabelled_episodes_keep_their_videos_and_trimmed_ones_their_pictures(tmp_path: Path):
     source = write(tmp_path / "s.zarr", LOSSY)
     labels = Edits(labels={0: {"success": True}}, delete=(1,))
-    write_edited(source.path, tmp_path / "labels.zarr", labels)
-    write_edited(source.path, tmp_path / "trim.zarr", Edits(trim={0: (3, 9)}))
+    relabelled = write_edited(source.path, tmp_path / "labels.zarr", labels)
+    trimmed = write_edited(source.path, tmp_path / "trim.zarr", Edits(trim={0: (3, 9)}))
+    assert not relabelled["notes"]
+    assert "policy/front: a shortened episode" in trimmed["notes"][0]
     assert videos(tmp_path / "labels.zarr") == LOSSY.videos
     assert videos(tmp_path / "trim.zarr") == {}
     np.testing.assert_array_equal(front(tmp_path / "labels.zarr", 1), front(source.path, 2))
