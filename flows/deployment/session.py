@@ -163,6 +163,11 @@ def deploy(
         raise HandoffError(
             f"deploy: a policy of task '{policy.contract.task}'; sessions at an arm support push_t only."
         )
+    if policy.contract.sensors:
+        raise HandoffError(
+            f"deploy: the policy needs {', '.join(policy.contract.sensors)}, and a session gives no pictures to a "
+            "policy yet. Deploy it at the twin by a recipe, or serve it."
+        )
     check_robot_of_session(policy.contract, session.arm)
     check_session(session, policy.contract)
     name = session.arm.robot

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,14 @@ from real.deploy.schedule import WatchdogConfig
 from real.franka.config import FrankaConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
+from robots.spec import FieldSpec
 from robots.wire.policy import pack
 from sim.tasks.push_t.geometry import initial_state
 from sim.twin.push_t_world import PushTWorld
 from sim.twin.twin import TwinConfig, start_twin
 from tests.flows.console_session import Session, labelled, stepped
 from tests.real.console.pages import logged, until
+from tests.real.fakes import contract
 from tests.real.onnx_models import save_policy
 
 CONFIG = DeploySession(loop=LoopConfig(wait_for_policy=False, max_steps=600))
@@ -289,6 +292,15 @@ def test_an_arm_without_a_tracker_is_refused(tmp_path, bundle):
         deploying.deploy(
             replace(CONFIG, host="127.0.79.9"), bundle, tmp_path, ConsoleConfig(port=0)
         )
+
+
+def test_a_policy_that_sees_is_refused_before_anything_is_opened(tmp_path, monkeypatch):
+    camera = FieldSpec(shape=(96, 96, 3), dtype="uint8", unit="u8")
+    seeing = SimpleNamespace(contract=contract(sensors={"image": camera}))
+    monkeypatch.setattr("real.deploy.onnx_policy.OnnxPolicy", lambda path: seeing)
+    with pytest.raises(HandoffError, match="needs image, and a session gives no pictures"):
+        deploying.deploy(DeploySession(), tmp_path, tmp_path / "out", ConsoleConfig(port=0))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_policy_of_another_task_is_refused(tmp_path):
