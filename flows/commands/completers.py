@@ -146,6 +146,8 @@ def _values(keys: list[str], stages: Sequence[Stage], folders: Sequence[Path]) -
     from flows.config.choices import choices
 
     first, *rest = keys
+    # `policy.uses=flow` names the block as `policy=flow` does, and leaves room for other options.
+    rest = rest[:-1] if rest[-1:] == ["uses"] else rest
     for stage in stages:
         if rest and (first == stage.name.partition("@")[0] or first == "shared"):
             found = choices(stage.config, rest, folders)

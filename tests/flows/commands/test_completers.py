@@ -90,6 +90,7 @@ def test_a_recipe_that_cannot_be_read_completes_nothing(
     [
         ("teacher.training.precision=", ["auto", "bf16", "fp32"]),
         ("teacher.policy.kind=b", ["bc", "beso"]),
+        ("teacher.policy.uses=f", ["flow"]),
         ("shared.protocol=pick_c", ["pick_cube", "pick_cube_10hz", "pick_cube_cameras"]),
         ("demos.download=", ["false", "true"]),
         ("teacher.training.steps=", ["20000"]),
