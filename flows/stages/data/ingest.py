@@ -32,8 +32,8 @@ def locate_demonstrations(config: IngestConfig, *, fetch: bool = True) -> Demons
         fetch: allows a download if `config` does; `handoff plan` downloads nothing.
 
     Raises:
-        HandoffError: no demonstrations were found, the named ones are missing or damaged, or they
-            cannot stay where they are, as `copy: false` asks.
+        HandoffError: no demonstrations were found, or the named ones are missing, damaged, or cannot
+            stay where they are, as `copy: false` asks.
     """
     from robots.episodes.ingest import check_referable
     from robots.episodes.sources import find_demonstrations, source_digest
@@ -42,7 +42,8 @@ def locate_demonstrations(config: IngestConfig, *, fetch: bool = True) -> Demons
     source = find_demonstrations(
         data=data, download=config.download and fetch, shipped=SHIPPED, form=config.format
     )
-    check_referable(config, source.path)
+    if data is not None:
+        check_referable(config, source.path)
     return DemonstrationSource(source.line, source_digest(source))
 
 
