@@ -32,8 +32,8 @@ def locate_demonstrations(config: IngestConfig, *, fetch: bool = True) -> Demons
         fetch: allows a download if `config` does; `handoff plan` downloads nothing.
 
     Raises:
-        HandoffError: no demonstrations were found, or the named ones are missing, damaged, or cannot
-            stay where they are, as `copy: false` asks.
+        HandoffError: no demonstrations were found, or the named ones are missing, damaged, or
+            cannot stay where they are, as `copy: false` asks.
     """
     from robots.episodes.ingest import check_referable
     from robots.episodes.sources import find_demonstrations, source_digest

@@ -66,8 +66,8 @@ def write_edited(
         progress: counts episodes.
 
     Returns:
-        `episodes`, `frames` of the first stream, `deleted`, `trimmed` and `relabelled` episodes, and
-        `notes`, what the copy changes beside.
+        `episodes`, `frames` of the first stream, `deleted`, `trimmed` and `relabelled` episodes,
+        and `notes`, what the copy changes beside.
 
     Raises:
         HandoffError: an episode or step that does not exist, an unknown label or one of another
