@@ -233,8 +233,8 @@ def _explain(cls: type, path: str, item: Any) -> str:
             known = sorted(field.name for field in fields(owner)) if is_dataclass(owner) else []
             return f"unknown key '{where}', {suggest(location[-1], known, 'known keys:')}"
         case "missing" if isinstance(item["loc"][-1], int):
-            given = item["input"]
-            return f"'{'.'.join([path, *location[:-1]] if path else location[:-1])}' is {given!r}: expected more entries"
+            whole = where.rpartition(".")[0]
+            return f"'{whole}' is {item['input']!r}: expected more entries"
         case "missing" | "missing_argument" | "missing_keyword_only_argument":
             return f"missing key '{where}'"
         case "tuple_type" | "list_type" | "set_type":
