@@ -40,7 +40,7 @@ from flows.reports.dataset_text import counted
 from flows.session.arm_supervisor import ArmSupervisor
 from flows.session.config import HilEnvConfig
 from real.cameras.camera import CameraConfig
-from robots.contract import ONNX_FILE
+from robots.contract import ONNX_FILE, Contract
 from robots.errors import HandoffError
 from robots.franka import find_robot
 from robots.interfaces import Label
@@ -159,17 +159,7 @@ def deploy(
     if simulated:
         require_simulator()
     policy = OnnxPolicy(bundle / ONNX_FILE)
-    if policy.contract.task != "push_t":
-        raise HandoffError(
-            f"deploy: a policy of task '{policy.contract.task}'; sessions at an arm support push_t only."
-        )
-    if policy.contract.sensors:
-        raise HandoffError(
-            f"deploy: the policy needs {', '.join(policy.contract.sensors)}, and a session gives no pictures to a "
-            "policy yet. Deploy it at the twin by a recipe, or serve it."
-        )
-    check_robot_of_session(policy.contract, session.arm)
-    check_session(session, policy.contract)
+    _check_policy(session, policy.contract)
     name = session.arm.robot
     # The recording must hold the longest episode.
     schema = deploy_schema(
@@ -197,6 +187,25 @@ def deploy(
             if not next_episode(session, setup, policy, supervisor, store, about, say):
                 break
         return store.num_episodes
+
+
+def _check_policy(session: DeploySession, contract: Contract) -> None:
+    """Checks that a policy fits the task and the arm of a session.
+
+    Raises:
+        HandoffError: another task or robot, or a policy that sees.
+    """
+    if contract.task != "push_t":
+        raise HandoffError(
+            f"deploy: a policy of task '{contract.task}'; sessions at an arm support push_t only."
+        )
+    if contract.sensors:
+        raise HandoffError(
+            f"deploy: the policy needs {', '.join(contract.sensors)}, and a session gives no pictures to a policy yet. "
+            "Deploy it at the twin by a recipe, or serve it."
+        )
+    check_robot_of_session(contract, session.arm)
+    check_session(session, contract)
 
 
 def next_episode(

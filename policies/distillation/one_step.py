@@ -57,9 +57,7 @@ def distil(
             a loss that is not finite, or a full disk.
     """
     from policies.checkpoint import WEIGHTS, digest_file, save_policy
-    from policies.data.encoded_steps import encoded_steps
     from policies.data.visited_states import FILE as VISITED
-    from policies.data.windows import append_states
     from policies.distillation.regression import TABLE
     from policies.load import load_module
     from policies.training.distributed import check_single_process
@@ -90,13 +88,8 @@ def distil(
         digests = [windows.digest(), digest_file(teacher / WEIGHTS)]
         digests += [] if visited is None else [digest_file(teacher / VISITED)]
         identity = job_identity(config, "".join(digests), precision, device)
-        # The student begins with the teacher's weights and answers the same observations, so the
-        # teacher's encoders are kept.
-        encoded_MO = encoded_steps(policy, windows.observation_MO, windows.sensors, progress)
-        windows = replace(windows, observation_MO=encoded_MO, sensors={})
-        if visited is not None:
-            windows = append_states(windows, visited)
-        job = _Job(policy, windows, precision, identity, out, progress)
+        states = _encoded(policy, windows, visited, progress)
+        job = _Job(policy, states, precision, identity, out, progress)
         trained = (
             _by_regression(config, job)
             if isinstance(config, DistilConfig)
@@ -205,3 +198,16 @@ def _states(
     data = read_demonstrations(demos, model)
     windows = normalized_windows(data, policy, model, np.arange(len(data.ends_E)))
     return windows, load_visited_states(teacher, policy.encoded_shape)
+
+
+def _encoded(
+    policy: DiffusionPolicy, windows: Windows, visited: Tensor | None, progress: Progress
+) -> Windows:
+    """The windows with encoded observations, followed by the visited states. A student begins with
+    the teacher's weights and answers the same observations, so the teacher's encoders are kept."""
+    from policies.data.encoded_steps import encoded_steps
+    from policies.data.windows import append_states
+
+    encoded_MO = encoded_steps(policy, windows.observation_MO, windows.sensors, progress)
+    encoded = replace(windows, observation_MO=encoded_MO, sensors={})
+    return encoded if visited is None else append_states(encoded, visited)

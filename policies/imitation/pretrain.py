@@ -65,8 +65,7 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
     with torch_threads(training.threads), closing(workers):
         setup = prepare(config, demos, storage, device)
         module, card = setup.module, setup.card
-        pictures = {name: spec.shape for name, spec in card.sensors.items()}
-        small = small_crops(encoded_sizes(card.model, pictures))
+        small = small_crops(encoded_sizes(card.model, card.shapes.sensors))
         progress = _with_note(progress, small_crop_note(small))
         mixture = setup.mixture
         train_windows, held_out_windows = setup.split

@@ -305,13 +305,12 @@ def _is_copied(store: EpisodeStore, episodes: Sequence[int], name: str) -> bool:
 def merged_episode(store: EpisodeStore, episode: int, merged: EpisodeSchema) -> CheckedStreams:
     """One episode with the fields of the merged store: those of videos as they are coded, where
     they can be copied, and zeros where the store lacks a field."""
+    coded = merged.videos.keys() & store.schema.videos.keys()
     streams: CheckedStreams = {}
     for stream, spec in merged.streams.items():
         own = [name for name in spec.fields if name in store.schema.stream(stream).fields]
         copied: dict[str, np.ndarray | CodedFrames] = {
-            name: store.coded(episode, stream, name)
-            for name in own
-            if {f"{stream}/{name}"} <= merged.videos.keys() & store.schema.videos.keys()
+            name: store.coded(episode, stream, name) for name in own if f"{stream}/{name}" in coded
         }
         copied |= store.read(episode, stream, [name for name in own if name not in copied])
         length = len(next(iter(copied.values())))
