@@ -12,6 +12,7 @@
 - `observation_encoder`: observations as one vector.
 - `field_modules`: one module per observation field.
 - `image_encoder`: images as features.
+- `efficientnet_lite`: a trunk of image encoders with weights of ImageNet.
 - `image_size`: the part of a picture that an image encoder sees.
 - `point_encoder`: point clouds as features.
 """
