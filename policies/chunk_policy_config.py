@@ -12,6 +12,7 @@ from policies.networks.config import (
     ImageEncoderConfig,
     LoraConfig,
     PointEncoderConfig,
+    ResnetEncoderConfig,
 )
 from robots.config import Count, config
 from robots.errors import HandoffError
@@ -128,8 +129,8 @@ class ChunkPolicyConfig:
 class EncodedPolicyConfig(ChunkPolicyConfig):
     """Options of policies that train their own encoders of images and point clouds."""
 
-    image_encoder: ImageEncoderConfig = field(default_factory=ImageEncoderConfig)
-    """Image encoder; one instance per camera."""
+    image_encoder: ImageEncoderConfig = field(default_factory=ResnetEncoderConfig)
+    """Image encoder; one instance per camera, which share a frozen trunk."""
     point_encoder: PointEncoderConfig = field(default_factory=PointEncoderConfig)
     """Point-cloud encoder; one instance per point cloud."""
 

@@ -13,6 +13,7 @@ from policies.card import PolicyCard, Shapes
 from policies.checkpoint import read_card, read_weights
 from policies.chunk_policy_config import ChunkPolicyConfig
 from policies.families.lora import merge_adapters
+from policies.networks.observation_encoder import ObservationEncoder
 from policies.policy import ChunkPolicy
 from policies.policy_config import (
     ActConfig,
@@ -31,17 +32,26 @@ from robots.outside import find_outside
 
 def new_module(config: PolicyConfig, shapes: Shapes, saved: Path | None = None) -> ChunkPolicy:
     """An untrained policy on the CPU. Its weights are drawn from torch's random state, those of a
-    pretrained backbone are read from its folder.
+    pretrained backbone or trunk are read from their folder or package.
 
     Args:
         config: configuration of the family.
         shapes: sizes given by the data.
-        saved: folder of the policy whose weights will be loaded into the module; the pretrained
-            weights of a backbone are then not read.
+        saved: folder of the policy whose weights will be loaded into the module; pretrained weights
+            are then not read.
 
     Raises:
         HandoffError: sizes that do not fit together, or a backbone that cannot be read.
     """
+    module = _new_module(config, shapes, saved)
+    if saved is None:
+        for part in module.modules():
+            if isinstance(part, ObservationEncoder):
+                part.load_pretrained()
+    return module
+
+
+def _new_module(config: PolicyConfig, shapes: Shapes, saved: Path | None) -> ChunkPolicy:
     match config:
         case DiffusionPolicyConfig():
             from policies.families.diffusion import DiffusionPolicy

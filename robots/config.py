@@ -129,6 +129,25 @@ class ByKind:
         )
 
 
+@dataclass(frozen=True)
+class DefaultKind:
+    """Annotation of a union of configuration classes that `kind` discriminates: a block without the
+    entry is of this kind, as blocks are that were written before there were others."""
+
+    kind: str
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        def with_kind(value: Any) -> Any:
+            missing = isinstance(value, Mapping) and "kind" not in value
+            return {**value, "kind": self.kind} if missing else value
+
+        return core_schema.no_info_before_validator_function(with_kind, handler(source))
+
+
 def outside_class(kind: Any, members: Sequence[type]) -> type[Any] | None:
     """The class outside Handoff that `kind` names by dotted path or entry point; None if `kind` is
     that of a member, or no path.

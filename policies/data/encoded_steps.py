@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from policies.data.frames import FrameSource
+from policies.data.stored_maps import FrozenTrunks
 from policies.policy import ChunkPolicy, ObservationTensors
 from robots.interfaces import Progress, no_progress
 
@@ -43,11 +44,15 @@ def encoded_steps(
     if not sensors:
         return observation_MO
     steps, device = len(observation_MO), policy.device
+    trunks = FrozenTrunks(policy)
     size = sum(prod(frames.step_shape) for frames in sensors.values())
     parts = []
     for rows_B in torch.arange(steps).split(min(_LARGEST, max(1, _BYTES // size))):
         vector_BTO = observation_MO[rows_B.to(observation_MO.device), None].to(device)
-        frames = {name: each.steps(rows_B[:, None]).to(device) for name, each in sensors.items()}
+        frames = {
+            name: trunks(name, each.steps(rows_B[:, None])).to(device)
+            for name, each in sensors.items()
+        }
         encoded_BTO = policy.encode(ObservationTensors(vector_BTO, frames))
         assert encoded_BTO is not None, "families with sensors that are encoded"
         parts.append(encoded_BTO[:, 0].float())

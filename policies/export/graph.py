@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +38,7 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
     from onnx import helper
 
     from policies.families.vision_language import VisionLanguagePolicy
+    from policies.networks.onnx_function import quiet_translation
 
     # Check the names of the inputs.
     batch = torch.export.Dim("batch", min=1)
@@ -67,7 +67,7 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
         }
         dynamic["sensors"] = {name: {0: batch} for name in sensors}
     # Capture and translate the computation.
-    with _quietly():
+    with quiet_translation():
         captured = _captured(module, example, keywords, dynamic)
         translated = torch.onnx.export(
             captured.program,
@@ -217,28 +217,3 @@ def _check_batch(model: onnx.ModelProto) -> None:
                 f"export: the graph accepts only batches of {size.dim_value} at its input '{entry.name}', expected "
                 "any size. Does the policy's code use the size of a batch as a number?"
             )
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Silences torch's warnings about deprecations, inputs with a common batch axis, and the
-    missing torchvision, which is not needed; and the optimiser's about splits of constants, such as
-    ACT's projections of learned queries, which are computed when the graph runs."""
-    import warnings
-
-    exporter = logging.getLogger("torch.onnx._internal.exporter._registration")
-    optimizer = logging.getLogger("onnxscript.optimizer._constant_folding")
-    level = exporter.level
-    exporter.setLevel(logging.ERROR)
-    optimizer.addFilter(_is_news)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        exporter.setLevel(level)
-        optimizer.removeFilter(_is_news)
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    return record.msg != "Skipping constant folding for op %s with multiple outputs."

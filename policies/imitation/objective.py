@@ -32,6 +32,7 @@ from policies.data.demonstrations import (
 )
 from policies.data.frames import FrameSource, FrameStorage
 from policies.data.mixture import MixedWindows, new_mixture
+from policies.data.stored_maps import with_stored_maps
 from policies.data.windows import (
     Windows,
     chunks,
@@ -52,6 +53,7 @@ from policies.training.batch_workers import BatchWorkers
 from policies.training.loop import Objective, autocast, rng
 from robots.episodes.curation.weights import store_weights
 from robots.errors import HandoffError
+from robots.interfaces import Progress, no_progress
 
 
 class WindowSplit(NamedTuple):
@@ -106,7 +108,11 @@ class TrainingSetup(NamedTuple):
 
 
 def prepare(
-    config: PretrainConfig, demos: Path, storage: FrameStorage, device: torch.device
+    config: PretrainConfig,
+    demos: Path,
+    storage: FrameStorage,
+    device: torch.device,
+    progress: Progress = no_progress,
 ) -> TrainingSetup:
     """Reads all stores once and builds the policy on `device`.
 
@@ -115,6 +121,7 @@ def prepare(
         demos: directory with the first `store.zarr`, which the others must match.
         storage: storage of images and point clouds.
         device: device of the policy and the windows.
+        progress: counts pictures while a frozen trunk computes their feature maps.
 
     Raises:
         HandoffError: unusable stores, stores that do not match, or incompatible initial weights.
@@ -146,7 +153,9 @@ def prepare(
     fit_normalizers(module, statistics, data, training)
     if initial is not None:
         load_initial_weights(module, initial, config.keep_normalizers)
-    split = split_windows(data, training, held_out, module.to(device), sizes)
+    maps = with_stored_maps(module.to(device), data.sensors, storage, progress)
+    data = data._replace(sensors=maps)
+    split = split_windows(data, training, held_out, module, sizes)
     names = ("demos", *(mixed.path for mixed in config.mixture))
     window_weights = weights_of_windows(data, training, weight_E)
     mixture = new_mixture(

@@ -63,7 +63,7 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
         config.workers, config.prefetch, training.steps, pinned=device.type == "cuda"
     )
     with torch_threads(training.threads), closing(workers):
-        setup = prepare(config, demos, storage, device)
+        setup = prepare(config, demos, storage, device, progress)
         module, card = setup.module, setup.card
         small = small_crops(encoded_sizes(card.model, card.shapes.sensors))
         progress = _with_note(progress, small_crop_note(small))

@@ -14,5 +14,6 @@
 - `image_encoder`: images as features.
 - `efficientnet_lite`: a trunk of image encoders with weights of ImageNet.
 - `image_size`: the part of a picture that an image encoder sees.
+- `onnx_function`: a frozen network run by ONNX Runtime.
 - `point_encoder`: point clouds as features.
 """

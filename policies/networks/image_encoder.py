@@ -1,6 +1,7 @@
-"""Image encoder of Diffusion Policy (Chi et al., RSS 2023).
+"""Image encoders: that of Diffusion Policy (Chi et al., RSS 2023), and the read-out of a frozen
+trunk's feature maps.
 
-ResNet-18 (He et al. 2016) with GroupNorm instead of BatchNorm, because batch statistics do not work
+The first is ResNet-18 (He et al. 2016) with GroupNorm instead of BatchNorm, because batch statistics do not work
 with averaged weights, then spatial softmax (Finn et al. 2016; Levine et al. 2016): every keypoint
 is the mean position of one map's activation. It is implemented here because torchvision has no
 build for the CPU build of torch; a test checks the published number of parameters.
@@ -67,18 +68,35 @@ class ImageEncoder(nn.Module):
         Raises:
             HandoffError: images that are not uint8 RGB, or smaller than the crop.
         """
-        if image_BTHWC.dtype != torch.uint8 or image_BTHWC.ndim != 5 or image_BTHWC.shape[-1] != 3:
-            raise HandoffError(
-                f"image encoder: images are {image_BTHWC.dtype} of shape {tuple(image_BTHWC.shape)}, expected uint8 "
-                "(B, T, height, width, 3). Were they scaled, or put channels first?"
-            )
-        images_NHWC = resize_images(image_BTHWC.flatten(0, 1), self.resized)
         corner_N2 = None if corner_BT2 is None else corner_BT2.flatten(0, 1)
-        cropped_NHWC = crop_images(images_NHWC, self.crop, corner_N2)
+        seen_NHWC = seen_images(image_BTHWC, self.resized, self.crop, corner_N2)
         # The view keeps the channels-last memory layout, which is fastest for convolutions.
-        scaled_NCHW = (cropped_NHWC.float() * (2.0 / 255.0) - 1.0).permute(0, 3, 1, 2)
+        scaled_NCHW = (seen_NHWC.float() * (2.0 / 255.0) - 1.0).permute(0, 3, 1, 2)
         keypoint_NK2 = self.softmax(self.trunk(scaled_NCHW))
         return relu(self.output(keypoint_NK2.flatten(1))).unflatten(0, image_BTHWC.shape[:2])
+
+
+class MapReadOut(nn.Module):
+    """Features of a frozen trunk's maps: 1x1 convolution, all cells in one linear layer, LayerNorm,
+    tanh. A cell keeps its place, so small things are found to a fraction of it.
+
+    Args:
+        maps: channels, rows and columns of the maps.
+        channels: channels of the convolution.
+        features: F.
+    """
+
+    def __init__(self, maps: tuple[int, int, int], channels: int, features: int) -> None:
+        super().__init__()
+        self.reduce = nn.Conv2d(maps[0], channels, 1)
+        self.output = nn.Linear(channels * maps[1] * maps[2], features)
+        self.norm = nn.LayerNorm(features)
+
+    def forward(self, map_BTCHW: Tensor) -> Tensor:
+        """Features (B, T, F)."""
+        map_NCHW = map_BTCHW.flatten(0, 1).to(self.reduce.weight.dtype)
+        hidden_NX = relu(self.reduce(map_NCHW)).flatten(1)
+        return torch.tanh(self.norm(self.output(hidden_NX))).unflatten(0, map_BTCHW.shape[:2])
 
 
 class ResNet18(nn.Module):
@@ -160,6 +178,31 @@ def expected_positions(logit_NKHW: Tensor) -> Tensor:
         torch.linspace(-1.0, 1.0, count, device=logit_NKHW.device) for count in (width, height)
     )
     return torch.stack([share_NKHW.sum(-2) @ x_W, share_NKHW.sum(-1) @ y_H], dim=-1)
+
+
+def seen_images(
+    image_BTHWC: Tensor,
+    resized: tuple[int, int] | None,
+    crop: tuple[int, int],
+    corner_N2: Tensor | None = None,
+) -> Tensor:
+    """The parts (N, *crop, 3) of images that an encoder sees, in their range; N = B T.
+
+    Args:
+        image_BTHWC: uint8 RGB.
+        resized: height and width to which they are resized [px]; None keeps their size.
+        crop: height and width of the crop [px].
+        corner_N2: top and left of every crop [px] in the resized image; None takes centre crops.
+
+    Raises:
+        HandoffError: images that are not uint8 RGB, or smaller than the crop.
+    """
+    if image_BTHWC.dtype != torch.uint8 or image_BTHWC.ndim != 5 or image_BTHWC.shape[-1] != 3:
+        raise HandoffError(
+            f"image encoder: images are {image_BTHWC.dtype} of shape {tuple(image_BTHWC.shape)}, expected uint8 "
+            "(B, T, height, width, 3). Were they scaled, or put channels first?"
+        )
+    return crop_images(resize_images(image_BTHWC.flatten(0, 1), resized), crop, corner_N2)
 
 
 def resize_images(image_NHWC: Tensor, size: tuple[int, int] | None) -> Tensor:

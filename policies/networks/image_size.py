@@ -11,15 +11,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from policies.chunk_policy_config import ChunkPolicyConfig, EncodedPolicyConfig
-from policies.networks.config import ImageEncoderConfig
+from policies.networks.config import SeenPartConfig
 from robots.errors import HandoffError
 
 SHORTER_SIDE = 96
 """Shorter side of resized pictures unless it or a size of the crop is given [px]: that of push-T's
 pictures, which are not resized."""
-CROP_RATIO = 0.875
-"""Fraction of height and width that a crop takes, unless it is given: published is 84 of 96 px for
-push-T."""
 SMALL_SHARE = 0.5
 """Crops that cover a smaller fraction of the picture are reported."""
 
@@ -36,7 +33,7 @@ class EncodedSize(NamedTuple):
         return self.crop[0] * self.crop[1] / (self.resized[0] * self.resized[1])
 
 
-def encoded_size(config: ImageEncoderConfig, recorded: tuple[int, ...], field: str) -> EncodedSize:
+def encoded_size(config: SeenPartConfig, recorded: tuple[int, ...], field: str) -> EncodedSize:
     """Size to which the pictures of a camera are resized, and of the crop taken from them.
 
     The aspect ratio is kept: 480 x 640 is resized to 96 x 128, of which 84 x 112 are seen by
@@ -56,7 +53,7 @@ def encoded_size(config: ImageEncoderConfig, recorded: tuple[int, ...], field: s
     if min(height, width) > shorter:
         resized = _scaled(height, shorter, resized), _scaled(width, shorter, resized)
     if config.crop is None:
-        ratio = config.crop_ratio or CROP_RATIO
+        ratio = config.crop_ratio or config.default_crop_ratio
         return EncodedSize(resized, (_part(resized[0], ratio), _part(resized[1], ratio)))
     if config.crop[0] > resized[0] or config.crop[1] > resized[1]:
         then = "" if resized == (height, width) else f", resized to {_text(resized)}"

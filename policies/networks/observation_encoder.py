@@ -1,5 +1,8 @@
 """Encodes images and point clouds and concatenates them with the observation vector.
 
+A frozen trunk of image encoders is shared by all cameras; its feature maps, computed beforehand,
+can be given in place of the images.
+
 Every entry of a point is mapped to [-1, 1] by the range of the demonstrations, as in the released
 3D Diffusion Policy (Ze et al., RSS 2024); the paper does not specify it. Images need no statistics.
 
@@ -17,9 +20,16 @@ from torch import Tensor, nn
 
 from policies.card import Shapes
 from policies.chunk_policy_config import EncodedPolicyConfig
+from policies.networks.config import FrozenEncoderConfig, ImageEncoderConfig, ResnetEncoderConfig
+from policies.networks.efficientnet_lite import EfficientNetLite0, pretrained_weights
 from policies.networks.field_modules import FieldModules
-from policies.networks.image_encoder import ImageEncoder, random_corners
-from policies.networks.image_size import encoded_size
+from policies.networks.image_encoder import (
+    ImageEncoder,
+    MapReadOut,
+    random_corners,
+    seen_images,
+)
+from policies.networks.image_size import EncodedSize, encoded_size
 from policies.networks.point_encoder import PointCloudEncoder
 from policies.normalize import MinMaxNormalizer, MinMaxStatistics
 from robots.errors import HandoffError
@@ -50,13 +60,11 @@ class ObservationEncoder(nn.Module):
         self.sizes = {
             name: encoded_size(image, shapes.sensors[name], name) for name in config.image_fields
         }
+        frozen = isinstance(image, FrozenEncoderConfig) and bool(self.sizes)
+        self.trunk = EfficientNetLite0(image.stride).requires_grad_(False) if frozen else None
+        """Shared by all cameras, in evaluation mode always; None for encoders that are trained."""
         self.images = FieldModules(
-            {
-                name: ImageEncoder(
-                    size.crop, image.keypoints, image.features, image.channels, size.resized
-                )
-                for name, size in self.sizes.items()
-            }
+            {name: self._image_encoder(image, size) for name, size in self.sizes.items()}
         )
         self.points = FieldModules(
             {
@@ -71,6 +79,35 @@ class ObservationEncoder(nn.Module):
         """O, entries of the observation vector of one step."""
         self.features = len(self.images) * image.features + len(self.points) * point.features
         """F, number of features added to the observation vector of one step."""
+
+    def _image_encoder(self, config: ImageEncoderConfig, size: EncodedSize) -> nn.Module:
+        if isinstance(config, ResnetEncoderConfig):
+            return ImageEncoder(
+                size.crop, config.keypoints, config.features, config.channels, size.resized
+            )
+        assert self.trunk is not None
+        return MapReadOut(self.trunk.map_shape(size.crop), config.channels, config.features)
+
+    def load_pretrained(self) -> None:
+        """Sets the weights of a frozen trunk to the pretrained ones."""
+        if self.trunk is not None:
+            self.trunk.load(pretrained_weights())
+
+    def maps(self, name: str, image_BTHWC: Tensor) -> Tensor:
+        """Feature maps (B, T, C, rows, columns) of a camera's images by the frozen trunk.
+
+        Args:
+            name: the camera.
+            image_BTHWC: uint8 RGB.
+        """
+        assert self.trunk is not None
+        return self.trunk(self.seen(name, image_BTHWC)).unflatten(0, image_BTHWC.shape[:2])
+
+    def seen(self, name: str, image_BTHWC: Tensor) -> Tensor:
+        """What the frozen trunk sees of a camera's images: (B T, 3, rows, columns) in [0, 1]."""
+        size = self.sizes[name]
+        seen_NHWC = seen_images(image_BTHWC, size.resized, size.crop)
+        return seen_NHWC.permute(0, 3, 1, 2).float() / 255.0
 
     def fit_sensors(self, episodes: Iterable[Mapping[str, np.ndarray]]) -> None:
         """Fits the point normalisers to the range of the points, one episode after another.
@@ -102,7 +139,8 @@ class ObservationEncoder(nn.Module):
         and without sensors, is returned as it is.
 
         Args:
-            obs: see `ObservationTensors`.
+            obs: see `ObservationTensors`; with a frozen trunk also its feature maps, (B, T, C, rows,
+                columns), in place of images.
             generator: source of random crops; None uses centre crops.
         """
         if not obs.sensors and obs.vector_BTO.shape[-1] == self.entries + self.features:
@@ -110,6 +148,10 @@ class ObservationEncoder(nn.Module):
         parts = [obs.vector_BTO]
         for name, encoder in self.images.items():
             image_BTHWC = obs.sensors[name]
+            if self.trunk is not None:
+                computed = image_BTHWC.is_floating_point()
+                parts.append(encoder(image_BTHWC if computed else self.maps(name, image_BTHWC)))
+                continue
             corner_BT2 = None
             if generator is not None:
                 crop_generator = torch.Generator().manual_seed(int(generator.integers(1 << 62)))

@@ -19,7 +19,7 @@ from policies.data.frames import FrameStorage
 from policies.imitation.config import MixedStore, PretrainConfig
 from policies.imitation.objective import ImitationBatches, imitation_objective, prepare
 from policies.imitation.pretrain import pretrain
-from policies.networks.config import ImageEncoderConfig, MlpConfig, PointEncoderConfig
+from policies.networks.config import MlpConfig, PointEncoderConfig, ResnetEncoderConfig
 from policies.policy import Batch
 from policies.policy_config import BesoConfig
 from policies.training.batch_workers import BatchWorkers
@@ -55,7 +55,7 @@ STREAMED = replace(CONFIG, frames="stream", workers=2)
 SEEING = replace(
     TINY,
     image_fields=("camera",),
-    image_encoder=ImageEncoderConfig(crop=(8, 8), channels=(16, 16), keypoints=4, features=8),
+    image_encoder=ResnetEncoderConfig(crop=(8, 8), channels=(16, 16), keypoints=4, features=8),
 )
 CAMERA = FieldSpec(shape=(10, 10, 3), dtype="uint8", unit="u8")
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from policies.imitation.config import PretrainConfig
 from policies.imitation.open_loop import open_loop_errors
 from policies.imitation.pretrain import pretrain
 from policies.load import load_policy, read_card
-from policies.networks.config import BackboneConfig, ImageEncoderConfig, MlpConfig, ScratchConfig
+from policies.networks.config import BackboneConfig, MlpConfig, ResnetEncoderConfig, ScratchConfig
 from policies.networks.field_modules import FieldModules
 from policies.policy_config import (
     ActConfig,
@@ -48,7 +48,7 @@ ALL = {
     "horizon": 4,
     "n_action_steps": 2,
 }
-SMALL = ImageEncoderConfig(crop=(20, 28), channels=(16, 16), keypoints=4, features=8)
+SMALL = ResnetEncoderConfig(crop=(20, 28), channels=(16, 16), keypoints=4, features=8)
 FAMILIES: dict[str, PolicyConfig] = {
     "act": ActConfig(**ALL, width=32, heads=2, feedforward=32, encoder_layers=1, latent_layers=1),
     "diffusion": DiffusionPolicyConfig(

@@ -18,7 +18,7 @@ from policies.families.diffusion import DiffusionPolicy
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
 from policies.load import load_module, load_policy
-from policies.networks.config import ImageEncoderConfig, PointEncoderConfig, UnetConfig
+from policies.networks.config import PointEncoderConfig, ResnetEncoderConfig, UnetConfig
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.policy import Batch, ObservationTensors
 from policies.training.config import TrainingConfig
@@ -39,7 +39,7 @@ SEEING = replace(
     observation_fields=("agent",),
     image_fields=("camera",),
     inference_steps=1,
-    image_encoder=ImageEncoderConfig(
+    image_encoder=ResnetEncoderConfig(
         channels=(16, 16, 32, 32), crop=(CROP, CROP), keypoints=8, features=16
     ),
     point_encoder=PointEncoderConfig(widths=(8, 16), features=8),
@@ -267,7 +267,7 @@ def test_pictures_of_another_size_are_refused(trained: Path):
 
 
 def test_a_crop_that_does_not_fit_is_refused_before_training():
-    config = replace(SEEING, image_encoder=ImageEncoderConfig(crop=(84, 84)))
+    config = replace(SEEING, image_encoder=ResnetEncoderConfig(crop=(84, 84)))
     with pytest.raises(
         HandoffError, match=r"image_encoder\.crop: 84 x 84 px .* 'camera', which have 44 x 44 px"
     ):

@@ -26,7 +26,7 @@ from policies.card import PolicyCard
 from policies.checkpoint import save_policy
 from policies.families.diffusion import DiffusionPolicy
 from policies.load import new_module
-from policies.networks.config import BackboneConfig, ImageEncoderConfig, MlpConfig
+from policies.networks.config import BackboneConfig, MlpConfig, ResnetEncoderConfig
 from policies.policy_config import (
     ActConfig,
     BehaviourCloningConfig,
@@ -320,7 +320,9 @@ def test_a_policy_with_images_is_evaluated_in_environments_that_render_them(
         observation_fields=("agent",),
         image_fields=("image",),
         n_obs_steps=2,
-        image_encoder=ImageEncoderConfig(channels=(16, 16), crop=(40, 40), keypoints=2, features=4),
+        image_encoder=ResnetEncoderConfig(
+            channels=(16, 16), crop=(40, 40), keypoints=2, features=4
+        ),
     )
     policy, out = str(save_untrained(tmp_path / "images", model)), tmp_path / "out"
     error = failure(capsys, "evaluate", protocol, "--policy", policy, "--out", str(out))

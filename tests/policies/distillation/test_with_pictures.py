@@ -26,7 +26,7 @@ from policies.families.diffusion import DiffusionPolicy
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
 from policies.load import load_module, load_policy
-from policies.networks.config import ImageEncoderConfig, PointEncoderConfig
+from policies.networks.config import PointEncoderConfig, ResnetEncoderConfig
 from policies.training.config import TrainingConfig
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
@@ -44,7 +44,7 @@ SEEING = replace(
     observation_fields=("agent",),
     image_fields=("camera",),
     point_fields=("cloud",),
-    image_encoder=ImageEncoderConfig(channels=(16, 16), keypoints=4, features=8),
+    image_encoder=ResnetEncoderConfig(channels=(16, 16), keypoints=4, features=8),
     point_encoder=PointEncoderConfig(widths=(8,), features=4),
 )
 TRAINING = TrainingConfig(

@@ -19,8 +19,8 @@ from policies.export.onnx import ExportConfig, export
 from policies.families.rl_actor import save_actor
 from policies.load import load_module, new_module
 from policies.networks.config import (
-    ImageEncoderConfig,
     PointEncoderConfig,
+    ResnetEncoderConfig,
     TransformerConfig,
     UnetConfig,
 )
@@ -73,7 +73,7 @@ SEEING = replace(
     observation_fields=("agent",),
     image_fields=("camera",),
     inference_steps=2,
-    image_encoder=ImageEncoderConfig(channels=(16, 16), crop=(28, 28), keypoints=4, features=8),
+    image_encoder=ResnetEncoderConfig(channels=(16, 16), crop=(28, 28), keypoints=4, features=8),
     point_encoder=PointEncoderConfig(widths=(8, 8), features=8),
 )
 ACT = replace(test_act.TINY, temporal_ensemble=0.01)

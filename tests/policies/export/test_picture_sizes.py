@@ -19,8 +19,8 @@ from policies.export.onnx import ExportConfig, export
 from policies.load import new_module
 from policies.networks.config import (
     BackboneConfig,
-    ImageEncoderConfig,
     MlpConfig,
+    ResnetEncoderConfig,
     ScratchConfig,
 )
 from policies.normalize import MinMaxStatistics
@@ -46,7 +46,7 @@ ALL = {
     "horizon": 4,
     "n_action_steps": 2,
 }
-ENCODER = ImageEncoderConfig(channels=(16, 16), keypoints=4, features=8)
+ENCODER = ResnetEncoderConfig(channels=(16, 16), keypoints=4, features=8)
 BACKBONE = BackboneConfig(
     scratch=ScratchConfig(width=32, layers=1, heads=4, feedforward=48, picture=32)
 )

@@ -16,7 +16,7 @@ from policies.families.behaviour_cloning import BehaviourCloningPolicy, Gaussian
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
 from policies.load import load_module, load_policy, new_module
-from policies.networks.config import ImageEncoderConfig, PointEncoderConfig
+from policies.networks.config import PointEncoderConfig, ResnetEncoderConfig
 from policies.policy import Batch, ObservationTensors
 from policies.policy_config import BehaviourCloningConfig
 from policies.training.config import TrainingConfig
@@ -38,7 +38,7 @@ SEEING = replace(
     observation_fields=("agent",),
     image_fields=("camera",),
     point_fields=("cloud",),
-    image_encoder=ImageEncoderConfig(crop=(32, 48), keypoints=4, features=4),
+    image_encoder=ResnetEncoderConfig(crop=(32, 48), keypoints=4, features=4),
     point_encoder=PointEncoderConfig(widths=(8,), features=4),
 )
 SHAPES = Shapes.of_vector(4, 2, anchor=2)

@@ -12,7 +12,7 @@ from flows.reports.results import describe
 from policies.data.demonstrations import open_store
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
-from policies.networks.config import ImageEncoderConfig
+from policies.networks.config import ResnetEncoderConfig
 from policies.policy_config import BehaviourCloningConfig
 from policies.training.config import TrainingConfig
 from robots.episodes.write_episodes import write_episodes
@@ -43,7 +43,7 @@ def policy(**encoder) -> BehaviourCloningConfig:
         horizon=4,
         n_action_steps=2,
         hidden=(16,),
-        image_encoder=ImageEncoderConfig(channels=(16,), keypoints=2, features=4, **encoder),
+        image_encoder=ResnetEncoderConfig(channels=(16,), keypoints=2, features=4, **encoder),
     )
 
 

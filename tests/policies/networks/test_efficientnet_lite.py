@@ -23,10 +23,18 @@ def images(height: int = 96, width: int = 96) -> torch.Tensor:
 @pytest.mark.parametrize("stride", REFERENCE)
 def test_features_are_those_of_the_reference(stride: int) -> None:
     channels, mean, deviation = REFERENCE[stride]
-    features = pretrained_trunk(stride)(images())
+    trunk = pretrained_trunk(stride)
+    features = trunk(images()) / trunk.scale_C11 + trunk.centre_C11
     assert features.shape == (2, channels, 96 // stride, 96 // stride)
     assert float(features.mean()) == pytest.approx(mean, abs=2e-4)
     assert float(features.std()) == pytest.approx(deviation, abs=2e-4)
+
+
+@pytest.mark.parametrize("stride", REFERENCE)
+def test_features_are_of_about_unit_scale(stride: int) -> None:
+    features = pretrained_trunk(stride)(images())
+    assert abs(float(features.mean())) < 0.5
+    assert 0.3 < float(features.std()) < 2.0
 
 
 def test_sizes_that_are_no_multiple_of_the_stride_are_rounded_up() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policies.networks.config import ImageEncoderConfig
+from policies.networks.config import ResnetEncoderConfig
 from policies.networks.image_size import (
     EncodedSize,
     encoded_size,
@@ -35,34 +35,34 @@ from robots.errors import HandoffError
 def test_by_default_seven_eighths_are_seen_of_pictures_resized_to_96_px(
     recorded: tuple[int, int], resized: tuple[int, int], crop: tuple[int, int]
 ) -> None:
-    assert encoded_size(ImageEncoderConfig(), recorded, "front") == EncodedSize(resized, crop)
+    assert encoded_size(ResnetEncoderConfig(), recorded, "front") == EncodedSize(resized, crop)
 
 
 def test_a_crop_in_pixels_is_taken_from_the_picture_as_recorded() -> None:
-    config = ImageEncoderConfig(crop=(216, 288))
+    config = ResnetEncoderConfig(crop=(216, 288))
     assert encoded_size(config, (240, 320), "front") == ((240, 320), (216, 288))
 
 
 def test_a_crop_in_pixels_is_taken_from_a_resized_picture_if_resize_is_set() -> None:
-    config = ImageEncoderConfig(resize=240, crop=(216, 288))
+    config = ResnetEncoderConfig(resize=240, crop=(216, 288))
     assert encoded_size(config, (480, 640), "front") == ((240, 320), (216, 288))
 
 
 def test_the_shorter_side_and_the_fraction_may_be_given() -> None:
-    config = ImageEncoderConfig(resize=240, crop_ratio=0.9)
+    config = ResnetEncoderConfig(resize=240, crop_ratio=0.9)
     assert encoded_size(config, (480, 640), "front") == ((240, 320), (216, 288))
     assert encoded_size(config, (200, 100), "front") == ((200, 100), (180, 90))
 
 
 def test_a_ratio_of_one_sees_the_whole_picture() -> None:
-    size = encoded_size(ImageEncoderConfig(crop_ratio=1.0), (480, 640), "front")
+    size = encoded_size(ResnetEncoderConfig(crop_ratio=1.0), (480, 640), "front")
     assert size == ((96, 128), (96, 128))
     assert size.share == 1.0
 
 
 def test_options_saved_before_crops_were_proportional_resize_nothing() -> None:
     saved = {"channels": [64, 128, 256, 512], "crop": [84, 84], "keypoints": 32, "features": 64}
-    config = validate(ImageEncoderConfig, saved)
+    config = validate(ResnetEncoderConfig, saved)
     assert encoded_size(config, (480, 640), "front") == ((480, 640), (84, 84))
 
 
@@ -70,20 +70,20 @@ def test_options_saved_before_crops_were_proportional_resize_nothing() -> None:
     ("config", "recorded", "message"),
     [
         (
-            ImageEncoderConfig(crop=(84, 84)),
+            ResnetEncoderConfig(crop=(84, 84)),
             (60, 90),
             r"image_encoder\.crop: 84 x 84 px .* of 'front', which have 60 x 90 px\. ",
         ),
-        (ImageEncoderConfig(crop=(84, 84)), (90, 60), "which have 90 x 60 px"),
+        (ResnetEncoderConfig(crop=(84, 84)), (90, 60), "which have 90 x 60 px"),
         (
-            ImageEncoderConfig(resize=48, crop=(48, 65)),
+            ResnetEncoderConfig(resize=48, crop=(48, 65)),
             (480, 640),
             "crop: 48 x 65 px .* which have 480 x 640 px, resized to 48 x 64",
         ),
     ],
 )
 def test_a_crop_larger_than_the_picture_is_refused_with_the_camera_and_its_size(
-    config: ImageEncoderConfig, recorded: tuple[int, int], message: str
+    config: ResnetEncoderConfig, recorded: tuple[int, int], message: str
 ) -> None:
     with pytest.raises(HandoffError, match=message):
         encoded_size(config, recorded, "front")
@@ -91,7 +91,7 @@ def test_a_crop_larger_than_the_picture_is_refused_with_the_camera_and_its_size(
 
 def test_crop_and_crop_ratio_exclude_each_other() -> None:
     with pytest.raises(HandoffError, match=r"crop is \[84, 84\] and crop_ratio 0.9, expected one"):
-        ImageEncoderConfig(crop=(84, 84), crop_ratio=0.9)
+        ResnetEncoderConfig(crop=(84, 84), crop_ratio=0.9)
 
 
 PICTURES = {"front": (480, 640, 3), "wrist": (96, 96, 3)}
@@ -112,7 +112,7 @@ def test_families_that_see_whole_pictures_have_no_crops() -> None:
 def test_only_crops_of_less_than_half_are_noted() -> None:
     assert small_crop_note(small_crops({"a": EncodedSize((10, 10), (10, 5))})) == ""
     cameras = ("front", "wrist")
-    encoder = ImageEncoderConfig(crop=(84, 84))
+    encoder = ResnetEncoderConfig(crop=(84, 84))
     sizes = encoded_sizes(
         BehaviourCloningConfig(image_fields=cameras, image_encoder=encoder), PICTURES
     )

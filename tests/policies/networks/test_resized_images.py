@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 
 from policies.card import Shapes
-from policies.networks.config import ImageEncoderConfig
+from policies.networks.config import ResnetEncoderConfig
 from policies.networks.image_encoder import ImageEncoder, resize_images
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.policy import ObservationTensors
 from policies.policy_config import BehaviourCloningConfig
 
-SMALL = ImageEncoderConfig(channels=(16, 16), keypoints=4, features=8)
+SMALL = ResnetEncoderConfig(channels=(16, 16), keypoints=4, features=8)
 
 
 def noise(*shape: int) -> torch.Tensor:
@@ -24,7 +24,7 @@ def noise(*shape: int) -> torch.Tensor:
     return torch.from_numpy(draw.integers(0, 256, (*shape, 3), dtype=np.uint8))
 
 
-def encoder_of(config: ImageEncoderConfig, height: int, width: int) -> ObservationEncoder:
+def encoder_of(config: ResnetEncoderConfig, height: int, width: int) -> ObservationEncoder:
     torch.manual_seed(0)
     model = BehaviourCloningConfig(
         observation_fields=(), image_fields=("front",), image_encoder=config

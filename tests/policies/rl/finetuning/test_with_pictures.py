@@ -16,7 +16,7 @@ from policies.checkpoint import read_weights, save_policy
 from policies.data.visited_states import load_visited_states
 from policies.families.diffusion import DiffusionPolicy
 from policies.load import load_module, load_policy
-from policies.networks.config import ImageEncoderConfig, MlpConfig
+from policies.networks.config import MlpConfig, ResnetEncoderConfig
 from policies.policy import ObservationTensors
 from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.collection.chunk_env import ChunkEnv
@@ -44,7 +44,7 @@ def seeing_policy(history: int) -> DiffusionPolicy:
         anchor_field=None,
         observation_fields=("step", "seed"),
         image_fields=("camera",),
-        image_encoder=ImageEncoderConfig(channels=(16,), keypoints=4, features=6),
+        image_encoder=ResnetEncoderConfig(channels=(16,), keypoints=4, features=6),
         n_obs_steps=history,
         horizon=4,
         n_action_steps=2,
