@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from flows.recipes.observed import recorded_fields
 from flows.runner.stage import Stage
 from policies.chunk_policy_config import ChunkPolicyConfig, EncodedPolicyConfig
-from policies.networks.image_size import (
+from policies.networks.images.image_size import (
     EncodedSize,
     encoded_sizes,
     small_crop_note,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flows.reports.dataset_text import counted
-from policies.networks.image_size import small_crop_note
+from policies.networks.images.image_size import small_crop_note
 
 HEADLINES: Mapping[str, Sequence[str]] = {
     "demonstrate": ("episodes",),

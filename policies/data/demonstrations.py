@@ -18,7 +18,7 @@ from torch import Tensor
 from policies.card import PolicyCard
 from policies.data.frames import Frames, FrameSource, FrameStorage, FrameWriter
 from policies.data.streamed_frames import EpisodeReader, StoredEpisodes, StreamedFrames
-from policies.networks.image_size import encoded_sizes
+from policies.networks.images.image_size import encoded_sizes
 from policies.policy_config import PolicyConfig
 from robots.episodes.demonstrations import field_role
 from robots.episodes.store import EpisodeStore

@@ -96,7 +96,7 @@ class FrozenTrunks:
         assert trunk is not None
         if size not in self._functions:
             self._functions[size] = onnx_function(trunk, torch.zeros(2, 3, *size))
-        return self._functions[size](encoder.seen(name, frame_BTX)).unflatten(
+        return self._functions[size](encoder.trunk_input(name, frame_BTX)).unflatten(
             0, frame_BTX.shape[:2]
         )
 

@@ -48,7 +48,7 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
     from policies.data.frames import FrameStorage
     from policies.imitation.objective import imitation_objective, prepare
     from policies.imitation.validation import validation_loss
-    from policies.networks.image_size import encoded_sizes, small_crop_note, small_crops
+    from policies.networks.images.image_size import encoded_sizes, small_crop_note, small_crops
     from policies.training.batch_workers import BatchWorkers
     from policies.training.distributed import is_main_process
     from policies.training.loop import resolve_device, resolve_precision, torch_threads, train

@@ -11,9 +11,7 @@
 - `vlm_files`: configuration and tokenizer files of backbones.
 - `observation_encoder`: observations as one vector.
 - `field_modules`: one module per observation field.
-- `image_encoder`: images as features.
-- `efficientnet_lite`: a trunk of image encoders with weights of ImageNet.
-- `image_size`: the part of a picture that an image encoder sees.
+- `images`: image encoders.
 - `onnx_function`: a frozen network run by ONNX Runtime.
 - `point_encoder`: point clouds as features.
 """

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from policies.card import Shapes
 from policies.chunk_policy_config import EncodedPolicyConfig
 from policies.networks.field_modules import FieldModules
-from policies.networks.image_encoder import ResNet18
+from policies.networks.images.image_encoder import ResNet18
 from policies.networks.mlp import sinusoidal_embedding
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.policy import ObservationTensors

@@ -86,7 +86,7 @@ NetworkConfig = Annotated[MlpConfig | UnetConfig | TransformerConfig, Discrimina
 
 
 @config
-class SeenPartConfig:
+class PicturePartConfig:
     """Part of a camera's pictures that an image encoder sees: large pictures are resized, then
     cropped."""
 
@@ -113,7 +113,7 @@ class SeenPartConfig:
 
 
 @config
-class ResnetEncoderConfig(SeenPartConfig):
+class ResnetEncoderConfig(PicturePartConfig):
     """ResNet-18 with GroupNorm, spatial softmax, random crop: Diffusion Policy's encoder of one
     camera."""
 
@@ -128,13 +128,13 @@ class ResnetEncoderConfig(SeenPartConfig):
 
 
 @config
-class FrozenEncoderConfig(SeenPartConfig):
+class FrozenEncoderConfig(PicturePartConfig):
     """EfficientNet-Lite0 with weights of ImageNet, which are not trained, and a small trained
     read-out per camera. The feature maps of every picture are computed once and kept, so that an
     update costs little more than one from numbers; there are no random crops."""
 
     default_crop_ratio: ClassVar[float] = 1.0
-    """See `SeenPartConfig.default_crop_ratio`."""
+    """Fraction of height and width that a crop takes, unless it is given: the whole image."""
 
     kind: Literal["efficientnet_lite0"] = "efficientnet_lite0"
     stride: Literal[4, 8, 16, 32] = 16

@@ -21,15 +21,15 @@ from torch import Tensor, nn
 from policies.card import Shapes
 from policies.chunk_policy_config import EncodedPolicyConfig
 from policies.networks.config import FrozenEncoderConfig, ImageEncoderConfig, ResnetEncoderConfig
-from policies.networks.efficientnet_lite import EfficientNetLite0, pretrained_weights
 from policies.networks.field_modules import FieldModules
-from policies.networks.image_encoder import (
+from policies.networks.images.efficientnet_lite import EfficientNetLite0, pretrained_weights
+from policies.networks.images.image_encoder import (
     ImageEncoder,
     MapReadOut,
     random_corners,
-    seen_images,
+    cropped_images,
 )
-from policies.networks.image_size import EncodedSize, encoded_size
+from policies.networks.images.image_size import EncodedSize, encoded_size
 from policies.networks.point_encoder import PointCloudEncoder
 from policies.normalize import MinMaxNormalizer, MinMaxStatistics
 from robots.errors import HandoffError
@@ -101,13 +101,13 @@ class ObservationEncoder(nn.Module):
             image_BTHWC: uint8 RGB.
         """
         assert self.trunk is not None
-        return self.trunk(self.seen(name, image_BTHWC)).unflatten(0, image_BTHWC.shape[:2])
+        return self.trunk(self.trunk_input(name, image_BTHWC)).unflatten(0, image_BTHWC.shape[:2])
 
-    def seen(self, name: str, image_BTHWC: Tensor) -> Tensor:
+    def trunk_input(self, name: str, image_BTHWC: Tensor) -> Tensor:
         """What the frozen trunk sees of a camera's images: (B T, 3, rows, columns) in [0, 1]."""
         size = self.sizes[name]
-        seen_NHWC = seen_images(image_BTHWC, size.resized, size.crop)
-        return seen_NHWC.permute(0, 3, 1, 2).float() / 255.0
+        part_NHWC = cropped_images(image_BTHWC, size.resized, size.crop)
+        return part_NHWC.permute(0, 3, 1, 2).float() / 255.0
 
     def fit_sensors(self, episodes: Iterable[Mapping[str, np.ndarray]]) -> None:
         """Fits the point normalisers to the range of the points, one episode after another.
@@ -139,8 +139,8 @@ class ObservationEncoder(nn.Module):
         and without sensors, is returned as it is.
 
         Args:
-            obs: see `ObservationTensors`; with a frozen trunk also its feature maps, (B, T, C, rows,
-                columns), in place of images.
+            obs: see `ObservationTensors`; with a frozen trunk also its feature maps, (B, T, C,
+                rows, columns), in place of images.
             generator: source of random crops; None uses centre crops.
         """
         if not obs.sensors and obs.vector_BTO.shape[-1] == self.entries + self.features:

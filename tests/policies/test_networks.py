@@ -16,7 +16,7 @@ from policies.card import Shapes
 from policies.export.graph import to_onnx
 from policies.families.diffusion import DiffusionPolicy, new_denoiser
 from policies.networks.config import MlpConfig, NetworkConfig, TransformerConfig, UnetConfig
-from policies.networks.image_encoder import (
+from policies.networks.images.image_encoder import (
     ImageEncoder,
     ResNet18,
     crop_images,

@@ -22,7 +22,7 @@ from policies.imitation.objective import prepare
 from policies.imitation.pretrain import pretrain
 from policies.load import load_policy
 from policies.networks.config import FrozenEncoderConfig, MlpConfig, ResnetEncoderConfig
-from policies.networks.efficientnet_lite import pretrained_trunk
+from policies.networks.images.efficientnet_lite import pretrained_trunk
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.policy_config import BehaviourCloningConfig, DiffusionPolicyConfig
 from policies.training.config import TrainingConfig

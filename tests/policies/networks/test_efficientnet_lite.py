@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from policies.networks.efficientnet_lite import EfficientNetLite0, pretrained_trunk
+from policies.networks.images.efficientnet_lite import EfficientNetLite0, pretrained_trunk
 from robots.errors import HandoffError
 
 REFERENCE = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policies.networks.config import ResnetEncoderConfig
-from policies.networks.image_size import (
+from policies.networks.images.image_size import (
     EncodedSize,
     encoded_size,
     encoded_sizes,

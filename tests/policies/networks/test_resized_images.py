@@ -11,7 +11,7 @@ from PIL import Image
 
 from policies.card import Shapes
 from policies.networks.config import ResnetEncoderConfig
-from policies.networks.image_encoder import ImageEncoder, resize_images
+from policies.networks.images.image_encoder import ImageEncoder, resize_images
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.policy import ObservationTensors
 from policies.policy_config import BehaviourCloningConfig

@@ -22,7 +22,7 @@ OTHER_SEVENS = {
     "flows/doctor/franka.py": "versions of the robot's server and of libfranka",
     "flows/reports/open_loop.py": "the width of a figure and the size of a font",
     "flows/reports/plots.py": "pictures of a strip",
-    "policies/networks/image_encoder.py": "a kernel of 7 by 7 pixels, as in ResNet",
+    "policies/networks/images/image_encoder.py": "a kernel of 7 by 7 pixels, as in ResNet",
     "policies/random_streams.py": "the number of a random stream",
     "policies/rl/offline/config.py": "members of an ensemble, as in RL-100",
     "policies/training/plots.py": "the size of a marker",

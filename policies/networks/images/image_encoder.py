@@ -1,15 +1,16 @@
 """Image encoders: that of Diffusion Policy (Chi et al., RSS 2023), and the read-out of a frozen
 trunk's feature maps.
 
-The first is ResNet-18 (He et al. 2016) with GroupNorm instead of BatchNorm, because batch statistics do not work
-with averaged weights, then spatial softmax (Finn et al. 2016; Levine et al. 2016): every keypoint
-is the mean position of one map's activation. It is implemented here because torchvision has no
-build for the CPU build of torch; a test checks the published number of parameters.
+The first is ResNet-18 (He et al. 2016) with GroupNorm instead of BatchNorm, because batch
+statistics do not work with averaged weights, then spatial softmax (Finn et al. 2016; Levine et al.
+2016): every keypoint is the mean position of one map's activation. It is implemented here because
+torchvision has no build for the CPU build of torch; a test checks the published number of
+parameters.
 
 This follows the released diffusion_policy (robomimic's encoder with random crops): in training
 every image has an independent random crop, also within one window; in evaluation the crop is
 centred. Larger images are resized before the crop, with anti-aliasing, as in LeRobot's diffusion
-policy; `policies.networks.image_size` computes the sizes.
+policy; `policies.networks.images.image_size` computes the sizes.
 
 Shape suffixes: B batch, T observed steps, N images, H height, W width (both [px]), C channels, K
 keypoints, F features.
@@ -69,9 +70,9 @@ class ImageEncoder(nn.Module):
             HandoffError: images that are not uint8 RGB, or smaller than the crop.
         """
         corner_N2 = None if corner_BT2 is None else corner_BT2.flatten(0, 1)
-        seen_NHWC = seen_images(image_BTHWC, self.resized, self.crop, corner_N2)
+        part_NHWC = cropped_images(image_BTHWC, self.resized, self.crop, corner_N2)
         # The view keeps the channels-last memory layout, which is fastest for convolutions.
-        scaled_NCHW = (seen_NHWC.float() * (2.0 / 255.0) - 1.0).permute(0, 3, 1, 2)
+        scaled_NCHW = (part_NHWC.float() * (2.0 / 255.0) - 1.0).permute(0, 3, 1, 2)
         keypoint_NK2 = self.softmax(self.trunk(scaled_NCHW))
         return relu(self.output(keypoint_NK2.flatten(1))).unflatten(0, image_BTHWC.shape[:2])
 
@@ -180,7 +181,7 @@ def expected_positions(logit_NKHW: Tensor) -> Tensor:
     return torch.stack([share_NKHW.sum(-2) @ x_W, share_NKHW.sum(-1) @ y_H], dim=-1)
 
 
-def seen_images(
+def cropped_images(
     image_BTHWC: Tensor,
     resized: tuple[int, int] | None,
     crop: tuple[int, int],

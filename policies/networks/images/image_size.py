@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from policies.chunk_policy_config import ChunkPolicyConfig, EncodedPolicyConfig
-from policies.networks.config import SeenPartConfig
+from policies.networks.config import PicturePartConfig
 from robots.errors import HandoffError
 
 SHORTER_SIDE = 96
@@ -33,7 +33,7 @@ class EncodedSize(NamedTuple):
         return self.crop[0] * self.crop[1] / (self.resized[0] * self.resized[1])
 
 
-def encoded_size(config: SeenPartConfig, recorded: tuple[int, ...], field: str) -> EncodedSize:
+def encoded_size(config: PicturePartConfig, recorded: tuple[int, ...], field: str) -> EncodedSize:
     """Size to which the pictures of a camera are resized, and of the crop taken from them.
 
     The aspect ratio is kept: 480 x 640 is resized to 96 x 128, of which 84 x 112 are seen by

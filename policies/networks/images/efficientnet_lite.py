@@ -66,7 +66,8 @@ class EfficientNetLite0(nn.Module):
         if stride not in STRIDES:
             raise HandoffError(f"EfficientNet-Lite0: stride {stride}, expected one of {STRIDES}.")
         self.stem = _SameConvolution(3, _STEM_CHANNELS, 3, 2)
-        blocks, inputs, reached = [], _STEM_CHANNELS, 2
+        blocks: list[nn.Module] = []
+        inputs, reached = _STEM_CHANNELS, 2
         for stage in _STAGES:
             reached *= stage.stride
             if reached > stride:
