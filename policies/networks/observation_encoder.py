@@ -26,8 +26,8 @@ from policies.networks.images.efficientnet_lite import EfficientNetLite0, pretra
 from policies.networks.images.image_encoder import (
     ImageEncoder,
     MapReadOut,
-    random_corners,
     cropped_images,
+    random_corners,
 )
 from policies.networks.images.image_size import EncodedSize, encoded_size
 from policies.networks.point_encoder import PointCloudEncoder
