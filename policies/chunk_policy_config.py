@@ -48,8 +48,13 @@ class ChunkPolicyConfig:
     n_obs_steps: Count = 1
     """Number of newest observation steps given to the policy; on push-T two scored no better than
     one, see `docs/results/push_t.md`."""
+    observation_stride: Count = 1
+    """Steps between two observed steps, the newest being always observed; before an episode's
+    beginning stands its first observation. A stride of an episode's length is a memory of the
+    beginning: of two observed steps, the older is then the first of the episode."""
     horizon: Count = 16
-    """Actions predicted per inference; the first belongs to the oldest observed step."""
+    """Actions predicted per inference; the action of the newest observed step has the index
+    `n_obs_steps - 1`."""
     n_action_steps: Count = 8
     """Actions executed per chunk, from index `n_obs_steps - 1` on."""
 
@@ -67,9 +72,10 @@ class ChunkPolicyConfig:
         return cls()
 
     @property
-    def window(self) -> tuple[int, int, int]:
-        """`n_obs_steps`, `horizon` and `n_action_steps`, which shape the windows of episodes."""
-        return self.n_obs_steps, self.horizon, self.n_action_steps
+    def window(self) -> tuple[int, int, int, int]:
+        """`n_obs_steps`, `horizon`, `n_action_steps` and `observation_stride`, which shape the
+        windows of episodes."""
+        return self.n_obs_steps, self.horizon, self.n_action_steps, self.observation_stride
 
     @property
     def sensor_fields(self) -> tuple[str, ...]:

@@ -186,10 +186,11 @@ class ActConfig(ChunkPolicyConfig):
         return self.temporal_ensemble
 
     @property
-    def window(self) -> tuple[int, int, int]:
+    def window(self) -> tuple[int, int, int, int]:
         """See `ChunkPolicyConfig.window`: as published, every step of an episode is the newest of a
         window; the loss leaves out the actions beyond the end."""
-        return self.n_obs_steps, self.horizon, self.horizon - self.n_obs_steps + 1
+        executed = self.horizon - self.n_obs_steps + 1
+        return self.n_obs_steps, self.horizon, executed, self.observation_stride
 
 
 @config

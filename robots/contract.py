@@ -44,7 +44,10 @@ CONVENTIONS = {
         "one input per entry of `sensors`, named by it: cameras (batch, n_obs_steps, height, width, 3) uint8 RGB from "
         "0 to 255 at the stated size, not normalised; point clouds (batch, n_obs_steps, points, coordinates) float32"
     ),
-    "history": "one step every 1 / rate_hz seconds; an episode begins with its first one repeated",
+    "history": (
+        "n_obs_steps observations, every observation_stride-th step of 1 / rate_hz seconds back from the newest; "
+        "before an episode's beginning stands its first observation"
+    ),
     "noise": (
         "float32 (batch, horizon, A), independent standard normal numbers, drawn anew for every chunk; Handoff's "
         "evaluation draws chunk i of an episode from numpy.random.Generator(numpy.random.Philox(key=[seed, i]))"
@@ -133,6 +136,8 @@ class Contract:
     """Cameras and point clouds of one step."""
     instruction: bool = False
     """Whether the policy is language-conditioned and needs an instruction."""
+    observation_stride: Count = 1
+    """Steps between two observation steps."""
     ensemble: NonNegative | None = None
     """Coefficient of temporal ensembling (`robots.control.temporal_ensemble`); None executes one
     chunk at a time."""

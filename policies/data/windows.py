@@ -53,7 +53,7 @@ class WindowIndex(NamedTuple):
 
 
 def window_index(
-    ends: np.ndarray, n_obs_steps: int, horizon: int, n_action_steps: int
+    ends: np.ndarray, n_obs_steps: int, horizon: int, n_action_steps: int, stride: int = 1
 ) -> WindowIndex:
     """All windows of the episodes that end (exclusively) at `ends`.
 
@@ -62,6 +62,7 @@ def window_index(
         n_obs_steps: T; the newest observation step is step T-1 of the chunk.
         horizon: H.
         n_action_steps: actions executed per chunk.
+        stride: steps between two observation steps.
 
     Raises:
         HandoffError: the horizon is too short for the executed actions, or there is no window.
@@ -72,7 +73,9 @@ def window_index(
         )
     starts = [0, *ends[:-1]]
     parts = [
-        _episode_windows(number, int(start), int(end), (n_obs_steps, horizon, n_action_steps))
+        _episode_windows(
+            number, int(start), int(end), (n_obs_steps, horizon, n_action_steps, stride)
+        )
         for number, (start, end) in enumerate(zip(starts, ends, strict=True))
     ]
     index = WindowIndex(*(np.concatenate(part) for part in zip(*parts, strict=True)))
@@ -83,25 +86,43 @@ def window_index(
     return index
 
 
-def shortest_episode(n_obs_steps: int, horizon: int, n_action_steps: int) -> int:
-    """Fewest steps of an episode that has a window; see `window_index`."""
+def shortest_episode(n_obs_steps: int, horizon: int, n_action_steps: int, stride: int = 1) -> int:
+    """Fewest steps of an episode that has a window, with any stride; see `window_index`."""
     return max(1, horizon - n_action_steps - (n_obs_steps - 1) + 1)
 
 
 def episode_windows(
-    length: int, n_obs_steps: int, horizon: int, n_action_steps: int
+    length: int, n_obs_steps: int, horizon: int, n_action_steps: int, stride: int = 1
 ) -> WindowIndex:
     """The windows, possibly none, of one episode of `length` steps; see `window_index`."""
-    return _episode_windows(0, 0, length, (n_obs_steps, horizon, n_action_steps))
+    return _episode_windows(0, 0, length, (n_obs_steps, horizon, n_action_steps, stride))
 
 
-def _episode_windows(number: int, start: int, end: int, sizes: tuple[int, int, int]) -> WindowIndex:
-    n_obs_steps, horizon, n_action_steps = sizes
+def _episode_windows(
+    number: int, start: int, end: int, sizes: tuple[int, int, int, int]
+) -> WindowIndex:
+    n_obs_steps, horizon, n_action_steps, stride = sizes
     firsts = np.arange(start - (n_obs_steps - 1), end - horizon + n_action_steps)
     unclipped_NH = firsts[:, None] + np.arange(horizon)
     rows_NH = np.clip(unclipped_NH, start, end - 1)
     number_N, end_N = (np.full(len(rows_NH), value) for value in (number, end))
-    return WindowIndex(rows_NH[:, :n_obs_steps], rows_NH, rows_NH != unclipped_NH, number_N, end_N)
+    observed_NT = observed_rows(firsts + n_obs_steps - 1, start, n_obs_steps, stride)
+    return WindowIndex(observed_NT, rows_NH, rows_NH != unclipped_NH, number_N, end_N)
+
+
+def observed_rows(
+    newest_N: np.ndarray, start: int | np.ndarray, n_obs_steps: int, stride: int
+) -> np.ndarray:
+    """Indices (N, T) of the observation steps, oldest first, from the episode's first step on.
+
+    Args:
+        newest_N: indices of the newest steps.
+        start: index of the first step of the episode, one or (N,).
+        n_obs_steps: T.
+        stride: steps between two observation steps.
+    """
+    back_T = stride * np.arange(1 - n_obs_steps, 1)
+    return np.maximum(newest_N[:, None] + back_T, np.reshape(start, (-1, 1)))
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,11 @@ def open_loop_errors(
     data = read_demonstrations(demos, model)
     # Every step is the newest of a window, also where training leaves out the last ones.
     index = window_index(
-        data.ends_E, model.n_obs_steps, model.horizon, model.horizon - model.n_obs_steps + 1
+        data.ends_E,
+        model.n_obs_steps,
+        model.horizon,
+        model.horizon - model.n_obs_steps + 1,
+        model.observation_stride,
     )
     ahead = np.arange(model.n_obs_steps - 1, model.horizon)
     episodes = len(data.ends_E)

@@ -116,9 +116,9 @@ class ChunkInference:
 
     def _forget(self) -> None:
         """Begins new histories of the vector and of every camera and point cloud."""
-        steps = self._contract.n_obs_steps
-        self._history = ObservationHistory(steps)
-        self._sensors = {name: ObservationHistory(steps) for name in self._contract.sensors}
+        steps, stride = self._contract.n_obs_steps, self._contract.observation_stride
+        self._history = ObservationHistory(steps, stride)
+        self._sensors = {name: ObservationHistory(steps, stride) for name in self._contract.sensors}
 
     def _drop_chunks(self) -> None:
         """Drops the newest chunk and that of a running inference."""

@@ -149,15 +149,17 @@ class ChunkSchedule:
 
 
 class ObservationHistory:
-    """The newest `n_obs_steps` observations; the first one is repeated at an episode's start, as in
-    training.
+    """The newest observation and those some steps before; the first one is repeated at an episode's
+    start, as in training.
 
     Args:
         n_obs_steps: number of observations.
+        stride: steps between two of them.
     """
 
-    def __init__(self, n_obs_steps: int) -> None:
-        self._rows: deque[np.ndarray] = deque(maxlen=n_obs_steps)
+    def __init__(self, n_obs_steps: int, stride: int = 1) -> None:
+        self._rows: deque[np.ndarray] = deque(maxlen=(n_obs_steps - 1) * stride + 1)
+        self._stride = stride
 
     def append(self, row: np.ndarray) -> None:
         """Adds one step's flat observation `(O,)`, or the picture or points of one step."""
@@ -167,5 +169,5 @@ class ObservationHistory:
 
     def stacked(self, dtype: type[np.generic] | None = np.float32) -> np.ndarray:
         """`(1, n_obs_steps, ...)`, newest last, in a number type; None keeps that of the rows."""
-        rows = np.stack(self._rows)[None]
+        rows = np.stack([*self._rows][:: self._stride])[None]
         return rows if dtype is None else rows.astype(dtype)

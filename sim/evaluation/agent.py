@@ -3,6 +3,7 @@ experts, random actions and replays."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol as Interface
@@ -70,6 +71,8 @@ class Chunking:
     n_obs_steps: Count = 2
     """Observations per inference, newest last; at the start of an episode the first one is
     repeated."""
+    observation_stride: Count = 1
+    """Steps between two of them."""
     horizon: Count = 16
     """Actions predicted per inference."""
     n_action_steps: Count = 8
@@ -132,7 +135,7 @@ class ChunkAgent:
         sizes = self._chunking
         self._seeds = [int(seed) for seed in seeds]
         self._step = 0
-        self._history: dict[str, np.ndarray] = {}
+        self._history: dict[str, deque[np.ndarray]] = {}
         self._chunk_NHA = np.zeros((len(seeds), sizes.horizon, sizes.action_size), dtype=np.float32)
         self._chunks: list[np.ndarray] = []
 
@@ -143,16 +146,14 @@ class ChunkAgent:
             HandoffError: the policy returned a wrong shape or a non-finite value.
         """
         sizes = self._chunking
+        span = (sizes.n_obs_steps - 1) * sizes.observation_stride + 1
         # Append the observation to the history; the first one fills it.
         self._instructions = _instructions(observation, sizes)
         for name, newest in _policy_inputs(observation, sizes).items():
-            history = self._history.get(name)
-            steps = (
-                [history[:, 1:], newest[:, None]]
-                if history is not None
-                else [newest[:, None]] * sizes.n_obs_steps
-            )
-            self._history[name] = np.concatenate(steps, axis=1)
+            past = self._history.setdefault(name, deque(maxlen=span))
+            past.append(np.array(newest))
+            if len(past) == 1:
+                past.extend([newest] * (span - 1))
         # Predict a new chunk where the last one has been executed.
         index, offset = divmod(self._step, sizes.n_action_steps if sizes.ensemble is None else 1)
         if offset == 0:
@@ -186,12 +187,17 @@ class ChunkAgent:
             )
         return chunk
 
+    def _observed(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """The observed steps (rows, T, ...) of the vector or a sensor, newest last."""
+        past = [*self._history[name]][:: self._chunking.observation_stride]
+        return np.stack([step[rows] for step in past], axis=1)
+
     def _infer(self, rows: np.ndarray, noise: np.ndarray) -> np.ndarray:
         sizes = self._chunking
-        vector = self._history[_VECTOR][rows]
+        vector = self._observed(_VECTOR, rows)
         if not sizes.sensors and not self._instructions:
             return self._policy(vector, noise)
-        sensors = {name: self._history[name][rows] for name in sizes.sensors}
+        sensors = {name: self._observed(name, rows) for name in sizes.sensors}
         if sizes.blind:
             sensors = {name: np.zeros_like(frames) for name, frames in sensors.items()}
         texts = tuple(self._instructions[row] for row in rows) if self._instructions else ()

@@ -317,13 +317,18 @@ def check_fits(
 
     Raises:
         HandoffError: fields that the environments do not have, more actions than a chunk holds, or
-            a history of more than two steps.
+            a history of more than the two newest steps.
     """
     history, horizon = policy.observation_shape[0], policy.chunk_shape[0]
     missing = sorted({*policy.shapes.entries, *extra} - {*env_fields})
     if missing:
         raise HandoffError(
             f"finetune: the environments lack the fields {missing}, they have {sorted(env_fields)}."
+        )
+    if history > 1 and policy.config.observation_stride > 1:
+        raise HandoffError(
+            f"finetune: the policy observes every {policy.config.observation_stride}th step, expected "
+            "observation_stride 1 or one observed step."
         )
     if not 1 <= n_action_steps <= horizon - history + 1 or history > 2:
         raise HandoffError(

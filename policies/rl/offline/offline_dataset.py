@@ -22,7 +22,7 @@ from torch import Tensor
 from policies.data.demonstrations import read_demonstrations
 from policies.data.encoded_steps import encoded_steps
 from policies.data.frames import FrameSource
-from policies.data.windows import WindowIndex, chunks
+from policies.data.windows import WindowIndex, chunks, observed_rows
 from policies.policy import ChunkPolicy
 from policies.policy_config import PolicyConfig
 from policies.rl.collection.reward_shaping import RewardShaping
@@ -126,7 +126,7 @@ def chunk_dataset(
     """
     ends_E = episodes.ends_E
     # One chunk per recorded step, and the actions executed of it.
-    index = _every_step(ends_E, model.n_obs_steps, model.horizon)
+    index = _every_step(ends_E, model.n_obs_steps, model.horizon, model.observation_stride)
     newest_R = index.observation_NT[:, -1]
     length_R = np.minimum(model.n_action_steps, index.end_N - newest_R)
     ends_R, solved_R = newest_R + length_R == index.end_N, episodes.solved_E[index.episode_N]
@@ -195,7 +195,7 @@ class RecordedChunks:
         )
 
 
-def _every_step(ends_E: np.ndarray, n_obs_steps: int, horizon: int) -> WindowIndex:
+def _every_step(ends_E: np.ndarray, n_obs_steps: int, horizon: int, stride: int) -> WindowIndex:
     """One window per recorded step as its newest observation; the first and last steps of an
     episode repeat beyond it."""
     length_E = np.diff(ends_E, prepend=0)
@@ -207,6 +207,5 @@ def _every_step(ends_E: np.ndarray, n_obs_steps: int, horizon: int) -> WindowInd
     unclipped_NH = newest_N + np.arange(1 - n_obs_steps, horizon + 1 - n_obs_steps)
     rows_NH = np.clip(unclipped_NH, start_N, end_N - 1)
     episode_N = np.repeat(np.arange(len(ends_E)), length_E)
-    return WindowIndex(
-        rows_NH[:, :n_obs_steps], rows_NH, rows_NH != unclipped_NH, episode_N, end_N[:, 0]
-    )
+    observed_NT = observed_rows(newest_N[:, 0], start_N[:, 0], n_obs_steps, stride)
+    return WindowIndex(observed_NT, rows_NH, rows_NH != unclipped_NH, episode_N, end_N[:, 0])

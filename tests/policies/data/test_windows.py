@@ -165,3 +165,27 @@ def test_the_first_order_is_that_of_full_batches():
     assert not np.array_equal(
         shuffled_span(4, 4, 12, seed=3, order=1), shuffled_batch(4, 12, 1, seed=3)
     )
+
+
+def test_a_stride_observes_earlier_steps() -> None:
+    index = window_index(
+        np.array([7, 10]), n_obs_steps=3, horizon=4, n_action_steps=2, stride=2
+    ).select([0])
+    assert index.observation_NT.tolist() == [
+        [0, 0, 0],
+        [0, 0, 1],
+        [0, 0, 2],
+        [0, 1, 3],
+        [0, 2, 4],
+        [1, 3, 5],
+        [2, 4, 6],
+    ]
+    # The newest observation belongs to the same action as without a stride.
+    alone = window_index(np.array([7, 10]), n_obs_steps=3, horizon=4, n_action_steps=2).select([0])
+    np.testing.assert_array_equal(index.action_NH, alone.action_NH)
+
+
+def test_a_stride_of_an_episodes_length_remembers_its_first_step() -> None:
+    index = window_index(np.array([7, 10]), 2, 2, 1, stride=100)
+    assert index.observation_NT[:, 0].tolist() == [0] * 7 + [7] * 3
+    assert index.observation_NT[:, 1].tolist() == [*range(10)]

@@ -104,3 +104,12 @@ def test_history_repeats_the_first_observation_and_keeps_the_newest_last():
     history.append(np.array([2.0]))
     history.append(np.array([3.0]))
     assert history.stacked().tolist() == [[[2.0], [3.0]]]
+
+
+def test_history_with_a_stride() -> None:
+    history = ObservationHistory(3, stride=2)
+    rows = []
+    for step in range(6):
+        history.append(np.array([step]))
+        rows.append(history.stacked()[0, :, 0].tolist())
+    assert rows == [[0, 0, 0], [0, 0, 1], [0, 0, 2], [0, 1, 3], [0, 2, 4], [1, 3, 5]]

@@ -271,3 +271,32 @@ def test_replay_repeats_the_last_action_after_its_end():
         [1, 3],
         [2, 3],
     ]
+
+
+def test_a_stride_observes_earlier_steps() -> None:
+    seen: list[np.ndarray] = []
+
+    def policy(observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        seen.append(observation[0, :, 0].copy())
+        return np.ones_like(noise)
+
+    chunking = Chunking(
+        fields=("place",),
+        action_size=1,
+        n_obs_steps=2,
+        observation_stride=3,
+        horizon=2,
+        n_action_steps=1,
+    )
+    agent = ChunkAgent(policy, chunking)
+    agent.reset([1])
+    for place in range(6):
+        agent.act({"place": np.array([[float(place)]])}, np.array([True]))
+    assert [history.tolist() for history in seen] == [
+        [0, 0],
+        [0, 1],
+        [0, 2],
+        [0, 3],
+        [1, 4],
+        [2, 5],
+    ]
