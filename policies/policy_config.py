@@ -85,9 +85,9 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
 
 
 @config
-class BesoConfig(ChunkPolicyConfig):
+class BesoConfig(EncodedPolicyConfig):
     """Goal-conditioned score matching (BESO, Reuss et al., RSS 2023); the sizes are those released
-    for Kitchen."""
+    for Kitchen. Features of cameras and point clouds are part of the state, goals are vectors."""
 
     kind: Literal["beso"] = "beso"
     n_obs_steps: Count = 4

@@ -81,6 +81,16 @@ class BehaviourCloningPolicy(ChunkPolicy):
             layers += [nn.Linear(size, next_size), nn.ReLU()]
         self.network = nn.Sequential(*layers, nn.Linear((inputs, *config.hidden)[-1], outputs))
 
+    @property
+    def encoded_shape(self) -> tuple[int, int]:
+        """See `ChunkPolicy.encoded_shape`."""
+        steps, entries = self.observation_shape
+        return steps, entries + self.encoder.features
+
+    def encode(self, obs: ObservationTensors) -> Tensor:
+        """See `ChunkPolicy.encode`."""
+        return self.encoder(obs)
+
     def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A); the noise selects the mode."""
         output_BX = self.network(self.encoder(obs).flatten(1))

@@ -34,6 +34,7 @@ from torch.nn.functional import mse_loss
 
 from policies.card import Shapes
 from policies.networks.goal_transformer import GoalTransformer
+from policies.networks.observation_encoder import ObservationEncoder
 from policies.normalize import MomentStatistics
 from policies.policy import Batch, ChunkPolicy, ObservationTensors, repeatable_dropout
 from policies.policy_config import BesoConfig
@@ -74,6 +75,11 @@ class BesoPolicy(ChunkPolicy):
             else shapes.entries.keys() - set(config.goal_fields)
         )
         self.state_spans = [span for name, span in shapes.entries.items() if name in state_fields]
+        self.encoder = ObservationEncoder(config, shapes)
+        if self.encoder.features:
+            self.state_spans.append(
+                (shapes.observation, shapes.observation + self.encoder.features)
+            )
         self.goal_entries, state = (
             sum(end - start for start, end in s) for s in (self.goal_spans, self.state_spans)
         )
@@ -104,6 +110,16 @@ class BesoPolicy(ChunkPolicy):
         """See `ChunkPolicy.sampler_steps`."""
         return len(self.sigma_K)
 
+    @property
+    def encoded_shape(self) -> tuple[int, int]:
+        """See `ChunkPolicy.encoded_shape`."""
+        steps, entries = self.observation_shape
+        return steps, entries + self.encoder.features
+
+    def encode(self, obs: ObservationTensors) -> Tensor:
+        """See `ChunkPolicy.encode`."""
+        return self.encoder(obs)
+
     def grid(self, eta: float) -> EdmGrid:
         """The sampler's steps as Gaussians, on the device of the weights; sampling starts at
         `start` times a standard normal chunk.
@@ -127,7 +143,7 @@ class BesoPolicy(ChunkPolicy):
     def denoise(self, obs: ObservationTensors) -> Denoise:
         """The guided denoiser, conditioned on an observation: (noisy (B, H, A), sigma (B,)) to
         clean chunk."""
-        state_BTO = _entries(obs.vector_BTO, self.state_spans)
+        state_BTO = _entries(self.encoder(obs), self.state_spans)
         no_goal_BG = state_BTO.new_zeros(state_BTO.shape[0], self.goal_entries)
         return guide(
             self._denoise_towards(self.goal(obs) if self.guidance else no_goal_BG, state_BTO),
@@ -162,10 +178,8 @@ class BesoPolicy(ChunkPolicy):
             generator.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)
         ).to(device)
         example = edm_example(clean_BHA, noise_BHA, sigma_B.float().to(device), config.sigma_data)
-        state_BTO, goal_BG = (
-            _entries(batch.obs.vector_BTO, self.state_spans),
-            self.goal(batch.obs),
-        )
+        encoded_BTX = self.encoder(batch.obs, generator if self.training else None)
+        state_BTO, goal_BG = _entries(encoded_BTX, self.state_spans), self.goal(batch.obs)
         if self.training:
             kept_B = torch.from_numpy(generator.random(len(goal_BG)) >= config.goal_dropout).to(
                 device
@@ -188,17 +202,14 @@ def _entries(vector: Tensor, spans: list[tuple[int, int]]) -> Tensor:
 
 
 def _check(config: BesoConfig, shapes: Shapes) -> None:
-    if config.sensor_fields:
-        raise HandoffError(
-            f"beso: sensors {list(config.sensor_fields)}, but it supports observation_fields only."
-        )
     unknown = [name for name in config.goal_fields if name not in shapes.entries]
     if unknown or not config.goal_fields:
         raise HandoffError(
             f"beso: goal_fields {list(config.goal_fields)}, expected at least one, each among the observed "
             f"{list(shapes.entries)}. Is it missing from observation_fields?"
         )
-    if config.goal == "field" and not shapes.entries.keys() - set(config.goal_fields):
+    stateless = not shapes.entries.keys() - set(config.goal_fields) and not config.sensor_fields
+    if config.goal == "field" and stateless:
         raise HandoffError(
             f"beso: all observed fields, {list(shapes.entries)}, are goal fields, so that no state is left."
         )

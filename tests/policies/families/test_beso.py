@@ -420,10 +420,6 @@ def test_an_interrupted_training_ends_with_the_very_weights_it_would_have_had(
         ),
         ({"goal_fields": ()}, r"goal_fields \[\], expected at least one"),
         ({"goal_fields": ("goal", "agent")}, "no state is left"),
-        (
-            {"image_fields": ("wrist",)},
-            r"sensors \['wrist'\], but it supports observation_fields only",
-        ),
         ({"goal_dropout": 1.0}, "goal_dropout 1.0 and guidance 1.5, expected goal_dropout in"),
         ({"guidance": -1.0}, "guidance -1.0, expected"),
         ({"goal_dropout": 0.0}, "guidance 1.5 needs an unconditional network"),

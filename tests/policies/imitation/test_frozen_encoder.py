@@ -24,7 +24,7 @@ from policies.load import load_policy
 from policies.networks.config import FrozenEncoderConfig, MlpConfig, ResnetEncoderConfig
 from policies.networks.images.efficientnet_lite import pretrained_trunk
 from policies.networks.observation_encoder import ObservationEncoder
-from policies.policy_config import BehaviourCloningConfig, DiffusionPolicyConfig
+from policies.policy_config import BehaviourCloningConfig, BesoConfig, DiffusionPolicyConfig
 from policies.training.config import TrainingConfig
 from robots.config import to_plain, validate
 from robots.interfaces import PolicyInput, no_progress
@@ -49,6 +49,20 @@ FLOW = DiffusionPolicyConfig(
     inference_steps=2,
     horizon=4,
     n_action_steps=2,
+)
+BESO = BesoConfig(
+    observation_fields=("agent",),
+    image_fields=("camera",),
+    image_encoder=POLICY.image_encoder,
+    goal="field",
+    goal_fields=("agent",),
+    n_obs_steps=1,
+    horizon=4,
+    n_action_steps=2,
+    anchor_field=None,
+    layers=1,
+    heads=2,
+    width=16,
 )
 CONFIG = PretrainConfig(
     policy=POLICY,
@@ -169,9 +183,9 @@ def test_encoded_steps_are_those_of_the_policy(demos: Path) -> None:
     assert (encoded_MX[:, 2:] - features).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("family", ["bc", "flow"])
+@pytest.mark.parametrize("family", ["bc", "flow", "beso"])
 def test_the_exported_file_takes_pictures(family: str, demos: Path, tmp_path: Path) -> None:
-    policy = {"bc": POLICY, "flow": FLOW}[family]
+    policy = {"bc": POLICY, "flow": FLOW, "beso": BESO}[family]
     pretrain(replace(CONFIG, policy=policy), demos, tmp_path, no_progress)
     export(
         ExportConfig(action_interface="as_recorded"),
@@ -197,3 +211,12 @@ def test_policies_without_a_frozen_trunk_keep_their_pictures(demos: Path) -> Non
     data = read_demonstrations(demos, POLICY)
     kept = with_stored_maps(setup.module, data.sensors, FrameStorage())
     assert kept["camera"] is data.sensors["camera"]
+
+
+def test_beso_sees_through_a_trained_encoder(demos: Path, tmp_path: Path) -> None:
+    config = replace(BESO, image_encoder=ResnetEncoderConfig(channels=(16,)))
+    pretrain(replace(CONFIG, policy=config), demos, tmp_path, no_progress)
+    policy = load_policy(tmp_path)
+    inputs, noise = observed(demos, [3]), np.ones((1, 4, 2), np.float32)
+    black = inputs._replace(sensors={"camera": np.zeros_like(inputs.sensors["camera"])})
+    assert np.abs(policy(inputs, noise) - policy(black, noise)).max() > 1e-5
