@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator
 
+from policies.augmentation.config import ImageAugmentationConfig
 from robots.config import Count, Pixels, Positive, PositiveShare, ShareBelowOne, config
 from robots.errors import HandoffError
 
@@ -97,6 +98,8 @@ class ImageEncoderConfig:
     """Number of keypoints of the spatial softmax."""
     features: Count = 64
     """Size of the feature vector of an image."""
+    augmentation: ImageAugmentationConfig = ImageAugmentationConfig()
+    """Random changes of the pictures in training."""
 
     def __post_init__(self) -> None:
         if self.crop is not None and self.crop_ratio is not None:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, relu
 
+from policies.augmentation.images import ImageAugmentation, augment
 from robots.errors import HandoffError
 
 RESNET_18 = (64, 128, 256, 512)
@@ -56,13 +57,19 @@ class ImageEncoder(nn.Module):
         self.softmax = SpatialSoftmax(channels[-1], keypoints)
         self.output = nn.Linear(2 * keypoints, features)
 
-    def forward(self, image_BTHWC: Tensor, corner_BT2: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        image_BTHWC: Tensor,
+        corner_BT2: Tensor | None = None,
+        augmentation: ImageAugmentation | None = None,
+    ) -> Tensor:
         """Features (B, T, F).
 
         Args:
             image_BTHWC: uint8 RGB.
             corner_BT2: top and left of every crop [px] in the resized image, from
                 `random_corners`; None uses a centre crop.
+            augmentation: drawn changes of the resized images before the crop; None changes nothing.
 
         Raises:
             HandoffError: images that are not uint8 RGB, or smaller than the crop.
@@ -73,6 +80,8 @@ class ImageEncoder(nn.Module):
                 "(B, T, height, width, 3). Were they scaled, or put channels first?"
             )
         images_NHWC = resize_images(image_BTHWC.flatten(0, 1), self.resized)
+        if augmentation is not None:
+            images_NHWC = augment(images_NHWC, augmentation)
         corner_N2 = None if corner_BT2 is None else corner_BT2.flatten(0, 1)
         cropped_NHWC = crop_images(images_NHWC, self.crop, corner_N2)
         # The view keeps the channels-last memory layout, which is fastest for convolutions.

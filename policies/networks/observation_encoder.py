@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from policies.augmentation.images import draw_augmentation
 from policies.card import Shapes
 from policies.chunk_policy_config import EncodedPolicyConfig
 from policies.networks.field_modules import FieldModules
@@ -47,6 +48,7 @@ class ObservationEncoder(nn.Module):
             raise HandoffError(
                 f"policy: no data for the sensors {missing}; the data have {sorted(shapes.sensors)}. Another task?"
             )
+        self.augmentation = image.augmentation
         self.sizes = {
             name: encoded_size(image, shapes.sensors[name], name) for name in config.image_fields
         }
@@ -103,7 +105,8 @@ class ObservationEncoder(nn.Module):
 
         Args:
             obs: see `ObservationTensors`.
-            generator: source of random crops; None uses centre crops.
+            generator: source of random crops and augmentation; None uses centre crops of the
+                images as they are.
         """
         if not obs.sensors and obs.vector_BTO.shape[-1] == self.entries + self.features:
             return obs.vector_BTO
@@ -111,12 +114,19 @@ class ObservationEncoder(nn.Module):
         for name, encoder in self.images.items():
             image_BTHWC = obs.sensors[name]
             corner_BT2 = None
+            augmentation = None
             if generator is not None:
                 crop_generator = torch.Generator().manual_seed(int(generator.integers(1 << 62)))
                 resized, crop = self.sizes[name]
                 corner_BT2 = random_corners(image_BTHWC.shape[:2], resized, crop, crop_generator)
                 corner_BT2 = corner_BT2.to(image_BTHWC.device)
-            parts.append(encoder(image_BTHWC, corner_BT2))
+                # Drawn after the corners, so that crops are the same with and without it.
+                augmentation = draw_augmentation(
+                    self.augmentation, len(image_BTHWC), crop_generator
+                )
+                if augmentation is not None:
+                    augmentation = augmentation.to(image_BTHWC.device)
+            parts.append(encoder(image_BTHWC, corner_BT2, augmentation))
         for name, encoder in self.points.items():
             parts.append(encoder(self.normalize_points[name](obs.sensors[name])))
         return torch.cat(parts, dim=-1) if len(parts) > 1 else obs.vector_BTO
