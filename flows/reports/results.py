@@ -130,15 +130,17 @@ def _comparison(metrics: Mapping[str, Any]) -> str:
 
 def _robustness(metrics: Mapping[str, Any]) -> str:
     """Describes every policy's success in the nominal scene and under its worst condition."""
-    told = []
+    phrases = []
     for agent in metrics["agents"]:
         rates = {
             row["name"]: row["agents"][agent]["success"]["k"] / row["agents"][agent]["success"]["n"]
             for row in metrics["conditions"]
         }
         worst = min(rates, key=lambda name: rates[name])
-        told.append(f"{agent} {rates['nominal']:.2f} nominal, lowest {rates[worst]:.2f} ({worst})")
-    return "; ".join(told)
+        phrases.append(
+            f"{agent} {rates['nominal']:.2f} nominal, lowest {rates[worst]:.2f} ({worst})"
+        )
+    return "; ".join(phrases)
 
 
 def _played(metrics: Mapping[str, Any]) -> str:

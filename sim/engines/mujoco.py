@@ -277,8 +277,8 @@ class MujocoEngine(ArmEngine):
         """See `Engine.restore`.
 
         Raises:
-            HandoffError: a state of another task, action space, randomisation, appearance or contact
-                cost.
+            HandoffError: a state of another task, action space, randomisation, appearance or
+                contact cost.
         """
         expected = {name: array.shape[1:] for name, array in self.save().items()}
         given = {name: np.shape(array)[1:] for name, array in state.items()}

@@ -69,7 +69,7 @@ class SweepConfig:
                 return self.clutter
 
 
-class Condition(NamedTuple):
+class SceneCondition(NamedTuple):
     """One appearance of the scene under which all episodes are played."""
 
     quantity: Quantity | None
@@ -82,7 +82,7 @@ class Condition(NamedTuple):
         return "nominal" if self.quantity is None else f"{self.quantity}={self.value:g}"
 
 
-NOMINAL_CONDITION = Condition(None, 0.0)
+NOMINAL_CONDITION = SceneCondition(None, 0.0)
 
 
 class Robustness(NamedTuple):
@@ -91,17 +91,17 @@ class Robustness(NamedTuple):
     protocol: Protocol
     sweep: SweepConfig
     confidence: float
-    solved: Mapping[str, Mapping[Condition, np.ndarray]]
+    solved: Mapping[str, Mapping[SceneCondition, np.ndarray]]
     """By agent and condition (N,) bool: the episodes that were solved, in the order of the
     protocol's seeds."""
 
 
-def condition_of(quantity: Quantity, value: float) -> Condition:
+def condition_of(quantity: Quantity, value: float) -> SceneCondition:
     """The condition with one value; the nominal one if it is the task's own."""
-    return NOMINAL_CONDITION if value == NOMINAL[quantity] else Condition(quantity, value)
+    return NOMINAL_CONDITION if value == NOMINAL[quantity] else SceneCondition(quantity, value)
 
 
-def conditions(sweep: SweepConfig) -> tuple[Condition, ...]:
+def conditions(sweep: SweepConfig) -> tuple[SceneCondition, ...]:
     """The nominal condition, which is the reference, and one for every other value."""
     given = [
         condition_of(quantity, value) for quantity in QUANTITIES for value in sweep.values(quantity)
@@ -109,7 +109,7 @@ def conditions(sweep: SweepConfig) -> tuple[Condition, ...]:
     return tuple(dict.fromkeys((NOMINAL_CONDITION, *given)))
 
 
-def under_condition(protocol: Protocol, condition: Condition) -> Protocol:
+def under_condition(protocol: Protocol, condition: SceneCondition) -> Protocol:
     """The protocol with the appearance of a condition; its other options of the appearance stay.
 
     Raises:
@@ -160,7 +160,7 @@ def measure_robustness(
     varied = {condition: under_condition(protocol, condition) for condition in conditions(sweep)}
     each = protocol.episodes * protocol.max_steps
     total = each * len(agents) * len(varied)
-    solved: dict[str, dict[Condition, np.ndarray]] = {}
+    solved: dict[str, dict[SceneCondition, np.ndarray]] = {}
     finished = 0
     for name, load in agents.items():
         solved[name] = {}

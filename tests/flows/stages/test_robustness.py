@@ -12,8 +12,15 @@ from robots.errors import HandoffError
 from tests.flows.recipe_stages import declared, run_all
 
 SHORT = (
-    "demos.episodes=2",
-    "varied_demos.episodes=2",
+    *(
+        override
+        for demos in ("demos", "varied_demos")
+        for override in (
+            f"{demos}.episodes=1",
+            f"{demos}.demonstrate.mujoco.cameras.height=32",
+            f"{demos}.demonstrate.mujoco.cameras.width=32",
+        )
+    ),
     *(
         override
         for policy in ("plain", "augmented", "varied")
@@ -22,10 +29,13 @@ SHORT = (
             f"{policy}.training.batch_size=4",
             f"{policy}.training.preflight_seconds=0",
             f"{policy}.policy.image_encoder.channels=[16]",
+            f"{policy}.validation_fraction=0.0",
         )
     ),
     "shared.protocol.episodes=2",
     "shared.protocol.max_steps=4",
+    "shared.protocol.options.cameras.height=32",
+    "shared.protocol.options.cameras.width=32",
     "robustness.sweep.camera_shift=[0,0.02]",
     "robustness.sweep.light=[]",
 )

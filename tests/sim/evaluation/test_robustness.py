@@ -14,8 +14,8 @@ from sim.evaluation.agent import ExpertAgent, MakeAgent
 from sim.evaluation.evaluate import EvaluateConfig, run_episodes
 from sim.evaluation.robustness import (
     NOMINAL_CONDITION,
-    Condition,
     Robustness,
+    SceneCondition,
     SweepConfig,
     conditions,
     measure_robustness,
@@ -26,8 +26,8 @@ from sim.evaluation.robustness_report import robustness_tables, write_robustness
 
 PROTOCOL = replace(read_protocol("pick_cube_cameras"), episodes=4, max_steps=6)
 SWEEP = SweepConfig(camera_shift=(0.0, 0.02), light=(1.0,), clutter=(2,))
-SHIFTED = Condition("camera_shift", 0.02)
-CLUTTERED = Condition("clutter", 2)
+SHIFTED = SceneCondition("camera_shift", 0.02)
+CLUTTERED = SceneCondition("clutter", 2)
 
 
 def expert() -> MakeAgent:
