@@ -92,17 +92,19 @@ def augment(image_NHWC: Tensor, draw: ImageAugmentation) -> Tensor:
         image_NHWC: RGB in [0, 255], uint8 or float32, the T steps of a window one after another.
         draw: see `draw_augmentation`, on the device of the images.
     """
-    steps = len(image_NHWC) // draw.windows
+    # Products of bfloat16 would sample a fraction of a pixel beside the place.
+    with torch.autocast(image_NHWC.device.type, enabled=False):
+        return _augment(image_NHWC, draw, len(image_NHWC) // draw.windows)
+
+
+def _augment(image_NHWC: Tensor, draw: ImageAugmentation, steps: int) -> Tensor:
     if draw.homography_B33 is not None:
         image_NHWC = warp(image_NHWC, draw.homography_B33.repeat_interleave(steps, 0))
     if draw.offset_2B is not None:
         image_NHWC = random_shift(image_NHWC, draw.offset_2B.repeat_interleave(steps, 1), draw.pad)
     if draw.factor_B3 is not None and draw.hue_B is not None:
-        image_NHWC = recolour(
-            image_NHWC,
-            draw.factor_B3.repeat_interleave(steps, 0),
-            draw.hue_B.repeat_interleave(steps, 0),
-        )
+        factor_N3 = draw.factor_B3.repeat_interleave(steps, 0)
+        image_NHWC = recolour(image_NHWC, factor_N3, draw.hue_B.repeat_interleave(steps, 0))
     return image_NHWC
 
 

@@ -161,3 +161,11 @@ def test_colours_stay_in_their_range() -> None:
     assert changed.dtype == torch.float32
     assert changed.min() >= 0.0
     assert changed.max() <= 255.0
+
+
+def test_reduced_precision_of_the_networks_leaves_the_pictures() -> None:
+    images = pictures(4)
+    expected = augmented(ALL, images, 4, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = augmented(ALL, images, 4, 5)
+    assert found.equal(expected)
