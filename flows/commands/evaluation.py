@@ -100,8 +100,8 @@ def robustness(
         out: Folder for the results.
 
     Examples:
-        handoff robustness pick_cube_cameras --policy runs/a/teacher --out runs/robust
-        handoff robustness pick_cube_cameras sweep.clutter=[0,8] --policy expert --out runs/robust
+        handoff robustness pick_cube_cameras --policy expert --out runs/robust
+        handoff robustness pick_cube_cameras sweep.clutter=[0,8] --policy random --out runs/out
     """
     from flows.evaluation.robustness import robustness_command
 
