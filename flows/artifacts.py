@@ -29,6 +29,8 @@ OpenLoop = NewType("OpenLoop", Path)
 """Folder with the errors of a policy's actions against recorded ones."""
 Comparison = NewType("Comparison", Path)
 """Folder with a comparison of evaluations."""
+Robustness = NewType("Robustness", Path)
+"""Folder with the success of policies under displaced cameras, other light and distractors."""
 Bundle = NewType("Bundle", Path)
 """Folder with an exported policy, its contract and golden examples."""
 Gate = NewType("Gate", Path)

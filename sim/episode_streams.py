@@ -28,3 +28,6 @@ class EpisodeStream(IntEnum):
     LEAVING = 6
     """Paths on which the scripted expert leaves a solved state, also recorded as negative
     examples."""
+    APPEARANCE = 7
+    """Displacement of cameras, distractors, and the visual quantities of an appearance, each with a
+    third entry of its own."""

@@ -18,6 +18,7 @@ from robots.interfaces import VecEnv
 from sim.engines.gym import GymConfig
 from sim.engines.isaac_lab import IsaacLabConfig
 from sim.engines.maniskill_task import ManiSkillConfig
+from sim.scene.appearance import Appearance
 from sim.scene.cameras import CamerasConfig
 from sim.scene.dynamics import ArmDynamics
 from sim.tasks.task import Task, at_rate, with_instruction
@@ -69,6 +70,9 @@ class EnvConfig:
     """Reward of a step: the task's dense terms, or 1 on success."""
     randomized: bool = False
     """Domain randomisation from the task's ranges (mujoco, warp)."""
+    appearance: Appearance | None = None
+    """What cameras see that differs from the task's own scene (mujoco, see
+    `sim.scene.appearance`); None changes nothing."""
     instruction: str | None = None
     """Instruction of all episodes (mujoco, warp); None draws one per episode where the task has
     several."""
@@ -253,7 +257,7 @@ def _refuse_ignored(config: EnvConfig) -> None:
     effect."""
     match config.engine:
         case "mujoco":
-            read = ARM_OPTIONS | {"cameras", "threads", "contact_threshold"}
+            read = ARM_OPTIONS | {"appearance", "cameras", "threads", "contact_threshold"}
         case "warp":
             # `cameras` is accepted here because `_make_here` refuses it with a clearer message.
             read = ARM_OPTIONS | {"cameras", "device", "resident"}
@@ -268,6 +272,7 @@ def _refuse_ignored(config: EnvConfig) -> None:
         "rate_hz",
         "reward",
         "randomized",
+        "appearance",
         "instruction",
         "dynamics",
         "cameras",
@@ -303,6 +308,7 @@ def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:
                 actions=config.actions,
                 reward=config.reward,
                 randomized=config.randomized,
+                appearance=config.appearance,
                 dynamics=config.dynamics,
                 cameras=config.cameras,
                 threads=config.threads,

@@ -140,6 +140,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Policies": {
         "evaluate": evaluation.evaluate,
         "compare": evaluation.compare,
+        "robustness": evaluation.robustness,
         "gate": evaluation.gate,
         "serve": evaluation.serve,
     },

@@ -1,5 +1,5 @@
 """Defines the commands that evaluate, gate and serve policies, record them and tune the simulated
-arm: `evaluate`, `compare`, `gate`, `serve`, `rollouts`, `tune`."""
+arm: `evaluate`, `compare`, `robustness`, `gate`, `serve`, `rollouts`, `tune`."""
 
 from __future__ import annotations
 
@@ -74,6 +74,38 @@ def compare(
     from flows.evaluation.evaluate import compare_command
 
     compare_command(results, out)
+
+
+def robustness(
+    protocol: Annotated[str, Parameter(completer=completers.protocols)],
+    /,
+    *overrides: Annotated[
+        str,
+        Parameter(
+            name="OVERRIDES",
+            help="Options of the stage robustness, KEY=VALUE, e.g. sweep.clutter=[0,8] or protocol.episodes=50.",
+        ),
+    ],
+    policy: Annotated[tuple[str, ...], Parameter(required=True, completer=completers.artifacts)],
+    out: Path,
+    debug: Debug = False,
+) -> None:
+    """Measure success under displaced cameras, other light and distractors, paired by seed.
+
+    Writes robustness.json, a chart and a page. The protocol's environments have cameras.
+
+    Args:
+        protocol: Name of a protocol, e.g. pick_cube_cameras, or path of a YAML file.
+        policy: As for evaluate; may be repeated, and the first one is the reference.
+        out: Folder for the results.
+
+    Examples:
+        handoff robustness pick_cube_cameras --policy expert --out runs/robust
+        handoff robustness pick_cube_cameras sweep.clutter=[0,8] --policy random --out runs/out
+    """
+    from flows.evaluation.robustness import robustness_command
+
+    robustness_command(protocol, overrides, policy, out)
 
 
 def gate(

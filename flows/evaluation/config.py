@@ -1,13 +1,15 @@
-"""Defines the options of the stage `evaluate`."""
+"""Defines the options of the stages `evaluate` and `robustness`."""
 
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Literal
 
 from flows.config.protocols import push_t_published
-from robots.config import Count, config
+from robots.config import Count, OpenShare, config
 from sim.evaluation.evaluate import EvaluateConfig
 from sim.evaluation.protocol import Protocol
+from sim.evaluation.robustness import SweepConfig
 
 
 @config
@@ -26,3 +28,37 @@ class EvaluatePolicyConfig:
     blind: bool = False
     """Whether the policy's cameras give black pictures and its point clouds zeros: the negative
     control of a policy that sees."""
+
+
+@config
+class RobustnessConfig:
+    """Success of policies as a function of the appearance of the scene."""
+
+    protocol: Protocol = field(default_factory=push_t_published)
+    """Task, seeds and rules of the evaluation; its environments have cameras."""
+    sweep: SweepConfig = field(default_factory=SweepConfig)
+    """Displacements of the cameras, factors of the light, and numbers of distractors."""
+    batch: Count = 50
+    """Episodes stepped together, which is the batch size of inference."""
+    workers: Count = 1
+    """Number of processes. Each takes whole batches, so the result does not depend on it."""
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    """Device of the policies."""
+    confidence: OpenShare = 0.95
+    """Two-sided confidence of every interval."""
+    denoising_steps: Count | None = None
+    """Sampler steps; None takes the policy's."""
+    instruction: str | None = None
+    """Instruction for language-conditioned policies; None takes the environment's, else the
+    policy's."""
+
+    @property
+    def execution(self) -> EvaluateConfig:
+        """Execution of every evaluation."""
+        return EvaluateConfig(
+            batch=self.batch,
+            workers=self.workers,
+            videos=0,
+            device=self.device,
+            confidence=self.confidence,
+        )

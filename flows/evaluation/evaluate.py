@@ -63,8 +63,8 @@ def evaluate_command(
             protocol, policies, out, config, test, instruction
         )
         tables = [summary_table(results), decision_table(outcome, decisions)]
-    _print_tables(tables)
-    _print_line(f"report  {out / 'report.html'}")
+    print_tables(tables)
+    print_line(f"report  {out / 'report.html'}")
 
 
 def compare_command(folders: Sequence[Path], out: Path | None) -> None:
@@ -78,10 +78,10 @@ def compare_command(folders: Sequence[Path], out: Path | None) -> None:
     if len(set(names)) < len(names):
         results = [replace(result, name=str(result.folder)) for result in results]
     comparisons = compare_all(results)
-    _print_tables([summary_table(results), *comparison_tables(comparisons)])
+    print_tables([summary_table(results), *comparison_tables(comparisons)])
     if out is not None:
         write_report(out, results, comparisons)
-        _print_line(f"report  {out}")
+        print_line(f"report  {out}")
 
 
 def evaluate_agents(
@@ -102,7 +102,7 @@ def evaluate_agents(
     from sim.evaluation.report import write_report
 
     check_protocol(protocol)
-    entrants = _entrants(specs, protocol, instruction, config.device)
+    entrants = make_entrants(specs, protocol, instruction, config.device)
     results = []
     with Display() as display:
         for entrant in entrants:
@@ -155,7 +155,8 @@ def evaluate_until_decided(
         )
     # Run the stages until the test has ranked all agents.
     entrants = {
-        entrant.name: entrant for entrant in _entrants(specs, protocol, instruction, config.device)
+        entrant.name: entrant
+        for entrant in make_entrants(specs, protocol, instruction, config.device)
     }
     episodes: dict[str, list[EpisodeResult]] = {name: [] for name in entrants}
     with Display() as display:
@@ -213,10 +214,14 @@ def _run_stage(
     return scores
 
 
-def _entrants(
+def make_entrants(
     specs: Sequence[str], protocol: Protocol, instruction: str | None, device: str
 ) -> list[Entrant]:
-    """Creates one agent per spec and makes their names unique."""
+    """Creates one agent per spec and makes their names unique.
+
+    Raises:
+        HandoffError: see `flows.evaluation.agents.make_agent`.
+    """
     entrants: list[Entrant] = []
     for spec in specs:
         entrant = make_agent(spec, protocol, instruction, device)
@@ -240,7 +245,8 @@ def _steps(entrants: Sequence[Entrant]) -> dict[str, int]:
     return {entrant.name: entrant.step for entrant in entrants if entrant.step is not None}
 
 
-def _print_tables(tables: Sequence[Table]) -> None:
+def print_tables(tables: Sequence[Table]) -> None:
+    """Prints tables of results."""
     from rich.console import Console
     from rich.table import Table as Grid
     from rich.text import Text
@@ -257,7 +263,8 @@ def _print_tables(tables: Sequence[Table]) -> None:
         console.print(grid)
 
 
-def _print_line(text: str) -> None:
+def print_line(text: str) -> None:
+    """Prints a line as it is, without wrapping."""
     from rich.console import Console
 
     Console().print(text, highlight=False, soft_wrap=True, markup=False)

@@ -128,6 +128,21 @@ def _comparison(metrics: Mapping[str, Any]) -> str:
     )
 
 
+def _robustness(metrics: Mapping[str, Any]) -> str:
+    """Describes every policy's success in the nominal scene and under its worst condition."""
+    phrases = []
+    for agent in metrics["agents"]:
+        rates = {
+            row["name"]: row["agents"][agent]["success"]["k"] / row["agents"][agent]["success"]["n"]
+            for row in metrics["conditions"]
+        }
+        worst = min(rates, key=lambda name: rates[name])
+        phrases.append(
+            f"{agent} {rates['nominal']:.2f} nominal, lowest {rates[worst]:.2f} ({worst})"
+        )
+    return "; ".join(phrases)
+
+
 def _played(metrics: Mapping[str, Any]) -> str:
     """Describes the episodes that a gate played; empty for one of an older version."""
     if "success" not in metrics:
@@ -202,6 +217,8 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
             policy, control = metrics["normalised"]["mean"], metrics["control"]["mean"]
             number = counted(metrics["episodes"], "held-out episode")
             return f"error {policy:.2f} standard deviations, control {control:.2f} ({number})"
+        case "robustness":
+            return _robustness(metrics)
         case "tune":
             return _tuning(metrics)
         case "compare":

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Discriminator
 
+from policies.augmentation.config import ImageAugmentationConfig
 from robots.config import (
     Count,
     DefaultKind,
@@ -125,6 +126,8 @@ class ResnetEncoderConfig(PicturePartConfig):
     """Number of keypoints of the spatial softmax."""
     features: Count = 64
     """Size of the feature vector of an image."""
+    augmentation: ImageAugmentationConfig = ImageAugmentationConfig()
+    """Random changes of the pictures in training."""
 
 
 @config

@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from policies.augmentation.config import ImageAugmentationConfig
+from policies.augmentation.images import draw_augmentation
 from policies.card import Shapes
 from policies.chunk_policy_config import EncodedPolicyConfig
 from policies.networks.config import FrozenEncoderConfig, ImageEncoderConfig, ResnetEncoderConfig
@@ -57,6 +59,11 @@ class ObservationEncoder(nn.Module):
             raise HandoffError(
                 f"policy: no data for the sensors {missing}; the data have {sorted(shapes.sensors)}. Another task?"
             )
+        self.augmentation = (
+            image.augmentation
+            if isinstance(image, ResnetEncoderConfig)
+            else ImageAugmentationConfig()
+        )
         self.sizes = {
             name: encoded_size(image, shapes.sensors[name], name) for name in config.image_fields
         }
@@ -141,24 +148,31 @@ class ObservationEncoder(nn.Module):
         Args:
             obs: see `ObservationTensors`; with a frozen trunk also its feature maps, (B, T, C,
                 rows, columns), in place of images.
-            generator: source of random crops; None uses centre crops.
+            generator: source of random crops and augmentation; None uses centre crops of the
+                images as they are.
         """
         if not obs.sensors and obs.vector_BTO.shape[-1] == self.entries + self.features:
             return obs.vector_BTO
         parts = [obs.vector_BTO]
-        for name, encoder in self.images.items():
-            image_BTHWC = obs.sensors[name]
-            if self.trunk is not None:
-                computed = image_BTHWC.is_floating_point()
-                parts.append(encoder(image_BTHWC if computed else self.maps(name, image_BTHWC)))
-                continue
-            corner_BT2 = None
-            if generator is not None:
-                crop_generator = torch.Generator().manual_seed(int(generator.integers(1 << 62)))
-                resized, crop = self.sizes[name]
-                corner_BT2 = random_corners(image_BTHWC.shape[:2], resized, crop, crop_generator)
-                corner_BT2 = corner_BT2.to(image_BTHWC.device)
-            parts.append(encoder(image_BTHWC, corner_BT2))
+        parts += [self._features(name, obs.sensors[name], generator) for name in self.images]
         for name, encoder in self.points.items():
             parts.append(encoder(self.normalize_points[name](obs.sensors[name])))
         return torch.cat(parts, dim=-1) if len(parts) > 1 else obs.vector_BTO
+
+    def _features(
+        self, name: str, image_BTHWC: Tensor, generator: np.random.Generator | None
+    ) -> Tensor:
+        """Features (B, T, F) of a camera's images, or of their feature maps by a frozen trunk."""
+        encoder = self.images[name]
+        if self.trunk is not None:
+            computed = image_BTHWC.is_floating_point()
+            return encoder(image_BTHWC if computed else self.maps(name, image_BTHWC))
+        if generator is None:
+            return encoder(image_BTHWC)
+        crop_generator = torch.Generator().manual_seed(int(generator.integers(1 << 62)))
+        resized, crop = self.sizes[name]
+        corner_BT2 = random_corners(image_BTHWC.shape[:2], resized, crop, crop_generator)
+        augmentation = draw_augmentation(self.augmentation, len(image_BTHWC), crop_generator)
+        if augmentation is not None:
+            augmentation = augmentation.to(image_BTHWC.device)
+        return encoder(image_BTHWC, corner_BT2.to(image_BTHWC.device), augmentation)

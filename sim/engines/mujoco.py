@@ -28,7 +28,17 @@ from sim.engine import EngineState
 from sim.engines.arm_engine import ArmEngine
 from sim.episode_streams import EpisodeStream
 from sim.scene import randomize
+from sim.scene.appearance import (
+    Appearance,
+    apply_look,
+    draw_look,
+    drawn_textures,
+    look_of,
+    look_size,
+    reset_look,
+)
 from sim.scene.cameras import Cameras, CamerasConfig
+from sim.scene.clutter import add_clutter
 from sim.scene.contact_cost import ContactCost, add_contact_sensors
 from sim.scene.dynamics import ArmDynamics, add_payload, apply_dynamics
 from sim.scene.scene import add_cartesian_impedance, add_gripper, add_joint_impedance
@@ -47,6 +57,8 @@ class MujocoConfig:
     """Whether each episode draws masses, frictions, gains and others from the task's ranges."""
     cameras: CamerasConfig | None = None
     """Cameras whose images are observed; None renders none."""
+    appearance: Appearance | None = None
+    """What cameras see that differs from the task's own scene; None changes nothing."""
     dynamics: ArmDynamics | None = None
     """Tuned parameters of the arm; None keeps the model's own."""
     threads: Count = 1
@@ -59,9 +71,10 @@ def build_model(
     dynamics: ArmDynamics | None = None,
     *,
     contact_sensors: bool = False,
+    distractors: int = 0,
 ) -> Any:
     """Compiles the task's scene with the impedance law for the action space, with tuned parameters
-    of the arm, and with the sensors of unwanted contacts if requested.
+    of the arm, with the sensors of unwanted contacts if requested, and with hidden distractors.
 
     Raises:
         HandoffError: an error of `sim.scene.dynamics.apply_dynamics`.
@@ -75,6 +88,7 @@ def build_model(
         add_gripper(spec)
     if contact_sensors:
         add_contact_sensors(spec, task.robot, task.handled)
+    add_clutter(spec, distractors)
     if dynamics is None:
         return spec.compile()
     if any(item.what == "payload" for item in dynamics.values):
@@ -107,8 +121,9 @@ class MujocoEngine(ArmEngine):
 
         Raises:
             HandoffError: a control period that is not a multiple of the physics step, fewer than
-                one thread, a negative contact threshold, cameras without OpenGL, or dynamics of
-                another robot or of a controller that the action space does not have.
+                one thread, a negative contact threshold, cameras without OpenGL, an appearance
+                without cameras, or dynamics of another robot or of a controller that the action
+                space does not have.
         """
         import mujoco
         from mujoco import rollout
@@ -122,9 +137,21 @@ class MujocoEngine(ArmEngine):
             raise HandoffError(
                 f"mujoco {task.name}: contact_threshold is {contact_threshold} N, expected at least 0."
             )
+        look = self.config.appearance
+        if look is not None and self.config.cameras is None:
+            raise HandoffError(
+                f"mujoco {task.name}: an appearance without cameras, which nothing sees. Set cameras, or remove "
+                "appearance."
+            )
         actions = self.config.actions or task.actions
         sensors = contact_threshold is not None
-        self.model = build_model(task, actions, self.config.dynamics, contact_sensors=sensors)
+        self.model = build_model(
+            task,
+            actions,
+            self.config.dynamics,
+            contact_sensors=sensors,
+            distractors=0 if look is None else look.distractors,
+        )
         super().__init__(
             f"mujoco {task.name}", task, num_envs, self.model, actions, self.config.reward
         )
@@ -145,15 +172,20 @@ class MujocoEngine(ArmEngine):
         self._data = [mujoco.MjData(self.model) for _ in range(threads)]
         self._ranges = task.ranges if self.config.randomized else ()
         self._models = [self.model] * num_envs
-        if self._ranges:
+        if self._ranges or look is not None:
             self._models = [copy.copy(self.model) for _ in range(num_envs)]
         self._draws = np.ones((num_envs, len(self._ranges), 3))
+        self._start_data = mujoco.MjData(self.model)
+        self._looks = np.zeros((num_envs, 0))
+        if look is not None:
+            self._looks = np.zeros((num_envs, look_size(look, self.model)))
         self._cost: ContactCost | None = None
         if contact_threshold is not None:
             self._cost = ContactCost(self.model, num_envs, contact_threshold)
         self._cameras: Cameras | None = None
         if self.config.cameras is not None:
-            self._cameras = Cameras(self.model, self.config.cameras)
+            textures = () if look is None else drawn_textures(look, self.model)
+            self._cameras = Cameras(self.model, self.config.cameras, textures)
             self.observation_spec = {**self.observation_spec, **self._cameras.specs()}
 
     @property
@@ -172,13 +204,16 @@ class MujocoEngine(ArmEngine):
         if self._cost is not None:
             self._cost.cost_N[env_ids] = 0.0
         self._start(env_ids, seeds)
-        if self._ranges:
-            for env_id, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
-                # A separate stream, so that initial states are the same with and without
-                # randomisation.
-                rng = np.random.default_rng([seed, EpisodeStream.DOMAIN_RANDOMIZATION])
-                self._draws[env_id] = randomize.draw(self._ranges, rng)
-                self._write_draws(env_id)
+        if not self._varies:
+            return
+        for env_id, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
+            # A separate stream, so that initial states are the same with and without
+            # randomisation.
+            rng = np.random.default_rng([seed, EpisodeStream.DOMAIN_RANDOMIZATION])
+            self._draws[env_id] = randomize.draw(self._ranges, rng)
+            if self.config.appearance is not None:
+                self._looks[env_id] = self._draw_look(self.config.appearance, env_id, seed)
+            self._write_draws(env_id)
 
     def step(self, action: np.ndarray, running: np.ndarray) -> None:
         """See `Engine.step`."""
@@ -232,6 +267,8 @@ class MujocoEngine(ArmEngine):
         }
         if self._ranges:
             state["draws"] = self._draws.copy()
+        if self.config.appearance is not None:
+            state["look"] = self._looks.copy()
         if self._cost is not None:
             state["cost"] = self._cost.cost_N.copy()
         return state
@@ -240,14 +277,15 @@ class MujocoEngine(ArmEngine):
         """See `Engine.restore`.
 
         Raises:
-            HandoffError: a state of another task, action space, randomisation or contact cost.
+            HandoffError: a state of another task, action space, randomisation, appearance or
+                contact cost.
         """
         expected = {name: array.shape[1:] for name, array in self.save().items()}
         given = {name: np.shape(array)[1:] for name, array in state.items()}
         if given != expected:
             raise HandoffError(
                 f"{self.name}: state fields {given} per environment, expected {expected}. "
-                "Was it saved with another task, action space, randomisation or contact_threshold?"
+                "Was it saved with another task, action space, randomisation, appearance or contact_threshold?"
             )
         self._state[env_ids], self._ctrl[env_ids] = state["physics"], state["ctrl"]
         self._target[env_ids], self._goal[env_ids] = state["target"], state["goal"]
@@ -255,8 +293,10 @@ class MujocoEngine(ArmEngine):
             self._cost.cost_N[env_ids] = state["cost"]
         if self._ranges:
             self._draws[env_ids] = state["draws"]
-            for env_id in env_ids.tolist():
-                self._write_draws(env_id)
+        if self.config.appearance is not None:
+            self._looks[env_ids] = state["look"]
+        for env_id in env_ids.tolist() if self._varies else ():
+            self._write_draws(env_id)
         self._changed()
 
     def close(self) -> None:
@@ -265,13 +305,34 @@ class MujocoEngine(ArmEngine):
         if self._cameras is not None:
             self._cameras.close()
 
+    @property
+    def _varies(self) -> bool:
+        """Whether episodes have models of their own."""
+        return bool(self._ranges) or self.config.appearance is not None
+
+    def _draw_look(self, appearance: Appearance, env_id: int, seed: int) -> np.ndarray:
+        import mujoco
+
+        data = self._start_data
+        data.qpos[:] = self._qpos[env_id]
+        data.mocap_pos[:] = self._goal[env_id, : 3 * self.model.nmocap].reshape(-1, 3)
+        mujoco.mj_kinematics(self.model, data)
+        root = self.task.robot.link_names[0]
+        return draw_look(appearance, self.model, data, root, seed).flat()
+
     def _write_draws(self, env_id: int) -> None:
         import mujoco
 
         model = self._models[env_id]
+        if self.config.appearance is not None:
+            reset_look(self.model, model)
         randomize.apply(self._ranges, self._draws[env_id], self.model, model)
-        # Contact softness depends on quantities that the engine derives from the masses.
-        mujoco.mj_setConst(model, self._data[0])
+        if self._ranges:
+            # Contact softness depends on quantities that the engine derives from the masses.
+            mujoco.mj_setConst(model, self._data[0])
         self._delay[env_id] = self.delay_steps(
             randomize.delay_of(self._ranges, self._draws[env_id]), self.config.dynamics
         )
+        if self.config.appearance is not None:
+            look = look_of(self.config.appearance, self.model, self._looks[env_id])
+            apply_look(self.config.appearance, look, model)

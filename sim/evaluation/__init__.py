@@ -9,6 +9,8 @@
 - `comparison`: paired comparisons.
 - `groups`: comparisons of groups of evaluations over seeds.
 - `groups_report`: page, chart and figures of such a comparison.
+- `robustness`: success as a function of displaced cameras, light and distractors.
+- `robustness_report`: page, chart and figures of such a measurement.
 - `adastop`: sequential comparisons (AdaStop).
 - `charts`: charts of an evaluation.
 - `failure_videos`: videos of failed episodes.

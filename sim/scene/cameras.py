@@ -40,13 +40,14 @@ class CamerasConfig:
 class Cameras:
     """One OpenGL context, which renders one image at a time."""
 
-    def __init__(self, model: Any, config: CamerasConfig) -> None:
+    def __init__(self, model: Any, config: CamerasConfig, textures: Sequence[int] = ()) -> None:
         """Creates the context.
 
         Args:
             model: mujoco.MjModel whose cameras are used; environments may be rendered from copies
                 with other values.
             config: names and resolution of the cameras.
+            textures: textures that differ between environments, which are loaded for every image.
 
         Raises:
             HandoffError: an unknown camera, a size that exceeds the model's buffer, or no OpenGL on
@@ -76,6 +77,7 @@ class Cameras:
         self._option = mujoco.MjvOption()
         self._camera = mujoco.MjvCamera()
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+        self._textures = tuple(textures)
         self._ids = [model.camera(name).id for name in config.names]
         self._data = mujoco.MjData(model)
         self._gl_scene = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
@@ -131,6 +133,8 @@ class Cameras:
             self._data.mocap_pos[:] = goal[env_id, : 3 * model.nmocap].reshape(-1, 3)
             mujoco.mj_kinematics(model, self._data)
             mujoco.mj_camlight(model, self._data)
+            for texture in self._textures:
+                mujoco.mjr_uploadTexture(model, self._gl_scene, texture)
             for name, camera in zip(self.config.names, self._ids, strict=True):
                 self._camera.fixedcamid = camera
                 mujoco.mjv_updateScene(

@@ -17,7 +17,33 @@ from robots.errors import HandoffError
 if TYPE_CHECKING:
     import mujoco
 
-Quantity = Literal["mass", "friction", "gain", "damping", "delay", "camera", "light"]
+Quantity = Literal[
+    "mass",
+    "friction",
+    "gain",
+    "damping",
+    "delay",
+    "camera",
+    "camera_rotation",
+    "field_of_view",
+    "light",
+    "light_colour",
+    "colour",
+    "background",
+]
+VISIBLE = (
+    "camera",
+    "camera_rotation",
+    "field_of_view",
+    "light",
+    "light_colour",
+    "colour",
+    "background",
+)
+"""Quantities that change pictures and nothing else."""
+HEADLIGHT = "headlight"
+"""Name, among those of the lights, of the light that moves with the camera, with its ambient
+part."""
 
 
 @config
@@ -28,15 +54,18 @@ class Range:
     """Randomised quantity. mass: a body's mass and inertia. friction: sliding friction of a geom
     and of its contact pairs. gain: stiffness of an actuator. damping: damping of an actuator or
     joint.
-    delay: delay of all actions [s]. camera: offset of a camera per axis [m]. light: brightness of a
-    light."""
+    delay: delay of all actions [s]. camera: offset of a camera per axis [m]. camera_rotation: turn
+    of a camera about its own axes right, up and backwards [rad]. field_of_view: that of a camera.
+    light: brightness of a light, or of `headlight`. light_colour, colour, background: red, green
+    and blue of a light, a geom, or a texture."""
     names: tuple[str, ...] = ()
-    """Names of the bodies, geoms, actuators, joints, cameras or lights, which share one draw; a
-    trailing * matches any ending. Empty for `delay`."""
+    """Names of the bodies, geoms, actuators, joints, cameras, lights or textures, which share one
+    draw; a trailing * matches any ending. Empty for `delay`."""
     low: Finite = 1.0
     """Lower bound, in the same unit as `high`."""
     high: Finite = 1.0
-    """Upper bound: a factor of the model's own value, except for `delay` [s] and `camera` [m]."""
+    """Upper bound: a factor of the model's own value, except for `delay` [s], `camera` [m] and
+    `camera_rotation` [rad]."""
 
 
 ARM_AND_CAMERAS = (
@@ -49,8 +78,8 @@ ARM_AND_CAMERAS = (
 
 
 def draw(ranges: Sequence[Range], rng: np.random.Generator) -> np.ndarray:
-    """Draws (len(ranges), 3) values, one row per range; all quantities except `camera` use only the
-    first column.
+    """Draws (len(ranges), 3) values, one row per range; quantities of one entry use only the first
+    column.
 
     Raises:
         HandoffError: a lower bound above the upper bound.
@@ -68,8 +97,8 @@ def draw(ranges: Sequence[Range], rng: np.random.Generator) -> np.ndarray:
 def apply(
     ranges: Sequence[Range], values: np.ndarray, base: mujoco.MjModel, model: mujoco.MjModel
 ) -> None:
-    """Writes the drawn `values` into `model`, a copy of `base`; quantities that are not part of the
-    model are skipped.
+    """Writes the drawn `values` into `model`, a copy of `base` or the same; quantities that are not
+    part of the model are skipped.
 
     Raises:
         HandoffError: the model has no element of a given name.
@@ -92,14 +121,99 @@ def apply(
                     model.actuator_biasprm[i, 1] = factor * base.actuator_biasprm[i, 1]
             case "damping":
                 _scale_damping(item, factor, base, model)
-            case "camera":
-                for i in _ids(base, "camera", item):
-                    model.cam_pos[i] = base.cam_pos[i] + value
-            case "light":
-                for i in _ids(base, "light", item):
-                    model.light_diffuse[i] = np.clip(factor * base.light_diffuse[i], 0.0, 1.0)
             case "delay":
                 continue
+            case _:
+                _apply_visible(item, value, base, model)
+
+
+def _apply_visible(
+    item: Range, value: np.ndarray, base: mujoco.MjModel, model: mujoco.MjModel
+) -> None:
+    match item.what:
+        case "camera":
+            for i in _ids(base, "camera", item):
+                model.cam_pos[i] = base.cam_pos[i] + value
+        case "camera_rotation":
+            for i in _ids(base, "camera", item):
+                model.cam_quat[i] = _turned(base.cam_quat[i], value)
+        case "field_of_view":
+            for i in _ids(base, "camera", item):
+                model.cam_fovy[i] = value[0] * base.cam_fovy[i]
+        case "light":
+            scale_lights(item, np.full(3, value[0]), base, model)
+        case "light_colour":
+            scale_lights(item, value, base, model)
+        case "colour":
+            for i in _ids(base, "geom", item):
+                _scale_colour(item, i, value, base, model)
+        case "background":
+            for i in texture_ids(base, item):
+                texels = texture_slice(base, i)
+                pixels = base.tex_data[texels].reshape(-1, base.tex_nchannel[i]).astype(float)
+                pixels[:, :3] *= value
+                model.tex_data[texels] = np.clip(pixels, 0.0, 255.0).astype(np.uint8).ravel()
+
+
+def texture_ids(model: mujoco.MjModel, item: Range) -> list[int]:
+    """Textures of a range.
+
+    Raises:
+        HandoffError: the model has no texture of such a name.
+    """
+    return _ids(model, "texture", item)
+
+
+def texture_slice(model: mujoco.MjModel, texture: int) -> slice:
+    """Entries of `tex_data` that hold a texture."""
+    start = int(model.tex_adr[texture])
+    size = model.tex_height[texture] * model.tex_width[texture] * model.tex_nchannel[texture]
+    return slice(start, start + int(size))
+
+
+def scale_lights(
+    item: Range, factor: np.ndarray, base: mujoco.MjModel, model: mujoco.MjModel
+) -> None:
+    """Multiplies red, green and blue of the lights of a range by `factor` (3,), up to 1.
+
+    Raises:
+        HandoffError: the model has no light of such a name.
+    """
+    headlight = _matches(HEADLIGHT, item)
+    if headlight:
+        for part in ("ambient", "diffuse"):
+            own = getattr(base.vis.headlight, part)
+            getattr(model.vis.headlight, part)[:] = np.clip(factor * own, 0.0, 1.0)
+    if headlight and set(item.names) == {HEADLIGHT}:
+        return
+    for i in _ids(base, "light", item):
+        model.light_diffuse[i] = np.clip(factor * base.light_diffuse[i], 0.0, 1.0)
+
+
+def _turned(quaternion: np.ndarray, rotation: np.ndarray) -> np.ndarray:
+    """(4,) wxyz quaternion of a frame that turns by a rotation vector (3,) [rad] of its own
+    axes."""
+    import mujoco
+
+    angle = float(np.linalg.norm(rotation))
+    if angle == 0.0:
+        return quaternion.copy()
+    turn = np.empty(4)
+    turned = np.empty(4)
+    mujoco.mju_axisAngle2Quat(turn, rotation / angle, angle)
+    mujoco.mju_mulQuat(turned, quaternion, turn)
+    return turned
+
+
+def _scale_colour(
+    item: Range, geom: int, factor: np.ndarray, base: mujoco.MjModel, model: mujoco.MjModel
+) -> None:
+    if base.geom_matid[geom] >= 0:
+        raise HandoffError(
+            f"randomisation of {item.what}: geom '{base.geom(geom).name}' takes its colour from the material "
+            f"'{base.material(base.geom_matid[geom]).name}', expected one with a colour of its own."
+        )
+    model.geom_rgba[geom, :3] = np.clip(factor * base.geom_rgba[geom, :3], 0.0, 1.0)
 
 
 def delay_of(ranges: Sequence[Range], values: np.ndarray) -> float:
@@ -122,7 +236,9 @@ def _scale_damping(item: Range, factor: float, base: mujoco.MjModel, model: mujo
 
 
 def _ids(
-    model: mujoco.MjModel, kind: Literal["body", "geom", "actuator", "camera", "light"], item: Range
+    model: mujoco.MjModel,
+    kind: Literal["body", "geom", "actuator", "camera", "light", "texture"],
+    item: Range,
 ) -> list[int]:
     count = {
         "body": model.nbody,
@@ -130,6 +246,7 @@ def _ids(
         "actuator": model.nu,
         "camera": model.ncam,
         "light": model.nlight,
+        "texture": model.ntex,
     }
     names = [getattr(model, kind)(i).name for i in range(count[kind])]
     ids = [i for i, name in enumerate(names) if _matches(name, item)]

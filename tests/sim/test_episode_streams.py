@@ -16,6 +16,7 @@ def test_the_streams_are_those_of_every_earlier_episode() -> None:
         "RECORDING": 3,
         "RANDOM_WALK": 4,
         "LEAVING": 6,
+        "APPEARANCE": 7,
     }
 
 

@@ -2,6 +2,7 @@
 
 - `config`: options of these stages.
 - `evaluate`: evaluates a policy under a protocol.
+- `robustness`: evaluates policies under displaced cameras, other light and distractors.
 - `open_loop`: compares a policy's actions with recorded ones.
 - `compare`: compares evaluations, grouped over seeds.
 - `export`: exports a policy to an ONNX file with its contract.

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, relu
 
+from policies.augmentation.images import ImageAugmentation, augment
 from robots.errors import HandoffError
 
 RESNET_18 = (64, 128, 256, 512)
@@ -58,19 +59,25 @@ class ImageEncoder(nn.Module):
         self.softmax = SpatialSoftmax(channels[-1], keypoints)
         self.output = nn.Linear(2 * keypoints, features)
 
-    def forward(self, image_BTHWC: Tensor, corner_BT2: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        image_BTHWC: Tensor,
+        corner_BT2: Tensor | None = None,
+        augmentation: ImageAugmentation | None = None,
+    ) -> Tensor:
         """Features (B, T, F).
 
         Args:
             image_BTHWC: uint8 RGB.
             corner_BT2: top and left of every crop [px] in the resized image, from
                 `random_corners`; None uses a centre crop.
+            augmentation: drawn changes of the resized images before the crop; None changes nothing.
 
         Raises:
             HandoffError: images that are not uint8 RGB, or smaller than the crop.
         """
         corner_N2 = None if corner_BT2 is None else corner_BT2.flatten(0, 1)
-        part_NHWC = cropped_images(image_BTHWC, self.resized, self.crop, corner_N2)
+        part_NHWC = cropped_images(image_BTHWC, self.resized, self.crop, corner_N2, augmentation)
         # The view keeps the channels-last memory layout, which is fastest for convolutions.
         scaled_NCHW = (part_NHWC.float() * (2.0 / 255.0) - 1.0).permute(0, 3, 1, 2)
         keypoint_NK2 = self.softmax(self.trunk(scaled_NCHW))
@@ -186,6 +193,7 @@ def cropped_images(
     resized: tuple[int, int] | None,
     crop: tuple[int, int],
     corner_N2: Tensor | None = None,
+    augmentation: ImageAugmentation | None = None,
 ) -> Tensor:
     """The parts (N, *crop, 3) of images that an encoder sees, in their range; N = B T.
 
@@ -194,6 +202,7 @@ def cropped_images(
         resized: height and width to which they are resized [px]; None keeps their size.
         crop: height and width of the crop [px].
         corner_N2: top and left of every crop [px] in the resized image; None takes centre crops.
+        augmentation: drawn changes of the resized images before the crop; None changes nothing.
 
     Raises:
         HandoffError: images that are not uint8 RGB, or smaller than the crop.
@@ -203,7 +212,10 @@ def cropped_images(
             f"image encoder: images are {image_BTHWC.dtype} of shape {tuple(image_BTHWC.shape)}, expected uint8 "
             "(B, T, height, width, 3). Were they scaled, or put channels first?"
         )
-    return crop_images(resize_images(image_BTHWC.flatten(0, 1), resized), crop, corner_N2)
+    images_NHWC = resize_images(image_BTHWC.flatten(0, 1), resized)
+    if augmentation is not None:
+        images_NHWC = augment(images_NHWC, augmentation)
+    return crop_images(images_NHWC, crop, corner_N2)
 
 
 def resize_images(image_NHWC: Tensor, size: tuple[int, int] | None) -> Tensor:

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from policies.augmentation.images import random_shift
 from policies.networks.field_modules import FieldModules
 from policies.rl.networks.config import EncoderConfig
 from policies.rl.networks.ensemble import Features
@@ -148,25 +149,6 @@ class SpatialEmbeddings(nn.Module):
     def forward(self, map_BCHW: Tensor) -> Tensor:
         """(B, E C) weighted sums."""
         return torch.einsum("bchw,echw->bec", map_BCHW, self.place_ECHW).flatten(1)
-
-
-def random_shift(picture_BHWC: Tensor, offset_2B: Tensor, pad: int) -> Tensor:
-    """Random shift of images: crops at `offset_2B` from images padded by repeating their edges.
-
-    Args:
-        picture_BHWC: images of any dtype.
-        offset_2B: int64 rows and columns in [0, 2 pad]; (0, 0) moves the content down and right,
-            and `pad` leaves it in place.
-        pad: padding [pixel].
-    """
-    batch, height, width, _ = picture_BHWC.shape
-    steps_H, steps_W = (
-        torch.arange(size, device=picture_BHWC.device) - pad for size in (height, width)
-    )
-    rows_BH = (steps_H + offset_2B[0][:, None]).clamp(0, height - 1)
-    columns_BW = (steps_W + offset_2B[1][:, None]).clamp(0, width - 1)
-    row_B11 = torch.arange(batch, device=picture_BHWC.device)[:, None, None]
-    return picture_BHWC[row_B11, rows_BH[:, :, None], columns_BW[:, None, :]]
 
 
 def shifted_observations(obs: Observations, pad: int, generator: torch.Generator) -> Observations:

@@ -18,9 +18,15 @@ from sim.scene.randomize import Range, apply, delay_of, draw
 
 XML = """
 <mujoco>
+  <visual><headlight ambient="0.4 0.4 0.4" diffuse="0.2 0.2 0.2"/></visual>
+  <asset>
+    <texture name="sky" type="skybox" builtin="flat" rgb1="0.8 0.4 0.2" width="4" height="24"/>
+    <material name="paint" rgba="1 0 0 1"/>
+  </asset>
   <worldbody>
     <light name="key" diffuse="0.5 0.5 0.5"/>
-    <camera name="front" pos="1 0 0.5"/>
+    <camera name="front" pos="1 0 0.5" fovy="40"/>
+    <geom name="painted" size="0.1" pos="5 0 0" material="paint" contype="0" conaffinity="0"/>
     <geom name="floor" type="plane" size="1 1 0.1" friction="0.8 0.005 0.0001"/>
     <body name="box" pos="0 0 1"><freejoint name="box"/>
       <geom name="box" type="box" size="0.1 0.1 0.1" mass="2" friction="0.6 0.005 0.0001"/></body>
@@ -203,3 +209,47 @@ def test_every_declared_range_is_a_change_around_the_models_own_value(task: Any)
         neutral = {"delay": 0.0, "camera": 0.0}.get(item.what, 1.0)
         assert item.low <= neutral <= item.high
         assert item.low < item.high
+
+
+def test_a_camera_turns_about_its_own_axes() -> None:
+    item = Range(what="camera_rotation", names=("front",))
+    base, model = written(item, (0.0, 0.0, 0.2))
+    turn = np.array([np.cos(0.1), 0.0, 0.0, np.sin(0.1)])
+    expected = np.empty(4)
+    mujoco.mju_mulQuat(expected, base.cam_quat[0], turn)
+    np.testing.assert_allclose(model.cam_quat[0], expected)
+    _, still = written(item, 0.0)
+    np.testing.assert_array_equal(still.cam_quat, base.cam_quat)
+
+
+def test_the_field_of_view_is_scaled() -> None:
+    _, model = written(Range(what="field_of_view", names=("front",)), 1.1)
+    assert model.cam_fovy[0] == pytest.approx(44.0)
+
+
+def test_a_light_takes_a_colour_and_the_headlight_is_one_of_them() -> None:
+    _, model = written(Range(what="light_colour", names=("key", "headlight")), (1.0, 0.5, 3.0))
+    np.testing.assert_allclose(model.light_diffuse[0], [0.5, 0.25, 1.0])
+    np.testing.assert_allclose(model.vis.headlight.ambient, [0.4, 0.2, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(model.vis.headlight.diffuse, [0.2, 0.1, 0.6], rtol=1e-6)
+    base, model = written(Range(what="light", names=("headlight",)), 0.5)
+    np.testing.assert_allclose(model.vis.headlight.ambient, [0.2] * 3, rtol=1e-6)
+    np.testing.assert_array_equal(model.light_diffuse, base.light_diffuse)
+
+
+def test_a_geom_and_the_background_take_a_colour() -> None:
+    base, model = written(Range(what="colour", names=("floor",)), (0.5, 1.0, 4.0))
+    geom = base.geom("floor").id
+    np.testing.assert_allclose(model.geom_rgba[geom], [0.25, 0.5, 1.0, 1.0])
+    base, model = written(Range(what="background", names=("sky",)), (1.0, 0.5, 2.0))
+    before = base.tex_data.reshape(-1, 3)
+    after = model.tex_data.reshape(-1, 3)
+    assert before[0].tolist() == [204, 102, 51]
+    assert after[0].tolist() == [204, 51, 102]
+    np.testing.assert_array_equal(after[:, 0], before[:, 0])
+    np.testing.assert_array_equal(after[:, 1], before[:, 1] // 2)
+
+
+def test_the_colour_of_a_material_is_refused() -> None:
+    with pytest.raises(HandoffError, match="from the material 'paint'"):
+        written(Range(what="colour", names=("painted",)), 0.5)

@@ -9,7 +9,6 @@ from policies.rl.networks.image_encoder import (
     SpatialEmbeddings,
     augmented,
     encode_observations,
-    random_shift,
     shifted_observations,
 )
 from policies.rl.off_policy.config import GripperConfig, SacConfig
@@ -92,16 +91,6 @@ def test_serls_small_encoder_has_its_published_shapes():
     assert weights["embeddings.place_ECHW"] == (8, 256, 7, 7)
     assert weights["reduce.0.weight"] == (256, 2048)
     assert encoder.size == 256 + 64
-
-
-def test_a_shift_moves_the_picture_and_repeats_its_edge():
-    picture = torch.arange(9).reshape(1, 3, 3, 1)
-    still = random_shift(picture, torch.tensor([[1], [1]]), 1)
-    down_right = random_shift(picture, torch.tensor([[0], [0]]), 1)
-    up = random_shift(picture, torch.tensor([[2], [1]]), 1)
-    assert still.equal(picture)
-    assert down_right[0, :, :, 0].tolist() == [[0, 0, 1], [0, 0, 1], [3, 3, 4]]
-    assert up[0, :, :, 0].tolist() == [[3, 4, 5], [6, 7, 8], [6, 7, 8]]
 
 
 def test_every_offset_is_drawn_alike_and_rows_differ():
