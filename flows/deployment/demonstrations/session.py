@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flows.deployment.arms import held_for_session, require_simulator, wait_for_resume
-from flows.deployment.cameras.pictures import ArmPictures
+from flows.deployment.cameras.pictures import ArmPictures, age_limits
 from flows.deployment.demonstrations.config import (
     DemonstrationSession,
     action_spec,
@@ -120,7 +120,7 @@ def _open(
     opened = stack.enter_context(open_console(console, out / "console"))
     say(f"console  {opened.url}")
     cameras = stack.enter_context(camera_streams(session.cameras, opened))
-    pictures = ArmPictures(cameras, session.max_age)
+    pictures = ArmPictures(cameras, age_limits(session.cameras, session.max_age))
     schema = deploy_schema(
         contract,
         pictures.fields(),

@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed
 
 from flows.deployment.demonstrations.config import DemonstrationSession
 from flows.deployment.demonstrations.session import record_at_arm
-from real.cameras.camera import CameraConfig
+from real.cameras.config import CameraConfig
 from real.clock import PacedClock
 from real.console.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
