@@ -174,6 +174,9 @@ class DeploySession:
     max_age: Seconds = 0.5
     """Age of a camera's newest picture above which the episode is ended [s], for cameras that state
     none."""
+    calibration: str | None = None
+    """File of `handoff camera calibrate` with the cameras that the policy observes; recorded with
+    every episode."""
     twin: TwinConfig = field(default_factory=TwinConfig)
     """The simulated robot; used if `host` is empty."""
 

@@ -45,6 +45,7 @@ from flows.deployment.safety import check_session, is_real, longest_episode
 from flows.reports.dataset_text import counted
 from flows.session.arm_supervisor import ArmSupervisor
 from flows.session.config import HilEnvConfig
+from robots.config import to_plain
 from robots.contract import ONNX_FILE, Contract
 from robots.control.actions import PD_TARGET
 from robots.errors import HandoffError
@@ -163,6 +164,8 @@ def deploy(
         )
         newest = stack.enter_context(camera_streams(cameras, opened_console))
         pictures = observed_pictures(policy.contract, newest, age_limits(cameras, session.max_age))
+        calibrations = pictures.calibrations(session.calibration, cameras)
+        calibration = {"calibration": to_plain(calibrations)} if calibrations else {}
         schema = deploy_schema(
             policy.contract,
             {**EXTRA, **pictures.fields()},
@@ -176,7 +179,7 @@ def deploy(
         say(f"console  {opened_console.url}")
         supervisor = _TableSupervisor(session, policy, person, setup, pictures)
         stack.enter_context(closing(supervisor))
-        about = {**(about or {}), "session": new_session()}
+        about = {**(about or {}), **calibration, "session": new_session()}
         while episodes is None or store.num_episodes < episodes:
             if not next_episode(session, setup, policy, supervisor, store, about, say):
                 break

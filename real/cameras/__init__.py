@@ -5,6 +5,7 @@
 - `realsense`: the colour pictures of a RealSense camera.
 - `v4l2_controls`: locks exposure, white balance and focus of a V4L2 camera.
 - `picture_size`: cuts and resizes pictures.
+- `calibration`: calibrates cameras by views of a printed board.
 - `camera_process`: a process per camera, which opens it again when it was lost.
 - `newest_picture`: the newest picture of a camera, in memory that two processes share.
 """

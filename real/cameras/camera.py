@@ -27,6 +27,9 @@ class Picture(NamedTuple):
     """(height, width, 3) uint8 RGB."""
     captured: float
     """Time of its capture by `time.monotonic` [s]: the driver's, otherwise that of its arrival."""
+    own_size: tuple[int, int] | None = None
+    """Width and height of the camera's own picture [px], before crop and resizing; None if it is
+    rendered in its size."""
 
 
 class PictureStream(Protocol):
@@ -75,7 +78,7 @@ class Camera:
         """
         image, stated = self._stream.read()
         captured = _captured(stated, time.monotonic())
-        return Picture(resized(image, self._config), captured)
+        return Picture(resized(image, self._config), captured, (image.width, image.height))
 
     def read_whole(self) -> np.ndarray:
         """The next picture, (height, width, 3) uint8 RGB in the camera's own size; waits for it.

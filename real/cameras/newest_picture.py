@@ -19,9 +19,9 @@ SLOTS = 4
 """Pictures in memory; at 60 Hz a reader has 50 ms for the copy of one, which takes 1 ms."""
 WIDEST = 4
 """Largest ratio of width to height."""
-_COUNT = 3
+_COUNT = 5
 """Entries before those of the slots: how many pictures were written, length of the message of the
-last fault, and whether it lasts."""
+last fault, whether it lasts, and the size of the camera's own pictures."""
 _ABOUT = 2
 """Entries per slot: capture time [ns] and width [px]."""
 
@@ -113,6 +113,7 @@ class NewestPicture:
         about = _COUNT + slot * _ABOUT
         self._pixels[slot, : picture.image.size] = picture.image.reshape(-1)
         self._entries[about : about + _ABOUT] = (round(picture.captured * 1e9), width)
+        self._entries[3:5] = picture.own_size or (0, 0)
         self._entries[0] = count + 1
         self._entries[1] = 0
 
@@ -126,7 +127,9 @@ class NewestPicture:
             # The writer is busy with the slot behind the last complete one, so `SLOTS` - 1 more
             # pictures have to come before this one may be torn.
             if self.count - count < SLOTS - 1:
-                return Picture(image.reshape(self._height, width, 3), captured / 1e9)
+                across, down = (int(entry) for entry in self._entries[3:5])
+                own_size = (across, down) if across else None
+                return Picture(image.reshape(self._height, width, 3), captured / 1e9, own_size)
         return None
 
     def __enter__(self) -> NewestPicture:

@@ -2,5 +2,6 @@
 
 - `pictures`: the newest picture of every camera beside the arm's state, with its capture time.
 - `policy_cameras`: the cameras that a policy observes at an arm.
+- `calibrate`: implements `handoff camera calibrate`.
 - `twin_cameras`: the cameras of a simulated table.
 """

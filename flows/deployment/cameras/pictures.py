@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from real.arm import ArmState
+from real.cameras.calibration.calibration_file import picture_calibration, read_calibrations
 from real.cameras.camera import Picture
 from real.cameras.config import CameraConfig
 from real.cameras.newest_picture import CameraFault
+from robots.episodes.metadata.camera_calibration import CameraCalibration
 from robots.episodes.metadata.capture_times import capture_time_field, capture_time_name
-from robots.errors import HandoffError, SafetyError
+from robots.errors import HandoffError, SafetyError, suggest
 from robots.interfaces import Observation
 from robots.spec import FieldSpec
 
@@ -107,6 +110,31 @@ class ArmPictures:
                 time.sleep(POLL_SECONDS)
             pictures[name] = picture
         return pictures
+
+    def calibrations(
+        self, path: str | None, cameras: Mapping[str, CameraConfig]
+    ) -> dict[str, CameraCalibration]:
+        """The calibration of the recorded pictures, by the name of their field.
+
+        Args:
+            path: file of `handoff camera calibrate`; None for cameras that are not calibrated.
+            cameras: options of the cameras by name.
+
+        Raises:
+            HandoffError: the file cannot be read, lacks a camera, or does not fit its pictures.
+        """
+        if path is None:
+            return {}
+        known = read_calibrations(Path(path))
+        found = {}
+        for name, picture in self.first().items():
+            if name not in known:
+                raise HandoffError(
+                    f"calibration: {path} has no camera '{name}', {suggest(name, known)}. Add it: handoff camera "
+                    f"calibrate {name}=SOURCE --out {path}"
+                )
+            found[self._sources[name]] = picture_calibration(known[name], cameras[name], picture)
+        return found
 
     def begin(self) -> None:
         """Begins a new episode."""

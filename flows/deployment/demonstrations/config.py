@@ -68,6 +68,8 @@ class DemonstrationSession:
     max_age: Seconds = 0.5
     """Age of a camera's newest picture above which the episode is ended [s], for cameras that state
     none."""
+    calibration: str | None = None
+    """File of `handoff camera calibrate` with the cameras; recorded with every episode."""
     video: VideoConfig | None = None
     """Codec of the recorded pictures; None keeps them as arrays without loss."""
     takeover: TakeoverConfig = field(default_factory=TakeoverConfig)

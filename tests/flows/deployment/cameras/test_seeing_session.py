@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed
 
 from flows.deployment import session as deploying
 from flows.deployment.config import DeploySession
+from real.cameras.calibration.calibration_file import add_to_file
 from real.cameras.config import CameraConfig
 from real.console.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
@@ -23,6 +24,7 @@ from real.deploy.loop import LoopConfig
 from real.deploy.object_tracker import TrackerConfig
 from real.deploy.schedule import WatchdogConfig
 from real.franka.config import FrankaConfig
+from robots.episodes.metadata.camera_calibration import CameraCalibration
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
@@ -104,7 +106,14 @@ def check_seen(store: EpisodeStore) -> None:
 def test_the_policy_acts_on_pictures_of_the_contracts_size(
     film: Path, bundle: Path, tmp_path: Path
 ) -> None:
-    running = Session(deployed, tmp_path, bundle, seeing("127.0.82.1", source=str(film)))
+    known = CameraCalibration(
+        width=64, height=48, focal_length=(60.0, 60.0), principal_point=(33.0, 24.0)
+    )
+    add_to_file(tmp_path / "cameras.json", "front", known, {})
+    session = replace(
+        seeing("127.0.82.1", source=str(film)), calibration=str(tmp_path / "cameras.json")
+    )
+    running = Session(deployed, tmp_path, bundle, session)
     page = running.page()
     with contextlib.closing(page.socket):
         page.go()
@@ -112,7 +121,13 @@ def test_the_policy_acts_on_pictures_of_the_contracts_size(
         labelled(page, "KeyS", 1)
         page.keys("End")
         running.ended()
-    check_seen(EpisodeStore.open(tmp_path / "store.zarr", "r"))
+    store = EpisodeStore.open(tmp_path / "store.zarr", "r")
+    check_seen(store)
+    # Of the crop, at half its size.
+    calibration = store.metadata(0)["calibration"]["image_front"]
+    assert (calibration["width"], calibration["height"]) == (24, 24)
+    assert calibration["focal_length"] == [30.0, 30.0]
+    assert calibration["principal_point"] == [12.5, 12.0]
 
 
 def test_an_arm_at_an_address_goes_the_same_way(film: Path, bundle: Path, tmp_path: Path) -> None:
@@ -166,6 +181,21 @@ def test_distorted_pictures_are_refused_before_the_arm_is_opened(
     with pytest.raises(
         HandoffError, match=r"64 x 48 px cannot be resized to 24 x 24 px.*crop=\[8,0,48,48\]"
     ):
+        deploying.deploy(session, bundle, tmp_path, ConsoleConfig(port=0))
+
+
+def test_a_calibration_without_the_camera_is_refused(
+    film: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deploying, "simulated_setup", lambda session: pytest.fail("opened"))
+    known = CameraCalibration(
+        width=64, height=48, focal_length=(60.0, 60.0), principal_point=(33.0, 24.0)
+    )
+    add_to_file(tmp_path / "cameras.json", "wrist", known, {})
+    session = replace(
+        seeing("127.0.82.6", source=str(film)), calibration=str(tmp_path / "cameras.json")
+    )
+    with pytest.raises(HandoffError, match="has no camera 'front', there are wrist"):
         deploying.deploy(session, bundle, tmp_path, ConsoleConfig(port=0))
 
 
