@@ -27,6 +27,7 @@ from flows.deployment.arms import (
     simulated_setup,
     wait_for_resume,
 )
+from flows.deployment.cameras.picture_check import PictureCheck
 from flows.deployment.cameras.pictures import ArmPictures, PictureSource, age_limits
 from flows.deployment.cameras.policy_cameras import (
     camera_overrides,
@@ -179,6 +180,7 @@ def deploy(
         say(f"console  {opened_console.url}")
         supervisor = _TableSupervisor(session, policy, person, setup, pictures)
         stack.enter_context(closing(supervisor))
+        supervisor.check.report_unknown(say)
         about = {**(about or {}), **calibration, "session": new_session()}
         while episodes is None or store.num_episodes < episodes:
             if not next_episode(session, setup, policy, supervisor, store, about, say):
@@ -234,7 +236,7 @@ def next_episode(
 ) -> bool:
     """Waits for the person, runs an episode and reports its outcome; returns False when the session
     is over."""
-    if not wait_for_resume(supervisor.supervision):
+    if not wait_for_resume(supervisor.supervision) or not supervisor.confirmed(say):
         return False
     # An episode to be repeated is in the store as well.
     seed = session.first_seed + store.num_episodes - supervisor.repeat
@@ -279,7 +281,9 @@ def run_supervised(
         )
         people = [{"name": person, "device": DEVICE}]
         known = {"seed": seed, "operator": person, "device": DEVICE, "people": people}
-        return {**about, **origin.entries(), **known, "began": utc_now()}
+        distances = supervisor.check.distances
+        seen = {"picture_distance": dict(distances)} if distances else {}
+        return {**about, **origin.entries(), **known, **seen, "began": utc_now()}
 
     def outcome() -> dict[str, Any] | None:
         episode = episode_outcome(seed, record, scene, supervisor.supervision)
@@ -333,6 +337,10 @@ class _TableSupervisor(ArmSupervisor):
         self.plane = Plane(session.plane)
         self.pictures = pictures
         """Cameras that the policy observes."""
+        self.check = PictureCheck(
+            policy.training_pictures, sensor_fields(policy.contract.sensors), pictures
+        )
+        """Comparison of their pictures with the training data."""
         self.scene: PushTScene | None = None
         self.repeat = False
         """Whether the next episode repeats the same start."""
@@ -349,6 +357,21 @@ class _TableSupervisor(ArmSupervisor):
             person,
             self._scene,
         )
+
+    def confirmed(self, say: Callable[[str], None]) -> bool:
+        """Asks the person whether to go on if a picture looks unlike the training data; returns
+        False if they end the session.
+
+        Args:
+            say: called with a line for every such camera.
+        """
+        unlike = self.check.unlike()
+        if not unlike:
+            return True
+        for line in unlike:
+            say(line)
+        self.hold(f"{'; '.join(unlike)}. Go on nevertheless?")
+        return wait_for_resume(self.supervision)
 
     def observe(self, state: ArmState, begin: float) -> Observation:
         """The observation of arm and table, with the newest pictures.

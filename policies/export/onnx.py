@@ -25,6 +25,7 @@ from policies.export.contract import (
 )
 from policies.export.graph import to_onnx
 from policies.export.manifests import foreign_manifests
+from policies.export.pictures import picture_metadata
 from policies.export.precision import with_precision
 from robots.config import Count, Seed, config
 from robots.contract import (
@@ -144,7 +145,8 @@ def export(
     model = with_precision(to_onnx(module, config.opset), config.precision)
     progress(1, 3, "graph")
     language = _language_files(module)
-    graph = _serialized(model, {CONTRACT_KEY: contract.to_json(), **language.metadata})
+    metadata = {CONTRACT_KEY: contract.to_json(), **language.metadata, **picture_metadata(data)}
+    graph = _serialized(model, metadata)
     # Compute golden examples and write the files.
     golden = golden_examples(config, module, data)
     golden |= _as_trained(card, golden["observation"])

@@ -95,7 +95,7 @@ def save_linear_policy(path, contract, weights):
     write(path, model)
 
 
-def save_seeing_policy(path, contract, camera, gain=0.02):
+def save_seeing_policy(path, contract, camera, gain=0.02, metadata=None):
     """Writes a policy of one observation step whose chunk is the agent's position plus `gain` times
     the mean of the newest picture, 0..1.
 
@@ -104,6 +104,7 @@ def save_seeing_policy(path, contract, camera, gain=0.02):
         contract: its contract, whose observation ends with the agent's position.
         camera: name of the sensor.
         gain: see above.
+        metadata: further metadata of the file.
     """
     steps, size = contract.n_obs_steps, contract.observation_size
     nodes = [
@@ -144,7 +145,7 @@ def save_seeing_policy(path, contract, camera, gain=0.02):
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    helper.set_model_props(model, {CONTRACT_KEY: contract.to_json()})
+    helper.set_model_props(model, {CONTRACT_KEY: contract.to_json(), **(metadata or {})})
     write(path, model)
 
 

@@ -2,6 +2,7 @@
 
 - `pictures`: the newest picture of every camera beside the arm's state, with its capture time.
 - `policy_cameras`: the cameras that a policy observes at an arm.
+- `picture_check`: compares pictures with the training data.
 - `calibrate`: implements `handoff camera calibrate`.
 - `twin_cameras`: the cameras of a simulated table.
 """

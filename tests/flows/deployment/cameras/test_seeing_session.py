@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,15 @@ from real.deploy.loop import LoopConfig
 from real.deploy.object_tracker import TrackerConfig
 from real.deploy.schedule import WatchdogConfig
 from real.franka.config import FrankaConfig
+from robots.control.training_pictures import PICTURES_KEY, picture_statistics, to_json
 from robots.episodes.metadata.camera_calibration import CameraCalibration
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from sim.twin.twin import TwinConfig
 from tests.flows.console_session import Session, labelled, stepped
-from tests.flows.deployment.test_session import Lab
+from tests.flows.deployment.test_session import Lab, held_for
+from tests.real.console.pages import until
 from tests.real.fakes import contract
 from tests.real.onnx_models import save_seeing_policy
 
@@ -64,6 +67,24 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     camera = FieldSpec(shape=(24, 24, 3), dtype="uint8", unit="u8")
     seeing = contract(sensors={"image_front": camera}, n_action_steps=4)
     save_seeing_policy(folder / "policy.onnx", seeing, "image_front", GAIN)
+    return folder
+
+
+def comparing(folder: Path, light: float) -> Path:
+    """The same policy, whose training pictures were the film's in another light."""
+    # Six episodes of forty steps, each of the whole film.
+    levels = np.tile(light * (40 + np.arange(40) * 200 / 40), 6)
+    pictures = np.array([np.full((24, 24, 3), level, np.uint8) for level in levels])
+    statistics = picture_statistics(lambda step: pictures[step], list(range(40, 241, 40)))
+    assert statistics is not None
+    camera = FieldSpec(shape=(24, 24, 3), dtype="uint8", unit="u8")
+    save_seeing_policy(
+        folder / "policy.onnx",
+        contract(sensors={"image_front": camera}, n_action_steps=4),
+        "image_front",
+        GAIN,
+        {PICTURES_KEY: to_json({"image_front": statistics})},
+    )
     return folder
 
 
@@ -171,6 +192,47 @@ def test_a_camera_that_falls_silent_ends_the_episode(
     assert about["ended_by"] == "fault"
     assert "camera front: its newest picture is" in about["fault"]
     assert "limit max_age=1 s" in about["fault"]
+
+
+def test_a_person_is_asked_about_a_picture_unlike_the_training_data(
+    film: Path, tmp_path: Path
+) -> None:
+    bundle = comparing(tmp_path, light=0.15)
+    running = Session(deployed, tmp_path, bundle, seeing("127.0.82.7", source=str(film)))
+    page = running.page()
+    with contextlib.closing(page.socket):
+        page.go()
+        until(lambda: "front: " in held_for(page))
+        why = held_for(page)
+        assert "of 1.0 (limit): looks unlike the training data" in why
+        assert why.endswith("Go on nevertheless?")
+        # A person reads for longer than the session needs to see the hold.
+        for _ in range(20):
+            page.keys()
+            time.sleep(0.05)
+        page.go()
+        stepped(page, 3)
+        labelled(page, "KeyS", 1)
+        page.keys("End")
+        running.ended()
+    about = EpisodeStore.open(tmp_path / "store.zarr", "r").metadata(0)
+    assert about["picture_distance"]["front"] > 1.0
+
+
+def test_nobody_is_asked_about_pictures_like_those_of_the_training(
+    film: Path, tmp_path: Path
+) -> None:
+    bundle = comparing(tmp_path, light=1.0)
+    running = Session(deployed, tmp_path, bundle, seeing("127.0.82.8", source=str(film)))
+    page = running.page()
+    with contextlib.closing(page.socket):
+        page.go()
+        stepped(page, 3)
+        labelled(page, "KeyS", 1)
+        page.keys("End")
+        running.ended()
+    about = EpisodeStore.open(tmp_path / "store.zarr", "r").metadata(0)
+    assert about["picture_distance"]["front"] <= 1.0
 
 
 def test_distorted_pictures_are_refused_before_the_arm_is_opened(
