@@ -25,7 +25,6 @@ from policies.export.contract import (
 )
 from policies.export.graph import to_onnx
 from policies.export.manifests import foreign_manifests
-from policies.export.pictures import picture_metadata
 from policies.export.precision import with_precision
 from robots.config import Count, Seed, config
 from robots.contract import (
@@ -125,6 +124,7 @@ def export(
             unusable demonstrations, or a full disk.
     """
     from policies.data.demonstrations import read_demonstrations
+    from policies.export.pictures import picture_metadata
     from policies.families.lora import merge_adapters
     from policies.load import load_module
 

@@ -121,10 +121,15 @@ class ArmPictures:
             cameras: options of the cameras by name.
 
         Raises:
-            HandoffError: the file cannot be read, lacks a camera, or does not fit its pictures.
+            HandoffError: the file cannot be read, lacks a camera, or does not fit its pictures; or
+                there is no camera.
         """
         if path is None:
             return {}
+        if not self._cameras:
+            raise HandoffError(
+                f"calibration: {path} is given, but no camera is observed or recorded. Leave it out."
+            )
         known = read_calibrations(Path(path))
         found = {}
         for name, picture in self.first().items():

@@ -16,6 +16,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from flows.deployment import session as deploying
+from flows.deployment.cameras.pictures import ArmPictures
 from flows.deployment.config import DeploySession
 from real.cameras.calibration.calibration_file import add_to_file
 from real.cameras.config import CameraConfig
@@ -259,6 +260,11 @@ def test_a_calibration_without_the_camera_is_refused(
     )
     with pytest.raises(HandoffError, match="has no camera 'front', there are wrist"):
         deploying.deploy(session, bundle, tmp_path, ConsoleConfig(port=0))
+
+
+def test_a_calibration_without_any_camera_is_refused() -> None:
+    with pytest.raises(HandoffError, match="no camera is observed or recorded"):
+        ArmPictures({}, {}).calibrations("cameras.json", {})
 
 
 def test_a_policy_whose_camera_has_no_source_leaves_nothing(bundle: Path, tmp_path: Path) -> None:
