@@ -282,8 +282,8 @@ def run_supervised(
         people = [{"name": person, "device": DEVICE}]
         known = {"seed": seed, "operator": person, "device": DEVICE, "people": people}
         distances = supervisor.check.distances
-        seen = {"picture_distance": dict(distances)} if distances else {}
-        return {**about, **origin.entries(), **known, **seen, "began": utc_now()}
+        compared = {"picture_distance": dict(distances)} if distances else {}
+        return {**about, **origin.entries(), **known, **compared, "began": utc_now()}
 
     def outcome() -> dict[str, Any] | None:
         episode = episode_outcome(seed, record, scene, supervisor.supervision)

@@ -1,5 +1,5 @@
-"""Describes the training pictures of a policy's cameras in its file, so that a session at an arm can
-say when a camera's picture looks unlike them."""
+"""Describes the training pictures of a policy's cameras in its file, so that a session at an arm
+can say when a camera's picture looks unlike them."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ CLEAR = 0.7
 
 
 @config
-class PictureStatistics:
+class TrainingPictures:
     """Statistics of the training pictures of one camera."""
 
     episodes: Count
@@ -102,7 +102,7 @@ def picture_features(image: np.ndarray) -> np.ndarray:
 
 def picture_statistics(
     read: Callable[[int], np.ndarray], ends: Sequence[int]
-) -> PictureStatistics | None:
+) -> TrainingPictures | None:
     """Statistics of the training pictures of one camera; None for too few episodes.
 
     Args:
@@ -128,7 +128,7 @@ def picture_statistics(
             shifts[out] = [np.hypot(*_shift(usual, spread, each)) for each in thumbnails[out]]
     mean, whitening = _fitted(features)
     grids = features[:, : GRID * GRID]
-    return PictureStatistics(
+    return TrainingPictures(
         episodes=len(ends),
         pictures=len(steps),
         limit=round(float(np.quantile(distances, QUANTILE)), 4) or 1.0,
@@ -143,7 +143,7 @@ def picture_statistics(
     )
 
 
-def judge_picture(statistics: PictureStatistics, image: np.ndarray) -> PictureVerdict:
+def judge_picture(statistics: TrainingPictures, image: np.ndarray) -> PictureVerdict:
     """Compares a picture (height, width, 3) uint8 RGB with the training data."""
     features, thumbnail = _measured(image)
     mean = _unpacked(statistics.mean)
@@ -155,16 +155,16 @@ def judge_picture(statistics: PictureStatistics, image: np.ndarray) -> PictureVe
     if distance <= 1.0:
         return PictureVerdict(distance, "")
     large = _large_shift(usual, thumbnail)
-    seen = large if any(large) or moved <= 1.0 else shift
-    return PictureVerdict(distance, _difference(statistics, features, seen))
+    likely_shift = large if any(large) or moved <= 1.0 else shift
+    return PictureVerdict(distance, _difference(statistics, features, likely_shift))
 
 
-def to_json(statistics: Mapping[str, PictureStatistics]) -> str:
+def to_json(statistics: Mapping[str, TrainingPictures]) -> str:
     """JSON of the statistics of all cameras, by the name of the sensor."""
     return json.dumps({name: to_plain(each) for name, each in statistics.items()})
 
 
-def from_json(text: str) -> dict[str, PictureStatistics]:
+def from_json(text: str) -> dict[str, TrainingPictures]:
     """Reads `to_json` back.
 
     Raises:
@@ -174,11 +174,11 @@ def from_json(text: str) -> dict[str, PictureStatistics]:
         plain = json.loads(text)
     except json.JSONDecodeError as error:
         raise HandoffError(f"policy: metadata '{PICTURES_KEY}' is not JSON ({error}).") from None
-    return {name: validate(PictureStatistics, each, name) for name, each in plain.items()}
+    return {name: validate(TrainingPictures, each, name) for name, each in plain.items()}
 
 
 def _difference(
-    statistics: PictureStatistics, features: np.ndarray, shift: tuple[float, float]
+    statistics: TrainingPictures, features: np.ndarray, shift: tuple[float, float]
 ) -> str:
     """How a picture differs, in words.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from flows.deployment.cameras.pictures import ArmPictures
-from robots.control.training_pictures import PictureStatistics, PictureVerdict, judge_picture
+from robots.control.training_pictures import PictureVerdict, TrainingPictures, judge_picture
 
 
 class PictureCheck:
@@ -20,7 +20,7 @@ class PictureCheck:
 
     def __init__(
         self,
-        statistics: Mapping[str, PictureStatistics],
+        statistics: Mapping[str, TrainingPictures],
         sources: Mapping[str, str],
         pictures: ArmPictures,
     ) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from robots.control.training_pictures import (
-    PictureStatistics,
+    TrainingPictures,
     from_json,
     judge_picture,
     picture_features,
@@ -42,14 +42,14 @@ def episode(seed: int, shift: int = 0) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def statistics() -> PictureStatistics:
+def statistics() -> TrainingPictures:
     pictures = np.concatenate([episode(seed) for seed in range(20)])
     found = picture_statistics(lambda step: pictures[step], list(range(STEPS, 601, STEPS)))
     assert found is not None
     return found
 
 
-def test_pictures_of_new_episodes_pass(statistics: PictureStatistics) -> None:
+def test_pictures_of_new_episodes_pass(statistics: TrainingPictures) -> None:
     pictures = np.concatenate([episode(seed) for seed in range(100, 120)])
     alarms = np.mean([judge_picture(statistics, each).distance > 1.0 for each in pictures])
     # The limit lets 99 % of the training data's held-out pictures pass.
@@ -57,7 +57,7 @@ def test_pictures_of_new_episodes_pass(statistics: PictureStatistics) -> None:
 
 
 @pytest.mark.parametrize("seed", [200, 201, 202])
-def test_a_darker_picture_is_told(statistics: PictureStatistics, seed: int) -> None:
+def test_a_darker_picture_is_told(statistics: TrainingPictures, seed: int) -> None:
     for picture in episode(seed)[::10]:
         verdict = judge_picture(statistics, picture // 2)
         assert verdict.distance > 1.5
@@ -66,7 +66,7 @@ def test_a_darker_picture_is_told(statistics: PictureStatistics, seed: int) -> N
         assert "brighter by" in brighter.words
 
 
-def test_a_shift_is_told_with_its_direction(statistics: PictureStatistics) -> None:
+def test_a_shift_is_told_with_its_direction(statistics: TrainingPictures) -> None:
     right = judge_picture(statistics, episode(210, shift=6)[5])
     assert right.distance > 1.5
     assert right.words == "shifted by about 9.4 % of the width to the right"
@@ -74,7 +74,7 @@ def test_a_shift_is_told_with_its_direction(statistics: PictureStatistics) -> No
 
 
 def test_a_shift_of_one_pixel_is_told_although_the_hand_moves(
-    statistics: PictureStatistics,
+    statistics: TrainingPictures,
 ) -> None:
     for picture in episode(211, shift=1)[::5]:
         verdict = judge_picture(statistics, picture)
@@ -83,14 +83,14 @@ def test_a_shift_of_one_pixel_is_told_although_the_hand_moves(
 
 
 @pytest.mark.parametrize("level", [3, 120])
-def test_a_covered_lens_is_told(statistics: PictureStatistics, level: int) -> None:
+def test_a_covered_lens_is_told(statistics: TrainingPictures, level: int) -> None:
     covered = np.full((HEIGHT, WIDTH, 3), level, np.uint8)
     verdict = judge_picture(statistics, covered)
     assert verdict.distance > 1.5
     assert verdict.words == "covered, or without contrast"
 
 
-def test_statistics_survive_json(statistics: PictureStatistics) -> None:
+def test_statistics_survive_json(statistics: TrainingPictures) -> None:
     assert from_json(to_json({"image_front": statistics})) == {"image_front": statistics}
     with pytest.raises(HandoffError, match="is not JSON"):
         from_json("{")
