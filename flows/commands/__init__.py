@@ -15,5 +15,5 @@
 - `evaluation`: `evaluate`, `compare`, `gate`, `serve`, `rollouts`, `tune`.
 - `sessions`: `record`, `hil`, `console`, `approve`, `deploy`, `clear-fault`.
 - `releasing`: `keys`, `sign`, `verify`.
-- `doctor`: `doctor`.
+- `machine`: `doctor`, `camera board`, `camera calibrate`.
 """

@@ -19,11 +19,11 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.argument import ArgumentCollection
 
 from flows.commands import (
-    doctor,
     episodes,
     evaluation,
     lineage,
     listing,
+    machine,
     new,
     pipelines,
     releasing,
@@ -38,6 +38,7 @@ USAGE = 2
 UNREAD = 128 + signal.SIGPIPE
 """Exit code of output that nobody reads."""
 ABOUT_GROUPS = {
+    "camera": "Calibrate cameras by views of a printed board.",
     "episodes": "Look at data sets of any format, examine, import, edit, split and export them.",
     "keys": "Make, trust, revoke and list the keys that sign releases.",
     "new": "Write a commented recipe, task or stage that runs as it is.",
@@ -159,9 +160,11 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "approve": sessions.approve,
         "deploy": sessions.deploy,
         "clear-fault": sessions.clear_fault,
+        "camera board": machine.camera_board,
+        "camera calibrate": machine.camera_calibrate,
         "tune": evaluation.tune,
     },
-    "This machine": {"doctor": doctor.doctor, "completion": completion},
+    "This machine": {"doctor": machine.doctor, "completion": completion},
 }
 """Functions of the commands, by heading and name."""
 

@@ -281,7 +281,8 @@ def deploy(
             e.g. runs/demo/gate, or an approval.
         arm: Address of the arm's control unit; default: starts a simulated arm.
         tracker: Address of the tracker of the T, ws://..; required with --arm.
-        camera: Camera shown at the console, NAME=SOURCE; may be repeated.
+        camera: Camera that the policy observes, or that the console shows, NAME=SOURCE; may be
+            repeated.
         out: Folder of the session.
 
     Examples:

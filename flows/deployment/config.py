@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import Field
 
+from real.cameras.config import CameraConfig
 from real.deploy.governor import GovernorConfig
 from real.deploy.loop import LoopConfig
 from real.deploy.object_tracker import TrackerConfig
@@ -16,7 +17,7 @@ from real.deploy.supervision import SupervisionConfig
 from real.franka.config import FrankaConfig
 from real.franka.gripper import GripperDriverConfig
 from real.franka.impedance import GAINS, ImpedanceConfig
-from robots.config import Count, Metres, Seed, Whole, config
+from robots.config import Count, Metres, Seconds, Seed, Whole, config
 from robots.contract import Contract
 from robots.errors import HandoffError
 from robots.franka import find_robot
@@ -167,6 +168,15 @@ class DeploySession:
     """Speed and takeover of the person at the console."""
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
     """Tracker of the T; required with a real arm, unused in simulation."""
+    cameras: dict[str, CameraConfig] = field(default_factory=dict)
+    """Cameras by name: shown at the console. A policy with pictures observes them, `image_NAME` of
+    its contract (or NAME itself) by the camera NAME, and they are recorded."""
+    max_age: Seconds = 0.5
+    """Age of a camera's newest picture above which the episode is ended [s], for cameras that state
+    none."""
+    calibration: str | None = None
+    """File of `handoff camera calibrate` with the cameras that the policy observes; recorded with
+    every episode."""
     twin: TwinConfig = field(default_factory=TwinConfig)
     """The simulated robot; used if `host` is empty."""
 

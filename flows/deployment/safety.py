@@ -45,7 +45,7 @@ AT_MOST = (
     "arm.rest_torque",
 )
 """Options that a session at a real arm can lower from their defaults, not raise."""
-ALSO_AT_A_BOARD = ("supervision.speed", "tracker.max_age")
+ALSO_AT_A_BOARD = ("supervision.speed", "tracker.max_age", "max_age")
 """Further ones of a session at the push-T table."""
 AT_LEAST = ("loop.joints.position_margin",)
 """Options that a session at a real arm can raise, not lower."""
@@ -95,7 +95,14 @@ def check_session(session: DeploySession, contract: Contract) -> None:
             f"{seconds:.0f} s, limit {LONGEST:g} s. Lower loop.max_steps."
         )
     if is_real(session):
-        check_real(session, DeploySession(), (*AT_MOST, *ALSO_AT_A_BOARD))
+        usual = DeploySession()
+        check_real(session, usual, (*AT_MOST, *ALSO_AT_A_BOARD))
+        for name, camera in session.cameras.items():
+            if camera.max_age is not None and camera.max_age > usual.max_age:
+                raise HandoffError(
+                    f"cameras.{name}.max_age is {camera.max_age}, at most {usual.max_age} at a real arm: its limits "
+                    "can be tightened, not loosened."
+                )
 
 
 def longest_episode(session: DeploySession, contract: Contract) -> float:

@@ -27,6 +27,13 @@ from flows.deployment.arms import (
     simulated_setup,
     wait_for_resume,
 )
+from flows.deployment.cameras.picture_check import PictureCheck
+from flows.deployment.cameras.pictures import ArmPictures, PictureSource, age_limits
+from flows.deployment.cameras.policy_cameras import (
+    camera_overrides,
+    policy_cameras,
+    sensor_fields,
+)
 from flows.deployment.config import DeploySession, check_robot_of_session
 from flows.deployment.deployed_episode import (
     DEVICE,
@@ -39,13 +46,15 @@ from flows.deployment.safety import check_session, is_real, longest_episode
 from flows.reports.dataset_text import counted
 from flows.session.arm_supervisor import ArmSupervisor
 from flows.session.config import HilEnvConfig
-from real.cameras.camera import CameraConfig
+from robots.config import to_plain
 from robots.contract import ONNX_FILE, Contract
+from robots.control.actions import PD_TARGET
 from robots.errors import HandoffError
 from robots.franka import find_robot
-from robots.interfaces import Label
+from robots.interfaces import Label, Observation
 
 if TYPE_CHECKING:
+    from real.arm import ArmState
     from real.console.server import ConsoleConfig
     from real.deploy.onnx_policy import OnnxPolicy
     from robots.episodes.store import EpisodeStore
@@ -75,6 +84,7 @@ def deploy_command(
     chosen = list(overrides)
     chosen += [] if arm is None else [f"host={quoted(arm)}"]
     chosen += [] if tracker is None else [f"tracker.uri={quoted(tracker)}"]
+    chosen += camera_overrides(cameras)
     session = build_session(DeploySession, "push_t", chosen)
     # What moves an arm is signed and approved; a simulated arm takes what passed its gate.
     robot = f"{session.arm.robot} at {session.host}" if is_real(session) else None
@@ -86,7 +96,6 @@ def deploy_command(
             console,
             person=person,
             episodes=episodes,
-            cameras=parse_cameras(cameras),
             about=release_entries(bundle),
             say=say,
         )
@@ -94,23 +103,6 @@ def deploy_command(
     say(
         f"{number} in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}"
     )
-
-
-def parse_cameras(arguments: Sequence[str]) -> dict[str, CameraConfig]:
-    """Parses arguments `NAME=SOURCE`; returns cameras by name.
-
-    Raises:
-        HandoffError: a missing name or source, or a duplicate name.
-    """
-    cameras: dict[str, CameraConfig] = {}
-    for argument in arguments:
-        name, _, source = argument.partition("=")
-        if not name or not source or name in cameras:
-            raise HandoffError(
-                f"--camera {argument}: expected a new name and a source, e.g. front=0 or wrist=/dev/video2."
-            )
-        cameras[name] = CameraConfig(source=source)
-    return cameras
 
 
 def deploy(
@@ -121,7 +113,6 @@ def deploy(
     *,
     person: str = "",
     episodes: int | None = None,
-    cameras: Mapping[str, CameraConfig] | None = None,
     about: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> int:
@@ -135,7 +126,6 @@ def deploy(
         person: operator name recorded while nobody has control; empty takes the login.
         episodes: the session ends when the store holds this many; None runs until the person ends
             it.
-        cameras: cameras shown at the console, by name.
         about: JSON-ready metadata of every episode, such as the name of the release.
         say: called with the console's address, the outcome of every episode, and the interrupted
             recording of an earlier session that is recovered.
@@ -161,28 +151,37 @@ def deploy(
     policy = OnnxPolicy(bundle / ONNX_FILE)
     _check_policy(session, policy.contract)
     name = session.arm.robot
+    cameras = policy_cameras(policy.contract.sensors, session.cameras)
     # The recording must hold the longest episode.
-    schema = deploy_schema(
-        policy.contract, EXTRA, session.loop.stream_hz, find_robot(name), supervised=True
-    )
     seconds = longest_episode(session, policy.contract) + SPARE_SECONDS
     session = replace(session, arm=replace(session.arm, record_seconds=seconds))
     out.mkdir(parents=True, exist_ok=True)
-    # Hold the arm; open store, console, viewer, cameras and arm; then run episodes.
+    # Hold the arm; open console, viewer, cameras, store and arm; then run episodes.
     with ExitStack() as stack:
         stack.enter_context(held_for_session(session, say))
-        store = stack.enter_context(open_corrections(out / "store.zarr", schema))
-        recover_interrupted(store, log=say)
         opened_console = stack.enter_context(open_console(console, out / "console"))
         stack.enter_context(
             scene_viewer(HilEnvConfig(task="push_t", robot=name), opened_console, images=simulated)
         )
-        stack.enter_context(camera_streams(cameras or {}, opened_console))
+        newest = stack.enter_context(camera_streams(cameras, opened_console))
+        pictures = observed_pictures(policy.contract, newest, age_limits(cameras, session.max_age))
+        calibrations = pictures.calibrations(session.calibration, cameras)
+        calibration = {"calibration": to_plain(calibrations)} if calibrations else {}
+        schema = deploy_schema(
+            policy.contract,
+            {**EXTRA, **pictures.fields()},
+            session.loop.stream_hz,
+            find_robot(name),
+            supervised=True,
+        )
+        store = stack.enter_context(open_corrections(out / "store.zarr", schema))
+        recover_interrupted(store, log=say)
         setup = stack.enter_context(simulated_setup(session) if simulated else real_setup(session))
         say(f"console  {opened_console.url}")
-        supervisor = _TableSupervisor(session, policy, person, setup)
+        supervisor = _TableSupervisor(session, policy, person, setup, pictures)
         stack.enter_context(closing(supervisor))
-        about = {**(about or {}), "session": new_session()}
+        supervisor.check.report_unknown(say)
+        about = {**(about or {}), **calibration, "session": new_session()}
         while episodes is None or store.num_episodes < episodes:
             if not next_episode(session, setup, policy, supervisor, store, about, say):
                 break
@@ -193,19 +192,37 @@ def _check_policy(session: DeploySession, contract: Contract) -> None:
     """Checks that a policy fits the task and the arm of a session.
 
     Raises:
-        HandoffError: another task or robot, or a policy that sees.
+        HandoffError: another task, action interface or robot.
     """
     if contract.task != "push_t":
         raise HandoffError(
             f"deploy: a policy of task '{contract.task}'; sessions at an arm support push_t only."
         )
-    if contract.sensors:
+    if contract.action_interface != PD_TARGET:
         raise HandoffError(
-            f"deploy: the policy needs {', '.join(contract.sensors)}, and a session gives no pictures to a policy yet. "
-            "Deploy it at the twin by a recipe, or serve it."
+            f"deploy: actions of the policy are '{contract.action_interface}'; sessions at an arm support {PD_TARGET} "
+            "only. Deploy it at the twin by a recipe."
         )
     check_robot_of_session(contract, session.arm)
     check_session(session, contract)
+
+
+def observed_pictures(
+    contract: Contract, newest: Mapping[str, PictureSource], limits: Mapping[str, float]
+) -> ArmPictures:
+    """The cameras that the policy observes, among all that are open.
+
+    Args:
+        contract: contract of the policy.
+        newest: newest picture of every camera, by name.
+        limits: age above which a picture is an error [s], by camera.
+    """
+    fields = sensor_fields(contract.sensors)
+    return ArmPictures(
+        {name: newest[name] for name in fields},
+        {name: limits[name] for name in fields},
+        sources=fields,
+    )
 
 
 def next_episode(
@@ -219,7 +236,7 @@ def next_episode(
 ) -> bool:
     """Waits for the person, runs an episode and reports its outcome; returns False when the session
     is over."""
-    if not wait_for_resume(supervisor.supervision):
+    if not wait_for_resume(supervisor.supervision) or not supervisor.confirmed(say):
         return False
     # An episode to be repeated is in the store as well.
     seed = session.first_seed + store.num_episodes - supervisor.repeat
@@ -264,7 +281,9 @@ def run_supervised(
         )
         people = [{"name": person, "device": DEVICE}]
         known = {"seed": seed, "operator": person, "device": DEVICE, "people": people}
-        return {**about, **origin.entries(), **known, "began": utc_now()}
+        distances = supervisor.check.distances
+        compared = {"picture_distance": dict(distances)} if distances else {}
+        return {**about, **origin.entries(), **known, **compared, "began": utc_now()}
 
     def outcome() -> dict[str, Any] | None:
         episode = episode_outcome(seed, record, scene, supervisor.supervision)
@@ -282,13 +301,14 @@ def run_supervised(
             return episode_outcome(seed, record, scene, supervisor.supervision)
         # Run the episode until the T is at the goal.
         supervisor.supervision.begin(seed)
+        supervisor.pictures.begin()
         with recording.of(arm):
             run_episode(
                 arm,
                 setup.clock(arm),
                 policy,
                 policy.contract,
-                supervisor.observe,
+                lambda state: supervisor.observe(state, record.begin),
                 session.loop,
                 space=supervisor.plane,
                 flange_T_ee=arm.flange_T_ee,
@@ -304,12 +324,23 @@ class _TableSupervisor(ArmSupervisor):
     """The person at the console, and the observation of arm and table for person and policy."""
 
     def __init__(
-        self, session: DeploySession, policy: OnnxPolicy, person: str, setup: ArmSetup
+        self,
+        session: DeploySession,
+        policy: OnnxPolicy,
+        person: str,
+        setup: ArmSetup,
+        pictures: ArmPictures,
     ) -> None:
         from real.deploy.person_motion import STEPS, BoardMotion
         from real.deploy.planar_space import Plane
 
         self.plane = Plane(session.plane)
+        self.pictures = pictures
+        """Cameras that the policy observes."""
+        self.check = PictureCheck(
+            policy.training_pictures, sensor_fields(policy.contract.sensors), pictures
+        )
+        """Comparison of their pictures with the training data."""
         self.scene: PushTScene | None = None
         self.repeat = False
         """Whether the next episode repeats the same start."""
@@ -327,13 +358,36 @@ class _TableSupervisor(ArmSupervisor):
             self._scene,
         )
 
-    def observe(self, state: Any) -> Any:
-        """See `PushTScene.observe`."""
+    def confirmed(self, say: Callable[[str], None]) -> bool:
+        """Asks the person whether to go on if a picture looks unlike the training data; returns
+        False if they end the session.
+
+        Args:
+            say: called with a line for every such camera.
+        """
+        unlike = self.check.unlike()
+        if not unlike:
+            return True
+        for line in unlike:
+            say(line)
+        self.hold(f"{'; '.join(unlike)}. Go on nevertheless?")
+        return wait_for_resume(self.supervision)
+
+    def observe(self, state: ArmState, begin: float) -> Observation:
+        """The observation of arm and table, with the newest pictures.
+
+        Args:
+            state: state of the arm, just read.
+            begin: robot time of the episode's first observation [s].
+
+        Raises:
+            SafetyError: a tracked pose or a picture is too old.
+        """
         assert self.scene is not None
         observation = self.scene.observe(state)
         self._q = state.q
         self._pose = observation["block_pose"]
-        return observation
+        return {**observation, **self.pictures.observe(state, begin)}
 
     def _scene(self) -> bytes:
         from robots.wire.policy import pack

@@ -5,5 +5,6 @@
 - `contract`: meaning of the actions and range of the training data.
 - `precision`: graphs in half precision, and with integer matrix products.
 - `manifests`: descriptions for LEAPP and Physical AI Studio.
+- `pictures`: statistics of the training pictures.
 - `language`: policies with an instruction.
 """

@@ -124,6 +124,7 @@ def export(
             unusable demonstrations, or a full disk.
     """
     from policies.data.demonstrations import read_demonstrations
+    from policies.export.pictures import picture_metadata
     from policies.families.lora import merge_adapters
     from policies.load import load_module
 
@@ -144,7 +145,8 @@ def export(
     model = with_precision(to_onnx(module, config.opset), config.precision)
     progress(1, 3, "graph")
     language = _language_files(module)
-    graph = _serialized(model, {CONTRACT_KEY: contract.to_json(), **language.metadata})
+    metadata = {CONTRACT_KEY: contract.to_json(), **language.metadata, **picture_metadata(data)}
+    graph = _serialized(model, metadata)
     # Compute golden examples and write the files.
     golden = golden_examples(config, module, data)
     golden |= _as_trained(card, golden["observation"])

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from real.cameras.camera import Camera, CameraConfig
+from real.cameras.camera import Camera
+from real.cameras.config import CameraConfig, CameraOptionError, check_camera
 from real.cameras.newest_picture import NewestPicture
 from robots.errors import HandoffError
 from robots.processes import end_with_parent
@@ -43,16 +44,13 @@ def camera_streams(
         console: an open console.
 
     Raises:
-        HandoffError: a name that cannot be sent, or settings without an image.
+        HandoffError: a name that cannot be sent, or options that the kind of camera does not have.
     """
     from real.console.process import without_robot_token
 
     for name, settings in cameras.items():
         frame(name, np.zeros((2, 2, 3), np.uint8))
-        if settings.height < 1 or settings.rate_hz <= 0.0 or not 1 <= settings.quality <= 100:
-            raise HandoffError(
-                f"camera {name}: {settings}, expected a height and rate above 0 and a quality of 1 to 100."
-            )
+        check_camera(name, settings)
     with ExitStack() as stack:
         newest = {
             name: stack.enter_context(NewestPicture(settings.height))
@@ -110,6 +108,7 @@ def _stream_and_reconnect(
         try:
             _stream(name, config, newest, uri, token)
         except (HandoffError, OSError, ConnectionClosed, InvalidHandshake, InvalidMessage) as error:
+            newest.fail(str(error), lasting=isinstance(error, CameraOptionError))
             if str(error) != reported:
                 reported = str(error)
                 sys.stderr.write(f"{name}: {reported}\n")

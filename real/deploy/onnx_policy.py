@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from robots.contract import CONTRACT_KEY, Contract
+from robots.control.training_pictures import PICTURES_KEY, from_json
 from robots.control.training_range import RangeCheck
 from robots.errors import HandoffError, SafetyError
 from robots.interfaces import PolicyInput
@@ -59,6 +60,9 @@ class OnnxPolicy:
                 "`handoff evaluate` runs changed files, and reports them as such."
             )
         _check_graph(self._session, self.contract, path)
+        self.training_pictures = from_json(metadata.get(PICTURES_KEY, "{}"))
+        """Statistics of the training pictures by sensor; empty without cameras, or if the policy
+        was exported by an older version."""
         self.tokenizer = _read_tokenizer(metadata, path) if self.contract.instruction else None
         size = int(np.prod(self.contract.action.shape))
         self._observation_shape = (self.contract.n_obs_steps, self.contract.observation_size)

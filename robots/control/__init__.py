@@ -8,5 +8,6 @@
 - `proprioception`: the fields that an arm and its gripper measure.
 - `rotations`: forms of rotations, converted to one another.
 - `temporal_ensemble`: the weighted mean of all chunks that predicted a step.
+- `training_pictures`: whether a picture looks like those of the training data.
 - `training_range`: the range of the training data, and the refusal of inputs far outside it.
 """

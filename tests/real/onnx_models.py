@@ -95,6 +95,60 @@ def save_linear_policy(path, contract, weights):
     write(path, model)
 
 
+def save_seeing_policy(path, contract, camera, gain=0.02, metadata=None):
+    """Writes a policy of one observation step whose chunk is the agent's position plus `gain` times
+    the mean of the newest picture, 0..1.
+
+    Args:
+        path: of the ONNX file.
+        contract: its contract, whose observation ends with the agent's position.
+        camera: name of the sensor.
+        gain: see above.
+        metadata: further metadata of the file.
+    """
+    steps, size = contract.n_obs_steps, contract.observation_size
+    nodes = [
+        helper.make_node("Slice", ["observation", "from", "to", "axes"], ["agent"]),
+        helper.make_node("Slice", [camera, "newest", "last", "time"], ["picture"]),
+        helper.make_node("Cast", ["picture"], ["numbers"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceMean", ["numbers"], ["mean"], axes=[1, 2, 3, 4], keepdims=1),
+        helper.make_node("Squeeze", ["mean", "flat"], ["grey"]),
+        helper.make_node("Mul", ["grey", "gain"], ["moved"]),
+        helper.make_node("Mul", ["noise", "none"], ["silence"]),
+        helper.make_node("Add", ["silence", "agent"], ["still"]),
+        helper.make_node("Add", ["still", "moved"], ["action"]),
+    ]
+    chunk = [BATCH, contract.horizon, *contract.action.shape]
+    sensors = {name: [BATCH, steps, *spec.shape] for name, spec in contract.sensors.items()}
+    graph = helper.make_graph(
+        nodes,
+        "policy",
+        [
+            helper.make_tensor_value_info("observation", TensorProto.FLOAT, [BATCH, steps, size]),
+            helper.make_tensor_value_info("noise", TensorProto.FLOAT, chunk),
+            *(
+                helper.make_tensor_value_info(name, TensorProto.UINT8, shape)
+                for name, shape in sensors.items()
+            ),
+        ],
+        [helper.make_tensor_value_info("action", TensorProto.FLOAT, chunk)],
+        [
+            constant("from", [steps - 1, size - 2], np.int64),
+            constant("to", [steps, size], np.int64),
+            constant("axes", [1, 2], np.int64),
+            constant("newest", [steps - 1], np.int64),
+            constant("last", [steps], np.int64),
+            constant("time", [1], np.int64),
+            constant("flat", [3, 4], np.int64),
+            constant("gain", gain / 255.0, np.float32),
+            constant("none", 0.0, np.float32),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    helper.set_model_props(model, {CONTRACT_KEY: contract.to_json(), **(metadata or {})})
+    write(path, model)
+
+
 LETTERS = {"a": 1, "b": 2, "c": 3, "Ċ": 10}
 """Tokens of the tokenizer below; that of a newline is written so."""
 

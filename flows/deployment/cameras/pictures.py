@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from real.arm import ArmState
+from real.cameras.calibration.calibration_file import picture_calibration, read_calibrations
 from real.cameras.camera import Picture
+from real.cameras.config import CameraConfig
+from real.cameras.newest_picture import CameraFault
+from robots.episodes.metadata.camera_calibration import CameraCalibration
 from robots.episodes.metadata.capture_times import capture_time_field, capture_time_name
-from robots.errors import HandoffError, SafetyError
+from robots.errors import HandoffError, SafetyError, suggest
 from robots.interfaces import Observation
 from robots.spec import FieldSpec
 
@@ -25,6 +30,11 @@ POLL_SECONDS = 0.02
 class PictureSource(Protocol):
     """One camera, real or simulated."""
 
+    @property
+    def fault(self) -> CameraFault | None:
+        """Why it sends no pictures; None if it does, or for a reason that is not known."""
+        ...
+
     def read(self) -> Picture | None:
         """Returns the newest picture; None before the first."""
         ...
@@ -35,19 +45,23 @@ class ArmPictures:
 
     Args:
         cameras: cameras by name.
-        max_age: age above which a picture is an error [s].
+        max_age: age above which a picture of the camera is an error [s], by name.
         now: returns the time by the clock of the pictures [s]; `time.monotonic` of real cameras.
+        sources: names of the fields with the pictures, by name of the camera; None takes `image_`
+            with the camera's name.
     """
 
     def __init__(
         self,
         cameras: Mapping[str, PictureSource],
-        max_age: float,
+        max_age: Mapping[str, float],
         now: Callable[[], float] = time.monotonic,
+        sources: Mapping[str, str] | None = None,
     ) -> None:
         self._cameras = dict(cameras)
-        self._max_age = max_age
+        self._max_age = dict(max_age)
         self._now = now
+        self._sources = {name: f"{PREFIX}{name}" for name in cameras} | dict(sources or {})
         self.ages: list[float] = []
         """Age of every picture of the episode when it was observed [s]."""
         self._last: dict[str, tuple[float, float]] = {}
@@ -59,19 +73,11 @@ class ArmPictures:
         every camera, whose size they have.
 
         Raises:
-            HandoffError: a camera sends none.
+            HandoffError: a camera sends none, or its options do not fit it.
         """
         fields = {}
-        until = self._now() + FIRST_SECONDS
-        for name, newest in self._cameras.items():
-            while (picture := newest.read()) is None:
-                if self._now() > until:
-                    raise HandoffError(
-                        f"camera {name}: no picture in {FIRST_SECONDS:g} s. Is it plugged in, or used by another "
-                        "program?"
-                    )
-                time.sleep(POLL_SECONDS)
-            source = f"{PREFIX}{name}"
+        for name, picture in self.first().items():
+            source = self._sources[name]
             fields[source] = FieldSpec(
                 shape=picture.image.shape,
                 dtype="uint8",
@@ -81,6 +87,59 @@ class ArmPictures:
             )
             fields[capture_time_name(source)] = capture_time_field(source)
         return fields
+
+    def first(self) -> dict[str, Picture]:
+        """The newest picture of every camera; waits until there is one.
+
+        Raises:
+            HandoffError: see `fields`.
+        """
+        pictures = {}
+        until = self._now() + FIRST_SECONDS
+        for name, newest in self._cameras.items():
+            while (picture := newest.read()) is None:
+                fault = newest.fault
+                if fault is not None and fault.lasting:
+                    raise HandoffError(f"{name}: {fault.message}")
+                if self._now() > until:
+                    reason = "" if fault is None else f" ({fault.message.removesuffix('.')})"
+                    raise HandoffError(
+                        f"camera {name}: no picture in {FIRST_SECONDS:g} s{reason}. Is it plugged in, or used by "
+                        "another program?"
+                    )
+                time.sleep(POLL_SECONDS)
+            pictures[name] = picture
+        return pictures
+
+    def calibrations(
+        self, path: str | None, cameras: Mapping[str, CameraConfig]
+    ) -> dict[str, CameraCalibration]:
+        """The calibration of the recorded pictures, by the name of their field.
+
+        Args:
+            path: file of `handoff camera calibrate`; None for cameras that are not calibrated.
+            cameras: options of the cameras by name.
+
+        Raises:
+            HandoffError: the file cannot be read, lacks a camera, or does not fit its pictures; or
+                there is no camera.
+        """
+        if path is None:
+            return {}
+        if not self._cameras:
+            raise HandoffError(
+                f"calibration: {path} is given, but no camera is observed or recorded. Leave it out."
+            )
+        known = read_calibrations(Path(path))
+        found = {}
+        for name, picture in self.first().items():
+            if name not in known:
+                raise HandoffError(
+                    f"calibration: {path} has no camera '{name}', {suggest(name, known)}. Add it: handoff camera "
+                    f"calibrate {name}=SOURCE --out {path}"
+                )
+            found[self._sources[name]] = picture_calibration(known[name], cameras[name], picture)
+        return found
 
     def begin(self) -> None:
         """Begins a new episode."""
@@ -102,13 +161,14 @@ class ArmPictures:
             picture = newest.read()
             assert picture is not None, "`fields` waits for the first one"
             age = self._now() - picture.captured
-            if age > self._max_age:
+            limit = self._max_age[name]
+            if age > limit:
                 raise SafetyError(
-                    f"camera {name}: its newest picture is {age:.2f} s old, limit max_age={self._max_age:g} s. Was it "
+                    f"camera {name}: its newest picture is {age:.2f} s old, limit max_age={limit:g} s. Was it "
                     "unplugged?"
                 )
             self.ages.append(age)
-            source = f"{PREFIX}{name}"
+            source = self._sources[name]
             observation[source] = picture.image
             captured = self._on_episodes_clock(name, picture.captured, state.time - begin - age)
             # The last bits depend on how long the robot has been running.
@@ -129,3 +189,11 @@ class ArmPictures:
             last = max(last, time_of_episode)
             self._last[name] = captured, last
         return last
+
+
+def age_limits(cameras: Mapping[str, CameraConfig], usual: float) -> dict[str, float]:
+    """Age above which a picture is an error [s], by camera; `usual` for those that state none."""
+    return {
+        name: usual if camera.max_age is None else camera.max_age
+        for name, camera in cameras.items()
+    }

@@ -33,6 +33,8 @@ class TwinCamera:
         renderer: renders the scene.
     """
 
+    fault = None
+
     def __init__(
         self, name: str, config: CameraClockConfig, twin: Twin, renderer: SceneRenderer
     ) -> None:
@@ -113,7 +115,8 @@ def open_twin_cameras(
     }
     with SceneRenderer(task, robot, sizes) as renderer:
         cameras = {name: TwinCamera(name, config, twin, renderer) for name in sizes}
-        pictures = ArmPictures(cameras, config.max_age, twin.now)
+        limits = dict.fromkeys(cameras, config.max_age)
+        pictures = ArmPictures(cameras, limits, twin.now)
         yield TwinCameras(cameras, pictures, renderer.calibrations)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flows.config.options import build_session
 from flows.config.overrides import quoted
+from flows.deployment.cameras.policy_cameras import camera_overrides
 from flows.deployment.demonstrations.config import DemonstrationSession
 from real.console.server import ConsoleConfig
 from robots.errors import HandoffError
@@ -51,13 +52,7 @@ def record_arm_command(
     chosen += [] if arm == TWIN else [f"host={quoted(arm)}"]
     chosen += [] if instruction is None else [f"instruction={quoted(instruction)}"]
     chosen += ["video={kind: h264}"] if video else []
-    for camera in cameras:
-        name, _, source = camera.partition("=")
-        if not name or not source:
-            raise HandoffError(
-                f"--camera {camera}: expected a name and a source, e.g. front=0 or wrist=/dev/video2."
-            )
-        chosen.append(f"cameras.{name}.source={quoted(source)}")
+    chosen += camera_overrides(cameras)
     say = partial(Console().print, highlight=False, soft_wrap=True)
     demos = record_at_arm(
         build_session(DemonstrationSession, "record", chosen),

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from flows.deployment.config import COLLISION_FORCE, IMPEDANCE
 from flows.deployment.safety import LONGEST, check_real, is_real
-from real.cameras.camera import CameraConfig
+from real.cameras.config import CameraConfig, check_camera
 from real.deploy.governor import GovernorConfig, check_robot
 from real.deploy.loop import LoopConfig
 from real.franka.config import FrankaConfig, check_data_sheet
@@ -66,7 +66,10 @@ class DemonstrationSession:
     cameras: dict[str, CameraConfig] = field(default_factory=dict)
     """Cameras by name: shown at the console, and recorded as `image_NAME`."""
     max_age: Seconds = 0.5
-    """Age of a camera's newest picture above which the episode is ended [s]."""
+    """Age of a camera's newest picture above which the episode is ended [s], for cameras that state
+    none."""
+    calibration: str | None = None
+    """File of `handoff camera calibrate` with the cameras; recorded with every episode."""
     video: VideoConfig | None = None
     """Codec of the recorded pictures; None keeps them as arrays without loss."""
     takeover: TakeoverConfig = field(default_factory=TakeoverConfig)
@@ -110,6 +113,8 @@ def check_demonstrations(session: DemonstrationSession) -> None:
     session.loop.watchdog.check_period(1.0 / session.rate_hz)
     check_data_sheet(session.arm, robot)
     check_actions("steps", session.steps, robot)
+    for name, camera in session.cameras.items():
+        check_camera(name, camera)
     if session.start is not None:
         robot.check_per_joint("start", session.start)
     if session.longest_episode > LONGEST:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flows.deployment.arms import held_for_session, require_simulator, wait_for_resume
-from flows.deployment.cameras.pictures import ArmPictures
+from flows.deployment.cameras.pictures import ArmPictures, age_limits
 from flows.deployment.demonstrations.config import (
     DemonstrationSession,
     action_spec,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from real.console.server import ConsoleConfig
     from real.deploy.episode_recorder import LoopRecord
     from robots.contract import Contract
+    from robots.episodes.metadata.camera_calibration import CameraCalibration
     from robots.episodes.store import EpisodeStore
     from robots.franka.robot import Robot
 
@@ -120,7 +121,8 @@ def _open(
     opened = stack.enter_context(open_console(console, out / "console"))
     say(f"console  {opened.url}")
     cameras = stack.enter_context(camera_streams(session.cameras, opened))
-    pictures = ArmPictures(cameras, session.max_age)
+    pictures = ArmPictures(cameras, age_limits(session.cameras, session.max_age))
+    calibration = pictures.calibrations(session.calibration, session.cameras)
     schema = deploy_schema(
         contract,
         pictures.fields(),
@@ -141,6 +143,7 @@ def _open(
         stack.enter_context(scene_viewer(env, opened))
         host = stack.enter_context(simulated_host(session, task))
     recorder = _Recorder(session, contract, host, pictures, (demos, dropped), person)
+    recorder.calibration = calibration
     stack.enter_context(closing(recorder.supervisor))
     return recorder
 
@@ -197,6 +200,8 @@ class _Recorder:
         """Whether the next episode repeats the same start."""
         self.session = ""
         """Name of the session, recorded with every episode."""
+        self.calibration: dict[str, CameraCalibration] = {}
+        """Calibration of the cameras by the name of the field with the pictures, recorded too."""
         self.supervisor = ArmSupervisor(
             contract.task,
             "demonstration",
@@ -297,6 +302,7 @@ class _Recorder:
             source="demonstration",
             session=self.session,
             action_steps=self._options.steps,
+            calibration=self.calibration,
         )
         words = self._options.instruction
         return {

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,14 +30,12 @@ from real.deploy.schedule import WatchdogConfig
 from real.franka.config import FrankaConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
-from robots.spec import FieldSpec
 from robots.wire.policy import pack
 from sim.tasks.push_t.geometry import initial_state
 from sim.twin.push_t_world import PushTWorld
 from sim.twin.twin import TwinConfig, start_twin
 from tests.flows.console_session import Session, labelled, stepped
 from tests.real.console.pages import logged, until
-from tests.real.fakes import contract
 from tests.real.onnx_models import save_policy
 
 CONFIG = DeploySession(loop=LoopConfig(wait_for_policy=False, max_steps=600))
@@ -294,12 +291,10 @@ def test_an_arm_without_a_tracker_is_refused(tmp_path, bundle):
         )
 
 
-def test_a_policy_that_sees_is_refused_before_anything_is_opened(tmp_path, monkeypatch):
-    camera = FieldSpec(shape=(96, 96, 3), dtype="uint8", unit="u8")
-    seeing = SimpleNamespace(contract=contract(sensors={"image": camera}))
-    monkeypatch.setattr("real.deploy.onnx_policy.OnnxPolicy", lambda path: seeing)
-    with pytest.raises(HandoffError, match="needs image, and a session gives no pictures"):
-        deploying.deploy(DeploySession(), tmp_path, tmp_path / "out", ConsoleConfig(port=0))
+def test_a_policy_of_another_action_interface_is_refused(tmp_path):
+    save_policy(tmp_path / "policy.onnx", action_interface="cartesian_delta")
+    with pytest.raises(HandoffError, match="actions of the policy are 'cartesian_delta'"):
+        deploying.deploy(CONFIG, tmp_path, tmp_path / "out", ConsoleConfig(port=0))
     assert not (tmp_path / "out").exists()
 
 
@@ -332,14 +327,3 @@ def test_settings_come_from_the_command_line():
     assert not session.loop.wait_for_policy
     with pytest.raises(HandoffError, match=r"supervision\.sped"):
         build_session(DeploySession, "push_t", ["supervision.sped=0.05"])
-
-
-def test_cameras_are_named_and_have_a_source():
-    cameras = deploying.parse_cameras(["front=0", "wrist=rtsp://cam?x=1"])
-    assert {name: camera.source for name, camera in cameras.items()} == {
-        "front": "0",
-        "wrist": "rtsp://cam?x=1",
-    }
-    for wrong in (["front"], ["=0"], ["front="], ["front=0", "front=1"]):
-        with pytest.raises(HandoffError, match="expected a new name and a source"):
-            deploying.parse_cameras(wrong)

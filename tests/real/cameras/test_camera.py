@@ -3,14 +3,14 @@ device."""
 
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import av
 import numpy as np
 import pytest
 
-from real.cameras.camera import Camera, CameraConfig, _captured, _opened
+from real.cameras.camera import Camera, _captured, _opened
 from real.cameras.camera_process import camera_streams, frame
+from real.cameras.config import CameraConfig
 from real.console.process import open_console
 from real.console.server import ConsoleConfig
 from robots.errors import HandoffError
@@ -81,7 +81,12 @@ def test_a_device_is_opened_by_video4linux(monkeypatch):
     monkeypatch.setattr(av, "open", lambda source, **options: asked.append((source, options)))
     _opened("2")
     _opened("/dev/video0")
-    assert asked == [("/dev/video2", {"format": "v4l2"}), ("/dev/video0", {"format": "v4l2"})]
+    _opened("1", 15.0)
+    assert asked == [
+        ("/dev/video2", {"format": "v4l2", "options": {}}),
+        ("/dev/video0", {"format": "v4l2", "options": {}}),
+        ("/dev/video1", {"format": "v4l2", "options": {"framerate": "15"}}),
+    ]
 
 
 def test_this_build_of_pyav_reads_video4linux():
@@ -95,7 +100,7 @@ def test_this_build_of_pyav_reads_video4linux():
     ids=["a USB camera", "no time", "since its own beginning", "in the future"],
 )
 def test_a_picture_is_as_old_as_its_driver_says_on_the_clock_of_this_computer(stated, captured):
-    assert _captured(SimpleNamespace(time=stated), 100.0) == captured
+    assert _captured(stated, 100.0) == captured
 
 
 def test_a_frame_tells_its_name():

@@ -75,6 +75,20 @@ def test_a_picture_that_does_not_fit_is_refused(newest):
         newest.write(Picture(np.zeros((9, 10, 3), np.uint8), 0.0))
 
 
+def test_a_fault_is_told_until_the_next_picture(newest):
+    assert newest.fault is None
+    other = NewestPicture(8, newest.name)
+    other.fail("camera 0: cannot be opened.", lasting=False)
+    assert newest.fault == ("camera 0: cannot be opened.", False)
+    other.fail("é" * 1000, lasting=True)
+    assert newest.fault is not None
+    assert newest.fault.lasting
+    assert newest.fault.message.startswith("é" * 299)
+    other.write(grey(1))
+    assert newest.fault is None
+    other.__exit__()
+
+
 def test_the_memory_is_freed():
     with NewestPicture(8) as made:
         name = made.name

@@ -119,7 +119,10 @@ def test_the_twin_has_no_address(asked: list[DemonstrationSession]) -> None:
     [
         (["--arm", "twin", "--cameras"], "--cameras are the simulated ones"),
         (["--camera", "front=0"], "--camera is at an arm"),
-        (["--arm", "twin", "--camera", "front"], "--camera front: expected a name and a source"),
+        (
+            ["--arm", "twin", "--camera", "front"],
+            "--camera front: expected a new name and a source",
+        ),
         (["--arm", "twin", "--operator", "keyboard"], "--operator keyboard: a person at an arm"),
         (["--arm", "twin", "steps.translaton=1"], "did you mean 'translation'"),
     ],

@@ -20,13 +20,15 @@ from websockets.exceptions import ConnectionClosed
 
 from flows.deployment.demonstrations.config import DemonstrationSession
 from flows.deployment.demonstrations.session import record_at_arm
-from real.cameras.camera import CameraConfig
+from real.cameras.calibration.calibration_file import add_to_file
+from real.cameras.config import CameraConfig
 from real.clock import PacedClock
 from real.console.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
 from real.deploy.schedule import WatchdogConfig
 from robots.control.actions import CartesianDelta
 from robots.episodes.demonstrations import open_any_source
+from robots.episodes.metadata.camera_calibration import CameraCalibration
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.franka import find_robot
@@ -98,7 +100,12 @@ def lab(host: str) -> Iterator[None]:
 def recorded(tmp_path_factory: pytest.TempPathFactory, film: Path) -> Path:
     """A session of two attempts: one that the person discards, and one that counts."""
     out = tmp_path_factory.mktemp("recorded")
-    session = Session(record, out, options(film, "127.0.81.1"), 1)
+    known = CameraCalibration(
+        width=640, height=480, focal_length=(600.0, 600.0), principal_point=(320.0, 240.0)
+    )
+    add_to_file(out / "cameras.json", "front", known, {})
+    settings = replace(options(film, "127.0.81.1"), calibration=str(out / "cameras.json"))
+    session = Session(record, out, settings, 1)
     page = session.page()
     with contextlib.closing(page.socket):
         page.go()
@@ -126,6 +133,7 @@ def test_what_the_person_calls_a_success_is_a_demonstration(recorded: Path) -> N
         "demonstration",
     )
     assert about["instruction"] == "lift the cube"
+    assert about["calibration"]["image_front"]["focal_length"] == [60.0, 60.0]
     assert dropped.metadata(0)["discard_reason"] == "discard"
 
 
