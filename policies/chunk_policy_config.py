@@ -27,6 +27,8 @@ class ChunkPolicyConfig:
     """Whether the family is trained from demonstrations, by the stage `pretrain`."""
     language_conditioned: ClassVar[bool] = False
     """Whether the policy is conditioned on a language instruction."""
+    on_policy_student: ClassVar[bool] = False
+    """Whether the policy can be a student, or a teacher, of on-policy distillation."""
     family: ClassVar[str] = ""
     """Dotted path of the policy class of a family outside Handoff."""
 
@@ -148,6 +150,8 @@ class VisionLanguagePolicyConfig(ChunkPolicyConfig):
 
     language_conditioned: ClassVar[bool] = True
     """Whether the policy is conditioned on an instruction."""
+    on_policy_student: ClassVar[bool] = True
+    """See `ChunkPolicyConfig.on_policy_student`."""
 
     backbone: BackboneConfig
     """Pretrained backbone."""

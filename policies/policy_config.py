@@ -27,6 +27,9 @@ from robots.wire.learner import ActorCard
 class DiffusionPolicyConfig(EncodedPolicyConfig):
     """A diffusion or flow policy over action chunks (Chi et al., RSS 2023; Lipman et al. 2023)."""
 
+    on_policy_student: ClassVar[bool] = True
+    """See `ChunkPolicyConfig.on_policy_student`."""
+
     kind: Literal["diffusion"] = "diffusion"
     objective: Literal["diffusion", "flow"] = "diffusion"
     """Training objective: `diffusion` predicts the velocity of a squared-cosine schedule and

@@ -191,20 +191,22 @@ class DenoisingDistillationLoss:
         """See `DistillationLoss.decide`."""
         steps, shape = len(self._grid), (len(obs), *self._student.chunk_shape)
         noise_LBHA = torch.randn((steps + 1, *shape), generator=generator)
-        denoise = self._student.velocity(observation_tensors(obs))
+        own = observation_tensors(self._teachers.student_part(obs))
+        denoise = self._student.velocity(own)
         chain = sample_chain(denoise, noise_LBHA[0], noise_LBHA[1:], self._grid, self._config.chain)
         trace = {"sample": chain.sample_LBHA.transpose(0, 1), "std": chain.std_KB.T}
         return self._student.clip_chunk(chain.clean_BHA), trace
 
     def divergence(self, obs: Any, trace: Trace) -> StudentDivergence:
         """See `DistillationLoss.divergence`."""
+        own = observation_tensors(self._teachers.student_part(obs))
         observed, sample_LBHA = observation_tensors(obs), trace["sample"].transpose(0, 1)
         # The divergence of a stored chain needs only its samples and standard deviations.
         chain = Chain(
             sample_LBHA, sample_LBHA[1:], trace["std"].T, torch.zeros_like(trace["std"].T)
         )
         kl_KB = on_policy_kl(
-            self._student.velocity(observed), self._teacher_velocity(observed), chain, self._grid
+            self._student.velocity(own), self._teacher_velocity(observed), chain, self._grid
         )
         entries = self._student.chunk_shape[0] * self._student.chunk_shape[1]
         return StudentDivergence(kl_KB.mean() / entries, kl_KB.detach().sum(dim=0))

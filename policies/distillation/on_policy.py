@@ -8,6 +8,10 @@ instruction of a row selects its teacher. Without instructions, the mean of all 
 divergences is minimised. No reward is used, so a student is at most as good as its
 teachers.
 
+Pictures and point clouds are encoded once, when they are observed: by the student's encoder, which
+is not trained, and by those of teachers with other encoders. A vision-language student sees the
+pictures themselves.
+
 The complete state is saved every few rollouts, and all environments are then reset, in an
 uninterrupted run as in a resumed one: both end with the same weights.
 """
@@ -101,7 +105,7 @@ def on_policy_distil(
         resumable.log_image("curve", out / PICTURE)
         resumable.close()
     # Before the policy's card, which makes the folder one.
-    save_visited_states(out, run.env.visited_states())
+    save_visited_states(out, loaded_teachers.student_part(run.env.visited_states()))
     model = card.model if config.steps is None else card.model.with_sampler_steps(config.steps)
     save_policy(out, replace(card, model=model), module.state_dict(), module.extra_files())
     resumable.finish()
@@ -152,7 +156,9 @@ class _Distillation:
         state = self.resumable.resume()
         self._seeds = count(config.first_seed if state is None else state["seed"] + 1)
         env = make_env()
-        self.env = ChunkEnv(env, module, n_action_steps, self._seeds, discount=1.0)
+        self.env = ChunkEnv(
+            env, module, n_action_steps, self._seeds, discount=1.0, encode=teachers.encode
+        )
         self._statistics = EpisodeStatistics(env.num_envs)
         if state is not None:
             self._restore(state)

@@ -18,6 +18,7 @@ from torch import Tensor
 from policies.card import PolicyCard
 from policies.checkpoint import WEIGHTS, digest_file, read_weights
 from policies.load import load_module
+from policies.networks.observation_encoder import ObservationEncoder
 from policies.policy import ChunkPolicy, DenoisingPolicy, ObservationTensors
 from policies.samplers.chain import Grid
 from robots.errors import HandoffError
@@ -88,6 +89,29 @@ class Teachers:
             policy, teacher_card = load_module(folder)
             check_compatible(folder, (student, card), (policy, teacher_card), config)
             self.policies.append(policy)
+        self._others = [policy for policy in self.policies if not same_encoder(policy, student)]
+        """Teachers whose encoders of pictures and point clouds differ from the student's."""
+
+    @torch.no_grad()
+    def encode(self, observed: ObservationTensors) -> Tensor | None:
+        """(B, T, O + F) vector and features by the student's encoder, followed by those of each
+        teacher with another encoder; None for families that do not encode. An observation is
+        encoded once, and serves the student and its teachers."""
+        encoded_BTF = self._student.encode(observed)
+        if encoded_BTF is None:
+            return None
+        parts = [encoded_BTF]
+        for policy in self._others:
+            other_BTF = policy.encode(observed)
+            assert other_BTF is not None, "teachers are of the student's family"
+            parts.append(other_BTF[..., policy.observation_shape[1] :])
+        return torch.cat(parts, dim=-1)
+
+    def student_part(self, observation: Any) -> Any:
+        """The student's own part of an observation of `encode`; a TensorDict as it is."""
+        if isinstance(observation, Tensor):
+            return observation[..., : self._student.encoded_shape[1]]
+        return observation
 
     def assign(self, observed: ObservationTensors) -> list[AssignedRows]:
         """Every teacher that has rows, with its inputs for them.
@@ -143,7 +167,8 @@ class Teachers:
     def _teacher_inputs(
         self, policy: ChunkPolicy, observed: ObservationTensors, rows: Tensor
     ) -> ObservationTensors:
-        vector_BTO = observed.vector_BTO[rows]
+        entries = self._student.observation_shape[1]
+        vector_BTO = observed.vector_BTO[rows, :, :entries]
         student_normalizer = self._student.normalize_observation
         teacher_normalizer = policy.normalize_observation
         if not all(
@@ -153,6 +178,8 @@ class Teachers:
             )
         ):
             vector_BTO = teacher_normalizer(student_normalizer.inverse(vector_BTO))
+        features_BTF = observed.vector_BTO[rows, :, self._features_of(policy)]
+        vector_BTO = torch.cat([vector_BTO, features_BTF], dim=-1)
         sensors = {name: part[rows] for name, part in observed.sensors.items()}
         instructions = observed.instructions
         if policy.default_instruction is not None:
@@ -163,6 +190,40 @@ class Teachers:
             sensors,
             tuple(instructions[row] for row in rows.tolist()) if instructions else (),
         )
+
+    def _features_of(self, policy: ChunkPolicy) -> slice:
+        """Entries of an encoded observation that are the features of this teacher."""
+        begin, end = self._student.observation_shape[1], self._student.encoded_shape[1]
+        for other in self._others:
+            if policy not in self._others:
+                break
+            begin = end
+            end += other.encoded_shape[1] - other.observation_shape[1]
+            if other is policy:
+                break
+        return slice(begin, end)
+
+
+def same_encoder(one: ChunkPolicy, other: ChunkPolicy) -> bool:
+    """Whether the encoders of pictures and point clouds of two policies are equal, also where
+    there are none."""
+    encoders, others = _encoders(one), _encoders(other)
+    if len(encoders) != len(others):
+        return False
+    return all(
+        mine.sizes == theirs.sizes and _same_weights(mine.state_dict(), theirs.state_dict())
+        for mine, theirs in zip(encoders, others, strict=True)
+    )
+
+
+def _encoders(policy: ChunkPolicy) -> list[ObservationEncoder]:
+    return [module for module in policy.modules() if isinstance(module, ObservationEncoder)]
+
+
+def _same_weights(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(
+        torch.equal(weight, other[name]) for name, weight in one.items()
+    )
 
 
 def _by_instruction(folders: TeacherFolders) -> dict[str, Path]:

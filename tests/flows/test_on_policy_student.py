@@ -119,6 +119,8 @@ def test_a_policy_without_language_has_no_such_student() -> None:
         )
 
 
-def test_a_student_with_cameras_is_refused() -> None:
-    with pytest.raises(HandoffError, match="with cameras"):
-        options("vla_ppo", ["imitator.policy.image_fields=[front]"])
+def test_a_regression_policy_is_no_such_student() -> None:
+    with pytest.raises(HandoffError, match="a student of the family 'act' is not supported"):
+        options(
+            "vla_ppo", ["imitator.policy={kind: act, observation_fields: [q], anchor_field: null}"]
+        )

@@ -15,7 +15,6 @@ from flows.stages.learn.config import (
     DistilPolicyConfig,
     FinetunePolicyConfig,
 )
-from policies.chunk_policy_config import VisionLanguagePolicyConfig
 from policies.distillation.config import ShortcutConfig, check_halvings
 from policies.imitation.config import PretrainConfig
 from policies.policy_config import PolicyConfig
@@ -41,13 +40,19 @@ def check(config: DistilPolicyConfig, sources: Mapping[str, Any]) -> None:
     if not on_policy and imitated is not None:
         finetuned = isinstance(sources.get("teacher"), FinetunePolicyConfig)
         _check_one_step(config.algorithm, imitated.policy, finetuned=finetuned)
-    if not isinstance(student, PretrainConfig):
-        return
-    model = student.policy
-    if not isinstance(model, VisionLanguagePolicyConfig) or model.image_fields:
+    if isinstance(student, PretrainConfig):
+        _check_student(student.policy, None if imitated is None else imitated.policy)
+
+
+def _check_student(model: PolicyConfig, teacher: PolicyConfig | None) -> None:
+    if not model.on_policy_student:
         raise HandoffError(
-            f"distill: on-policy distillation of a student of the family '{model.kind}', or with cameras, is not "
-            "supported; expected 'token_vla' or 'vla' without image_fields."
+            f"distill: on-policy distillation of a student of the family '{model.kind}' is not supported; expected "
+            "'diffusion', 'token_vla' or 'vla'."
+        )
+    if teacher is not None and teacher.kind != model.kind:
+        raise HandoffError(
+            f"distill: the student is of the family '{model.kind}', its teacher of '{teacher.kind}'; expected the same."
         )
 
 

@@ -8,7 +8,7 @@ the executed part.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ class ChunkEnv:
         seeds: episode seeds, in the order in which episodes begin.
         discount: discount per action.
         reward_shaping: shaping on top of the task reward; None uses the task reward alone.
+        encode: encoding of observations that replaces the policy's `encode`; None uses that.
 
     Raises:
         HandoffError: fields that the environments do not have, more actions than a chunk holds, or
@@ -56,7 +57,9 @@ class ChunkEnv:
         seeds: Iterator[int],
         discount: float,
         reward_shaping: RewardShaping | None = None,
+        encode: Callable[[ObservationTensors], Tensor | None] | None = None,
     ) -> None:
+        self._encode = encode or policy.encode
         self._extra_fields = extra_fields(policy)
         check_fits(env.observation_spec, policy, n_action_steps, self._extra_fields)
         history = policy.observation_shape[0]
@@ -279,7 +282,7 @@ class ChunkEnv:
         }
         (rows,) = {len(frames) for frames in sensors.values()}
         entries = policy.observation_shape[1]
-        encoded = policy.encode(ObservationTensors(torch.zeros(rows, 1, entries), sensors))
+        encoded = self._encode(ObservationTensors(torch.zeros(rows, 1, entries), sensors))
         assert encoded is not None
         return encoded[:, 0, entries:]
 
