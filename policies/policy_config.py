@@ -17,7 +17,12 @@ from policies.chunk_policy_config import (
     EncodedPolicyConfig,
     VisionLanguagePolicyConfig,
 )
-from policies.networks.config import MlpConfig, NetworkConfig, PointEncoderConfig
+from policies.networks.config import (
+    MlpConfig,
+    NetworkConfig,
+    PictureFeaturesConfig,
+    PointEncoderConfig,
+)
 from robots.config import ByKind, Count, Finite, NonNegative, Positive, Share, ShareBelowOne, config
 from robots.errors import HandoffError
 from robots.wire.learner import ActorCard
@@ -296,6 +301,8 @@ class LearnedActorConfig(ChunkPolicyConfig):
     contain `width_target`, because the command to hold repeats that opening."""
     gripper_width_max: Positive = 0.08
     """Largest opening of the gripper [m]; used only with a gripper critic."""
+    image_features: PictureFeaturesConfig = field(default_factory=PictureFeaturesConfig)
+    """Features that the actor sees of the pictures of `image_fields`, after the vector."""
 
 
 PolicyConfig = Annotated[

@@ -1,6 +1,9 @@
 """Wraps the actor of an off-policy learner as a `ChunkPolicy`, so that it can be evaluated, served
 and exported like any other policy.
 
+Pictures are features of a frozen network, which the policy computes itself: it takes pictures, not
+features, also when it is exported.
+
 It predicts one deterministic action: tanh of the mean, and with a separate gripper critic the
 command of highest value, written as the environment's action entry
 (`robots.control.gripper_commands`). The noise is ignored. Normalisation is that of the learner, so
@@ -22,6 +25,7 @@ from torch import Tensor, nn
 
 from policies.card import PolicyCard, Shapes
 from policies.checkpoint import save_policy
+from policies.networks.images.picture_features import PictureFeatures
 from policies.policy import Batch, ChunkPolicy, ObservationTensors
 from policies.policy_config import LearnedActorConfig
 from policies.rl.networks.ensemble import network_features
@@ -47,19 +51,21 @@ class LearnedActor(ChunkPolicy):
     def __init__(self, config: LearnedActorConfig, shapes: Shapes) -> None:
         super().__init__(config, shapes)
         card = config.card
-        if (card.observation, card.action) != (
-            shapes.observation,
-            shapes.action,
-        ) or config.horizon != 1:
+        cameras = {name: shapes.sensors[name] for name in config.image_fields}
+        pictures = PictureFeatures(config.image_features, cameras) if cameras else None
+        entries = shapes.observation + (0 if pictures is None else pictures.size)
+        if (card.observation, card.action) != (entries, shapes.action) or config.horizon != 1:
             raise HandoffError(
                 f"learned actor: expected {card.observation} observation entries, {card.action} action entries and "
-                f"horizon 1, got {shapes.observation}, {shapes.action} and {config.horizon}. Another task?"
+                f"horizon 1, got {entries}, {shapes.action} and {config.horizon}. Another task?"
             )
         if card.hand is not None and WIDTH_TARGET not in shapes.entries:
             raise HandoffError(
                 f"learned actor: it commands a gripper, so it must observe '{WIDTH_TARGET}'; it observes "
                 f"{sorted(shapes.entries)}."
             )
+        self.pictures = pictures
+        """Frozen encoder of the pictures; None for an actor without cameras."""
         self.card = card
         self.width_max = config.gripper_width_max
         self.target_entry = shapes.entries[WIDTH_TARGET][0] if card.hand is not None else 0
@@ -68,9 +74,20 @@ class LearnedActor(ChunkPolicy):
         self.actor = _network(card.actor)
         self.hand = None if card.hand is None else _network(card.hand)
 
+    @property
+    def encoded_shape(self) -> tuple[int, int]:
+        """See `ChunkPolicy.encoded_shape`."""
+        return self.observation_shape[0], self.card.observation
+
+    def encode(self, obs: ObservationTensors) -> Tensor:
+        """See `ChunkPolicy.encode`."""
+        if self.pictures is None or not obs.sensors:
+            return obs.vector_BTO
+        return torch.cat([obs.vector_BTO, self.pictures(obs.sensors)], dim=-1)
+
     def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Actions (B, 1, A) in the environment's units; the noise is ignored."""
-        vector_BO = obs.vector_BTO[:, -1]
+        vector_BO = self.encode(obs)[:, -1]
         features_BF = self._features(vector_BO)
         continuous = self.card.action - (self.hand is not None)
         action_BA = torch.tanh(self.actor(features_BF)[:, :continuous])
@@ -147,6 +164,8 @@ def save_actor(
             f"{path}: the card describes another network than the published one. Was its task changed?"
         )
     actor = LearnedActor(card.model, card.shapes)
+    if actor.pictures is not None:
+        actor.pictures.load_pretrained()
     # The normalisers of `ChunkPolicy` are not published: that of observations stays the identity.
     actor.load_state_dict(actor.state_dict() | weights_of(parameters))
     if bounds is not None:

@@ -148,6 +148,22 @@ class FrozenEncoderConfig(PicturePartConfig):
     """Size of the feature vector of an image."""
 
 
+@config
+class PictureFeaturesConfig(PicturePartConfig):
+    """Features of pictures by EfficientNet-Lite0 with weights of ImageNet, averaged in a grid of
+    cells. They are entries of the observation vector of learners that see vectors; nothing of the
+    encoder is trained."""
+
+    default_crop_ratio: ClassVar[float] = 1.0
+    """Fraction of height and width that a crop takes, unless it is given: the whole image."""
+
+    stride: Literal[4, 8, 16, 32] = 16
+    """Pixels per place of the feature maps, which have 24, 40, 112 or 320 channels."""
+    cells: tuple[Count, Count] = (3, 3)
+    """Rows and columns of cells; every cell gives the mean of each channel. Three by three of 112
+    channels are 1,008 entries per camera."""
+
+
 ImageEncoderConfig = Annotated[
     Annotated[ResnetEncoderConfig | FrozenEncoderConfig, Discriminator("kind")],
     DefaultKind("resnet"),

@@ -108,7 +108,10 @@ def read_play(path: Path, config: WorldModelConfig) -> Play:
             f"{path}; stream '{config.stream}' has {sorted(stream.fields)}."
         )
     if images := [name for name in config.fields if stream.fields[name].unit == "u8"]:
-        raise HandoffError(f"world model: {images} are images, expected vectors.")
+        raise HandoffError(
+            f"world model: {images} are images, expected vectors: it imagines vectors, not pictures. Leave them out; "
+            "policies that are fine-tuned in imagination observe vectors, too."
+        )
     # Check the lengths of the episodes.
     ends = store.ends(config.stream)
     shortest = int(np.diff(ends, prepend=0).min()) if len(ends) else 0

@@ -1,5 +1,5 @@
 """Adapts simulated environments to learners on observation vectors: single actions in, steps out,
-with a state for resumed runs.
+with a state for resumed runs. Pictures enter the vector as features of a frozen network.
 
 Shape suffixes: N environments, O observation, A action.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from robots.interfaces import EnvState, Observation, VecEnv
 from robots.spec import FieldSpec
 from robots.wire.steps import Steps, plain_steps
 
+if TYPE_CHECKING:
+    from policies.networks.images.picture_features import PictureEncoder
+
 
 def vector_fields(spec: Mapping[str, FieldSpec], fields: Sequence[str]) -> tuple[str, ...]:
     """Names of the fields of the observation vector.
@@ -29,13 +32,18 @@ def vector_fields(spec: Mapping[str, FieldSpec], fields: Sequence[str]) -> tuple
         fields: the configured ones, in order; empty takes all but images.
 
     Raises:
-        HandoffError: fields that the environments do not have, or none.
+        HandoffError: fields that the environments do not have, none, or a camera.
     """
     names = tuple(fields) or tuple(name for name, field in spec.items() if field.unit != "u8")
     missing = [name for name in names if name not in spec]
     if missing or not names:
         raise HandoffError(
             f"environments: fields {missing} are configured, available are {sorted(spec)}."
+        )
+    cameras = [name for name in names if spec[name].unit == "u8"]
+    if cameras:
+        raise HandoffError(
+            f"environments: the fields {cameras} are pictures, expected vectors. List cameras under image_fields."
         )
     return names
 
@@ -48,6 +56,7 @@ class StateEnv:
         fields: fields of the observation vector, in this order; empty takes all but images.
         seeds: episode seeds, in the order in which episodes begin.
         reward_shaping: shaping on top of the task reward.
+        pictures: encoder of the pictures, whose features follow the fields of the vector.
 
     Raises:
         HandoffError: fields that the environments do not have, or actions with other bounds.
@@ -59,7 +68,9 @@ class StateEnv:
         fields: Sequence[str],
         seeds: Iterator[int],
         reward_shaping: RewardShaping,
+        pictures: PictureEncoder | None = None,
     ) -> None:
+        self._pictures = pictures
         self.fields = vector_fields(env.observation_spec, fields)
         low, high = env.action_spec.low, env.action_spec.high
         if set(low) != {-1.0} or set(high) != {1.0}:
@@ -95,7 +106,8 @@ class StateEnv:
     @property
     def entries(self) -> int:
         """O, entries of the observation vector."""
-        return sum(prod(spec.shape) for spec in self.observation_spec.values())
+        entries = sum(prod(spec.shape) for spec in self.observation_spec.values())
+        return entries if self._pictures is None else entries + self._pictures.size
 
     @property
     def observation(self) -> np.ndarray:
@@ -147,7 +159,7 @@ class StateEnv:
         self.step_index += 1
         rows = np.flatnonzero(ended_N)
         terminated_N, truncated_N = result.terminated.copy(), result.truncated.copy()
-        self._obs = self._reset_ended(rows) if len(rows) else final_NO
+        self._obs = self._reset_ended(rows, final_NO) if len(rows) else final_NO
         return plain_steps(
             episode_N,
             step_index_N,
@@ -199,16 +211,20 @@ class StateEnv:
         )
         self._last_reward_N = state["task_reward"].numpy().copy()
 
-    def _reset_ended(self, rows: np.ndarray) -> np.ndarray:
+    def _reset_ended(self, rows: np.ndarray, final_NO: np.ndarray) -> np.ndarray:
         observation = self.env.reset([next(self._seeds) for _ in rows], rows.tolist())
         self.episode[rows] = self._started + np.arange(len(rows))
         self._started += len(rows)
         self.step_index[rows] = 0
-        return self._vector(observation)
+        # The environments that go on keep their observations; their pictures are encoded already.
+        obs_NO = final_NO.copy()
+        obs_NO[rows] = self._vector({name: array[rows] for name, array in observation.items()})
+        return obs_NO
 
     def _vector(self, observation: Observation) -> np.ndarray:
         columns = [
-            np.asarray(observation[name], np.float32).reshape(self.num_envs, -1)
+            np.asarray(observation[name], np.float32).reshape(len(observation[name]), -1)
             for name in self.fields
         ]
+        columns += [] if self._pictures is None else [self._pictures(observation)]
         return np.concatenate(columns, axis=1)

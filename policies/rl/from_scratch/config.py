@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field
 
+from policies.networks.config import PictureFeaturesConfig
 from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import GaussianExplorationConfig, GsdeConfig, SacOptions
@@ -233,12 +234,16 @@ FromScratchAlgorithm = Annotated[
 
 @config
 class FromScratchConfig(LoggingConfig):
-    """RL from scratch on a task with state observations."""
+    """RL from scratch on observation vectors and the features of pictures."""
 
     algorithm: FromScratchAlgorithm = field(default_factory=FastTd3Algorithm)
     """The algorithm and its options."""
     fields: tuple[str, ...] = ()
     """Observation fields of the policy, in this order; empty takes all except images."""
+    image_fields: tuple[str, ...] = ()
+    """Cameras whose pictures the policy observes, as features of a frozen network."""
+    image_features: PictureFeaturesConfig = field(default_factory=PictureFeaturesConfig)
+    """Features of the pictures, which follow the observation vector."""
     reward: RewardShaping = field(default_factory=RewardShaping)
     """Reward shaping. If a task rewards every step and success ends the episode, set its `step`
     penalty; see there."""

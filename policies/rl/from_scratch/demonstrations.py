@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from policies.networks.images.picture_features import PictureEncoder
 from policies.rl.collection.reward_shaping import RewardShaping
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
@@ -24,6 +25,7 @@ def demonstration_steps(
     fields: dict[str, FieldSpec],
     action: ActionSpec,
     reward: RewardShaping,
+    pictures: PictureEncoder | None = None,
 ) -> Iterator[Steps]:
     """Reads the episodes of a store as steps of a learner, one episode at a time.
 
@@ -36,17 +38,19 @@ def demonstration_steps(
         fields: fields of the observation vector, in order, as the environments have them.
         action: action of the environments.
         reward: reward shaping of the training.
+        pictures: encoder of the pictures, whose features follow the fields.
 
     Raises:
         HandoffError: the store lacks a field, or was recorded with another action space.
     """
     store = EpisodeStore.open(path)
     recorded = store.schema.stream(STREAM).fields
-    _check(path, recorded, fields, action)
+    cameras = {} if pictures is None else pictures.specs
+    _check(path, recorded, {**fields, **cameras}, action)
     for episode in range(store.num_episodes):
         frames = store.read(episode, STREAM)
         solved = bool(np.asarray(frames["success"])[-1] > 0)
-        yield _steps(episode, frames, list(fields), solved, reward)
+        yield _steps(episode, frames, list(fields), solved, reward, pictures)
 
 
 def _steps(
@@ -55,9 +59,11 @@ def _steps(
     fields: Sequence[str],
     solved: bool,
     reward: RewardShaping,
+    pictures: PictureEncoder | None,
 ) -> Steps:
     count = len(frames["action"])
     columns = [np.asarray(frames[name], np.float32).reshape(count, -1) for name in fields]
+    columns += [] if pictures is None else [pictures(frames)]
     obs_TO = np.concatenate(columns, axis=1)
     # An episode is shaped like one chunk with all of its actions.
     shaped_T = reward.shaped_reward(

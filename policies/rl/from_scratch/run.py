@@ -13,6 +13,7 @@ import numpy as np
 
 from policies.card import PolicyCard
 from policies.families.rl_actor import save_actor
+from policies.networks.images.picture_features import PictureEncoder
 from policies.policy_config import LearnedActorConfig
 from policies.rl.collection.seeds import CountedSeeds
 from policies.rl.collection.state_env import StateEnv
@@ -45,6 +46,7 @@ class ScratchRun:
         out: folder of the run.
         step: entry of the curve under whose number the others are logged.
         demos: number of demonstrated steps, part of the run's identity.
+        pictures: encoder of the pictures; None without cameras.
     """
 
     def __init__(
@@ -55,11 +57,13 @@ class ScratchRun:
         *,
         step: str,
         demos: int = 0,
+        pictures: PictureEncoder | None = None,
     ) -> None:
         self.config = config
         self.out = out
         self._seeds = CountedSeeds(config.first_seed)
-        self.env = StateEnv(env, config.fields, self._seeds, config.reward)
+        self.env = StateEnv(env, config.fields, self._seeds, config.reward, pictures)
+        self._cameras = {} if pictures is None else pictures.specs
         identity = {"config": to_plain(config), "env": env.num_envs, "fields": self.env.fields}
         if demos:
             identity["demos"] = demos
@@ -90,7 +94,13 @@ class ScratchRun:
             rate_hz=env.rate_hz,
             observation=self.env.observation_spec,
             action=env.action_spec.field_spec(),
-            model=LearnedActorConfig(observation_fields=self.env.fields, card=actor.card),
+            sensors=self._cameras,
+            model=LearnedActorConfig(
+                observation_fields=self.env.fields,
+                image_fields=tuple(self._cameras),
+                image_features=self.config.image_features,
+                card=actor.card,
+            ),
             robot=robot,
         )
         save_actor(self.out, card, Parameters(actor.version, actor.card, actor.arrays))

@@ -1,4 +1,4 @@
-"""Trains a policy of a state-based task by RL from scratch in vectorised environments."""
+"""Trains a policy by RL from scratch in vectorised environments, on vectors and pictures."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv
 
 if TYPE_CHECKING:
+    from policies.networks.images.picture_features import PictureEncoder
     from policies.rl.from_scratch.off_policy import ReplayRun
     from policies.rl.from_scratch.on_policy import RolloutRun
     from robots.wire.steps import Steps
@@ -105,30 +106,43 @@ def _make_run(
 
     steps: list[Steps] = []
     try:
+        pictures = _picture_encoder(config, env)
         if demos is not None:
-            steps = _demonstrations(config, env, demos)
+            steps = _demonstrations(config, env, demos, pictures)
         algorithm = config.algorithm
         if isinstance(algorithm, PpoAlgorithm | PpoLagrangianAlgorithm):
             from policies.rl.from_scratch.on_policy import RolloutRun
 
-            return RolloutRun(algorithm, ScratchRun(config, env, out, step="rollouts"))
+            return RolloutRun(
+                algorithm, ScratchRun(config, env, out, step="rollouts", pictures=pictures)
+            )
         from policies.rl.from_scratch.off_policy import ReplayRun
 
         rows = sum(one.rows for one in steps)
-        run = ScratchRun(config, env, out, step="collections", demos=rows)
+        run = ScratchRun(config, env, out, step="collections", demos=rows, pictures=pictures)
         return ReplayRun(algorithm, run, steps)
     except BaseException:
         env.close()
         raise
 
 
-def _demonstrations(config: FromScratchConfig, env: VecEnv, path: Path) -> list[Steps]:
+def _picture_encoder(config: FromScratchConfig, env: VecEnv) -> PictureEncoder | None:
+    if not config.image_fields:
+        return None
+    from policies.networks.images.picture_features import PictureEncoder
+
+    return PictureEncoder(config.image_features, config.image_fields, env.observation_spec)
+
+
+def _demonstrations(
+    config: FromScratchConfig, env: VecEnv, path: Path, pictures: PictureEncoder | None
+) -> list[Steps]:
     from policies.rl.collection.state_env import vector_fields
     from policies.rl.from_scratch.demonstrations import demonstration_steps
 
     fields = vector_fields(env.observation_spec, config.fields)
     specs = {name: env.observation_spec[name] for name in fields}
-    return list(demonstration_steps(path, specs, env.action_spec, config.reward))
+    return list(demonstration_steps(path, specs, env.action_spec, config.reward, pictures))
 
 
 def _draw(entries: list[dict[str, float]], file: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field
 
+from policies.networks.config import PictureFeaturesConfig
 from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import SacConfig
@@ -106,6 +107,11 @@ class StateLearnerConfig:
     observation_fields: tuple[str, ...] = ("keypoints", "agent")
     """Observation fields that are flattened and concatenated in this order into the observation
     vector."""
+    image_fields: tuple[str, ...] = ()
+    """Cameras whose pictures are observed, as features of a frozen network; `*` takes every
+    camera."""
+    image_features: PictureFeaturesConfig = field(default_factory=PictureFeaturesConfig)
+    """Features of the pictures, which follow the observation vector."""
     discount: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.99
     """Discount per action [C]."""
     n_step: Annotated[int, Field(ge=1)] = 1
@@ -280,7 +286,8 @@ class EdpConfig:
         if self.policy.objective != "diffusion" or self.policy.sensor_fields:
             raise HandoffError(
                 f"edp: policy.objective is '{self.policy.objective}' with sensors {list(self.policy.sensor_fields)}, "
-                "expected a diffusion on state vectors: the critics observe the vector alone."
+                "expected a diffusion on state vectors: EDP begins with new weights, and would leave encoders of "
+                "pictures untrained. Improve a pretrained policy with offline_ppo."
             )
 
 

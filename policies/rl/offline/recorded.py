@@ -8,13 +8,19 @@ Shape suffixes: M recorded steps, E episodes, O observation, A action, N rows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from policies.card import PolicyCard
 from policies.data.demonstrations import read_demonstrations
+from policies.data.frames import FrameSource
+from policies.networks.config import PictureFeaturesConfig
+from policies.networks.images.picture_features import PictureEncoder
 from policies.policy_config import PolicyConfig
 from policies.rewards.labels import EpisodeLabels, Labeller
 from policies.rl.offline.config import StateLearnerConfig
@@ -41,6 +47,9 @@ class RecordedEpisodes(NamedTuple):
     """Observation after the last step of each episode; None where the store does not hold it."""
     card: PolicyCard
     """Card of a policy that is trained on the episodes."""
+    sensors: Mapping[str, FrameSource] = {}
+    """Frames of the M steps, by camera and point cloud; empty where features of them are entries of
+    the observations."""
 
     @property
     def summary(self) -> dict[str, int]:
@@ -75,13 +84,42 @@ class ActionScale(NamedTuple):
         return np.clip((action_NA - self.centre_A) / self.half_range_A, -1.0, 1.0)
 
 
-def read_recorded(demos: Path, model: PolicyConfig, label: Labeller) -> RecordedEpisodes:
+class KeptFrames:
+    """A `FrameSource` of some steps of another.
+
+    Args:
+        frames: all recorded steps.
+        kept: indices of the kept ones.
+    """
+
+    def __init__(self, frames: FrameSource, kept: np.ndarray) -> None:
+        self.step_shape = frames.step_shape
+        self._frames = frames
+        self._kept = torch.from_numpy(kept)
+
+    def __len__(self) -> int:
+        """Number of kept steps."""
+        return len(self._kept)
+
+    def steps(self, rows: Tensor, pinned: bool = False) -> Tensor:
+        """See `FrameSource.steps`."""
+        return self._frames.steps(self._kept[rows], pinned)
+
+
+def read_recorded(
+    demos: Path,
+    model: PolicyConfig,
+    label: Labeller,
+    features: PictureFeaturesConfig | None = None,
+) -> RecordedEpisodes:
     """Reads and labels all episodes of `demos/store.zarr`.
 
     Args:
         demos: folder of the store.
         model: configuration with the fields to read.
         label: source of reward and success.
+        features: features of the pictures, as further entries of the observations; None leaves
+            pictures as frames.
 
     Raises:
         HandoffError: a missing or unsuitable field, labels that are missing, or rewards that are
@@ -92,14 +130,22 @@ def read_recorded(demos: Path, model: PolicyConfig, label: Labeller) -> Recorded
     labels = [label(store, model.stream, number) for number in range(store.num_episodes)]
     _check_labels(demos, labels)
     kept_M = np.concatenate([np.arange(len(one.reward_T)) < one.steps for one in labels])
+    rows_M, card = np.flatnonzero(kept_M), data.card
+    sensors = {name: KeptFrames(frames, rows_M) for name, frames in data.sensors.items()}
+    observation_MO, encoder = data.observation_MO[kept_M], None
+    if features is not None and sensors:
+        encoder = PictureEncoder(features, list(sensors), card.sensors)
+        observation_MO = np.concatenate([observation_MO, encoder.of_frames(sensors)], axis=1)
+        sensors = {}
     return RecordedEpisodes(
-        observation_MO=data.observation_MO[kept_M],
+        observation_MO=observation_MO,
         action_MA=data.action_MA[kept_M],
         ends_E=np.cumsum([one.steps for one in labels]),
         reward_M=np.concatenate([one.reward_T for one in labels])[kept_M],
         solved_E=np.array([bool(one.solved_T.any()) for one in labels]),
-        final_EO=_final_observations(store, data.card, labels),
-        card=data.card,
+        final_EO=_final_observations(store, card, labels, encoder),
+        card=card,
+        sensors=sensors,
     )
 
 
@@ -168,19 +214,25 @@ def _episode_steps(
 
 
 def _final_observations(
-    store: EpisodeStore, card: PolicyCard, labels: list[EpisodeLabels]
+    store: EpisodeStore,
+    card: PolicyCard,
+    labels: list[EpisodeLabels],
+    encoder: PictureEncoder | None,
 ) -> np.ndarray | None:
     """(E, O) observation after the last kept step of every episode; None without the stream."""
     streams = store.schema.streams
-    if FINAL not in streams or not card.observation.keys() <= streams[FINAL].fields.keys():
+    names = [*card.observation, *([] if encoder is None else encoder.specs)]
+    if FINAL not in streams or not {*names} <= streams[FINAL].fields.keys():
         return None
     rows = []
     for number, one in enumerate(labels):
         whole = one.steps == len(one.reward_T)
         stream = FINAL if whole else card.model.stream
         step = slice(0, 1) if whole else slice(one.steps, one.steps + 1)
-        values = store.read(number, stream, list(card.observation), step)
-        rows.append(np.concatenate([values[name].reshape(-1) for name in card.observation]))
+        values = store.read(number, stream, names, step)
+        columns = [values[name].reshape(-1) for name in card.observation]
+        columns += [] if encoder is None else [encoder(values)[0]]
+        rows.append(np.concatenate(columns))
     return np.array(rows, np.float32)
 
 

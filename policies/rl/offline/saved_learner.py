@@ -8,7 +8,7 @@ The folder is a saved policy of the family `actor` (`config.json`, `policy.safet
 - `networks`: state dictionary of `policies.rl.off_policy.sac.Sac.networks`, with which WSRL starts.
   That of Cal-QL is its own; IQL, XQL and f-DVL give their critics and their actor, whose standard
   deviation then holds before tanh, and a temperature of 1.
-- `fields`: names of the fields of the observation vector, in order.
+- `fields`: names of the fields of the observation vector, in order, then of the cameras.
 - `learner`: state dictionary of `policies.rl.offline.iql.IqlNetworks`; empty for Cal-QL.
 - `algorithm`: JSON of the algorithm's options, with `kind`.
 - `observation`, `action`: entries O and A.
@@ -91,7 +91,7 @@ def save_learner(
     state: dict[str, Any] = {
         "identity": LEARNER,
         "networks": online_networks(learner),
-        "fields": list(config.observation_fields),
+        "fields": [*config.observation_fields, *card.sensors],
         "learner": {} if isinstance(learner, CalQl) else learner.networks.state_dict(),
         "algorithm": json.dumps(to_plain(config)),
         "observation": learner.sizes.observation,
@@ -106,11 +106,15 @@ def save_learner(
     model = LearnedActorConfig(
         stream=stream,
         observation_fields=config.observation_fields,
+        image_fields=tuple(card.sensors),
+        image_features=config.image_features,
         action_field=card.model.action_field,
         card=actor_card,
     )
     card = replace(card, model=model)
     actor = LearnedActor(model, card.shapes)
+    if actor.pictures is not None:
+        actor.pictures.load_pretrained()
     weights = actor.state_dict() | weights_of(Parameters(learner.updates, actor_card, arrays))
     weights |= {
         "normalize_action.centre": torch.from_numpy(scale.centre_A)[None],

@@ -83,7 +83,13 @@ def train_offline_ppo(
     model = policy.config
     episodes = read_recorded(demos, model, label)
     dataset = chunk_dataset(
-        episodes, policy, model, TASK_REWARD, config.discount, config.failures_end
+        episodes,
+        policy,
+        model,
+        TASK_REWARD,
+        config.discount,
+        config.failures_end,
+        episodes.sensors,
     )
     first = model.n_obs_steps - 1
 
@@ -133,13 +139,12 @@ def _pretrained(folder: Path, demos: Path) -> tuple[DiffusionPolicy, PolicyCard]
     """The pretrained policy, whose fields must agree with those of the store.
 
     Raises:
-        HandoffError: another family, a flow, sensors, or a store that does not fit.
+        HandoffError: another family, a flow, or a store that does not fit.
     """
     policy, card = load_module(folder)
-    if not isinstance(policy, DiffusionPolicy) or card.model.sensor_fields:
+    if not isinstance(policy, DiffusionPolicy):
         raise HandoffError(
-            f"{folder}: holds a policy of the family '{card.model.kind}' with sensors "
-            f"{list(card.model.sensor_fields)}, expected a diffusion policy on state vectors for offline_ppo."
+            f"{folder}: holds a policy of the family '{card.model.kind}', expected a diffusion policy for offline_ppo."
         )
     store = open_store(str(demos), demos / "store.zarr", card.model)
     check_agreement(store._replace(name=str(folder), card=card), store)

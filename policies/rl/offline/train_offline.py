@@ -1,8 +1,9 @@
 """Trains a policy on a recorded store by any offline algorithm; the stage `offline`.
 
-Algorithms on state vectors (IQL, XQL, f-DVL, Cal-QL, with or without trajectory weighting) give a
-policy of single actions, saved with its learner. EDP and offline PPO give a diffusion policy, which
-is distilled as any other.
+Algorithms on observation vectors (IQL, XQL, f-DVL, Cal-QL, with or without trajectory weighting)
+give a policy of single actions, saved with its learner; pictures are entries of the vector, as
+features of a frozen network. EDP and offline PPO give a diffusion policy, which is distilled as any
+other; offline PPO encodes pictures by the encoder of its pretrained policy.
 """
 
 from __future__ import annotations
@@ -124,11 +125,12 @@ def _train_state(
     # Any family of single actions names the fields to read.
     reading = BehaviourCloningConfig(
         observation_fields=config.observation_fields,
+        image_fields=config.image_fields,
         anchor_field=None,
         horizon=1,
         n_action_steps=1,
     )
-    episodes = read_recorded(demos, reading, label)
+    episodes = read_recorded(demos, reading, label, config.image_features)
     scale = ActionScale.fit(episodes.action_MA)
     replay = as_replay(episodes, scale, config, mc_return=isinstance(config, CalQlConfig))
     sizes = Sizes(observation=episodes.observation_MO.shape[1], action=episodes.action_MA.shape[1])
