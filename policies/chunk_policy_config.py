@@ -151,7 +151,7 @@ class VisionLanguagePolicyConfig(ChunkPolicyConfig):
     language_conditioned: ClassVar[bool] = True
     """Whether the policy is conditioned on an instruction."""
     on_policy_student: ClassVar[bool] = True
-    """See `ChunkPolicyConfig.on_policy_student`."""
+    """Whether the policy can be a student, or a teacher, of on-policy distillation."""
 
     backbone: BackboneConfig
     """Pretrained backbone."""

@@ -33,7 +33,7 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     """A diffusion or flow policy over action chunks (Chi et al., RSS 2023; Lipman et al. 2023)."""
 
     on_policy_student: ClassVar[bool] = True
-    """See `ChunkPolicyConfig.on_policy_student`."""
+    """Whether the policy can be a student, or a teacher, of on-policy distillation."""
 
     kind: Literal["diffusion"] = "diffusion"
     objective: Literal["diffusion", "flow"] = "diffusion"

@@ -9,6 +9,6 @@
 - `offline`: IQL, Cal-QL and offline PPO.
 - `generative`: Q-learning over diffusion and flow policies.
 - `hil`: the learner of human-in-the-loop sessions.
-- `from_scratch`: RL from scratch on state-based tasks.
+- `from_scratch`: RL from scratch on vectors and the features of pictures.
 - `finetuning`: fine-tuning of pretrained policies.
 """

@@ -3,7 +3,7 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -15,13 +15,14 @@ import numpy as np
 from flows.artifacts import Classifier, Output, Policy
 from flows.stages.learn.config import TRAINING_TELEMETRY, ClassifyConfig
 from robots.errors import HandoffError
-from robots.interfaces import Observation, Progress
+from robots.interfaces import Observation, PolicyInput, Progress
 
 if TYPE_CHECKING:
     from flows.session.episodes import EpisodeLoop
     from robots.episodes.episode_writer import EpisodeWriter
     from robots.episodes.metadata.episode_metadata import EpisodeOrigin
     from robots.episodes.store import EpisodeStore
+    from robots.spec import FieldSpec
     from sim.recording.hard_negatives import Propose
 
 TELEMETRY = TRAINING_TELEMETRY
@@ -112,7 +113,7 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
                 "policy": SimulatedOperator(engine, OperatorConfig(policy="never")),
                 "corrected": SimulatedOperator(engine, config.operator.simulated),
             }
-            policy = _policy(clone, config)
+            policy = cloned_policy(clone, config, env.observation_spec)
             digest = policy_digest(clone)
             actors: dict[str, Callable[[int], Propose]] = {
                 "random": partial(random_walk, env.action_spec),
@@ -197,16 +198,29 @@ def _positives(store: EpisodeStore) -> int:
     return int((store.column("policy", "reward") > 0.5).sum()) if store.num_episodes else 0
 
 
-def _policy(clone: Path, config: ClassifyConfig) -> Callable[[Observation], np.ndarray]:
-    """Returns the cloned policy as a function from an observation to one action."""
+def cloned_policy(
+    clone: Path, config: ClassifyConfig, fields: Mapping[str, FieldSpec]
+) -> Callable[[Observation], np.ndarray]:
+    """Returns the cloned policy as a function from an observation to one action.
+
+    Raises:
+        HandoffError: the environment has no picture of a camera that the policy observes.
+    """
     import torch
 
+    from policies.checkpoint import read_card
     from policies.load import load_policy
     from real.hil.interfaces import observation_vector
     from sim.make import find_task
 
     torch.set_num_threads(1)
-    policy = load_policy(clone)
+    policy, sensors = load_policy(clone), tuple(read_card(clone).sensors)
+    missing = [name for name in sensors if name not in fields]
+    if missing:
+        raise HandoffError(
+            f"classifier: the cloned policy observes {missing}, the environment {sorted(fields)}. Set env.cameras to "
+            "the cameras of its demonstrations."
+        )
     specs = {
         name: term.spec
         for name, term in find_task(
@@ -218,7 +232,8 @@ def _policy(clone: Path, config: ClassifyConfig) -> Callable[[Observation], np.n
     def propose(observation: Observation) -> np.ndarray:
         obs = vector(observation)[:, None]
         # A regression policy ignores the noise.
-        return policy(obs, np.zeros((1, 1, _size(clone)), np.float32))[:, 0].astype(np.float64)
+        inputs = PolicyInput(obs, {name: observation[name][:, None] for name in sensors})
+        return policy(inputs, np.zeros((1, 1, _size(clone)), np.float32))[:, 0].astype(np.float64)
 
     return propose
 

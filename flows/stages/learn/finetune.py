@@ -38,6 +38,11 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
     if not isinstance(pretraining, PretrainConfig) or _is_outside(method):
         return
     model = pretraining.policy
+    if "world_model" in sources and model.sensor_fields:
+        raise HandoffError(
+            f"finetune: the policy observes {list(model.sensor_fields)}, but a world model imagines vectors, not "
+            "pictures. Fine-tune it in simulated environments, without the input 'world_model'."
+        )
     if method.kind in model.finetuning_methods:
         return
     if isinstance(method, VlaFinetuneConfig):

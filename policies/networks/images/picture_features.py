@@ -11,6 +11,7 @@ features.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -18,7 +19,11 @@ from torch import Tensor, nn
 
 from policies.data.frames import FrameSource
 from policies.networks.config import PictureFeaturesConfig
-from policies.networks.images.efficientnet_lite import EfficientNetLite0, pretrained_weights
+from policies.networks.images.efficientnet_lite import (
+    EfficientNetLite0,
+    pretrained_trunk,
+    pretrained_weights,
+)
 from policies.networks.images.image_encoder import cropped_images
 from policies.networks.images.image_size import encoded_size
 from policies.networks.onnx_function import onnx_function
@@ -111,10 +116,10 @@ class PictureEncoder:
         self.specs = {name: spec[name] for name in cameras}
         """Pictures of every camera."""
         shapes = {name: tuple(one.shape) for name, one in self.specs.items()}
+        # Without its weights: the functions below have them.
         self._features = PictureFeatures(config, shapes).eval()
-        self._features.load_pretrained()
         self._trunks = {
-            size: onnx_function(self._features.trunk, torch.zeros(2, 3, *size))
+            size: _pretrained_function(config.stride, size)
             for size in {size.crop for size in self._features.sizes.values()}
         }
 
@@ -149,6 +154,12 @@ class PictureEncoder:
             return self._trunks[self._features.sizes[name].crop](image_NCHW)
 
         return self._features.of_maps(pictures, trunk)[:, 0].numpy()
+
+
+@lru_cache(maxsize=8)
+def _pretrained_function(stride: int, size: tuple[int, int]) -> Callable[[Tensor], Tensor]:
+    """The trunk for images of `size` [px], whose translation takes seconds."""
+    return onnx_function(pretrained_trunk(stride), torch.zeros(2, 3, *size))
 
 
 def _cells(places: tuple[int, int], cells: tuple[int, int]) -> Tensor:

@@ -1,4 +1,5 @@
-"""Trains policies of state-based tasks by RL from scratch, in vectorised environments.
+"""Trains policies by RL from scratch in vectorised environments, on vectors and the features of
+pictures.
 
 - `config`: the algorithms and their options; imports no torch.
 - `run`: what a run is given, and its parts.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ class SeeingWalking(Walking):
 
     def __init__(self, num_envs: int, saves: bool = True) -> None:
         super().__init__(num_envs, saves)
-        self.observation_spec = {**self.observation_spec, "front": CAMERA}
+        self.observation_spec: Mapping[str, FieldSpec] = {**self.observation_spec, "front": CAMERA}
 
     def _obs(self) -> Observation:
         return {**super()._obs(), "front": np.stack([picture(place) for place in self.place])}
