@@ -199,9 +199,9 @@ class BehaviourCloningConfig(EncodedPolicyConfig):
     2021)."""
 
     kind: Literal["bc"] = "bc"
-    head: Literal["gmm", "mse"] = "gmm"
+    head: Literal["gmm", "mse", "l1"] = "gmm"
     """Output head: `gmm` is a Gaussian mixture over the whole chunk, trained by likelihood; `mse`
-    predicts one chunk, trained by squared error, and averages over the modes of the
+    and `l1` predict one chunk, trained by squared or absolute error, between the modes of the
     demonstrations."""
     hidden: tuple[Count, ...] = (1024, 1024)
     """Hidden units of every layer."""

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss, softplus
+from torch.nn.functional import l1_loss, mse_loss, softplus
 
 from policies.card import Shapes
 from policies.networks.observation_encoder import ObservationEncoder
@@ -75,7 +75,7 @@ class BehaviourCloningPolicy(ChunkPolicy):
                 "policy: it has no inputs. Set observation_fields, image_fields or point_fields."
             )
         entries = math.prod(self.chunk_shape)
-        outputs = entries if config.head == "mse" else config.modes * (2 * entries + 1)
+        outputs = config.modes * (2 * entries + 1) if config.head == "gmm" else entries
         layers: list[nn.Module] = []
         for size, next_size in pairwise((inputs, *config.hidden)):
             layers += [nn.Linear(size, next_size), nn.ReLU()]
@@ -94,7 +94,7 @@ class BehaviourCloningPolicy(ChunkPolicy):
     def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A); the noise selects the mode."""
         output_BX = self.network(self.encoder(obs).flatten(1))
-        if self.config.head == "mse":
+        if self.config.head != "gmm":
             return output_BX.unflatten(1, self.chunk_shape)
         mixture = self._mixture(output_BX)
         mode_B = sample_mode(mixture.log_weight_BM, noise_BHA[:, 0, 0])
@@ -102,12 +102,15 @@ class BehaviourCloningPolicy(ChunkPolicy):
         return mixture.mean_BMD.gather(1, index_B1D)[:, 0].unflatten(1, self.chunk_shape)
 
     def loss(self, batch: Batch, generator: np.random.Generator) -> Tensor:
-        """Mean negative log-likelihood of chunks [nat], or mean squared error of their entries."""
+        """Mean negative log-likelihood of chunks [nat], or mean squared or absolute error of their
+        entries."""
         condition_BTO = self.encoder(batch.obs, generator if self.training else None)
         output_BX = self.network(condition_BTO.flatten(1))
         chunk_BD = batch.chunk_BHA.flatten(1)
         if self.config.head == "mse":
             return mse_loss(output_BX.float(), chunk_BD)
+        if self.config.head == "l1":
+            return l1_loss(output_BX.float(), chunk_BD)
         # Autocast would sum log-likelihoods of hundreds of nats with three digits of precision.
         with torch.autocast(output_BX.device.type, enabled=False):
             return -self._mixture(output_BX).log_likelihood(chunk_BD).mean()

@@ -140,10 +140,12 @@ class FrozenEncoderConfig(PicturePartConfig):
     """Fraction of height and width that a crop takes, unless it is given: the whole image."""
 
     kind: Literal["efficientnet_lite0"] = "efficientnet_lite0"
-    stride: Literal[4, 8, 16, 32] = 16
+    stride: Literal[4, 8, 16, 32] = 8
     """Pixels per cell of the feature maps, which have 24, 40, 112 or 320 channels."""
-    channels: Count = 32
-    """Channels of the trained 1x1 convolution, before all cells are flattened."""
+    channels: Count = 64
+    """Channels of the trained 1x1 convolution."""
+    keypoints: Count = 32
+    """Maps of the trained 3x3 convolution after it, whose mean positions are read."""
     features: Count = 128
     """Size of the feature vector of an image."""
 

@@ -93,7 +93,7 @@ class ObservationEncoder(nn.Module):
                 size.crop, config.keypoints, config.features, config.channels, size.resized
             )
         assert self.trunk is not None
-        return MapReadOut(self.trunk.map_shape(size.crop), config.channels, config.features)
+        return MapReadOut(self.trunk.channels, config)
 
     def load_pretrained(self) -> None:
         """Sets the weights of a frozen trunk to the pretrained ones."""

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, relu
 
 from policies.augmentation.images import ImageAugmentation, augment
+from policies.networks.config import FrozenEncoderConfig
 from robots.errors import HandoffError
 
 RESNET_18 = (64, 128, 256, 512)
@@ -85,26 +86,30 @@ class ImageEncoder(nn.Module):
 
 
 class MapReadOut(nn.Module):
-    """Features of a frozen trunk's maps: 1x1 convolution, all cells in one linear layer, LayerNorm,
-    tanh. A cell keeps its place, so small things are found to a fraction of it.
+    """Features of a frozen trunk's maps: two convolutions, the mean positions of their activations,
+    a linear layer, LayerNorm and tanh. The positions tell where a thing lies to a fraction of a
+    cell.
 
     Args:
-        maps: channels, rows and columns of the maps.
-        channels: channels of the convolution.
-        features: F.
+        inputs: channels of the maps.
+        config: sizes.
     """
 
-    def __init__(self, maps: tuple[int, int, int], channels: int, features: int) -> None:
+    def __init__(self, inputs: int, config: FrozenEncoderConfig) -> None:
         super().__init__()
-        self.reduce = nn.Conv2d(maps[0], channels, 1)
-        self.output = nn.Linear(channels * maps[1] * maps[2], features)
-        self.norm = nn.LayerNorm(features)
+        self.reduce = nn.Conv2d(inputs, config.channels, 1)
+        self.maps = nn.Conv2d(config.channels, config.keypoints, 3, padding=1)
+        self.sharpness = nn.Parameter(torch.ones(()))
+        self.output = nn.Linear(2 * config.keypoints, config.features)
+        self.norm = nn.LayerNorm(config.features)
 
     def forward(self, map_BTCHW: Tensor) -> Tensor:
         """Features (B, T, F)."""
         map_NCHW = map_BTCHW.flatten(0, 1).to(self.reduce.weight.dtype)
-        hidden_NX = relu(self.reduce(map_NCHW)).flatten(1)
-        return torch.tanh(self.norm(self.output(hidden_NX))).unflatten(0, map_BTCHW.shape[:2])
+        logit_NKHW = self.maps(relu(self.reduce(map_NCHW))) * self.sharpness.exp()
+        keypoint_NK2 = expected_positions(logit_NKHW.float())
+        features_NF = torch.tanh(self.norm(self.output(keypoint_NK2.flatten(1))))
+        return features_NF.unflatten(0, map_BTCHW.shape[:2])
 
 
 class ResNet18(nn.Module):
