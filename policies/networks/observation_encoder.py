@@ -1,4 +1,4 @@
-"""Encodes images and point clouds and concatenates them with the observation vector.
+"""Encodes images, point clouds and instructions and concatenates them with the observation vector.
 
 Every entry of a point is mapped to [-1, 1] by the range of the demonstrations, as in the released
 3D Diffusion Policy (Ze et al., RSS 2024); the paper does not specify it. Images need no statistics.
@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from policies.card import Shapes
-from policies.chunk_policy_config import EncodedPolicyConfig
+from policies.chunk_policy_config import EncodedPolicyConfig, InstructedPolicyConfig
+from policies.language.instruction_features import InstructionFeatures
+from policies.language.sentence_encoder import SentenceEncoder
 from policies.networks.field_modules import FieldModules
 from policies.networks.image_encoder import ImageEncoder, random_corners
 from policies.networks.image_size import encoded_size
@@ -29,17 +31,22 @@ if TYPE_CHECKING:
 
 
 class ObservationEncoder(nn.Module):
-    """One encoder per camera and per point cloud; without sensors it returns the vector unchanged.
+    """One encoder per camera and per point cloud, and one of the instruction; without them it
+    returns the vector unchanged.
 
     Args:
         config: sensors and the sizes of their encoders.
         shapes: shapes of the sensors' data.
+        sentences: sentence encoder of a policy with `language`.
 
     Raises:
-        HandoffError: a sensor without data, or images smaller than the crop.
+        HandoffError: a sensor without data, images smaller than the crop, or no sentence encoder
+            for a policy with `language`.
     """
 
-    def __init__(self, config: EncodedPolicyConfig, shapes: Shapes) -> None:
+    def __init__(
+        self, config: EncodedPolicyConfig, shapes: Shapes, sentences: SentenceEncoder | None = None
+    ) -> None:
         super().__init__()
         image, point = config.image_encoder, config.point_encoder
         missing = sorted({*config.sensor_fields} - shapes.sensors.keys())
@@ -70,7 +77,12 @@ class ObservationEncoder(nn.Module):
         self.entries = shapes.observation
         """O, entries of the observation vector of one step."""
         self.features = len(self.images) * image.features + len(self.points) * point.features
-        """F, number of features added to the observation vector of one step."""
+        """F, number of features of the sensors, which follow the observation vector of one step."""
+        self.language = instruction_features(config, sentences)
+        self.outputs = self.entries + self.features
+        """Entries of one step of the encoded observation, those of the instruction last."""
+        if config.language is not None:
+            self.outputs += config.language.features
 
     def fit_sensors(self, episodes: Iterable[Mapping[str, np.ndarray]]) -> None:
         """Fits the point normalisers to the range of the points, one episode after another.
@@ -98,13 +110,30 @@ class ObservationEncoder(nn.Module):
     def forward(
         self, obs: ObservationTensors, generator: np.random.Generator | None = None
     ) -> Tensor:
-        """Encoded observation (B, T, O + F); one that was encoded before, a vector with features
-        and without sensors, is returned as it is.
+        """Encoded observation (B, T, outputs): vector, features of the sensors and, at every step,
+        those of the instruction.
 
         Args:
             obs: see `ObservationTensors`.
             generator: source of random crops; None uses centre crops.
+
+        Raises:
+            HandoffError: see `InstructionFeatures.forward`.
         """
+        encoded_BTO = self.encode_sensors(obs, generator)
+        if self.language is None:
+            return encoded_BTO
+        rows = obs.vector_BTO.shape[0]
+        language_BF = self.language(obs.instructions, rows, obs.embedding_BW)
+        language_BTF = language_BF[:, None].expand(-1, encoded_BTO.shape[1], -1)
+        return torch.cat([encoded_BTO, language_BTF.to(encoded_BTO.dtype)], dim=-1)
+
+    def encode_sensors(
+        self, obs: ObservationTensors, generator: np.random.Generator | None = None
+    ) -> Tensor:
+        """Vector and features of the sensors (B, T, O + F); those that were encoded before, a
+        vector with features and without sensors, are returned as they are. For the arguments see
+        `forward`."""
         if not obs.sensors and obs.vector_BTO.shape[-1] == self.entries + self.features:
             return obs.vector_BTO
         parts = [obs.vector_BTO]
@@ -120,3 +149,20 @@ class ObservationEncoder(nn.Module):
         for name, encoder in self.points.items():
             parts.append(encoder(self.normalize_points[name](obs.sensors[name])))
         return torch.cat(parts, dim=-1) if len(parts) > 1 else obs.vector_BTO
+
+
+def instruction_features(
+    config: InstructedPolicyConfig, sentences: SentenceEncoder | None
+) -> InstructionFeatures | None:
+    """The untrained projection of the instruction; None for a policy without `language`.
+
+    Raises:
+        HandoffError: a policy with `language` without its sentence encoder.
+    """
+    if config.language is None:
+        return None
+    if sentences is None:
+        raise HandoffError(
+            "policy: language is set, but the family was given no sentence encoder. Does its class take one?"
+        )
+    return InstructionFeatures(sentences, config.language.features, config.default_instruction)
