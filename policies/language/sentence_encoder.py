@@ -34,7 +34,9 @@ FAMILIES = ("bert",)
 """Supported values of `model_type` in `config.json`."""
 FOLDER = "language"
 """Folder, next to a policy's weights, with the encoder's files."""
-_CONFIG, _WEIGHTS, _POOLING = "config.json", "model.safetensors", "1_Pooling/config.json"
+_CONFIG = "config.json"
+_WEIGHTS = "model.safetensors"
+_POOLING = "1_Pooling/config.json"
 _MODULES = "modules.json"
 _MEAN, _FIRST = "pooling_mode_mean_tokens", "pooling_mode_cls_token"
 _REMEMBERED = 65_536
