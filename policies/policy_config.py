@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 from policies.chunk_policy_config import (
     ChunkPolicyConfig,
     EncodedPolicyConfig,
+    InstructedPolicyConfig,
     VisionLanguagePolicyConfig,
 )
 from policies.networks.config import MlpConfig, NetworkConfig, PointEncoderConfig
@@ -78,8 +79,8 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     @property
     def finetuning_methods(self) -> tuple[str, ...]:
         """See `ChunkPolicyConfig.finetuning_methods`; all of them require a velocity that is
-        trained at every time."""
-        if self.step_conditioned:
+        trained at every time, and observe no instruction."""
+        if self.step_conditioned or self.language is not None:
             return ()
         return ("dppo", "best_of_n", "expo", "q_chunking", "rl100")
 
@@ -147,7 +148,7 @@ class BesoConfig(EncodedPolicyConfig):
 
 
 @config
-class ActConfig(ChunkPolicyConfig):
+class ActConfig(InstructedPolicyConfig):
     """Action chunking transformer (ACT, Zhao et al., RSS 2023); it observes one step and uncropped
     images."""
 

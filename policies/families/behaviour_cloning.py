@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.functional import l1_loss, mse_loss, softplus
 
 from policies.card import Shapes
+from policies.language.sentence_encoder import SentenceEncoder
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.policy import Batch, ChunkPolicy, ObservationTensors
 from policies.policy_config import BehaviourCloningConfig
@@ -60,7 +61,12 @@ class BehaviourCloningPolicy(ChunkPolicy):
             not positive.
     """
 
-    def __init__(self, config: BehaviourCloningConfig, shapes: Shapes) -> None:
+    def __init__(
+        self,
+        config: BehaviourCloningConfig,
+        shapes: Shapes,
+        sentences: SentenceEncoder | None = None,
+    ) -> None:
         super().__init__(config, shapes)
         if config.modes < 1 or config.min_deviation <= 0:
             raise HandoffError(
@@ -68,8 +74,8 @@ class BehaviourCloningPolicy(ChunkPolicy):
                 "or more modes and min_deviation above 0."
             )
         self.config = config
-        self.encoder = ObservationEncoder(config, shapes)
-        inputs = config.n_obs_steps * (shapes.observation + self.encoder.features)
+        self.encoder = ObservationEncoder(config, shapes, sentences)
+        inputs = config.n_obs_steps * self.encoder.outputs
         if not inputs:
             raise HandoffError(
                 "policy: it has no inputs. Set observation_fields, image_fields or point_fields."
@@ -89,7 +95,7 @@ class BehaviourCloningPolicy(ChunkPolicy):
 
     def encode(self, obs: ObservationTensors) -> Tensor:
         """See `ChunkPolicy.encode`."""
-        return self.encoder(obs)
+        return self.encoder.encode_sensors(obs)
 
     def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A); the noise selects the mode."""

@@ -133,13 +133,17 @@ def _pretrained(folder: Path, demos: Path) -> tuple[DiffusionPolicy, PolicyCard]
     """The pretrained policy, whose fields must agree with those of the store.
 
     Raises:
-        HandoffError: another family, a flow, sensors, or a store that does not fit.
+        HandoffError: another family, a flow, sensors, instructions, or a store that does not fit.
     """
     policy, card = load_module(folder)
-    if not isinstance(policy, DiffusionPolicy) or card.model.sensor_fields:
+    observes = [
+        *card.model.sensor_fields,
+        *(["instruction"] if policy.language_conditioned else []),
+    ]
+    if not isinstance(policy, DiffusionPolicy) or observes:
         raise HandoffError(
-            f"{folder}: holds a policy of the family '{card.model.kind}' with sensors "
-            f"{list(card.model.sensor_fields)}, expected a diffusion policy on state vectors for offline_ppo."
+            f"{folder}: holds a policy of the family '{card.model.kind}' that observes {observes} beside the vector, "
+            "expected a diffusion policy on state vectors for offline_ppo."
         )
     store = open_store(str(demos), demos / "store.zarr", card.model)
     check_agreement(store._replace(name=str(folder), card=card), store)
