@@ -20,7 +20,7 @@ from policies.chunk_policy_config import (
 from policies.networks.config import MlpConfig, NetworkConfig, PointEncoderConfig, TrunkConfig
 from robots.config import ByKind, Count, Finite, NonNegative, Positive, Share, ShareBelowOne, config
 from robots.errors import HandoffError
-from robots.wire.learner import ActorCard
+from robots.wire.actor_card import ActorCard
 
 
 @config

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.correction.actor_process import STATUS_SECONDS, learner_actions
-from flows.correction.pictures import session_trunk
 from flows.correction.config import CorrectConfig
+from flows.correction.pictures import session_trunk
 from real.hil.interfaces import observation_vector
 from robots.episodes.corrections import FINAL, STREAM
 from robots.episodes.store import EpisodeStore

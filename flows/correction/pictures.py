@@ -66,8 +66,8 @@ def write_trunk(config: CorrectConfig, demonstrations: Path, folder: Path) -> No
     missing = [name for name in config.actor.pictures if name not in fields]
     if missing:
         raise HandoffError(
-            f"correct: the demonstrations have no pictures {missing}, only {sorted(fields)}. Were they recorded without "
-            "env.cameras?"
+            f"correct: the demonstrations have no pictures {missing}, only {sorted(fields)}. Were they recorded "
+            "without env.cameras?"
         )
     height, width, _ = fields[config.actor.pictures[0]].shape
     model = trunk_to_onnx(pretrained_trunk(config.trunk.stride), height, width)

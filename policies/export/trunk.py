@@ -26,6 +26,7 @@ class TrunkOnPictures(nn.Module):
         self.trunk = trunk
 
     def forward(self, picture_NHWC: Tensor) -> Tensor:
+        """The maps of the pictures."""
         return self.trunk(picture_NHWC.permute(0, 3, 1, 2).float() / 255.0).half()
 
 

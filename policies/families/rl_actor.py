@@ -31,7 +31,8 @@ from policies.policy_config import LearnedActorConfig
 from policies.rl.networks.ensemble import network_features
 from policies.rl.networks.image_encoder import SpatialEmbeddings
 from robots.errors import HandoffError
-from robots.wire.learner import MlpCard, Parameters
+from robots.wire.actor_card import MlpCard
+from robots.wire.learner import Parameters
 
 WIDTH_TARGET = "width_target"
 _EPSILON = 1e-6

@@ -16,7 +16,7 @@ from policies.rl.off_policy.sac import Sac
 from policies.rl.off_policy.tanh_gaussian import TanhGaussian
 from policies.rl.replay.transitions import Sizes
 from robots.errors import HandoffError
-from robots.wire.learner import ActorCard, MapCard, MlpCard
+from robots.wire.actor_card import ActorCard, MapCard, MlpCard
 
 MIN_STD = 1e-6
 """Lower bound of an exported standard deviation, whose logarithm must be finite."""

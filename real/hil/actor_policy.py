@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from robots.wire.learner import MlpCard, Parameters
+from robots.wire.actor_card import MlpCard
+from robots.wire.learner import Parameters
 
 
 class ActorPolicy:
@@ -58,7 +59,6 @@ class ActorPolicy:
         parts += [_scaled(vector_NO, *feature) for feature in self.card.relative_features]
         parts += [np.tanh(_scaled(vector_NO, *feature)) for feature in self.card.scaled_features]
         return np.concatenate(parts, axis=1)
-
 
     def _encoded(self, features: np.ndarray, maps: Mapping[str, np.ndarray]) -> np.ndarray:
         """(N, F) features of the cameras in order, then of the vector."""

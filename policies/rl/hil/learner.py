@@ -41,6 +41,7 @@ from policies.training.loggers import EntryLog, JsonLines
 from policies.training.plots import draw_training
 from robots.errors import HandoffError
 from robots.wire.learner import RECENT_EPISODES, Hello, Parameters
+from robots.wire.shared_pictures import RECEIVED_EPISODES, SharedPictures
 from robots.wire.steps import Steps, select_steps
 
 STATE = "learner.pt"
@@ -117,6 +118,7 @@ class LearnerTraining:
         self.batches = MinibatchSampler(online, replay, demos)
         self.statistics = EpisodeStatistics(keep=RECENT_EPISODES)
         self.sequences = SequenceTracker()
+        self.pictures = SharedPictures(RECEIVED_EPISODES)
         self.applied = 0
         self.updates = self.starts = 0
         self.seconds = 0.0
@@ -166,7 +168,11 @@ class LearnerTraining:
             self.sequences.take(message)
             self.applied = number + 1
             if not isinstance(message, Hello):
-                self._store(self.sequences.with_unique_episodes(message))
+                steps = self.sequences.with_unique_episodes(message)
+                if message.own_pictures is not None:
+                    steps = self.pictures.complete(steps, message.own_pictures)
+                if steps.rows:
+                    self._store(steps)
 
     def update(self) -> Mapping[str, Any]:
         """One update; its random numbers depend only on the seed and its number."""
@@ -243,6 +249,7 @@ class LearnerTraining:
             "learner": self.learner.state_dict(),
             "rewrite": None if self.relabel is None else self.relabel.state_dict(),
             "ledger": self.sequences.state_dict(),
+            "pictures": self.pictures.state_dict(),
             "tally": self.statistics.state_dict(),
             "counts": {"applied": self.applied, "updates": self.updates, "starts": self.starts},
             "known": dict(self.known),
@@ -265,6 +272,7 @@ class LearnerTraining:
         if self.relabel is not None:
             self.relabel.load_state_dict(state["rewrite"])
         self.sequences = SequenceTracker(**state["ledger"])
+        self.pictures.load_state_dict(state.get("pictures", {}))
         self.statistics.load_state_dict(state["tally"])
         counts = state["counts"]
         self.applied = counts["applied"]

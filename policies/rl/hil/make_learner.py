@@ -20,7 +20,7 @@ from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Observation
 from robots.spec import ActionSpec, FieldSpec
-from robots.wire.learner import ActorCard
+from robots.wire.actor_card import ActorCard
 from robots.wire.steps import Steps, plain_steps
 
 if TYPE_CHECKING:
