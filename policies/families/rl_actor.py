@@ -26,10 +26,10 @@ from torch import Tensor, nn
 from policies.card import PolicyCard, Shapes
 from policies.checkpoint import save_policy
 from policies.networks.efficientnet_lite import EfficientNetLite0, pretrained_trunk
+from policies.networks.image_encoder import SpatialEmbeddings
 from policies.policy import Batch, ChunkPolicy, ObservationTensors
 from policies.policy_config import LearnedActorConfig
 from policies.rl.networks.ensemble import network_features
-from policies.rl.networks.image_encoder import SpatialEmbeddings
 from robots.errors import HandoffError
 from robots.wire.actor_card import MlpCard
 from robots.wire.learner import Parameters

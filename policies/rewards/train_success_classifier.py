@@ -4,9 +4,10 @@ HIL-SERL, 2410.21845).
 This follows HIL-SERL's classifier: binary cross-entropy, batches with equally many successes and
 failures, dropout, one logit. HIL-SERL freezes a pretrained ResNet-10; here a small encoder is
 trained with the classifier, unless one is passed or a frozen trunk is configured. HIL-SERL has a
-fixed threshold; here it is chosen for a required precision on held-out steps, whose negatives come from a policy: a false success ends
-an episode with the full reward, and failures in demonstrations are too easy. The threshold is then
-evaluated on further episodes that were used for neither training nor the choice.
+fixed threshold; here it is chosen for a required precision on held-out steps, whose negatives come
+from a policy: a false success ends an episode with the full reward, and failures in demonstrations
+are too easy. The threshold is then evaluated on further episodes that were used for neither
+training nor the choice.
 """
 
 from __future__ import annotations
@@ -293,7 +294,7 @@ def fit_classifier(
 def with_maps(
     steps: LabelledSteps,
     config: ClassifierConfig,
-    threads: int | None,
+    threads: int,
     encoders: Mapping[str, nn.Module] | None = None,
 ) -> LabelledSteps:
     """The steps with the feature maps of a frozen trunk in place of the images that it encodes;
@@ -302,7 +303,7 @@ def with_maps(
     Args:
         steps: labelled steps with images.
         config: options of the classifier.
-        threads: see `policies.training.config.TrainingConfig`.
+        threads: number of torch's CPU threads.
         encoders: encoders of images that the trunk does not encode.
     """
     from policies.rewards.success_classifier import TrunkImageEncoder

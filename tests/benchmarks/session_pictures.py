@@ -136,11 +136,12 @@ def timed(name: str, call: Callable[[], Any], repeats: int) -> dict[str, float]:
 
 def new_learner(config: CorrectConfig, sizes: Sizes) -> Sac:
     """The learner of the session with random weights, with a gripper."""
+    from policies.rl.hil.config import HilJsrlConfig, HilRlpdConfig, HilSerlConfig
     from policies.rl.hil.make_learner import with_gripper
     from policies.rl.off_policy.sac_bc import sac_learner
 
     algorithm = config.algorithm
-    assert algorithm.kind in ("hil_serl", "rlpd", "jsrl")
+    assert isinstance(algorithm, HilSerlConfig | HilRlpdConfig | HilJsrlConfig)
     return sac_learner(with_gripper(algorithm.sac), sizes)
 
 
@@ -151,7 +152,7 @@ def minibatches(config: CorrectConfig, sizes: Sizes) -> list[Transitions]:
     from policies.rl.replay.transitions import Observations, Transitions
 
     algorithm = config.algorithm
-    assert algorithm.kind in ("hil_serl", "rlpd", "jsrl")
+    assert algorithm.kind != "hg_dagger"
     rows = algorithm.online.batch_size
     torch.manual_seed(0)
 

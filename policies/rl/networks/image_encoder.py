@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.networks.field_modules import FieldModules
+from policies.networks.image_encoder import SpatialEmbeddings
 from policies.rl.networks.config import EncoderConfig
 from policies.rl.networks.ensemble import Features
 from policies.rl.replay.transitions import Observations, Sizes, Transitions
@@ -118,9 +119,9 @@ class MapEncoder(nn.Module):
         self.reduce = _reduction(config.embeddings * channels, config.picture_width)
         self.dropout = config.dropout
 
-    def forward(self, map_BCHW: Tensor, dropout: torch.Generator | None = None) -> Tensor:
-        """Maps feature maps of any floating-point type to features (B, F)."""
-        sums_BD = self.embeddings(map_BCHW.to(self.embeddings.place_ECHW.dtype))
+    def forward(self, picture: Tensor, dropout: torch.Generator | None = None) -> Tensor:
+        """Maps feature maps (B, C, H, W) of any floating-point type to features (B, F)."""
+        sums_BD = self.embeddings(picture.to(self.embeddings.place_ECHW.dtype))
         if dropout is not None and self.dropout > 0.0:
             keep = 1.0 - self.dropout
             uniform_BD = torch.rand(sums_BD.shape, generator=dropout, device=dropout.device)
@@ -158,32 +159,15 @@ class SerlImageEncoder(MapEncoder):
             self.backbone.eval()
         return self
 
-    def forward(self, picture_BHWC: Tensor, dropout: torch.Generator | None = None) -> Tensor:
-        """Maps uint8 RGB images to features (B, F)."""
-        picture_BCHW = picture_BHWC.permute(0, 3, 1, 2).to(self.embeddings.place_ECHW.dtype) / 255.0
+    def forward(self, picture: Tensor, dropout: torch.Generator | None = None) -> Tensor:
+        """Maps uint8 RGB images (B, H, W, 3) to features (B, F)."""
+        picture_BCHW = picture.permute(0, 3, 1, 2).to(self.embeddings.place_ECHW.dtype) / 255.0
         if self.frozen:
             with torch.no_grad():
                 map_BCHW = self.backbone(picture_BCHW)
         else:
             map_BCHW = self.backbone(picture_BCHW)
         return super().forward(map_BCHW, dropout)
-
-
-class SpatialEmbeddings(nn.Module):
-    """E learned spatial weightings, with which each channel of a feature map is summed over all
-    positions.
-
-    Initial weights have a standard deviation of (C H W)^-1/2, as in the released code.
-    """
-
-    def __init__(self, count: int, channels: int, height: int, width: int) -> None:
-        super().__init__()
-        scale = (channels * height * width) ** -0.5
-        self.place_ECHW = nn.Parameter(scale * torch.randn(count, channels, height, width))
-
-    def forward(self, map_BCHW: Tensor) -> Tensor:
-        """(B, E C) weighted sums."""
-        return torch.einsum("bchw,echw->bec", map_BCHW, self.place_ECHW).flatten(1)
 
 
 def random_shift(picture_BHWC: Tensor, offset_2B: Tensor, pad: int) -> Tensor:

@@ -188,10 +188,13 @@ def test_an_actor_behind_a_trunk_reads_pictures_in_torch_numpy_and_onnx(tmp_path
     exported = np.asarray(session.run(["action"], inputs)[0])[:, 0]
     commanded = CommandedGripper(3, 0.08).to_env(expected, {"width_target": obs[:, 6:]})
     np.testing.assert_allclose(exported[:, :2], commanded[:, :2], atol=2e-3)
-    saved = load_policy(tmp_path)(
-        obs[:, None], inputs["noise"], {name: values[:, None] for name, values in seen.items()}
-    )
-    np.testing.assert_allclose(exported, saved[:, 0], atol=1e-5)
+    with torch.no_grad():
+        saved = module(
+            torch.from_numpy(obs[:, None]),
+            torch.zeros(40, 1, 3),
+            {name: torch.from_numpy(values[:, None]) for name, values in seen.items()},
+        )
+    np.testing.assert_allclose(exported, saved[:, 0].numpy(), atol=1e-5)
 
 
 def test_a_trunk_that_makes_other_maps_is_refused() -> None:

@@ -19,6 +19,7 @@ from policies.rewards.success_classifier import (
     CARD,
     WEIGHTS,
     SuccessClassifier,
+    TrunkImageEncoder,
     classifier_to_onnx,
     digest_weights,
     load_classifier,
@@ -484,9 +485,11 @@ def test_a_frozen_trunk_encodes_every_image_once_and_is_a_part_of_the_classifier
     report = train_success(replace(CONFIG, classifier=behind), lamps, tmp_path, no_progress)
     assert report["precision"] > 0.9
     classifier, card = load_classifier(tmp_path)
-    trunk = classifier.encoders["lamp"].trunk
+    encoder = classifier.encoders["lamp"]
+    assert isinstance(encoder, TrunkImageEncoder)
     pretrained = pretrained_trunk(4).state_dict()
-    assert all(torch.equal(value, pretrained[name]) for name, value in trunk.state_dict().items())
+    saved = encoder.trunk.state_dict()
+    assert all(torch.equal(value, pretrained[name]) for name, value in saved.items())
     # Of the images themselves, as a session has them.
     model = classifier_to_onnx(classifier, card)
     session = onnxruntime.InferenceSession(model.SerializeToString())

@@ -3,10 +3,10 @@ import pytest
 import torch
 from torch import nn
 
+from policies.networks.image_encoder import SpatialEmbeddings
 from policies.rl.networks.config import EncoderConfig, MlpSizes
 from policies.rl.networks.image_encoder import (
     Encoder,
-    SpatialEmbeddings,
     augmented,
     encode_observations,
     random_shift,
