@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flows.correction.config import CorrectConfig
+from policies.networks.config import TrunkConfig
 from policies.rl.hil.config import HilJsrlConfig, HilRlpdConfig, HilSerlConfig
 from real.hil.trunk import OnnxTrunk
 from robots.episodes.corrections import FINAL
@@ -21,14 +22,15 @@ def check_pictures(config: CorrectConfig) -> None:
     """Refuses pictures that the session does not render or the algorithm does not read.
 
     Raises:
-        HandoffError: such pictures, or `blind` without pictures.
+        HandoffError: such pictures, or `blind` or a `trunk` without pictures.
     """
     pictures = config.actor.pictures
     if not pictures:
-        if config.blind:
-            raise HandoffError(
-                "correct: blind is true, but actor.pictures is empty. Name the pictures that are blackened."
-            )
+        for name, given in (("blind", config.blind), ("trunk", config.trunk != TrunkConfig())):
+            if given:
+                raise HandoffError(
+                    f"correct: {name} is set, but actor.pictures is empty. Name the pictures that it is for."
+                )
         return
     if not isinstance(config.algorithm, HilSerlConfig | HilRlpdConfig | HilJsrlConfig):
         raise HandoffError(

@@ -7,8 +7,8 @@ command of highest value, written as the environment's action entry
 the normaliser of observations stays the identity, and that of actions has the bounds of the
 environment's actions.
 
-Pictures go through the learner's frozen trunk, which is a part of the policy: it reads pictures, not
-feature maps, so the exported graph does too.
+Pictures go through the learner's frozen trunk, which is a part of the policy: it reads pictures,
+not feature maps, so the exported graph does too.
 
 Shape suffixes: B batch, T observed steps, O observation, F features, H horizon (1), A action.
 """

@@ -220,8 +220,8 @@ class SuccessClassifier(nn.Module):
         return self
 
     def forward(self, fields: dict[str, Tensor]) -> Tensor:
-        """Logits `(B,)`; images are uint8 `(B, H, W, 3)`, vectors float32. In place of an image that
-        a frozen trunk encodes, its feature map `(B, C, h, w)` may be given, float32."""
+        """Logits `(B,)`; images are uint8 `(B, H, W, 3)`, vectors float32. In place of an image
+        that a frozen trunk encodes, its feature map `(B, C, h, w)` may be given, float32."""
         parts = []
         for name in self.images:
             encoder = self.encoders[name]

@@ -23,7 +23,7 @@ from robots.wire.actor_card import ActorCard, array_shapes
 from robots.wire.policy import pack, unpack
 from robots.wire.steps import Steps
 
-PROTOCOL = "handoff-learning/1"
+PROTOCOL = "handoff-learning/2"
 MAX_ROWS = 1024
 """Largest number of rows of a `steps` message."""
 NO_ENTRY = -1
@@ -80,8 +80,8 @@ class Parameters(NamedTuple):
     """float32 arrays: `centre`, `half_range` (O,); per layer i `actor.i.weight` (in, out) and
     `actor.i.bias` (out,), and with LayerNorm `actor.i.gain` and `actor.i.shift` (out,); the same
     for `hand.i.*`, the gripper critic. Per camera c `map.c.place` (E, C, rows, columns), and
-    `map.c.weight`, `.bias`, `.gain` and `.shift` of the layer behind the sums; the same layer of the
-    vector is `vector.*`."""
+    `map.c.weight`, `.bias`, `.gain` and `.shift` of the layer behind the sums; the same layer of
+    the vector is `vector.*`."""
 
 
 class Pause(NamedTuple):

@@ -12,6 +12,7 @@ the buffers), `replay` and `demos` (see `Replay.save`), `received` (the log), `m
 
 from __future__ import annotations
 
+import logging
 import math
 import signal
 import threading
@@ -44,6 +45,7 @@ from robots.wire.learner import RECENT_EPISODES, Hello, Parameters
 from robots.wire.shared_pictures import RECEIVED_EPISODES, SharedPictures
 from robots.wire.steps import Steps, select_steps
 
+LOG = logging.getLogger(__name__)
 STATE = "learner.pt"
 METRICS = "metrics.jsonl"
 PICTURE = "training.png"
@@ -170,9 +172,18 @@ class LearnerTraining:
             if not isinstance(message, Hello):
                 steps = self.sequences.with_unique_episodes(message)
                 if message.own_pictures is not None:
-                    steps = self.pictures.complete(steps, message.own_pictures)
+                    steps = self._with_pictures(steps, message.own_pictures)
                 if steps.rows:
                     self._store(steps)
+
+    def _with_pictures(self, steps: Steps, own_pictures: np.ndarray) -> Steps:
+        complete = self.pictures.complete(steps, own_pictures)
+        if complete.rows < steps.rows:
+            LOG.warning(
+                "%d steps are left out: the pictures before them were in entries that are lost.",
+                steps.rows - complete.rows,
+            )
+        return complete
 
     def update(self) -> Mapping[str, Any]:
         """One update; its random numbers depend only on the seed and its number."""

@@ -214,6 +214,19 @@ def augmented(batch: Transitions, pad: int, generator: torch.Generator) -> Trans
     return batch._replace(obs=obs, next_obs=next_obs)
 
 
+def in_single_precision(batch: Transitions) -> Transitions:
+    """Minibatch with its feature maps in float32; images stay as they are."""
+
+    def converted(obs: Observations) -> Observations:
+        pictures = {
+            name: picture.float() if picture.dtype == torch.float16 else picture
+            for name, picture in obs.pictures.items()
+        }
+        return obs._replace(pictures=pictures)
+
+    return batch._replace(obs=converted(batch.obs), next_obs=converted(batch.next_obs))
+
+
 def _convolutions(channels: tuple[int, ...], name: str, height: int, width: int) -> nn.Sequential:
     """SERL's small encoder: 3 x 3 convolutions with stride 2 and no padding, each with ReLU [C]."""
     smallest = 2 ** (len(channels) + 1) - 1

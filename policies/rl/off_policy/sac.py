@@ -26,7 +26,12 @@ from policies.rl.networks.critics import (
     squared_error,
 )
 from policies.rl.networks.ensemble import EnsembleMlp, Features, move_towards
-from policies.rl.networks.image_encoder import Encoder, augmented, encode_observations
+from policies.rl.networks.image_encoder import (
+    Encoder,
+    augmented,
+    encode_observations,
+    in_single_precision,
+)
 from policies.rl.networks.learner_state import learner_state, load_learner_state
 from policies.rl.off_policy.config import SacConfig
 from policies.rl.off_policy.fused_sac import FusedSteps
@@ -78,7 +83,8 @@ class Sac:
         self.target_entropy = (
             -0.5 * self.continuous if config.target_entropy is None else config.target_entropy
         )
-        # The critics of SAC and of the gripper train the encoder together.
+        # The critics of SAC and of the gripper train the encoder by the sum of their losses, so that
+        # it runs once; the code of HIL-SERL has an optimiser of the encoder for each.
         encoder = [parameter for parameter in net.features.parameters() if parameter.requires_grad]
         self.optimizers: dict[str, Optimizer] = {
             "critic": Adam([*net.critic.parameters(), *encoder], config.learning_rate),
@@ -112,6 +118,9 @@ class Sac:
         metrics: Metrics = {}
         steps = self._fused_steps()
         encodes = isinstance(self.networks.features, Encoder)
+        if encodes:
+            # Each map is read several times, so it is converted once.
+            minibatches = [in_single_precision(batch) for batch in minibatches]
         for batch in minibatches:
             if encodes:
                 metrics |= self._update_encoder(batch)

@@ -26,8 +26,8 @@ from robots.wire.steps import Steps
 
 
 class ImageRing:
-    """Ring buffer of uint8 RGB images of one or more cameras, or of float16 feature maps of a frozen
-    trunk, which take a fraction of the space.
+    """Ring buffer of uint8 RGB images of one or more cameras, or of float16 feature maps of a
+    frozen trunk, which take a fraction of the space.
 
     It has an eighth more slots than the replay. If episodes are shorter than eight steps on
     average, the oldest steps lose their images before they are overwritten themselves; such steps

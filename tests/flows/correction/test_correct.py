@@ -18,6 +18,7 @@ from flows.stages.data import demonstrate
 from flows.stages.data.config import DemonstrateConfig
 from flows.stages.learn import correct
 from policies.checkpoint import read_card
+from policies.networks.config import TrunkConfig
 from policies.rl.hil.make_learner import make_learner
 from robots.config import validate
 from robots.episodes.corrections import STREAM
@@ -209,6 +210,7 @@ def test_pictures_that_the_session_lacks_or_the_algorithm_does_not_read_are_refu
         correct.check(pictured, {"demos": None})
 
 
-def test_a_blind_session_without_pictures_is_refused() -> None:
-    with pytest.raises(HandoffError, match=r"blind is true, but actor\.pictures is empty"):
-        correct.check(replace(config("rlpd"), blind=True), {"demos": None})
+@pytest.mark.parametrize(("name", "value"), [("blind", True), ("trunk", TrunkConfig(stride=8))])
+def test_options_of_pictures_without_pictures_are_refused(name: str, value: object) -> None:
+    with pytest.raises(HandoffError, match=rf"{name} is set, but actor\.pictures is empty"):
+        correct.check(replace(config("rlpd"), **{name: value}), {"demos": None})
