@@ -18,10 +18,10 @@ from policies.chunk_policy_config import (
     InstructedPolicyConfig,
     VisionLanguagePolicyConfig,
 )
-from policies.networks.config import MlpConfig, NetworkConfig, PointEncoderConfig
+from policies.networks.config import MlpConfig, NetworkConfig, PointEncoderConfig, TrunkConfig
 from robots.config import ByKind, Count, Finite, NonNegative, Positive, Share, ShareBelowOne, config
 from robots.errors import HandoffError
-from robots.wire.learner import ActorCard
+from robots.wire.actor_card import ActorCard
 
 
 @config
@@ -292,6 +292,8 @@ class LearnedActorConfig(ChunkPolicyConfig):
     card: ActorCard
     """Architecture of the actor's networks. With a gripper critic, `observation_fields` must
     contain `width_target`, because the command to hold repeats that opening."""
+    trunk: TrunkConfig | None = None
+    """Frozen trunk that encodes the pictures of `image_fields`; None without pictures."""
     gripper_width_max: Positive = 0.08
     """Largest opening of the gripper [m]; used only with a gripper critic."""
 

@@ -32,6 +32,7 @@ TASKS = (
     "reach",
     "reach_by_name",
     "push_t",
+    "lift_cube",
     "pick_cube",
     "pick_by_name",
     "stack_cube",
@@ -186,6 +187,8 @@ def _task(name: str, robot: Robot) -> Task:
             from sim.tasks.reach_by_name import task
         case "push_t":
             from sim.tasks.push_t.task import task
+        case "lift_cube":
+            from sim.tasks.lift_cube import task
         case "pick_cube":
             from sim.tasks.pick_cube import task
         case "pick_by_name":

@@ -158,6 +158,16 @@ ImageEncoderConfig = Annotated[
 
 
 @config
+class TrunkConfig:
+    """A frozen trunk of an image encoder: EfficientNet-Lite0 with weights of ImageNet
+    (`policies.networks.images.efficientnet_lite`)."""
+
+    kind: Literal["efficientnet_lite0"] = "efficientnet_lite0"
+    stride: Literal[4, 8, 16, 32] = 16
+    """Stride of the feature maps [px]."""
+
+
+@config
 class PointEncoderConfig:
     """The small PointNet of 3D Diffusion Policy."""
 

@@ -10,10 +10,11 @@ parameters.
 This follows the released diffusion_policy (robomimic's encoder with random crops): in training
 every image has an independent random crop, also within one window; in evaluation the crop is
 centred. Larger images are resized before the crop, with anti-aliasing, as in LeRobot's diffusion
-policy; `policies.networks.images.image_size` computes the sizes.
+policy; `policies.networks.images.image_size` computes the sizes. `SpatialEmbeddings` is the pooling
+of SERL's encoders instead.
 
 Shape suffixes: B batch, T observed steps, N images, H height, W width (both [px]), C channels, K
-keypoints, F features.
+keypoints, E spatial embeddings, F features.
 """
 
 from __future__ import annotations
@@ -303,3 +304,21 @@ def _convolution(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Conv
 
 def _norm(channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(channels // _GROUP, channels)
+
+
+class SpatialEmbeddings(nn.Module):
+    """E learned spatial weightings, with which each channel of a feature map is summed over all
+    positions.
+
+    Initial weights have a standard deviation of (C H W)^-1/2, as in the released code of SERL
+    (arXiv 2401.16013).
+    """
+
+    def __init__(self, count: int, channels: int, height: int, width: int) -> None:
+        super().__init__()
+        scale = (channels * height * width) ** -0.5
+        self.place_ECHW = nn.Parameter(scale * torch.randn(count, channels, height, width))
+
+    def forward(self, map_BCHW: Tensor) -> Tensor:
+        """(B, E C) weighted sums."""
+        return torch.einsum("bchw,echw->bec", map_BCHW, self.place_ECHW).flatten(1)
