@@ -3,14 +3,13 @@ torch."""
 
 from __future__ import annotations
 
-import logging
-import warnings
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from policies.networks.images.efficientnet_lite import EfficientNetLite0
+from policies.networks.onnx_function import quiet_translation
 
 if TYPE_CHECKING:
     import onnx
@@ -33,23 +32,16 @@ class TrunkOnPictures(nn.Module):
 def trunk_to_onnx(trunk: EfficientNetLite0, height: int, width: int) -> onnx.ModelProto:
     """One graph with the input `picture` (N, height, width, 3) uint8 RGB and the output `map`
     (N, C, h, w) float16, of any N."""
-    exporter = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = exporter.level
-    exporter.setLevel(logging.ERROR)  # warns about missing torchvision
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecations
-            program = torch.onnx.export(
-                TrunkOnPictures(trunk).eval(),
-                (torch.zeros(2, height, width, 3, dtype=torch.uint8),),
-                dynamo=True,
-                input_names=["picture"],
-                output_names=["map"],
-                dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
-                opset_version=OPSET,
-                verbose=False,
-            )
-    finally:
-        exporter.setLevel(level)
+    with quiet_translation():
+        program = torch.onnx.export(
+            TrunkOnPictures(trunk).eval(),
+            (torch.zeros(2, height, width, 3, dtype=torch.uint8),),
+            dynamo=True,
+            input_names=["picture"],
+            output_names=["map"],
+            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+            opset_version=OPSET,
+            verbose=False,
+        )
     assert program is not None
     return program.model_proto
