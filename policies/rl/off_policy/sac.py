@@ -83,8 +83,8 @@ class Sac:
         self.target_entropy = (
             -0.5 * self.continuous if config.target_entropy is None else config.target_entropy
         )
-        # The critics of SAC and of the gripper train the encoder by the sum of their losses, so that
-        # it runs once; the code of HIL-SERL has an optimiser of the encoder for each.
+        # The critics of SAC and of the gripper train the encoder by the sum of their losses, so
+        # that it runs once; the code of HIL-SERL has an optimiser of the encoder for each.
         encoder = [parameter for parameter in net.features.parameters() if parameter.requires_grad]
         self.optimizers: dict[str, Optimizer] = {
             "critic": Adam([*net.critic.parameters(), *encoder], config.learning_rate),

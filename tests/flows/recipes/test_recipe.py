@@ -297,7 +297,7 @@ def test_a_policy_that_cannot_be_distilled_is_refused_before_imitation(
 
 
 def test_a_policy_without_cameras_is_not_evaluated_blind() -> None:
-    options("pick_cube_cameras", ["blind.inputs.policy=teacher"])
+    options("pick_cube_cameras")
     with pytest.raises(HandoffError, match="blind is set, but the policy has no image_fields"):
         options("demo", ["control.blind=true"])
 
