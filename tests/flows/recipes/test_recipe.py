@@ -10,6 +10,7 @@ import pytest
 
 from flows.config.files import CONFIGS, available, read_yaml, recipes
 from flows.config.protocols import read_protocol
+from flows.deployment.config import DeployConfig
 from flows.recipes.recipe import read_recipe
 from flows.runner.plan import plan
 from flows.runner.stage import Stage, identity
@@ -249,6 +250,16 @@ def test_push_t_from_images_has_the_papers_options_under_the_image_protocol() ->
     )
     assert (training.ema_power, training.device) == (0.75, "cuda")
     assert scores.evaluate.device == "cuda"
+
+
+def test_no_position_of_the_t_is_observed_in_push_t_from_pictures() -> None:
+    built = options("push_t_pictures")
+    policy = built["teacher"].policy
+    assert (policy.observation_fields, policy.image_fields) == (("agent",), ("image",))
+    assert policy.point_fields == ()
+    assert isinstance(built["twin"].table, DeployConfig)
+    assert built["scores@student"].protocol == read_protocol("push_t_image")
+    assert built["blind"].blind
 
 
 def test_push_t_from_images_is_built_for_a_processor() -> None:
