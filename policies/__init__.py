@@ -9,6 +9,7 @@
 - `load`: loads a saved policy as its family's class.
 - `serve`: the policy server.
 - `random_streams`: the random streams of training, by name.
+- `language`: the frozen sentence encoder of instructions.
 - `networks`: torch modules.
 - `samplers`: denoising schedules and chains.
 - `families`: the policy families.

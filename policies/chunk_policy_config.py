@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import ClassVar, Literal, Self
 
+from policies.language.config import SentenceEncoderConfig, encoder_folder
 from policies.networks.config import (
     BackboneConfig,
     ImageEncoderConfig,
@@ -25,8 +26,6 @@ class ChunkPolicyConfig:
 
     pretrained: ClassVar[bool] = True
     """Whether the family is trained from demonstrations, by the stage `pretrain`."""
-    language_conditioned: ClassVar[bool] = False
-    """Whether the policy is conditioned on a language instruction."""
     on_policy_student: ClassVar[bool] = False
     """Whether the policy can be a student, or a teacher, of on-policy distillation."""
     family: ClassVar[str] = ""
@@ -78,6 +77,11 @@ class ChunkPolicyConfig:
         """`n_obs_steps`, `horizon`, `n_action_steps` and `observation_stride`, which shape the
         windows of episodes."""
         return self.n_obs_steps, self.horizon, self.n_action_steps, self.observation_stride
+
+    @property
+    def language_conditioned(self) -> bool:
+        """Whether the policy is conditioned on a language instruction."""
+        return False
 
     @property
     def sensor_fields(self) -> tuple[str, ...]:
@@ -134,7 +138,44 @@ class ChunkPolicyConfig:
 
 
 @config
-class EncodedPolicyConfig(ChunkPolicyConfig):
+class InstructedPolicyConfig(ChunkPolicyConfig):
+    """Options of policies that can be conditioned on an instruction through a sentence encoder."""
+
+    language: SentenceEncoderConfig | None = None
+    """Sentence encoder of the instruction; None makes a policy that is not language-conditioned."""
+    instruction: str | None = None
+    """Default instruction of a language-conditioned policy, used for episodes without one in
+    training and for requests without one at inference. None uses the name of the task in training
+    and raises an error at inference."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.instruction is not None and self.language is None:
+            raise HandoffError(
+                f"policy: the instruction '{self.instruction}' for a policy without a sentence encoder. Set "
+                "policy.language.kind to sentence, or leave the instruction out."
+            )
+
+    @property
+    def language_conditioned(self) -> bool:
+        """See `ChunkPolicyConfig.language_conditioned`."""
+        return self.language is not None
+
+    @property
+    def default_instruction(self) -> str | None:
+        """See `ChunkPolicyConfig.default_instruction`."""
+        return self.instruction
+
+    @property
+    def external_folders(self) -> Mapping[str, str]:
+        """See `ChunkPolicyConfig.external_folders`; without the encoder's package, training says
+        that it is missing."""
+        folder = None if self.language is None else encoder_folder(self.language)
+        return {} if folder is None else {"sentence encoder": str(folder)}
+
+
+@config
+class EncodedPolicyConfig(InstructedPolicyConfig):
     """Options of policies that train their own encoders of images and point clouds."""
 
     image_encoder: ImageEncoderConfig = field(default_factory=ResnetEncoderConfig)
@@ -148,8 +189,6 @@ class VisionLanguagePolicyConfig(ChunkPolicyConfig):
     """Options of policies with a vision-language backbone, which receives the newest image of each
     camera."""
 
-    language_conditioned: ClassVar[bool] = True
-    """Whether the policy is conditioned on an instruction."""
     on_policy_student: ClassVar[bool] = True
     """Whether the policy can be a student, or a teacher, of on-policy distillation."""
 
@@ -174,6 +213,11 @@ class VisionLanguagePolicyConfig(ChunkPolicyConfig):
     def with_placeholders(cls, missing: str) -> Self:
         """See `ChunkPolicyConfig.with_placeholders`."""
         return cls(backbone=BackboneConfig(folder=missing))
+
+    @property
+    def language_conditioned(self) -> bool:
+        """See `ChunkPolicyConfig.language_conditioned`."""
+        return True
 
     @property
     def default_instruction(self) -> str | None:

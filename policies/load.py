@@ -13,6 +13,8 @@ from policies.card import PolicyCard, Shapes
 from policies.checkpoint import read_card, read_weights
 from policies.chunk_policy_config import ChunkPolicyConfig
 from policies.families.lora import merge_adapters
+from policies.language.config import SentenceEncoderConfig, require_folder
+from policies.language.sentence_encoder import FOLDER, SentenceEncoder
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.policy import ChunkPolicy
 from policies.policy_config import (
@@ -32,16 +34,17 @@ from robots.outside import find_outside
 
 def new_module(config: PolicyConfig, shapes: Shapes, saved: Path | None = None) -> ChunkPolicy:
     """An untrained policy on the CPU. Its weights are drawn from torch's random state, those of a
-    pretrained backbone or trunk are read from their folder or package.
+    pretrained backbone, trunk or sentence encoder are read from their folder or package.
 
     Args:
         config: configuration of the family.
         shapes: sizes given by the data.
         saved: folder of the policy whose weights will be loaded into the module; pretrained weights
-            are then not read.
+            are then not read, and a sentence encoder is read from it.
 
     Raises:
-        HandoffError: sizes that do not fit together, or a backbone that cannot be read.
+        HandoffError: sizes that do not fit together, or a backbone or sentence encoder that cannot
+            be read.
     """
     module = _new_module(config, shapes, saved)
     if saved is None:
@@ -56,19 +59,19 @@ def _new_module(config: PolicyConfig, shapes: Shapes, saved: Path | None) -> Chu
         case DiffusionPolicyConfig():
             from policies.families.diffusion import DiffusionPolicy
 
-            return DiffusionPolicy(config, shapes)
+            return DiffusionPolicy(config, shapes, _sentences(config.language, saved))
         case ActConfig():
             from policies.families.act import ActPolicy
 
-            return ActPolicy(config, shapes)
+            return ActPolicy(config, shapes, _sentences(config.language, saved))
         case BehaviourCloningConfig():
             from policies.families.behaviour_cloning import BehaviourCloningPolicy
 
-            return BehaviourCloningPolicy(config, shapes)
+            return BehaviourCloningPolicy(config, shapes, _sentences(config.language, saved))
         case BesoConfig():
             from policies.families.beso import BesoPolicy
 
-            return BesoPolicy(config, shapes)
+            return BesoPolicy(config, shapes, _sentences(config.language, saved))
         case VlaConfig():
             from policies.families.vla import VlaPolicy
 
@@ -83,6 +86,15 @@ def _new_module(config: PolicyConfig, shapes: Shapes, saved: Path | None) -> Chu
             return LearnedActor(config, shapes)
         case _:
             return _outside_policy(config, shapes)
+
+
+def _sentences(
+    language: SentenceEncoderConfig | None, saved: Path | None
+) -> SentenceEncoder | None:
+    """The sentence encoder of a policy; None for one without."""
+    if language is None:
+        return None
+    return SentenceEncoder(language, require_folder(language) if saved is None else saved / FOLDER)
 
 
 def _outside_policy(config: ChunkPolicyConfig, shapes: Shapes) -> ChunkPolicy:

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from policies.card import Shapes
+from policies.language.instruction_features import InstructionFeatures
+from policies.language.sentence_encoder import FOLDER, SentenceEncoder
 from policies.normalize import MinMaxNormalizer, MomentStatistics, StandardNormalizer
 from policies.policy_config import PolicyConfig
 from robots.errors import HandoffError
@@ -41,6 +43,9 @@ class ObservationTensors(NamedTuple):
     instruction_tokens: InstructionTokens | None = None
     """Instructions tokenized beforehand by the policy's backbone; takes precedence over
     `instructions`."""
+    embedding_BW: Tensor | None = None
+    """Embeddings of the instructions by the policy's sentence encoder; takes precedence over
+    `instructions`."""
 
 
 class Batch(NamedTuple):
@@ -64,9 +69,6 @@ class ChunkPolicy(nn.Module, ABC):
         shapes: sizes given by the data.
     """
 
-    default_instruction: str | None = None
-    """Instruction used where none is given; None without one."""
-
     def __init__(self, config: PolicyConfig, shapes: Shapes) -> None:
         super().__init__()
         self.config = config
@@ -81,6 +83,17 @@ class ChunkPolicy(nn.Module, ABC):
     def language_conditioned(self) -> bool:
         """See `ChunkPolicyConfig.language_conditioned`."""
         return self.config.language_conditioned
+
+    @property
+    def default_instruction(self) -> str | None:
+        """See `ChunkPolicyConfig.default_instruction`."""
+        return self.config.default_instruction
+
+    @property
+    def sentences(self) -> SentenceEncoder | None:
+        """Sentence encoder of the instructions; None for a policy without one."""
+        found = (part for part in self.modules() if isinstance(part, InstructionFeatures))
+        return next((part.sentences for part in found), None)
 
     @property
     def sampler(self) -> str:
@@ -124,6 +137,7 @@ class ChunkPolicy(nn.Module, ABC):
         sensors: Mapping[str, Tensor] | None = None,
         instructions: tuple[str, ...] = (),
         goal_BO: Tensor | None = None,
+        embedding_BW: Tensor | None = None,
     ) -> Tensor:
         """Actions (B, H, A) in physical units.
 
@@ -133,10 +147,15 @@ class ChunkPolicy(nn.Module, ABC):
             sensors: see `ObservationTensors`.
             instructions: see `ObservationTensors`.
             goal_BO: physical units; see `ObservationTensors`.
+            embedding_BW: see `ObservationTensors`.
         """
         goal = None if goal_BO is None else self.normalize_observation(goal_BO)
         obs = ObservationTensors(
-            self.normalize_observation(observation_BTO), sensors or {}, instructions, goal
+            self.normalize_observation(observation_BTO),
+            sensors or {},
+            instructions,
+            goal,
+            embedding_BW=embedding_BW,
         )
         chunk_BHA = self.normalize_action.inverse(self.sample(obs, noise_BHA))
         if self.anchor is None:
@@ -159,7 +178,9 @@ class ChunkPolicy(nn.Module, ABC):
     def extra_files(self) -> dict[str, bytes]:
         """Files that a saved policy needs in addition to its weights: path in its folder to
         content."""
-        return {}
+        if self.sentences is None:
+            return {}
+        return {f"{FOLDER}/{name}": data for name, data in self.sentences.files.items()}
 
     def set_sampler_steps(self, steps: int) -> None:
         """Sets the number of sampler steps.

@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 from policies.chunk_policy_config import (
     ChunkPolicyConfig,
     EncodedPolicyConfig,
+    InstructedPolicyConfig,
     VisionLanguagePolicyConfig,
 )
 from policies.networks.config import (
@@ -22,10 +23,11 @@ from policies.networks.config import (
     NetworkConfig,
     PictureFeaturesConfig,
     PointEncoderConfig,
+    TrunkConfig,
 )
 from robots.config import ByKind, Count, Finite, NonNegative, Positive, Share, ShareBelowOne, config
 from robots.errors import HandoffError
-from robots.wire.learner import ActorCard
+from robots.wire.actor_card import ActorCard
 
 
 @config
@@ -86,8 +88,8 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     @property
     def finetuning_methods(self) -> tuple[str, ...]:
         """See `ChunkPolicyConfig.finetuning_methods`; all of them require a velocity that is
-        trained at every time."""
-        if self.step_conditioned:
+        trained at every time, and observe no instruction."""
+        if self.step_conditioned or self.language is not None:
             return ()
         return ("dppo", "best_of_n", "expo", "q_chunking", "rl100")
 
@@ -155,7 +157,7 @@ class BesoConfig(EncodedPolicyConfig):
 
 
 @config
-class ActConfig(ChunkPolicyConfig):
+class ActConfig(InstructedPolicyConfig):
     """Action chunking transformer (ACT, Zhao et al., RSS 2023); it observes one step and uncropped
     images."""
 
@@ -207,9 +209,9 @@ class BehaviourCloningConfig(EncodedPolicyConfig):
     2021)."""
 
     kind: Literal["bc"] = "bc"
-    head: Literal["gmm", "mse"] = "gmm"
+    head: Literal["gmm", "mse", "l1"] = "gmm"
     """Output head: `gmm` is a Gaussian mixture over the whole chunk, trained by likelihood; `mse`
-    predicts one chunk, trained by squared error, and averages over the modes of the
+    and `l1` predict one chunk, trained by squared or absolute error, between the modes of the
     demonstrations."""
     hidden: tuple[Count, ...] = (1024, 1024)
     """Hidden units of every layer."""
@@ -299,6 +301,9 @@ class LearnedActorConfig(ChunkPolicyConfig):
     card: ActorCard
     """Architecture of the actor's networks. With a gripper critic, `observation_fields` must
     contain `width_target`, because the command to hold repeats that opening."""
+    trunk: TrunkConfig | None = None
+    """Frozen trunk whose maps of the pictures of `image_fields` a trained read-out encodes; None
+    without one, where the pictures are seen as `image_features`."""
     gripper_width_max: Positive = 0.08
     """Largest opening of the gripper [m]; used only with a gripper critic."""
     image_features: PictureFeaturesConfig = field(default_factory=PictureFeaturesConfig)

@@ -21,7 +21,7 @@ from sim.engines.maniskill_task import ManiSkillConfig
 from sim.scene.appearance import Appearance
 from sim.scene.cameras import CamerasConfig
 from sim.scene.dynamics import ArmDynamics
-from sim.tasks.task import Task, at_rate, with_instruction
+from sim.tasks.task import Task, at_rate, with_instruction, with_phrasing
 from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ TASKS = (
     "reach",
     "reach_by_name",
     "push_t",
+    "lift_cube",
     "pick_cube",
     "pick_by_name",
     "stack_cube",
@@ -44,7 +45,16 @@ TASKS = (
 
 TaskName = Annotated[str, outside.KnownName(TASKS, outside.TASKS, "task")]
 """Name of a task of an arm in configurations."""
-ARM_OPTIONS = {"robot", "actions", "rate_hz", "reward", "randomized", "instruction", "dynamics"}
+ARM_OPTIONS = {
+    "robot",
+    "actions",
+    "rate_hz",
+    "reward",
+    "randomized",
+    "instruction",
+    "phrasing",
+    "dynamics",
+}
 """Options that the engines of the arm's tasks read."""
 
 EngineName = Literal["mujoco", "warp", "maniskill", "isaaclab", "gym"]
@@ -76,6 +86,9 @@ class EnvConfig:
     instruction: str | None = None
     """Instruction of all episodes (mujoco, warp); None draws one per episode where the task has
     several."""
+    phrasing: str | None = None
+    """Name of the set of sentences from which every episode's instruction is drawn (mujoco, warp),
+    such as those in `sim.tasks.phrasings`; None takes the task's own sentences."""
     dynamics: ArmDynamics | None = None
     """Tuned parameters of the arm (mujoco, warp; see `sim.identification.tune`); None keeps the
     model's own."""
@@ -174,6 +187,8 @@ def _task(name: str, robot: Robot) -> Task:
             from sim.tasks.reach_by_name import task
         case "push_t":
             from sim.tasks.push_t.task import task
+        case "lift_cube":
+            from sim.tasks.lift_cube import task
         case "pick_cube":
             from sim.tasks.pick_cube import task
         case "pick_by_name":
@@ -274,6 +289,7 @@ def _refuse_ignored(config: EnvConfig) -> None:
         "randomized",
         "appearance",
         "instruction",
+        "phrasing",
         "dynamics",
         "cameras",
         "device",
@@ -295,7 +311,9 @@ def _refuse_ignored(config: EnvConfig) -> None:
 
 def _configured_task(config: EnvConfig) -> Task:
     task = find_task(config.task, config.rate_hz, config.robot)
-    return task if config.instruction is None else with_instruction(task, config.instruction)
+    if config.instruction is not None:
+        task = with_instruction(task, config.instruction)
+    return task if config.phrasing is None else with_phrasing(task, config.phrasing)
 
 
 def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:

@@ -3,6 +3,7 @@
 - `config`: options of the training.
 - `actor_process`: actor process: environment, operator and newest policy.
 - `learner_process`: learner process: replay buffers and updates.
+- `pictures`: checks the pictures of a session, and provides the trunk that encodes them.
 - `guide`: a saved policy that guides episodes (JSRL).
 - `processes`: starts, monitors, restarts and ends both processes.
 """

@@ -14,6 +14,7 @@ import numpy as np
 
 from flows.correction.config import CorrectConfig
 from flows.correction.guide import GuidePolicy, recorded_schedule
+from flows.correction.pictures import session_trunk
 from flows.session.environment import (
     make_operator,
     make_session_env,
@@ -122,6 +123,7 @@ def act(
             actions=actions,
             clock=None if config.speed <= 0.0 else ScaledWallClock(config.speed),
             vector=observation_vector(env.observation_spec, config.env.observation_fields),
+            encode=session_trunk(config, folder),
             guide=None
             if schedule is None or guide is None
             else GuidePolicy(guide, schedule, env, actions),

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from flows.session.config import HilEnvConfig, HilOperator
+from policies.networks.config import TrunkConfig
 from policies.rl.hil.config import (
     HilAlgorithm,
     HilSerlConfig,
@@ -35,6 +36,11 @@ class CorrectConfig:
     """Differences of observation fields that are added to the learner's input."""
     scaled_features: tuple[ScaledTanhFeature, ...] = ()
     """Fields that are added to the learner's input at a finer scale than their range."""
+    trunk: TrunkConfig = field(default_factory=TrunkConfig)
+    """Frozen trunk of the pictures `actor.pictures`, which the actor runs once per picture; the
+    learner gets and keeps its feature maps."""
+    blind: bool = False
+    """Whether the trunk gets black pictures, a control of what a policy learns without them."""
     steps: Count = 20_000
     """Control steps of training. Updates still due after the last step are made before training
     ends."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from flows.correction.actor_process import STATUS_SECONDS, learner_actions
 from flows.correction.config import CorrectConfig
+from flows.correction.pictures import session_trunk
 from real.hil.interfaces import observation_vector
 from robots.episodes.corrections import FINAL, STREAM
 from robots.episodes.store import EpisodeStore
@@ -78,7 +79,7 @@ def learn(
 
     torch.set_num_threads(1)
     store = EpisodeStore.open(demonstrations / "store.zarr")
-    setup = _set_up(config, store, offline, action)
+    setup = _set_up(config, store, offline, action, folder)
     reports = _Reports(config, setup.online, parent)
     counters = run_learner(
         folder / "learner",
@@ -106,27 +107,38 @@ def learn(
         counters.updates,
         find_robot(config.env.robot).gripper.width_max,
         action,
+        config.trunk if config.actor.pictures else None,
     )
     parent.send(("counters", counters._asdict()))
 
 
 def _set_up(
-    config: CorrectConfig, store: EpisodeStore, offline: Path | None, action: ActionSpec
+    config: CorrectConfig,
+    store: EpisodeStore,
+    offline: Path | None,
+    action: ActionSpec,
+    folder: Path,
 ) -> LearnerSetup:
     """Learner and replay buffers of the algorithm, with the demonstrations of `store`."""
-    from policies.rl.hil.algorithms import SessionData, set_up_learner
+    from policies.rl.hil.algorithms import SessionData, has_saved_maps, set_up_learner
     from policies.rl.hil.make_learner import demonstration_steps
 
     observed = config.env.observation_fields
     vector = observation_vector(store.schema.stream(FINAL).fields, observed)
     actions = learner_actions(config.algorithm, action, find_robot(config.env.robot))
     fields = store.schema.stream(STREAM).fields
+    # The maps of demonstrations are computed once, before the first checkpoint.
+    learner_folder = folder / "learner"
+    encode = session_trunk(config, folder)
+    encoded = None if has_saved_maps(learner_folder) else encode
     data = SessionData(
         fields={name: fields[name] for name in observed},
         action=action,
-        demonstrations=list(demonstration_steps(store, vector, actions)),
+        demonstrations=list(demonstration_steps(store, vector, actions, encoded)),
         relative_features=config.relative_features,
         scaled_features=config.scaled_features,
+        maps=() if encode is None else encode.maps,
+        folder=learner_folder,
         offline=offline,
         seed=config.seed,
     )

@@ -63,6 +63,8 @@ class DeployConfig:
     address is the twin's."""
     plane: PlaneConfig = field(default_factory=PlaneConfig)
     """Height and posture of the pusher over the table."""
+    cameras: CameraClockConfig = field(default_factory=CameraClockConfig)
+    """Clock of the camera above the board, for a policy that observes it."""
     loop: LoopConfig = field(default_factory=LoopConfig)
     """Rates, limits and watchdog of the control loop."""
 

@@ -1,8 +1,10 @@
-"""Implements the push-T table: a T on a board, a pusher held by the arm, and a tracker of the T."""
+"""Implements the push-T table: a T on a board, a pusher held by the arm, a tracker of the T, and a
+camera above the board for policies that see."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from robots.interfaces import Observation
 from robots.spec import FieldSpec
 
 if TYPE_CHECKING:
+    from flows.deployment.cameras.twin_cameras import TwinCameras
     from flows.deployment.config import DeployConfig
     from real.arm import ArmState
     from real.deploy.loop import LoopConfig
@@ -54,6 +57,7 @@ class PushTTable(DeployTable):
         self._plane = Plane(config.plane)
         self._plane.check_reach(config.loop.governor, self.robot)
         self._scene: PushTScene | None = None
+        self._cameras: TwinCameras | None = None
 
     @property
     def make_world(self) -> Callable[[], Any]:
@@ -66,7 +70,20 @@ class PushTTable(DeployTable):
         """See `DeployTable`."""
         from real.deploy.episode_recorder import deploy_schema
 
-        return deploy_schema(self._contract, EXTRA, self._config.loop.stream_hz, self.robot)
+        pictures = {} if self._cameras is None else self._cameras.pictures.fields()
+        extra = {**EXTRA, **pictures}
+        return deploy_schema(self._contract, extra, self._config.loop.stream_hz, self.robot)
+
+    @contextmanager
+    def cameras(self, twin: Twin) -> Iterator[None]:
+        """See `DeployTable`: the camera above the board."""
+        if not self._contract.sensors:
+            yield
+            return
+        from flows.deployment.cameras.twin_cameras import open_board_camera
+
+        with open_board_camera(self._contract.sensors, twin, self._config.cameras) as self._cameras:
+            yield
 
     def place(self, twin: Twin, seed: int) -> None:
         """See `DeployTable`: places the T as gym-pusht does for the seed."""
@@ -74,14 +91,27 @@ class PushTTable(DeployTable):
 
         twin.reset(*initial_state(seed))
         self._scene = PushTScene(partial(twin.call, "tee_pose"), self._plane)
+        if self._cameras is not None:
+            self._cameras.begin(seed)
 
     def motion(self, base_T_ee: np.ndarray) -> tuple[Plane, LoopConfig]:
         """See `DeployTable`: positions on the board."""
         return self._plane, self._config.loop
 
     def observe(self, state: ArmState) -> Observation:
-        """See `PushTScene.observe`."""
-        return self.scene.observe(state)
+        """The contract's fields, the newest picture for a policy that observes it, and the pose of
+        the T, which is recorded beside them.
+
+        Raises:
+            SafetyError: the camera has sent no picture for too long.
+        """
+        observed = self.scene.observe(state)
+        fields = {
+            name: value
+            for name, value in observed.items()
+            if name in self._contract.observation or name in EXTRA
+        }
+        return fields if self._cameras is None else fields | self._cameras.observe(state)
 
     def update(self) -> None:
         """See `DeployTable`."""
@@ -103,11 +133,15 @@ class PushTTable(DeployTable):
         return self.scene.was_solved
 
     def describe(self) -> dict[str, Any]:
-        """See `DeployTable`: the largest coverage of the goal, 0..1."""
-        return {"coverage": self.scene.best}
+        """See `DeployTable`: the largest coverage of the goal, 0..1, and with a camera the 95th
+        percentile of the pictures' ages [s]."""
+        age = {} if self._cameras is None else self._cameras.describe()
+        return {"coverage": self.scene.best, **age}
 
     def score(self, starts: Sequence[StartResult]) -> dict[str, Any]:
-        """See `DeployTable`: the mean coverage with its interval, and gym-pusht's score."""
+        """See `DeployTable`: the mean coverage with its interval, gym-pusht's score, and with a
+        camera the largest of the starts' ages of the pictures [s]."""
+        from flows.deployment.cameras.twin_cameras import oldest_pictures
         from sim.evaluation.intervals import bootstrap_mean
         from sim.tasks.push_t.geometry import SUCCESS_COVERAGE
 
@@ -118,6 +152,7 @@ class PushTTable(DeployTable):
             "coverage_low": low,
             "coverage_high": high,
             "score": float(np.mean(np.minimum(np.array(coverages) / SUCCESS_COVERAGE, 1.0))),
+            **oldest_pictures(starts),
         }
 
     def note(self, starts: Sequence[StartResult]) -> str:

@@ -39,8 +39,6 @@ VIDEO_SIZE = (360, 480)
 """Height and width of the videos [px]."""
 VIDEO_SPEED = 2.0
 """Speed of the videos in units of real time."""
-PICTURE_AGE = "picture_age_p95_s"
-"""Metric of a policy that observes cameras."""
 SCENE = {
     "qpos": "generalised positions of the simulated scene",
     "goal_state": "the task's own variables",
@@ -69,8 +67,6 @@ class TaskTable(DeployTable):
         self._fields = {*contract.observation, *([INSTRUCTION] if contract.instruction else [])}
         self._twin: Twin | None = None
         self._cameras: TwinCameras | None = None
-        self._begin: float | None = None
-        """Robot time of the episode's first observation [s]."""
         self._solved = False
 
     @property
@@ -115,7 +111,6 @@ class TaskTable(DeployTable):
         twin.reset(seed)
         self._twin = twin
         self._solved = False
-        self._begin = None
         if self._cameras is not None:
             self._cameras.begin(seed)
 
@@ -163,10 +158,7 @@ class TaskTable(DeployTable):
             for name, value in self._ask("object_observations").items()
             if name in self._fields
         }
-        begin = state.time if self._begin is None else self._begin
-        self._begin = begin
-        cameras = self._cameras
-        pictures = {} if cameras is None else cameras.pictures.observe(state, begin)
+        pictures = {} if self._cameras is None else self._cameras.observe(state)
         return {**objects, **pictures, **_scene_fields(*self._ask("scene"))}
 
     def update(self) -> None:
@@ -181,8 +173,7 @@ class TaskTable(DeployTable):
 
     def describe(self) -> dict[str, Any]:
         """See `DeployTable`: with cameras also the 95th percentile of the pictures' ages [s]."""
-        ages = [] if self._cameras is None else self._cameras.pictures.ages
-        age = {PICTURE_AGE: round(float(np.percentile(ages, 95)), 4)} if ages else {}
+        age = {} if self._cameras is None else self._cameras.describe()
         return {"success": self._solved, **age}
 
     @property
@@ -192,8 +183,9 @@ class TaskTable(DeployTable):
 
     def score(self, starts: Sequence[StartResult]) -> dict[str, Any]:
         """See `DeployTable`: with cameras the largest of the starts' ages of the pictures [s]."""
-        ages = [start.about[PICTURE_AGE] for start in starts if PICTURE_AGE in start.about]
-        return {PICTURE_AGE: max(ages)} if ages else {}
+        from flows.deployment.cameras.twin_cameras import oldest_pictures
+
+        return oldest_pictures(starts)
 
     def note(self, starts: Sequence[StartResult]) -> str:
         """See `DeployTable`."""

@@ -32,8 +32,8 @@ class HilEnvConfig:
     """Instruction of every episode of a language task, whose learner reads no text; None draws one
     per episode."""
     cameras: CamerasConfig | None = None
-    """Cameras whose pictures are recorded with every step; None records none. No learner of a
-    session observes them."""
+    """Cameras whose pictures are recorded with every step; None records none. The learner of a
+    session observes those that `actor.pictures` names."""
     video: VideoConfig | None = None
     """Codec with which the pictures are kept as video, such as `{kind: h264}`; None keeps them
     without loss."""

@@ -96,7 +96,9 @@ def distil(
             else _by_shortcut(config, job)
         )
     student = trained.student
-    save_policy(out, replace(card, model=student.config), student.state_dict())
+    save_policy(
+        out, replace(card, model=student.config), student.state_dict(), student.extra_files()
+    )
     draw_curve(out, "one-step MSE" if isinstance(config, DistilConfig) else "MSE of velocities")
     for state in (STATE, TABLE):
         (out / state).unlink(missing_ok=True)

@@ -7,4 +7,5 @@
 - `manifests`: descriptions for LEAPP and Physical AI Studio.
 - `pictures`: statistics of the training pictures.
 - `language`: policies with an instruction.
+- `trunk`: the frozen trunk of image encoders.
 """

@@ -37,13 +37,12 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
     import torch
     from onnx import helper
 
-    from policies.families.vision_language import VisionLanguagePolicy
     from policies.networks.onnx_function import quiet_translation
 
     # Check the names of the inputs.
     batch = torch.export.Dim("batch", min=1)
     sensors = module.shapes.sensors
-    inputs = [*INPUTS, *(TOKEN_INPUTS if isinstance(module, VisionLanguagePolicy) else ())]
+    inputs = [*INPUTS, *(TOKEN_INPUTS if module.language_conditioned else ())]
     if sensors.keys() & {*inputs, "action"}:
         raise HandoffError(
             f"export: sensors {sorted(sensors)} must not have the names {[*inputs, 'action']}."
@@ -109,14 +108,13 @@ def _captured(
 ) -> _Captured:
     import torch
 
-    from policies.families.vision_language import VisionLanguagePolicy
-
-    if isinstance(module, VisionLanguagePolicy):
-        from policies.export.language import custom_translations, export_program
-
-        return _Captured(*export_program(module, example, keywords, axes), custom_translations())
     repeated = module.repeated_modules
     with _once(repeated):
+        if module.language_conditioned:
+            from policies.export.language import custom_translations, export_program
+
+            program, axes = export_program(module, example, keywords, axes)
+            return _Captured(program, axes, custom_translations())
         # Only the strict mode, which follows the bytecode, knows parts that are captured once; the
         # other one runs the module with tensors without content, and takes more of Python.
         program = torch.export.export(

@@ -10,13 +10,15 @@ Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, L
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from policies.families.vision_language import VisionLanguagePolicy
-from policies.policy import InstructionTokens
+from policies.language.sentence_encoder import SentenceEncoder
+from policies.policy import ChunkPolicy, InstructionTokens
 from robots.errors import HandoffError
 from robots.language.tokenizer import TOKENIZER_FILE, TokenizerSpec, tokenizer_digest
 
@@ -26,8 +28,30 @@ _EXAMPLE_TOKENS = 5
 """Tokens of the example input; a length of 1 would become a constant of the graph."""
 
 
+class SentenceGraph(nn.Module):
+    """A policy with a sentence encoder as a function of tokens instead of sentences; the encoder is
+    part of the graph."""
+
+    def __init__(self, policy: ChunkPolicy, sentences: SentenceEncoder) -> None:
+        super().__init__()
+        self.policy = policy
+        self.encoder = sentences.model
+
+    def forward(
+        self,
+        observation_BTO: Tensor,
+        noise_BHA: Tensor,
+        tokens_BL: Tensor,
+        mask_BL: Tensor,
+        sensors: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        """Actions (B, H, A); see `ChunkPolicy.forward`."""
+        embedding_BW = self.encoder(tokens_BL, mask_BL)
+        return self.policy(observation_BTO, noise_BHA, sensors, embedding_BW=embedding_BW)
+
+
 class TokenGraph(nn.Module):
-    """A language-conditioned policy as a function of tokens instead of sentences."""
+    """A policy with a vision-language backbone as a function of tokens instead of sentences."""
 
     def __init__(self, policy: VisionLanguagePolicy) -> None:
         super().__init__()
@@ -51,7 +75,7 @@ class TokenGraph(nn.Module):
 
 
 def export_program(
-    policy: VisionLanguagePolicy,
+    policy: ChunkPolicy,
     example: tuple[Tensor, ...],
     keywords: dict[str, Any],
     dynamic: dict[str, Any],
@@ -59,7 +83,7 @@ def export_program(
     """The captured computation of the policy, and the dynamic axes of its inputs.
 
     Args:
-        policy: policy in evaluation mode.
+        policy: language-conditioned policy in evaluation mode.
         example: observation and noise.
         keywords: keyword inputs: `sensors`, where there are any.
         dynamic: dynamic axes of `example` and `keywords`.
@@ -67,21 +91,37 @@ def export_program(
     Raises:
         HandoffError: weights that are too large for one file.
     """
-    size = sum(parameter.numel() * parameter.element_size() for parameter in policy.parameters())
+    graph = _token_graph(policy)
+    size = sum(parameter.numel() * parameter.element_size() for parameter in graph.parameters())
     if size >= LARGEST_GRAPH:
         raise HandoffError(
             f"export: the weights have {size / 2**30:.1f} GiB, one ONNX file holds less than 2. Serve the policy from "
             "its directory instead, or keep fewer of the backbone's layers."
         )
-    length = torch.export.Dim("words", min=1)
+    length = torch.export.Dim("words", min=1, max=tokenizer_spec(policy)[0].max_tokens)
     shape = (len(example[0]), _EXAMPLE_TOKENS)
     tokens = (torch.zeros(shape, dtype=torch.long), torch.ones(shape, dtype=torch.bool))
     batch = dynamic["observation_BTO"][0]
     axes = {**dynamic, "tokens_BL": {0: batch, 1: length}, "mask_BL": {0: batch, 1: length}}
     program = torch.export.export(
-        TokenGraph(policy), (*example, *tokens), keywords, dynamic_shapes=axes, strict=True
+        graph, (*example, *tokens), keywords, dynamic_shapes=axes, strict=True
     )
     return program, axes
+
+
+def _token_graph(policy: ChunkPolicy) -> SentenceGraph | TokenGraph:
+    if policy.sentences is not None:
+        return SentenceGraph(policy, policy.sentences)
+    return TokenGraph(_with_backbone(policy))
+
+
+def _with_backbone(policy: ChunkPolicy) -> VisionLanguagePolicy:
+    if isinstance(policy, VisionLanguagePolicy):
+        return policy
+    raise HandoffError(
+        f"export: {type(policy).__name__} is language-conditioned, but has neither a sentence encoder nor a "
+        "vision-language backbone, so its instructions have no tokens."
+    )
 
 
 def custom_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -103,9 +143,18 @@ def custom_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     return {torch.ops.aten.special_ndtr.default: ndtr}
 
 
-def tokenizer_spec(policy: VisionLanguagePolicy) -> tuple[TokenizerSpec, bytes]:
-    """Tokenizer metadata of the graph, and the content of the tokenizer file."""
-    backbone = policy.backbone
+def tokenizer_spec(policy: ChunkPolicy) -> tuple[TokenizerSpec, bytes]:
+    """Tokenizer metadata of the graph, and the content of the tokenizer file.
+
+    Raises:
+        HandoffError: a policy without tokens.
+    """
+    if policy.sentences is not None:
+        spec = replace(
+            policy.sentences.tokenizer.spec, default_instruction=policy.default_instruction
+        )
+        return spec, policy.sentences.files[TOKENIZER_FILE]
+    backbone = _with_backbone(policy).backbone
     data = backbone.files()[TOKENIZER_FILE]
     return TokenizerSpec(
         tokenizer=tokenizer_digest(data),

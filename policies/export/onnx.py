@@ -260,9 +260,7 @@ class _LanguageFiles(NamedTuple):
 
 
 def _language_files(module: ChunkPolicy) -> _LanguageFiles:
-    from policies.families.vision_language import VisionLanguagePolicy
-
-    if not isinstance(module, VisionLanguagePolicy):
+    if not module.language_conditioned:
         return _LanguageFiles({}, {}, None)
     from policies.export.language import tokenizer_spec
 

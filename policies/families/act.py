@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from policies.card import Shapes
+from policies.language.sentence_encoder import SentenceEncoder
 from policies.networks.act import ChunkTransformer, LatentEncoder
 from policies.policy import Batch, ChunkPolicy, ObservationTensors, repeatable_dropout
 from policies.policy_config import ActConfig
@@ -38,18 +39,20 @@ class ActPolicy(ChunkPolicy):
         HandoffError: more than one observation step, no inputs, or incompatible sizes.
     """
 
-    def __init__(self, config: ActConfig, shapes: Shapes) -> None:
+    def __init__(
+        self, config: ActConfig, shapes: Shapes, sentences: SentenceEncoder | None = None
+    ) -> None:
         super().__init__(config, shapes)
         _check(config, shapes)
         self.config = config
         self.latent_encoder = LatentEncoder(config, shapes)
-        self.transformer = ChunkTransformer(config, shapes)
+        self.transformer = ChunkTransformer(config, shapes, sentences)
 
     def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A); the noise is ignored."""
         # `len` would make the batch size a constant of an exported graph.
         latent_BZ = noise_BHA.new_zeros(noise_BHA.shape[0], self.config.latent)
-        return self.transformer(latent_BZ, obs.vector_BTO[:, -1], obs.sensors)
+        return self.transformer(latent_BZ, obs)
 
     def loss(self, batch: Batch, generator: np.random.Generator) -> Tensor:
         """Mean absolute error of the chunk decoded from its encoded latent, plus the weighted KL
@@ -65,7 +68,7 @@ class ActPolicy(ChunkPolicy):
                 vector_BO, batch.chunk_BHA, batch.padded_BH
             )
             latent_BZ = mean_BZ + (0.5 * log_variance_BZ).exp() * torch.from_numpy(noise).to(device)
-            predicted_BHA = self.transformer(latent_BZ, vector_BO, batch.obs.sensors)
+            predicted_BHA = self.transformer(latent_BZ, batch.obs)
         error = _DEVIATIONS * masked_absolute_error(
             predicted_BHA.float(), batch.chunk_BHA, batch.padded_BH
         )

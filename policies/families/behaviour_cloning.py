@@ -23,9 +23,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss, softplus
+from torch.nn.functional import l1_loss, mse_loss, softplus
 
 from policies.card import Shapes
+from policies.language.sentence_encoder import SentenceEncoder
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.policy import Batch, ChunkPolicy, ObservationTensors
 from policies.policy_config import BehaviourCloningConfig
@@ -60,7 +61,12 @@ class BehaviourCloningPolicy(ChunkPolicy):
             not positive.
     """
 
-    def __init__(self, config: BehaviourCloningConfig, shapes: Shapes) -> None:
+    def __init__(
+        self,
+        config: BehaviourCloningConfig,
+        shapes: Shapes,
+        sentences: SentenceEncoder | None = None,
+    ) -> None:
         super().__init__(config, shapes)
         if config.modes < 1 or config.min_deviation <= 0:
             raise HandoffError(
@@ -68,14 +74,14 @@ class BehaviourCloningPolicy(ChunkPolicy):
                 "or more modes and min_deviation above 0."
             )
         self.config = config
-        self.encoder = ObservationEncoder(config, shapes)
-        inputs = config.n_obs_steps * (shapes.observation + self.encoder.features)
+        self.encoder = ObservationEncoder(config, shapes, sentences)
+        inputs = config.n_obs_steps * self.encoder.outputs
         if not inputs:
             raise HandoffError(
                 "policy: it has no inputs. Set observation_fields, image_fields or point_fields."
             )
         entries = math.prod(self.chunk_shape)
-        outputs = entries if config.head == "mse" else config.modes * (2 * entries + 1)
+        outputs = config.modes * (2 * entries + 1) if config.head == "gmm" else entries
         layers: list[nn.Module] = []
         for size, next_size in pairwise((inputs, *config.hidden)):
             layers += [nn.Linear(size, next_size), nn.ReLU()]
@@ -89,12 +95,12 @@ class BehaviourCloningPolicy(ChunkPolicy):
 
     def encode(self, obs: ObservationTensors) -> Tensor:
         """See `ChunkPolicy.encode`."""
-        return self.encoder(obs)
+        return self.encoder.encode_sensors(obs)
 
     def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A); the noise selects the mode."""
         output_BX = self.network(self.encoder(obs).flatten(1))
-        if self.config.head == "mse":
+        if self.config.head != "gmm":
             return output_BX.unflatten(1, self.chunk_shape)
         mixture = self._mixture(output_BX)
         mode_B = sample_mode(mixture.log_weight_BM, noise_BHA[:, 0, 0])
@@ -102,12 +108,15 @@ class BehaviourCloningPolicy(ChunkPolicy):
         return mixture.mean_BMD.gather(1, index_B1D)[:, 0].unflatten(1, self.chunk_shape)
 
     def loss(self, batch: Batch, generator: np.random.Generator) -> Tensor:
-        """Mean negative log-likelihood of chunks [nat], or mean squared error of their entries."""
+        """Mean negative log-likelihood of chunks [nat], or mean squared or absolute error of their
+        entries."""
         condition_BTO = self.encoder(batch.obs, generator if self.training else None)
         output_BX = self.network(condition_BTO.flatten(1))
         chunk_BD = batch.chunk_BHA.flatten(1)
         if self.config.head == "mse":
             return mse_loss(output_BX.float(), chunk_BD)
+        if self.config.head == "l1":
+            return l1_loss(output_BX.float(), chunk_BD)
         # Autocast would sum log-likelihoods of hundreds of nats with three digits of precision.
         with torch.autocast(output_BX.device.type, enabled=False):
             return -self._mixture(output_BX).log_likelihood(chunk_BD).mean()

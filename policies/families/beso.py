@@ -33,6 +33,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from policies.card import Shapes
+from policies.language.sentence_encoder import SentenceEncoder
 from policies.networks.goal_transformer import GoalTransformer
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.normalize import MomentStatistics
@@ -63,7 +64,9 @@ class BesoPolicy(ChunkPolicy):
 
     usual_goal_O: Tensor
 
-    def __init__(self, config: BesoConfig, shapes: Shapes) -> None:
+    def __init__(
+        self, config: BesoConfig, shapes: Shapes, sentences: SentenceEncoder | None = None
+    ) -> None:
         super().__init__(config, shapes)
         _check(config, shapes)
         self.config = config
@@ -75,11 +78,9 @@ class BesoPolicy(ChunkPolicy):
             else shapes.entries.keys() - set(config.goal_fields)
         )
         self.state_spans = [span for name, span in shapes.entries.items() if name in state_fields]
-        self.encoder = ObservationEncoder(config, shapes)
-        if self.encoder.features:
-            self.state_spans.append(
-                (shapes.observation, shapes.observation + self.encoder.features)
-            )
+        self.encoder = ObservationEncoder(config, shapes, sentences)
+        if self.encoder.outputs > shapes.observation:
+            self.state_spans.append((shapes.observation, self.encoder.outputs))
         self.goal_entries, state = (
             sum(end - start for start, end in s) for s in (self.goal_spans, self.state_spans)
         )
@@ -118,7 +119,7 @@ class BesoPolicy(ChunkPolicy):
 
     def encode(self, obs: ObservationTensors) -> Tensor:
         """See `ChunkPolicy.encode`."""
-        return self.encoder(obs)
+        return self.encoder.encode_sensors(obs)
 
     def grid(self, eta: float) -> EdmGrid:
         """The sampler's steps as Gaussians, on the device of the weights; sampling starts at

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from policies.card import Shapes
+from policies.language.sentence_encoder import SentenceEncoder
 from policies.networks.config import (
     MlpConfig,
     NetworkConfig,
@@ -54,17 +55,31 @@ class StepDenoise(Protocol):
 
 
 class DiffusionPolicy(DenoisingPolicy):
-    """Denoises a chunk conditioned on the observation; see `ChunkPolicy`."""
+    """Denoises a chunk conditioned on the observation; see `ChunkPolicy`.
+
+    Args:
+        config: configuration of the family.
+        shapes: sizes given by the data.
+        sentences: sentence encoder of a policy with `language`.
+    """
 
     alpha_K: Tensor
     sigma_K: Tensor
 
-    def __init__(self, config: DiffusionPolicyConfig, shapes: Shapes) -> None:
+    def __init__(
+        self,
+        config: DiffusionPolicyConfig,
+        shapes: Shapes,
+        sentences: SentenceEncoder | None = None,
+    ) -> None:
         super().__init__(config, shapes)
         self.config = config
-        self.encoder = ObservationEncoder(config, shapes)
+        self.encoder = ObservationEncoder(config, shapes, sentences)
         self.denoiser = new_denoiser(
-            config.network, self.chunk_shape, self.encoded_shape, config.train_timesteps
+            config.network,
+            self.chunk_shape,
+            (config.n_obs_steps, self.encoder.outputs),
+            config.train_timesteps,
         )
         self.step_length = (
             StepLengthEmbedding(config.train_timesteps, config.network.time_features)
@@ -111,7 +126,7 @@ class DiffusionPolicy(DenoisingPolicy):
 
     def encode(self, obs: ObservationTensors) -> Tensor:
         """See `ChunkPolicy.encode`."""
-        return self.encoder(obs)
+        return self.encoder.encode_sensors(obs)
 
     def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A)."""

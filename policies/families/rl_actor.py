@@ -10,12 +10,15 @@ command of highest value, written as the environment's action entry
 the normaliser of observations stays the identity, and that of actions has the bounds of the
 environment's actions.
 
+Pictures go through the learner's frozen trunk, which is a part of the policy: it reads pictures,
+not feature maps, so the exported graph does too.
+
 Shape suffixes: B batch, T observed steps, O observation, F features, H horizon (1), A action.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,12 +28,15 @@ from torch import Tensor, nn
 
 from policies.card import PolicyCard, Shapes
 from policies.checkpoint import save_policy
+from policies.networks.images.efficientnet_lite import EfficientNetLite0, pretrained_trunk
+from policies.networks.images.image_encoder import SpatialEmbeddings
 from policies.networks.images.picture_features import PictureFeatures
 from policies.policy import Batch, ChunkPolicy, ObservationTensors
 from policies.policy_config import LearnedActorConfig
 from policies.rl.networks.ensemble import network_features
 from robots.errors import HandoffError
-from robots.wire.learner import MlpCard, Parameters
+from robots.wire.actor_card import MlpCard
+from robots.wire.learner import Parameters
 
 WIDTH_TARGET = "width_target"
 _EPSILON = 1e-6
@@ -52,7 +58,8 @@ class LearnedActor(ChunkPolicy):
         super().__init__(config, shapes)
         card = config.card
         cameras = {name: shapes.sensors[name] for name in config.image_fields}
-        pictures = PictureFeatures(config.image_features, cameras) if cameras else None
+        averaged = bool(cameras) and config.trunk is None
+        pictures = PictureFeatures(config.image_features, cameras) if averaged else None
         entries = shapes.observation + (0 if pictures is None else pictures.size)
         if (card.observation, card.action) != (entries, shapes.action) or config.horizon != 1:
             raise HandoffError(
@@ -65,12 +72,16 @@ class LearnedActor(ChunkPolicy):
                 f"{sorted(shapes.entries)}."
             )
         self.pictures = pictures
-        """Frozen encoder of the pictures; None for an actor without cameras."""
+        """Averaged features of the pictures; None for an actor without cameras, or with a trunk
+        whose maps have a trained read-out."""
         self.card = card
         self.width_max = config.gripper_width_max
         self.target_entry = shapes.entries[WIDTH_TARGET][0] if card.hand is not None else 0
         self.register_buffer("centre", torch.zeros(card.observation))
         self.register_buffer("half_range", torch.ones(card.observation))
+        self.trunk: nn.Module | None = None
+        if card.maps:
+            self._add_encoders(config, shapes)
         self.actor = _network(card.actor)
         self.hand = None if card.hand is None else _network(card.hand)
 
@@ -89,6 +100,8 @@ class LearnedActor(ChunkPolicy):
         """Actions (B, 1, A) in the environment's units; the noise is ignored."""
         vector_BO = self.encode(obs)[:, -1]
         features_BF = self._features(vector_BO)
+        if self.trunk is not None:
+            features_BF = self._encoded(features_BF, obs.sensors)
         continuous = self.card.action - (self.hand is not None)
         action_BA = torch.tanh(self.actor(features_BF)[:, :continuous])
         if self.hand is not None:
@@ -108,6 +121,56 @@ class LearnedActor(ChunkPolicy):
         raise HandoffError(
             "learned actor: it is not pretrained from demonstrations. Train it with the stage `correct` or `reinforce`."
         )
+
+    def _add_encoders(self, config: LearnedActorConfig, shapes: Shapes) -> None:
+        """Adds the trunk, and the encoders of its maps and of the vector.
+
+        Raises:
+            HandoffError: no trunk, or pictures of other fields or another size than the maps'.
+        """
+        card = self.card
+        expected = {
+            camera.field: (camera.channels, camera.rows, camera.columns) for camera in card.maps
+        }
+        if config.trunk is None or set(expected) != set(shapes.sensors):
+            raise HandoffError(
+                f"learned actor: it reads feature maps of {sorted(expected)}, expected a trunk and these pictures; the "
+                f"trunk is {config.trunk}, the pictures are {sorted(shapes.sensors)}."
+            )
+        trunk = EfficientNetLite0(config.trunk.stride)
+        for name, (height, width, _) in shapes.sensors.items():
+            size = tuple(-(-side // config.trunk.stride) for side in (height, width))
+            if (trunk.channels, *size) != expected[name]:
+                raise HandoffError(
+                    f"learned actor: pictures of {name} make maps of {(trunk.channels, *size)}, expected "
+                    f"{expected[name]}. Another camera?"
+                )
+        self.trunk = trunk.requires_grad_(False).eval()
+        self.maps = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "sums": SpatialEmbeddings(
+                        camera.embeddings, camera.channels, camera.rows, camera.columns
+                    ),
+                    "reduce": _reduction(camera.embeddings * camera.channels, camera.width),
+                }
+            )
+            for camera in card.maps
+        )
+        vector = card.observation + sum(
+            count for _, _, count, _ in (*card.relative_features, *card.scaled_features)
+        )
+        self.vector = _reduction(vector, card.vector_width)
+
+    def _encoded(self, features_BF: Tensor, sensors: Mapping[str, Tensor]) -> Tensor:
+        """(B, F) features of the cameras in order, then of the vector."""
+        assert self.trunk is not None
+        parts = []
+        for camera, encoder in zip(self.card.maps, self.maps, strict=True):
+            assert isinstance(encoder, nn.ModuleDict)
+            picture_BCHW = sensors[camera.field][:, -1].permute(0, 3, 1, 2).float() / 255.0
+            parts.append(encoder["reduce"](encoder["sums"](self.trunk(picture_BCHW))))
+        return torch.cat([*parts, self.vector(features_BF)], dim=1)
 
     def _features(self, vector_BO: Tensor) -> Tensor:
         normalised_BO = (vector_BO - self.centre) / self.half_range
@@ -137,6 +200,15 @@ def weights_of(parameters: Parameters) -> dict[str, Tensor]:
                     arrays[f"{part}.{layer}.shift"]
                 )
             index += 3 if network.layer_norm else 2
+    reductions = {"vector": "vector"} if card.maps else {}
+    for index in range(len(card.maps)):
+        state[f"maps.{index}.sums.place_ECHW"] = torch.from_numpy(arrays[f"map.{index}.place"])
+        reductions[f"map.{index}"] = f"maps.{index}.reduce"
+    for name, module in reductions.items():
+        state[f"{module}.0.weight"] = torch.from_numpy(arrays[f"{name}.weight"]).T.contiguous()
+        state[f"{module}.0.bias"] = torch.from_numpy(arrays[f"{name}.bias"])
+        state[f"{module}.1.weight"] = torch.from_numpy(arrays[f"{name}.gain"])
+        state[f"{module}.1.bias"] = torch.from_numpy(arrays[f"{name}.shift"])
     return state
 
 
@@ -166,6 +238,9 @@ def save_actor(
     actor = LearnedActor(card.model, card.shapes)
     if actor.pictures is not None:
         actor.pictures.load_pretrained()
+    if card.model.trunk is not None:
+        assert actor.trunk is not None
+        actor.trunk.load_state_dict(pretrained_trunk(card.model.trunk.stride).state_dict())
     # The normalisers of `ChunkPolicy` are not published: that of observations stays the identity.
     actor.load_state_dict(actor.state_dict() | weights_of(parameters))
     if bounds is not None:
@@ -173,6 +248,10 @@ def save_actor(
         actor.normalize_action.centre.copy_((low + high) / 2)
         actor.normalize_action.scale.copy_((high - low) / 2)
     save_policy(path, card, actor.state_dict())
+
+
+def _reduction(inputs: int, width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, width), nn.LayerNorm(width, eps=_EPSILON), nn.Tanh())
 
 
 def _network(card: MlpCard) -> nn.Sequential:

@@ -13,6 +13,7 @@ from typing import Self
 
 from policies.card import Shapes
 from policies.families.lora import add_adapters
+from policies.language.instruction_features import given_instructions
 from policies.networks.vlm import Prefix, load_backbone
 from policies.policy import ChunkPolicy, InstructionTokens, ObservationTensors
 from policies.policy_config import TokenVlaConfig, VlaConfig
@@ -69,7 +70,6 @@ class VisionLanguagePolicy(ChunkPolicy):
         backbone = config.backbone
         if saved is not None:
             backbone = replace(backbone, folder=str(saved / FOLDER), scratch=None)
-        self.default_instruction = config.default_instruction
         self.frozen = config.train_backbone == "none"
         self._entries = _state_entries(config, shapes)
         state = [config.n_obs_steps * (entries.stop - entries.start) for entries in self._entries]
@@ -104,15 +104,8 @@ class VisionLanguagePolicy(ChunkPolicy):
         """
         if obs.instruction_tokens is not None:
             return obs.instruction_tokens
-        instructions, rows = obs.instructions, len(obs.vector_BTO)
-        if not instructions and self.default_instruction is not None:
-            instructions = (self.default_instruction,) * rows
-        if len(instructions) != rows:
-            raise HandoffError(
-                f"policy: {len(instructions)} instructions for {rows} observations. Do the data have an instruction "
-                "per episode, or the policy a default instruction?"
-            )
-        return self.tokens(instructions)
+        rows = len(obs.vector_BTO)
+        return self.tokens(given_instructions(obs.instructions, rows, self.default_instruction))
 
     def tokens(self, sentences: Sequence[str]) -> InstructionTokens:
         """See `ChunkPolicy.tokens`."""

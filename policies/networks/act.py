@@ -15,17 +15,17 @@ C columns of an image or feature map, D colour channels, E entries of a position
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 from policies.card import Shapes
 from policies.chunk_policy_config import EncodedPolicyConfig
+from policies.language.sentence_encoder import SentenceEncoder
 from policies.networks.field_modules import FieldModules
 from policies.networks.images.image_encoder import ResNet18
 from policies.networks.mlp import sinusoidal_embedding
-from policies.networks.observation_encoder import ObservationEncoder
+from policies.networks.observation_encoder import ObservationEncoder, instruction_features
 from policies.policy import ObservationTensors
 from policies.policy_config import ActConfig
 from robots.errors import HandoffError
@@ -83,17 +83,22 @@ class LatentEncoder(nn.Module):
 
 class ChunkTransformer(nn.Module):
     """Decoder from latent and observation to a chunk: one token each for the latent, the
-    observation vector and every point cloud, and one per position in every camera's feature map.
+    observation vector, every point cloud and the instruction, and one per position in every
+    camera's feature map.
 
     Args:
         config: sizes, cameras and point clouds.
         shapes: sizes given by the data; without an observation vector there is no token for it.
+        sentences: sentence encoder of a policy with `language`.
 
     Raises:
-        HandoffError: a point cloud without data.
+        HandoffError: a point cloud without data, or no sentence encoder for a policy with
+            `language`.
     """
 
-    def __init__(self, config: ActConfig, shapes: Shapes) -> None:
+    def __init__(
+        self, config: ActConfig, shapes: Shapes, sentences: SentenceEncoder | None = None
+    ) -> None:
         super().__init__()
         width, point = config.width, config.point_encoder
         self.trunks = FieldModules({name: ResNet18() for name in config.image_fields})
@@ -109,9 +114,10 @@ class ChunkTransformer(nn.Module):
         )
         self.latent = nn.Linear(config.latent, width)
         self.observation = nn.Linear(shapes.observation, width) if shapes.observation else None
-        self.position_LW = nn.Parameter(
-            torch.randn(1 + bool(shapes.observation) + len(self.points), width)
-        )
+        self.language = instruction_features(config, sentences)
+        self.words = None if config.language is None else nn.Linear(config.language.features, width)
+        single = 1 + bool(shapes.observation) + len(self.points) + (self.words is not None)
+        self.position_LW = nn.Parameter(torch.randn(single, width))
         self.query_HW = nn.Parameter(torch.randn(config.horizon, width))
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
@@ -124,19 +130,18 @@ class ChunkTransformer(nn.Module):
         # an effect.
         self.get_parameter("decoder.0.own.in_proj_weight").requires_grad_(False)
 
-    def forward(
-        self, latent_BZ: Tensor, vector_BO: Tensor, sensors: Mapping[str, Tensor]
-    ) -> Tensor:
+    def forward(self, latent_BZ: Tensor, obs: ObservationTensors) -> Tensor:
         """Normalised chunk (B, H, A).
 
         Args:
             latent_BZ: zeros at inference.
-            vector_BO: normalised.
-            sensors: see `ObservationTensors`, with one step.
+            obs: see `ObservationTensors`, normalised, of which the newest vector is used, and
+                sensors with one step.
 
         Raises:
-            HandoffError: images that are not uint8.
+            HandoffError: images that are not uint8, or see `InstructionFeatures.forward`.
         """
+        vector_BO, sensors = obs.vector_BTO[:, -1], obs.sensors
         single = [self.latent(latent_BZ)]
         if self.observation is not None:
             single.append(self.observation(vector_BO))
@@ -144,6 +149,10 @@ class ChunkTransformer(nn.Module):
         single += [
             self.clouds[name](encoder(clouds)[:, 0]) for name, encoder in self.points.items()
         ]
+        if self.language is not None and self.words is not None:
+            single.append(
+                self.words(self.language(obs.instructions, vector_BO.shape[0], obs.embedding_BW))
+            )
         tokens: list[Tensor] = [torch.stack(single, dim=1)]
         positions: list[Tensor] = [self.position_LW]
         for name, trunk in self.trunks.items():

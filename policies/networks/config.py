@@ -140,10 +140,12 @@ class FrozenEncoderConfig(PicturePartConfig):
     """Fraction of height and width that a crop takes, unless it is given: the whole image."""
 
     kind: Literal["efficientnet_lite0"] = "efficientnet_lite0"
-    stride: Literal[4, 8, 16, 32] = 16
+    stride: Literal[4, 8, 16, 32] = 8
     """Pixels per cell of the feature maps, which have 24, 40, 112 or 320 channels."""
-    channels: Count = 32
-    """Channels of the trained 1x1 convolution, before all cells are flattened."""
+    channels: Count = 64
+    """Channels of the trained 1x1 convolution."""
+    keypoints: Count = 32
+    """Maps of the trained 3x3 convolution after it, whose mean positions are read."""
     features: Count = 128
     """Size of the feature vector of an image."""
 
@@ -169,6 +171,16 @@ ImageEncoderConfig = Annotated[
     DefaultKind("resnet"),
 ]
 """Union of the image encoders' options, discriminated by `kind`, which is `resnet` by default."""
+
+
+@config
+class TrunkConfig:
+    """A frozen trunk of an image encoder: EfficientNet-Lite0 with weights of ImageNet
+    (`policies.networks.images.efficientnet_lite`)."""
+
+    kind: Literal["efficientnet_lite0"] = "efficientnet_lite0"
+    stride: Literal[4, 8, 16, 32] = 16
+    """Stride of the feature maps [px]."""
 
 
 @config

@@ -1,10 +1,13 @@
-"""Encodes images and point clouds and concatenates them with the observation vector.
+"""Encodes images, point clouds and instructions and concatenates them with the observation vector.
 
 A frozen trunk of image encoders is shared by all cameras; its feature maps, computed beforehand,
 can be given in place of the images.
 
 Every entry of a point is mapped to [-1, 1] by the range of the demonstrations, as in the released
 3D Diffusion Policy (Ze et al., RSS 2024); the paper does not specify it. Images need no statistics.
+An instruction scales and shifts features of the observation, as FiLM does (Perez et al., AAAI 2018)
+and with it BC-Z (Jang et al., CoRL 2021): which observed object an instruction means is a product
+of the two, and a network that is given them side by side learns products slowly.
 
 Shape suffixes: B batch, T observed steps, O observation, F features.
 """
@@ -21,7 +24,9 @@ from torch import Tensor, nn
 from policies.augmentation.config import ImageAugmentationConfig
 from policies.augmentation.images import draw_augmentation
 from policies.card import Shapes
-from policies.chunk_policy_config import EncodedPolicyConfig
+from policies.chunk_policy_config import EncodedPolicyConfig, InstructedPolicyConfig
+from policies.language.instruction_features import InstructionFeatures
+from policies.language.sentence_encoder import SentenceEncoder
 from policies.networks.config import FrozenEncoderConfig, ImageEncoderConfig, ResnetEncoderConfig
 from policies.networks.field_modules import FieldModules
 from policies.networks.images.efficientnet_lite import EfficientNetLite0, pretrained_weights
@@ -41,17 +46,22 @@ if TYPE_CHECKING:
 
 
 class ObservationEncoder(nn.Module):
-    """One encoder per camera and per point cloud; without sensors it returns the vector unchanged.
+    """One encoder per camera and per point cloud, and one of the instruction; without them it
+    returns the vector unchanged.
 
     Args:
         config: sensors and the sizes of their encoders.
         shapes: shapes of the sensors' data.
+        sentences: sentence encoder of a policy with `language`.
 
     Raises:
-        HandoffError: a sensor without data, or images smaller than the crop.
+        HandoffError: a sensor without data, images smaller than the crop, or no sentence encoder
+            for a policy with `language`.
     """
 
-    def __init__(self, config: EncodedPolicyConfig, shapes: Shapes) -> None:
+    def __init__(
+        self, config: EncodedPolicyConfig, shapes: Shapes, sentences: SentenceEncoder | None = None
+    ) -> None:
         super().__init__()
         image, point = config.image_encoder, config.point_encoder
         missing = sorted({*config.sensor_fields} - shapes.sensors.keys())
@@ -85,7 +95,15 @@ class ObservationEncoder(nn.Module):
         self.entries = shapes.observation
         """O, entries of the observation vector of one step."""
         self.features = len(self.images) * image.features + len(self.points) * point.features
-        """F, number of features added to the observation vector of one step."""
+        """F, number of features of the sensors, which follow the observation vector of one step."""
+        inputs = self.entries + self.features
+        self.outputs = inputs
+        """Entries of one step of the encoded observation, those of the instruction last."""
+        self.language = instruction_features(config, sentences, 2)
+        self.modulated = None
+        if config.language is not None and inputs:
+            self.modulated = nn.Linear(inputs, config.language.features)
+            self.outputs += config.language.features
 
     def _image_encoder(self, config: ImageEncoderConfig, size: EncodedSize) -> nn.Module:
         if isinstance(config, ResnetEncoderConfig):
@@ -93,7 +111,7 @@ class ObservationEncoder(nn.Module):
                 size.crop, config.keypoints, config.features, config.channels, size.resized
             )
         assert self.trunk is not None
-        return MapReadOut(self.trunk.map_shape(size.crop), config.channels, config.features)
+        return MapReadOut(self.trunk.channels, config)
 
     def load_pretrained(self) -> None:
         """Sets the weights of a frozen trunk to the pretrained ones."""
@@ -142,15 +160,33 @@ class ObservationEncoder(nn.Module):
     def forward(
         self, obs: ObservationTensors, generator: np.random.Generator | None = None
     ) -> Tensor:
-        """Encoded observation (B, T, O + F); one that was encoded before, a vector with features
-        and without sensors, is returned as it is.
+        """Encoded observation (B, T, outputs): vector, features of the sensors and, with an
+        instruction, a projection of both that the instruction scales and shifts.
 
         Args:
             obs: see `ObservationTensors`; with a frozen trunk also its feature maps, (B, T, C,
                 rows, columns), in place of images.
             generator: source of random crops and augmentation; None uses centre crops of the
                 images as they are.
+
+        Raises:
+            HandoffError: see `InstructionFeatures.forward`.
         """
+        encoded_BTO = self.encode_sensors(obs, generator)
+        if self.language is None or self.modulated is None:
+            return encoded_BTO
+        rows = obs.vector_BTO.shape[0]
+        language_BF = self.language(obs.instructions, rows, obs.embedding_BW)
+        scale_B1F, shift_B1F = language_BF[:, None].chunk(2, dim=-1)
+        modulated_BTF = self.modulated(encoded_BTO) * scale_B1F + shift_B1F
+        return torch.cat([encoded_BTO, modulated_BTF.to(encoded_BTO.dtype)], dim=-1)
+
+    def encode_sensors(
+        self, obs: ObservationTensors, generator: np.random.Generator | None = None
+    ) -> Tensor:
+        """Vector and features of the sensors (B, T, O + F); those that were encoded before, a
+        vector with features and without sensors, are returned as they are. For the arguments see
+        `forward`."""
         if not obs.sensors and obs.vector_BTO.shape[-1] == self.entries + self.features:
             return obs.vector_BTO
         parts = [obs.vector_BTO]
@@ -176,3 +212,22 @@ class ObservationEncoder(nn.Module):
         if augmentation is not None:
             augmentation = augmentation.to(image_BTHWC.device)
         return encoder(image_BTHWC, corner_BT2.to(image_BTHWC.device), augmentation)
+
+
+def instruction_features(
+    config: InstructedPolicyConfig, sentences: SentenceEncoder | None, times: int = 1
+) -> InstructionFeatures | None:
+    """The untrained projection of the instruction to `times` the configured number of features;
+    None for a policy without `language`.
+
+    Raises:
+        HandoffError: a policy with `language` without its sentence encoder.
+    """
+    if config.language is None:
+        return None
+    if sentences is None:
+        raise HandoffError(
+            "policy: language is set, but the family was given no sentence encoder. Does its class take one?"
+        )
+    features = times * config.language.features
+    return InstructionFeatures(sentences, features, config.default_instruction)

@@ -17,8 +17,7 @@ width, D head width, V vocabulary, N heads, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, linear, pad
 
+from policies.language.quiet_loading import quietly
 from policies.networks.config import BackboneConfig
 from policies.networks.vlm_files import FAMILIES, ModelFiles, read_source
 from policies.policy import InstructionTokens
@@ -343,7 +343,7 @@ def load_backbone(
     # Load pretrained weights from the folder.
     folder = Path(config.folder)
     try:
-        with _quietly():
+        with quietly():
             loaded: Any = AutoModelForImageTextToText.from_pretrained(
                 folder,
                 config=source.config,
@@ -368,19 +368,3 @@ def load_backbone(
             f"{folder}: {len(wrong)} weights are missing or have another shape, the first is {wrong[0]}."
         )
     return VisionLanguageModel(source, model, config, state, head, keep_vision, shared)
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Silences transformers' progress bar and its list of unused layers."""
-    from transformers.utils import logging
-
-    progress_bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if progress_bar:
-            logging.enable_progress_bar()

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field
 
+from policies.networks.config import TrunkConfig
 from policies.training.config import TrainingConfig
 from robots.config import Count, Finite, Hertz, Share, ShareBelowOne, Whole, config
 from robots.spec import FieldSpec
@@ -38,6 +39,9 @@ class ClassifierConfig:
     label_lead: Whole = 1
     """Steps between label and labelled observation: the reward of step t follows its action, so it
     labels observation t + 1."""
+    trunk: TrunkConfig | None = None
+    """Frozen trunk that encodes the images, in training once each and without random shifts; None
+    trains convolutions."""
     channels: tuple[Count, ...] = (32, 64, 64, 128)
     """Channels of the image encoder's convolutions, each of which halves height and width."""
     embeddings: Count = 8
@@ -51,7 +55,8 @@ class ClassifierConfig:
     dropout: ShareBelowOne = 0.1
     """Dropout rate of the hidden layers."""
     shift: Whole = 4
-    """Maximum random shift of images in training [px]; the edge is repeated."""
+    """Maximum random shift of images in training [px]; the edge is repeated. Images that a frozen
+    trunk encodes are not shifted."""
 
 
 @config

@@ -19,7 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from policies.networks.config import TrunkConfig
 from policies.networks.field_modules import FieldModules
+from policies.networks.images.efficientnet_lite import EfficientNetLite0, pretrained_trunk
 from policies.normalize import StandardNormalizer
 from policies.rewards.config import ClassifierConfig, SuccessCard
 from robots.config import to_plain, validate
@@ -75,6 +77,56 @@ class ClassifierImageEncoder(nn.Module):
         ).flatten(1)
 
 
+class TrunkImageEncoder(nn.Module):
+    """A frozen trunk followed by learned spatial weightings of its feature maps.
+
+    Args:
+        config: the trunk; its weights are those of `load_pretrained` or of a saved classifier.
+        height: height of an image [px].
+        width: width of an image [px].
+        embeddings: spatial weightings E per channel.
+    """
+
+    place_ECHW: Tensor
+
+    def __init__(self, config: TrunkConfig, height: int, width: int, embeddings: int) -> None:
+        super().__init__()
+        self.config = config
+        self.trunk = EfficientNetLite0(config.stride).requires_grad_(False).eval()
+        rows, columns = (-(-size // config.stride) for size in (height, width))
+        channels = self.trunk.channels
+        scale = (rows * columns) ** -0.5
+        self.place_ECHW = nn.Parameter(scale * torch.randn(embeddings, channels, rows, columns))
+
+    def load_pretrained(self) -> None:
+        """Sets the weights of the trunk to those of ImageNet."""
+        self.trunk.load_state_dict(pretrained_trunk(self.config.stride).state_dict())
+
+    def train(self, mode: bool = True) -> TrunkImageEncoder:
+        """Sets the mode as `nn.Module.train`, but for the trunk, which stays in evaluation mode."""
+        super().train(mode)
+        self.trunk.eval()
+        return self
+
+    def forward(self, image_BCHW: Tensor) -> Tensor:
+        """Images in [0, 1] to features `(B, E * C)`."""
+        return self.weigh(self.trunk(image_BCHW))
+
+    def weigh(self, map_BCHW: Tensor) -> Tensor:
+        """Feature maps of the trunk to features `(B, E * C)`."""
+        return torch.einsum("bchw,echw->bec", map_BCHW, self.place_ECHW).flatten(1)
+
+    @torch.no_grad()
+    def maps(self, images: np.ndarray, batch: int = 64) -> np.ndarray:
+        """Feature maps `(M, C, h, w)` float16 of uint8 images `(M, H, W, 3)`."""
+        parts = []
+        for first in range(0, len(images), batch):
+            image_BHWC = torch.from_numpy(np.ascontiguousarray(images[first : first + batch]))
+            map_BCHW = self.trunk(image_BHWC.permute(0, 3, 1, 2).float() / 255.0)
+            parts.append(map_BCHW.half().numpy())
+        return np.concatenate(parts)
+
+
 class SuccessClassifier(nn.Module):
     """Maps observations, as fields `(B, ...)` by name, to logits `(B,)`."""
 
@@ -108,7 +160,9 @@ class SuccessClassifier(nn.Module):
         for name in self.images:
             height, width = _size(name, observation[name])
             encoder = encoders.get(name)
-            if encoder is None:
+            if encoder is None and config.trunk is not None:
+                encoder = TrunkImageEncoder(config.trunk, height, width, config.embeddings)
+            elif encoder is None:
                 encoder = ClassifierImageEncoder(height, width, config.channels, config.embeddings)
             self.encoders[name] = encoder
             self.reductions[name] = _reduction(_width(encoder, height, width), config.picture_width)
@@ -166,11 +220,16 @@ class SuccessClassifier(nn.Module):
         return self
 
     def forward(self, fields: dict[str, Tensor]) -> Tensor:
-        """Logits `(B,)`; images are uint8 `(B, H, W, 3)`, vectors float32."""
+        """Logits `(B,)`; images are uint8 `(B, H, W, 3)`, vectors float32. In place of an image
+        that a frozen trunk encodes, its feature map `(B, C, h, w)` may be given, float32."""
         parts = []
         for name in self.images:
+            encoder = self.encoders[name]
+            if isinstance(encoder, TrunkImageEncoder) and fields[name].dtype != torch.uint8:
+                parts.append(self.reductions[name](encoder.weigh(fields[name])))
+                continue
             image_BCHW = fields[name].permute(0, 3, 1, 2).float() / 255.0
-            parts.append(self.reductions[name](self.encoders[name](image_BCHW)))
+            parts.append(self.reductions[name](encoder(image_BCHW)))
         if self.vectors:
             flat = {name: fields[name].flatten(1) for name in self.vectors}
             relative = [

@@ -3,10 +3,11 @@ HIL-SERL, 2410.21845).
 
 This follows HIL-SERL's classifier: binary cross-entropy, batches with equally many successes and
 failures, dropout, one logit. HIL-SERL freezes a pretrained ResNet-10; here a small encoder is
-trained with the classifier, unless one is passed. HIL-SERL has a fixed threshold; here it is chosen
-for a required precision on held-out steps, whose negatives come from a policy: a false success ends
-an episode with the full reward, and failures in demonstrations are too easy. The threshold is then
-evaluated on further episodes that were used for neither training nor the choice.
+trained with the classifier, unless one is passed or a frozen trunk is configured. HIL-SERL has a
+fixed threshold; here it is chosen for a required precision on held-out steps, whose negatives come
+from a policy: a false success ends an episode with the full reward, and failures in demonstrations
+are too easy. The threshold is then evaluated on further episodes that were used for neither
+training nor the choice.
 """
 
 from __future__ import annotations
@@ -196,7 +197,9 @@ def train_success(
     from policies.rewards.success_classifier import probabilities, save_classifier
     from policies.training.loop import STATE, torch_threads
 
-    # Train.
+    # Train. A frozen trunk encodes every image once.
+    data_digest = steps.digest()
+    steps = with_maps(steps, config.classifier, config.training.threads, encoders)
     split = split_steps(steps, config)
     classifier = fit_classifier(config, steps.rows(split.train), out, progress, encoders)
     # Successes of demonstrations may be used to choose the threshold; their failures are too easy.
@@ -230,7 +233,7 @@ def train_success(
         foreign_encoders=tuple(sorted(encoders or ())),
         detector=detector,
         report=metrics(report),
-        training_data=steps.digest(),
+        training_data=data_digest,
     )
     save_classifier(out, card, classifier)
     (out / STATE).unlink()
@@ -251,7 +254,12 @@ def fit_classifier(
         The classifier with averaged weights, in evaluation mode. The training state stays in `out`,
         so that a second call returns immediately.
     """
-    from policies.rewards.success_classifier import SuccessClassifier, digest_weights, seeded
+    from policies.rewards.success_classifier import (
+        SuccessClassifier,
+        TrunkImageEncoder,
+        digest_weights,
+        seeded,
+    )
     from policies.training.distributed import check_single_process
     from policies.training.loop import (
         job_identity,
@@ -268,6 +276,9 @@ def fit_classifier(
     with torch_threads(training.threads):
         with seeded(training.seed):
             classifier = SuccessClassifier(steps.observation, config.classifier, encoders)
+        for encoder in classifier.encoders.values():
+            if isinstance(encoder, TrunkImageEncoder):
+                encoder.load_pretrained()
         classifier.fit(steps.fields)
         # The identity excludes the options of the threshold, which do not affect training.
         identity_config = TrainSuccessConfig(classifier=config.classifier, training=training)
@@ -278,6 +289,38 @@ def fit_classifier(
         trained = train(training, classifier.train(), objective, identity, out, progress)
         classifier.load_state_dict(trained.average)
     return classifier.eval()
+
+
+def with_maps(
+    steps: LabelledSteps,
+    config: ClassifierConfig,
+    threads: int,
+    encoders: Mapping[str, nn.Module] | None = None,
+) -> LabelledSteps:
+    """The steps with the feature maps of a frozen trunk in place of the images that it encodes;
+    unchanged without a trunk.
+
+    Args:
+        steps: labelled steps with images.
+        config: options of the classifier.
+        threads: number of torch's CPU threads.
+        encoders: encoders of images that the trunk does not encode.
+    """
+    from policies.rewards.success_classifier import TrunkImageEncoder
+    from policies.training.loop import torch_threads
+
+    if config.trunk is None:
+        return steps
+    fields = dict(steps.fields)
+    for name, spec in steps.observation.items():
+        if spec.unit != "u8" or name in (encoders or {}) or len(spec.shape) != 3:
+            continue
+        height, width, _ = spec.shape
+        encoder = TrunkImageEncoder(config.trunk, height, width, config.embeddings)
+        encoder.load_pretrained()
+        with torch_threads(threads):
+            fields[name] = encoder.maps(fields[name])
+    return steps._replace(fields=fields)
 
 
 def with_threshold(detector: DetectorConfig, threshold: float) -> DetectorConfig:
@@ -324,13 +367,15 @@ def classification_loss(
     device = next(classifier.parameters()).device
     target_B = torch.cat([torch.ones(half), torch.zeros(half)]).to(device)
 
+    shifted = [name for name in classifier.images if steps.fields[name].dtype == np.uint8]
+
     def loss(number: int) -> torch.Tensor:
         generator = rng(training.seed, number)
         rows = np.concatenate(
             [indices[generator.integers(len(indices), size=half)] for indices in classes]
         )
         batch: dict[str, Any] = {name: values[rows] for name, values in steps.fields.items()}
-        for name in classifier.images:
+        for name in shifted:
             batch[name] = shifted_images(batch[name], config.classifier.shift, generator)
         # Dropout uses torch's global random state, which must be a function of the update as well.
         with seeded(int(generator.integers(2**62)), device), autocast(precision, device):

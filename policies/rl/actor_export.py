@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from policies.rl.networks.ensemble import EnsembleMlp, Features
+from policies.rl.networks.image_encoder import Encoder, MapEncoder
 from policies.rl.off_policy.fast_td3 import FastTd3
 from policies.rl.off_policy.gsde import GsdeSac
 from policies.rl.off_policy.sac import Sac
 from policies.rl.off_policy.tanh_gaussian import TanhGaussian
 from policies.rl.replay.transitions import Sizes
 from robots.errors import HandoffError
-from robots.wire.learner import ActorCard, MlpCard
+from robots.wire.actor_card import ActorCard, MapCard, MlpCard
 
 MIN_STD = 1e-6
 """Lower bound of an exported standard deviation, whose logarithm must be finite."""
@@ -27,7 +28,7 @@ def sac_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
 
     Raises:
         HandoffError: another learner, or an actor other than a plain tanh-Gaussian on a vector
-            (gSDE, images); see `gsde_actor`.
+            (gSDE, images without a frozen trunk); see `gsde_actor`.
     """
     if (
         not isinstance(learner, Sac)
@@ -36,7 +37,7 @@ def sac_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
     ):
         raise HandoffError(
             f"publish: {type(learner).__name__} is not SAC with a tanh-Gaussian actor on a vector. Only such actors "
-            "run in NumPy on a robot; pass your own function as `publish`."
+            "run in NumPy on a robot; pass your own function as `publish`, or encode images by a frozen trunk."
         )
     config = learner.config
     sizes = learner.sizes
@@ -47,6 +48,22 @@ def sac_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
     }
     actor, gripper = net.acting()
     arrays |= _layers("actor", actor.network)
+    maps: tuple[MapCard, ...] = ()
+    vector_width = 0
+    if isinstance(net.features, Encoder):
+        arrays |= _encoder(net.features)
+        maps = tuple(
+            MapCard(
+                field=name,
+                channels=channels,
+                rows=rows,
+                columns=columns,
+                embeddings=config.encoder.embeddings,
+                width=config.encoder.picture_width,
+            )
+            for name, channels, rows, columns in sizes.maps
+        )
+        vector_width = config.encoder.vector_width
     gripper_card = None
     if gripper is not None:
         gripper_card = _card(gripper)
@@ -60,6 +77,8 @@ def sac_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
         log_std_min=config.log_std_min,
         log_std_max=config.log_std_max,
         fixed_log_std=actor.fixed,
+        maps=maps,
+        vector_width=vector_width,
         hand=gripper_card,
     )
     return card, arrays
@@ -114,7 +133,11 @@ def gsde_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
     Raises:
         HandoffError: a learner without gSDE, or with a gripper critic or images.
     """
-    if not isinstance(learner, GsdeSac) or learner.networks.gripper or learner.sizes.pictures:
+    if (
+        not isinstance(learner, GsdeSac)
+        or learner.networks.gripper
+        or isinstance(learner.networks.features, Encoder)
+    ):
         raise HandoffError(
             f"publish: {type(learner).__name__} is not SAC with gSDE on a vector, without a gripper critic."
         )
@@ -128,6 +151,25 @@ def _card(network: EnsembleMlp) -> MlpCard:
     return MlpCard(
         layers=widths, activation=network.sizes.activation, layer_norm=network.sizes.layer_norm
     )
+
+
+def _encoder(encoder: Encoder) -> dict[str, np.ndarray]:
+    """Named arrays of the encoders of feature maps and of the vector."""
+    arrays: dict[str, np.ndarray] = {}
+    reductions = {"vector": encoder.reduce_vector}
+    for index, camera in enumerate(encoder.pictures.values()):
+        assert isinstance(camera, MapEncoder)
+        arrays[f"map.{index}.place"] = _array(camera.embeddings.place_ECHW)
+        reductions[f"map.{index}"] = camera.reduce
+    for name, reduction in reductions.items():
+        linear, norm = reduction[0], reduction[1]
+        arrays |= {
+            f"{name}.weight": _array(linear.weight.T),
+            f"{name}.bias": _array(linear.bias),
+            f"{name}.gain": _array(norm.weight),
+            f"{name}.shift": _array(norm.bias),
+        }
+    return arrays
 
 
 def _layers(name: str, network: EnsembleMlp) -> dict[str, np.ndarray]:

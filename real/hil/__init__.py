@@ -6,4 +6,5 @@
 - `journal`: the write-ahead log of steps.
 - `learner_client`: the connection to the learner.
 - `rewards`: rewards by the environment or by a success classifier.
+- `trunk`: the frozen trunk of the learner's image encoder.
 """

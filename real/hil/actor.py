@@ -10,7 +10,7 @@ off ends with its last committed step, from which its value is bootstrapped as a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -59,7 +59,8 @@ class ActorConfig:
     deterministic: bool = False
     """Whether the actor proposes the policy's mode instead of a sample."""
     pictures: tuple[str, ...] = ()
-    """Fields of the observation that are sent as images (uint8)."""
+    """Fields of the observation that are sent as images (uint8), or as what an encoder of the actor
+    makes of them."""
     commit_every: Count = 1
     """Number of control steps per entry of the journal. With n above 1 a crash loses up to n - 1
     steps, which is meant for simulation far faster than real time; the end of an episode is always
@@ -103,6 +104,8 @@ class Actor:
         clock: paces the loop, one control period per step; None leaves the pace to the environment.
         vector: maps observations (N, ...) to the learner's vectors (N, O); None concatenates all
             fields but images.
+        encode: maps observations to feature maps of the fields `config.pictures`, once per
+            observation; None sends the images themselves.
         guide: proposes in place of the learner in some steps; None has no guide.
         starts: returns (N,) the seeds from which the running episodes began, such as
             `sim.vec_env.EngineVecEnv`' `episode_seeds`. They seed the operator and repeat a start.
@@ -125,6 +128,7 @@ class Actor:
         actions: ActionMapping | None = None,
         clock: Clock | None = None,
         vector: Callable[[Observation], np.ndarray] | None = None,
+        encode: Callable[[Observation], Mapping[str, np.ndarray]] | None = None,
         guide: Guide | None = None,
         starts: Callable[[], np.ndarray] | None = None,
         hold: Callable[[], None] = lambda: None,
@@ -139,6 +143,7 @@ class Actor:
         self._actions: ActionMapping = actions or IdentityActions(env.action_spec.size)
         self._clock = clock
         self._vector = vector or observation_vector(env.observation_spec)
+        self._encode = encode
         self._guide = guide
         self._starts = starts
         self._hold = hold
@@ -159,6 +164,8 @@ class Actor:
         self._number = np.zeros(n, np.int64)
         """Numbers of the next steps within their episodes."""
         self._observation: Observation = {}
+        self._pictures: Mapping[str, np.ndarray] | None = None
+        """Images of the observation, as they are sent; None until they are needed."""
         self._label = Label.NONE
         """Label given since the last step."""
         self._pending: list[Steps] = []
@@ -231,7 +238,8 @@ class Actor:
         _check_finite(vector)
 
         # The policy proposes, the person may overrule, the environments execute.
-        proposed, versions = self._propose(policy, vector, observation)
+        pictures = self._sent_pictures(observation) if self._pictures is None else self._pictures
+        proposed, versions = self._propose(policy, vector, pictures, observation)
         intervention = self._operator.intervene(
             self._actions.to_env(proposed, observation), observation
         )
@@ -250,6 +258,7 @@ class Actor:
 
         # The steps of environments that moved go into the journal.
         n = len(vector)
+        next_pictures = self._sent_pictures(step.final_observation)
         steps = Steps(
             episode=self._episode.copy(),
             number=self._number.copy(),
@@ -264,8 +273,8 @@ class Actor:
             proposed=proposed,
             toggle=toggle,
             policy_version=versions,
-            pictures={name: observation[name] for name in self.config.pictures},
-            next_pictures={name: step.final_observation[name] for name in self.config.pictures},
+            pictures=pictures,
+            next_pictures=next_pictures,
         )
         moved = step.executed > 0
         steps = steps if moved.all() else select_steps(steps, moved)
@@ -281,16 +290,27 @@ class Actor:
             observation, intervention, step, verdict, label, steps, last, self._episode.copy()
         )
         self._observation = step.observation
+        self._pictures = None if last.any() else next_pictures
         self._watch(actor_step)
         if last.any():
             self._begin_next(last, ended, label)
 
+    def _sent_pictures(self, observation: Observation) -> Mapping[str, np.ndarray]:
+        """Images of an observation, or what the encoder makes of them."""
+        if self._encode is not None:
+            return self._encode(observation)
+        return {name: observation[name] for name in self.config.pictures}
+
     def _propose(
-        self, policy: ActorPolicy | None, vector: np.ndarray, observation: Observation
+        self,
+        policy: ActorPolicy | None,
+        vector: np.ndarray,
+        pictures: Mapping[str, np.ndarray],
+        observation: Observation,
     ) -> tuple[np.ndarray, np.ndarray]:
         """(N, A) proposed actions, and (N,) the version of their policy; -1 for uniform actions and
         those of a guide."""
-        proposed, version = self._explore(policy, vector, observation)
+        proposed, version = self._explore(policy, vector, pictures, observation)
         versions = np.full(len(vector), version, np.int64)
         if self._guide is None:
             return proposed, versions
@@ -298,7 +318,11 @@ class Actor:
         return proposed.astype(np.float32), np.where(guided, -1, versions)
 
     def _explore(
-        self, policy: ActorPolicy | None, vector: np.ndarray, observation: Observation
+        self,
+        policy: ActorPolicy | None,
+        vector: np.ndarray,
+        pictures: Mapping[str, np.ndarray],
+        observation: Observation,
     ) -> tuple[np.ndarray, int]:
         """(N, A) actions of the learner, and the version of their policy; -1 for uniform
         actions."""
@@ -318,7 +342,14 @@ class Actor:
                 f"action entries, this robot {vector.shape[1]} and {actions.size}. Does the learner train "
                 "another task?"
             )
-        return policy.act(vector, None if self.config.deterministic else rng), policy.version
+        missing = sorted({camera.field for camera in policy.card.maps} - set(pictures))
+        if missing:
+            raise HandoffError(
+                f"actor: policy {policy.version} reads feature maps of {missing}, this robot has {sorted(pictures)}. "
+                "Are actor.pictures those of the learner?"
+            )
+        action = policy.act(vector, None if self.config.deterministic else rng, pictures)
+        return action, policy.version
 
     def _commit(self) -> None:
         """Writes the pending steps to the journal."""

@@ -5,9 +5,12 @@ Shape suffixes: N rows, O observation, F features, A action.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from robots.wire.learner import MlpCard, Parameters
+from robots.wire.actor_card import MlpCard
+from robots.wire.learner import Parameters
 
 
 class ActorPolicy:
@@ -24,11 +27,18 @@ class ActorPolicy:
         self._arrays = parameters.arrays
         self._continuous = self.card.action - (self.card.hand is not None)
 
-    def act(self, vector_NO: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
-        """(N, A) float32 actions in [-1, 1] for observations (N, O): samples with `rng`, the
-        policy's mode without."""
+    def act(
+        self,
+        vector_NO: np.ndarray,
+        rng: np.random.Generator | None = None,
+        maps: Mapping[str, np.ndarray] | None = None,
+    ) -> np.ndarray:
+        """(N, A) float32 actions in [-1, 1] for observations (N, O), and the feature maps of their
+        pictures (N, C, h, w) by field: samples with `rng`, the policy's mode without."""
         card = self.card
         features = self._features(np.asarray(vector_NO, np.float32))
+        if card.maps:
+            features = self._encoded(features, maps or {})
         out = _forward(features, card.actor, self._arrays, "actor")
         mean_NA = out[:, : self._continuous]
         if rng is not None:
@@ -50,6 +60,31 @@ class ActorPolicy:
         parts += [np.tanh(_scaled(vector_NO, *feature)) for feature in self.card.scaled_features]
         return np.concatenate(parts, axis=1)
 
+    def _encoded(self, features: np.ndarray, maps: Mapping[str, np.ndarray]) -> np.ndarray:
+        """(N, F) features of the cameras in order, then of the vector."""
+        parts = []
+        for index, camera in enumerate(self.card.maps):
+            map_NCP = maps[camera.field].astype(np.float32)
+            map_NCP = map_NCP.reshape(len(map_NCP), camera.channels, -1)
+            place = self._arrays[f"map.{index}.place"]
+            place_CPE = place.reshape(camera.embeddings, camera.channels, -1).transpose(1, 2, 0)
+            # One product per channel, of all rows at once.
+            sums_CNE = map_NCP.transpose(1, 0, 2) @ place_CPE
+            sums_NEC = sums_CNE.transpose(1, 2, 0).reshape(len(map_NCP), -1)
+            parts.append(self._reduced(sums_NEC, f"map.{index}"))
+        return np.concatenate([*parts, self._reduced(features, "vector")], axis=1)
+
+    def _reduced(self, inputs: np.ndarray, name: str) -> np.ndarray:
+        arrays = self._arrays
+        hidden = inputs @ arrays[f"{name}.weight"] + arrays[f"{name}.bias"]
+        return np.tanh(_normalised(hidden, arrays[f"{name}.gain"], arrays[f"{name}.shift"]))
+
+
+def _normalised(hidden: np.ndarray, gain: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    centred = hidden - hidden.mean(axis=1, keepdims=True)
+    scale = 1.0 / np.sqrt(np.square(centred).mean(axis=1, keepdims=True) + np.float32(1e-6))
+    return centred * scale * gain + shift
+
 
 def _scaled(vector_NO: np.ndarray, begin: int, other: int, count: int, scale: float) -> np.ndarray:
     part_NC = vector_NO[:, begin : begin + count]
@@ -67,8 +102,6 @@ def _forward(
         if i == last:
             break
         if card.layer_norm:
-            centred = hidden - hidden.mean(axis=1, keepdims=True)
-            scale = 1.0 / np.sqrt(np.square(centred).mean(axis=1, keepdims=True) + np.float32(1e-6))
-            hidden = centred * scale * arrays[f"{name}.{i}.gain"] + arrays[f"{name}.{i}.shift"]
+            hidden = _normalised(hidden, arrays[f"{name}.{i}.gain"], arrays[f"{name}.{i}.shift"])
         hidden = np.tanh(hidden) if card.activation == "tanh" else np.maximum(hidden, 0.0)
     return hidden

@@ -14,7 +14,8 @@ from pathlib import Path
 from robots.errors import HandoffError
 from robots.storage.append_log import AppendLog
 from robots.storage.durable import explain_write_errors, write_atomically
-from robots.wire.learner import JOURNAL_NAME, JournalEntry, encode
+from robots.wire.learner import JOURNAL_NAME, JournalEntry, check_steps, encode
+from robots.wire.shared_pictures import SENT_EPISODES, SharedPictures
 from robots.wire.steps import Steps
 
 _CARD = "journal.json"
@@ -42,6 +43,7 @@ class Journal:
     def __init__(self, folder: Path, segment_bytes: int = 8_000_000) -> None:
         self.folder = folder
         self._log = AppendLog(folder, segment_bytes)
+        self._shared = SharedPictures(SENT_EPISODES)
         try:
             self.identity, self.start = self._open_card()
         except BaseException:
@@ -64,7 +66,13 @@ class Journal:
         Raises:
             HandoffError: invalid steps, or the disk cannot be written.
         """
-        return self._log.append(encode(JournalEntry(self.identity, self._log.next, steps)))
+        number = self._log.next
+        if not steps.pictures:
+            return self._log.append(encode(JournalEntry(self.identity, number, steps)))
+        check_steps(steps)
+        own = self._shared.own_rows(steps)
+        sent = steps._replace(pictures={name: rows[own] for name, rows in steps.pictures.items()})
+        return self._log.append(encode(JournalEntry(self.identity, number, sent, own)))
 
     def frame(self, number: int) -> bytes:
         """The entry as a message to the learner (`robots.wire.learner.encode` of `JournalEntry`).

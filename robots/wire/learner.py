@@ -13,16 +13,17 @@ unique.
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from robots.config import Finite, Index, Whole, config, to_plain, validate
+from robots.config import to_plain, validate
 from robots.errors import HandoffError
+from robots.wire.actor_card import ActorCard, array_shapes
 from robots.wire.policy import pack, unpack
 from robots.wire.steps import Steps
 
-PROTOCOL = "handoff-learning/1"
+PROTOCOL = "handoff-learning/2"
 MAX_ROWS = 1024
 """Largest number of rows of a `steps` message."""
 NO_ENTRY = -1
@@ -37,51 +38,6 @@ _VECTORS = ("observation", "action", "next_observation", "proposed")
 _FLAGS = ("terminated", "truncated", "intervention", "demo", "toggle")
 _COUNTS = ("episode", "number", "policy_version")
 _PICTURES = ("pictures", "next_pictures")
-
-
-@config
-class MlpCard:
-    """A multi-layer perceptron of Linear, optional LayerNorm (epsilon 1e-6) and activation; the
-    last layer is Linear only."""
-
-    layers: tuple[Whole, ...]
-    """Sizes of the input, of every hidden layer and of the output."""
-    activation: Literal["tanh", "relu"]
-    """Name of the activation function."""
-    layer_norm: bool
-    """Whether every hidden layer is normalised."""
-
-
-@config
-class ActorCard:
-    """Architecture of a published policy, sufficient to run it without torch.
-
-    The continuous entries are a tanh-Gaussian. If there is a gripper critic (`hand`), the last
-    entry of an action is the command with the highest value: -1 close, 0 hold or 1 open.
-    """
-
-    observation: Whole
-    """Number of entries of the observation vector, O."""
-    action: Whole
-    """Number of entries of an action including the gripper's, A."""
-    relative_features: tuple[tuple[Whole, Index, Whole, Finite], ...] = ()
-    """Pairs of entries whose differences are additional features; see
-    `policies.rl.replay.transitions.Sizes`."""
-    scaled_features: tuple[tuple[Whole, Index, Whole, Finite], ...] = ()
-    """Entries that are additional features at another scale; see
-    `policies.rl.replay.transitions.Sizes`."""
-    actor: MlpCard
-    """Network from features to means, followed by log standard deviations unless these are
-    fixed."""
-    log_std_min: Finite
-    """Lower bound of the log standard deviation."""
-    log_std_max: Finite
-    """Upper bound of the log standard deviation."""
-    fixed_log_std: Finite | None = None
-    """Log standard deviation that does not depend on the observation; None takes the network's."""
-    hand: MlpCard | None = None
-    """Gripper critic, from features to the values of close, hold and open; None without gripper
-    commands."""
 
 
 class Hello(NamedTuple):
@@ -100,6 +56,10 @@ class JournalEntry(NamedTuple):
     number: int
     """Number of the entry, consecutive within the journal, from 0."""
     steps: Steps
+    own_pictures: np.ndarray | None = None
+    """(M,) int64 rows whose picture before the step is in `steps.pictures`, which then has M rows;
+    that of any other row is the picture after the preceding step of its episode
+    (`robots.wire.shared_pictures`). None: `steps.pictures` has all rows."""
 
 
 class Acknowledgement(NamedTuple):
@@ -119,7 +79,9 @@ class Parameters(NamedTuple):
     arrays: dict[str, np.ndarray]
     """float32 arrays: `centre`, `half_range` (O,); per layer i `actor.i.weight` (in, out) and
     `actor.i.bias` (out,), and with LayerNorm `actor.i.gain` and `actor.i.shift` (out,); the same
-    for `hand.i.*`, the gripper critic."""
+    for `hand.i.*`, the gripper critic. Per camera c `map.c.place` (E, C, rows, columns), and
+    `map.c.weight`, `.bias`, `.gain` and `.shift` of the layer behind the sums; the same layer of
+    the vector is `vector.*`."""
 
 
 class Pause(NamedTuple):
@@ -141,13 +103,13 @@ def encode(message: Message) -> bytes:
         case Hello():
             return pack({"kind": "hello", "protocol": PROTOCOL, **message._asdict()})
         case JournalEntry():
-            check_steps(message.steps)
+            check_steps(message.steps, message.own_pictures)
             columns = message.steps._asdict() | {
                 name: dict(getattr(message.steps, name)) for name in _PICTURES
             }
-            return pack(
-                {"kind": "steps", "journal": message.journal, "entry": message.number, **columns}
-            )
+            own = {} if message.own_pictures is None else {"own_pictures": message.own_pictures}
+            entry = {"journal": message.journal, "entry": message.number}
+            return pack({"kind": "steps", **entry, **own, **columns})
         case Acknowledgement():
             return pack({"kind": "taken", "number": message.number})
         case Parameters():
@@ -195,8 +157,12 @@ def decode(frame: str | bytes) -> Message:
     )
 
 
-def check_steps(steps: Steps) -> None:
+def check_steps(steps: Steps, own_pictures: np.ndarray | None = None) -> None:
     """Checks dtypes, shapes and values of steps, and that there are at most `MAX_ROWS`.
+
+    Args:
+        steps: the steps.
+        own_pictures: rows of `steps.pictures`; see `JournalEntry`.
 
     Raises:
         HandoffError: a column is invalid.
@@ -226,9 +192,11 @@ def check_steps(steps: Steps) -> None:
         )
     if (steps.episode < 0).any() or (steps.number < 0).any():
         raise HandoffError("steps: a negative episode or step number, expected counts from 0.")
-    for names in _PICTURES:
-        for name, picture in getattr(steps, names).items():
-            _column(name, picture, np.uint8, n, 4)
+    rows = n if own_pictures is None else _checked_rows(own_pictures, n)
+    for images, count in ((steps.pictures, rows), (steps.next_pictures, n)):
+        for name, picture in images.items():
+            is_map = isinstance(picture, np.ndarray) and picture.dtype == np.float16
+            _column(name, picture, np.float16 if is_map else np.uint8, count, 4)
     if steps.pictures.keys() != steps.next_pictures.keys():
         raise HandoffError(
             f"steps: pictures of {sorted(steps.pictures)} before, of {sorted(steps.next_pictures)} after."
@@ -259,50 +227,6 @@ def check_parameters(parameters: Parameters) -> None:
             )
 
 
-def array_shapes(card: ActorCard) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the arrays of a policy.
-
-    Raises:
-        HandoffError: sizes of the card contradict one another.
-    """
-    size = card.observation
-    features = size + sum(
-        count for _, _, count, _ in (*card.relative_features, *card.scaled_features)
-    )
-    continuous = card.action - (card.hand is not None)
-    outputs = continuous * (1 if card.fixed_log_std is not None else 2)
-    for name, features_of_kind in (
-        ("relative feature", card.relative_features),
-        ("scaled feature", card.scaled_features),
-    ):
-        for begin, other, count, scale in features_of_kind:
-            if min(begin, other + 1, count) < 0 or max(begin, other) + count > size or not scale:
-                raise HandoffError(
-                    f"card: {name} {(begin, other, count, scale)} lies outside the {size} entries of the "
-                    "observation, or has scale 0."
-                )
-    shapes: dict[str, tuple[int, ...]] = {"centre": (size,), "half_range": (size,)}
-    for name, mlp, last in (("actor", card.actor, outputs), ("hand", card.hand, 3)):
-        if mlp is None:
-            continue
-        widths = mlp.layers
-        if len(widths) < 2 or min(widths) < 1 or (widths[0], widths[-1]) != (features, last):
-            raise HandoffError(
-                f"card: {name} has layers {widths}, expected {features} entries in and {last} out."
-            )
-        for i in range(len(widths) - 1):
-            shapes |= {
-                f"{name}.{i}.weight": (widths[i], widths[i + 1]),
-                f"{name}.{i}.bias": (widths[i + 1],),
-            }
-            if mlp.layer_norm and i < len(widths) - 2:
-                shapes |= {
-                    f"{name}.{i}.gain": (widths[i + 1],),
-                    f"{name}.{i}.shift": (widths[i + 1],),
-                }
-    return shapes
-
-
 def max_steps_bytes(
     observation: int, action: int, picture_bytes: int = 0, rows: int = MAX_ROWS
 ) -> int:
@@ -322,6 +246,7 @@ def _steps(fields: dict[str, Any]) -> JournalEntry:
         _journal(fields.pop("journal", None)),
         _count("entry", fields.pop("entry", None)),
     )
+    own_pictures = fields.pop("own_pictures", None)
     _keys(fields, set(Steps._fields))
     for name in Steps._fields:
         if name in _PICTURES:
@@ -335,8 +260,8 @@ def _steps(fields: dict[str, Any]) -> JournalEntry:
         elif not isinstance(fields[name], np.ndarray):
             raise HandoffError(f"{name}: {type(fields[name]).__name__}, expected an array.")
     steps = Steps(**fields)
-    check_steps(steps)
-    return JournalEntry(journal, number, steps)
+    check_steps(steps, own_pictures)
+    return JournalEntry(journal, number, steps, own_pictures)
 
 
 def _parameters(fields: dict[str, Any]) -> Parameters:
@@ -347,6 +272,16 @@ def _parameters(fields: dict[str, Any]) -> Parameters:
     parameters = Parameters(_count("version", fields["version"]), card, fields["arrays"])
     check_parameters(parameters)
     return parameters
+
+
+def _checked_rows(rows: Any, limit: int) -> int:
+    """Number of `own_pictures`, which ascend below `limit`."""
+    valid = isinstance(rows, np.ndarray) and rows.dtype == np.int64 and rows.ndim == 1
+    if not valid or (len(rows) and not (rows[0] >= 0 and rows[-1] < limit)):
+        raise HandoffError(f"own_pictures: expected int64 rows from 0 to {limit - 1}.")
+    if (np.diff(rows) <= 0).any():
+        raise HandoffError("own_pictures: the rows do not ascend.")
+    return len(rows)
 
 
 def _column(name: str, value: Any, dtype: type[np.generic], rows: int, dimensions: int) -> None:
@@ -360,7 +295,7 @@ def _column(name: str, value: Any, dtype: type[np.generic], rows: int, dimension
         raise HandoffError(
             f"{name}: {kind}, expected {rows} rows of {dimensions} dimensions, {np.dtype(dtype)}."
         )
-    if dtype is np.float32 and not np.isfinite(value).all():
+    if dtype in (np.float32, np.float16) and not np.isfinite(value).all():
         raise HandoffError(f"{name}: has a non-finite value. Was a sensor lost?")
 
 

@@ -38,7 +38,8 @@ class Steps(NamedTuple):
     policy_version: np.ndarray
     """(N,) int64: version of the policy that proposed the action; -1 without one."""
     pictures: Mapping[str, np.ndarray] = {}
-    """Images before the step, per camera (N, height, width, 3) uint8 RGB."""
+    """Images before the step, per camera (N, height, width, 3) uint8 RGB, or their feature maps
+    (N, channels, rows, columns) float16."""
     next_pictures: Mapping[str, np.ndarray] = {}
     """Images after the step, in the same form."""
 

@@ -3,7 +3,7 @@ instruction names, and stop there.
 
 This is the smallest problem for a language-conditioned policy on the arm: no contact, three entries
 of an action, and only the instruction determines which of four goals is meant. Stopping at another
-marker ends the episode.
+marker ends the episode. `sim.tasks.phrasings` has the same instructions in other words.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -22,6 +22,7 @@ from robots.language.text import encode, text_field
 from robots.spec import XYZ, FieldSpec
 from sim.scene.scene import arm_scene
 from sim.scene.view import View
+from sim.tasks.phrasings import PHRASINGS, sentences
 from sim.tasks.pick_by_name import COLOURS, NAMES
 from sim.tasks.reach import GOAL_HIGH, GOAL_LOW, RANGES, STILL, TOLERANCE
 from sim.tasks.task import (
@@ -43,9 +44,22 @@ INSTRUCTIONS = tuple(f"reach the {name} marker" for name in NAMES)
 APART = 0.1
 """Minimum distance between two markers [m]."""
 _PLACES = 3 * len(NAMES)
-"""Number of goal entries that hold the markers' positions; the target marker's index follows."""
+"""Number of goal entries that hold the markers' positions; the index of the wording follows."""
+_PHRASED = {
+    phrasing: tuple(sentences(phrasing, name, NAMES) for name in NAMES) for phrasing in PHRASINGS
+}
+"""Sentences by the name of a phrasing and the index of the target marker."""
+_WORDINGS = tuple(enumerate(INSTRUCTIONS)) + tuple(
+    (target, sentence)
+    for by_target in _PHRASED.values()
+    for target, several in enumerate(by_target)
+    for sentence in several
+)
+"""Index of the target marker and sentence, by the index of the wording; the first four are
+`INSTRUCTIONS`."""
+_TARGETS = np.array([target for target, _ in _WORDINGS])
 _TEXT = text_field(about="which marker to reach, in words")
-_WORDS = encode(INSTRUCTIONS, _TEXT.shape[0])
+_WORDS = encode([sentence for _, sentence in _WORDINGS], _TEXT.shape[0])
 
 
 def _scene(robot: Robot) -> mujoco.MjSpec:
@@ -79,9 +93,21 @@ def _instruct(start: InitialState, instruction: str) -> None:
     start.goal[_PLACES] = INSTRUCTIONS.index(instruction)
 
 
+def _rephrase(phrasing: str, rng: np.random.Generator, start: InitialState) -> None:
+    target = int(_TARGETS[int(start.goal[_PLACES])])
+    several = _PHRASED[phrasing][target]
+    sentence = several[rng.integers(len(several))]
+    start.goal[_PLACES] = _WORDINGS.index((target, sentence))
+
+
+def _wording_index(view: View) -> np.ndarray:
+    """(N,) index of the instruction's wording."""
+    return view.goal[:, _PLACES].astype(np.int64)
+
+
 def _target_index(view: View) -> np.ndarray:
     """(N,) index of the target marker."""
-    return view.goal[:, _PLACES].astype(np.int64)
+    return _TARGETS[_wording_index(view)]
 
 
 def _markers(view: View) -> np.ndarray:
@@ -138,7 +164,7 @@ def task(robot: Robot) -> Task:
         observations={
             **proprioception(robot, use_gripper=False),
             **{f"{name}_marker": _marker_offset(number) for number, name in enumerate(NAMES)},
-            "instruction": ObservationTerm(_TEXT, lambda v: _WORDS[_target_index(v)]),
+            "instruction": ObservationTerm(_TEXT, lambda v: _WORDS[_wording_index(v)]),
         },
         rewards={
             "near": Reward(0.5, lambda v: near(_distance(v), 0.1)),
@@ -150,6 +176,7 @@ def task(robot: Robot) -> Task:
         info={"mistaken": lambda v: _wrong_marker(v).astype(float)},
         instructions=INSTRUCTIONS,
         instruct=_instruct,
+        phrasings={phrasing: partial(_rephrase, phrasing) for phrasing in PHRASINGS},
         goal_size=_PLACES + 1,
         actions=CartesianDelta(axes=("x", "y", "z")),
         use_gripper=False,

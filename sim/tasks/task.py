@@ -153,6 +153,11 @@ class Task:
     """Instructions of a task whose goal one names; empty for the others."""
     instruct: Callable[[InitialState, str], None] | None = None
     """Changes an initial state to the goal that one of `instructions` names; None without them."""
+    phrasings: Mapping[str, Callable[[np.random.Generator, InitialState], None]] = field(
+        default_factory=dict
+    )
+    """Functions by name that put the instruction of an initial state in other words, drawn at
+    random; the goal stays."""
     joints: Callable[[Observation], Mapping[str, np.ndarray]] | None = None
     """Joint positions (N,) [rad or m] by name, without those of arm and gripper, computed from an
     observation, so that recorded or imagined states can be rendered. None if the observation does
@@ -209,6 +214,25 @@ def with_instruction(task: Task, instruction: str) -> Task:
     def reset(rng: np.random.Generator, start: InitialState) -> None:
         task.reset(rng, start)
         instruct(start, instruction)
+
+    return replace(task, reset=reset)
+
+
+def with_phrasing(task: Task, phrasing: str) -> Task:
+    """Returns the task with its instructions in other words, drawn per episode; initial states are
+    otherwise the same.
+
+    Raises:
+        HandoffError: a task without such phrasings.
+    """
+    if phrasing not in task.phrasings:
+        known = suggest(phrasing, task.phrasings) if task.phrasings else "the task has none"
+        raise HandoffError(f"{task.name}: phrasing '{phrasing}', {known}")
+    rephrase = task.phrasings[phrasing]
+
+    def reset(rng: np.random.Generator, start: InitialState) -> None:
+        task.reset(rng, start)
+        rephrase(rng, start)
 
     return replace(task, reset=reset)
 

@@ -13,10 +13,54 @@ import numpy as np
 
 from robots.errors import HandoffError
 from robots.franka.robot import Robot
+from sim.rendering.camera_clock import KEPT_SECONDS
 from sim.twin.world import TwinGripper
 
 if TYPE_CHECKING:
     import mujoco
+
+STEP = 0.001
+"""Physics step [s]."""
+_KEPT_TICKS = round(KEPT_SECONDS / STEP)
+
+
+class PastStates:
+    """The states of a world at its last ticks, for cameras, whose pictures arrive later.
+
+    Args:
+        name: name of the world in error messages.
+        size: entries of a state.
+    """
+
+    def __init__(self, name: str, size: int) -> None:
+        self._name = name
+        self._ticks = 0
+        self._past = np.zeros((_KEPT_TICKS, size))
+        """States at the last ticks; that of tick t is in row t % `_KEPT_TICKS`."""
+
+    def begin(self, state: np.ndarray) -> None:
+        """Begins an episode with the state (size,)."""
+        self._ticks = 0
+        self._past[0] = state
+
+    def add(self, state: np.ndarray) -> None:
+        """Adds the state (size,) of the next tick."""
+        self._ticks += 1
+        self._past[self._ticks % _KEPT_TICKS] = state
+
+    def at(self, time: float) -> np.ndarray:
+        """The state (size,) at a time since `begin` [s]; before that, the first one.
+
+        Raises:
+            HandoffError: a time that has not come, or longer ago than `KEPT_SECONDS`.
+        """
+        tick = max(0, round(time / STEP))
+        if not self._ticks - _KEPT_TICKS < tick <= self._ticks:
+            raise HandoffError(
+                f"{self._name}: state of {time:.3f} s at {self._ticks * STEP:.3f} s, expected one of the last "
+                f"{KEPT_SECONDS:g} s."
+            )
+        return self._past[tick % _KEPT_TICKS].copy()
 
 
 class ArmWorld:

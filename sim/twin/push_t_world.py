@@ -20,10 +20,15 @@ from sim.tasks.push_t.geometry import (
     clear_of_tee,
     flange_target,
 )
-from sim.twin.arm_world import ArmWorld
+from sim.twin.arm_world import ArmWorld, PastStates
 
 SETTLE_STEPS = 100
 """Physics steps of 1 ms after which a newly placed block is at rest on the table."""
+
+
+BOARD_STATE = 3 + 3 + 9
+"""Entries of the remembered state of the board: positions of the pusher's tip and of the block [m],
+and the block's rotation matrix, in base."""
 
 
 class PushTWorld(ArmWorld):
@@ -35,6 +40,8 @@ class PushTWorld(ArmWorld):
         arm = find_robot(robot)
         super().__init__("push-T world", build_scene(arm), arm, "pusher", "pusher_tip")
         data = self.data
+        self._past = PastStates(self.name, BOARD_STATE)
+        self._board = np.zeros(BOARD_STATE)
         self._tee_position = data.body("tee").xpos
         self._tee_axes = data.body("tee").xmat
         tee = int(self.model.joint("tee_free").qposadr[0])
@@ -76,13 +83,43 @@ class PushTWorld(ArmWorld):
         self._qvel[:] = 0.0
         self.data.time = 0.0
         self._step1(self.model, self.data)
+        self._past.begin(self._board_state())
         return self.agent_position()
+
+    def step(self, tau: np.ndarray) -> None:
+        """See `World`; remembers the new positions for the camera."""
+        super().step(tau)
+        self._past.add(self._board_state())
 
     def tee_pose(self) -> np.ndarray:
         """(3,) block x, y [m], angle [rad] in (-pi, pi], board frame."""
-        x_axis = BASE_R_BOARD.T @ self._tee_axes.reshape(3, 3)[:, 0]
-        return np.array([*board_from_base(self._tee_position), np.arctan2(x_axis[1], x_axis[0])])
+        return _tee_pose(self._tee_position, self._tee_axes)
 
     def agent_position(self) -> np.ndarray:
         """(2,) position of the pusher's tip [m], board frame."""
         return board_from_base(self._tip_position)
+
+    def board_at(self, time: float) -> tuple[np.ndarray, np.ndarray]:
+        """Position (2,) of the pusher's tip [m] and pose (3,) of the block [m, m, rad], board
+        frame, at a time since the last reset [s]; before that, the initial ones.
+
+        Raises:
+            HandoffError: a time that has not come, or that the world has forgotten.
+        """
+        state = self._past.at(time)
+        return board_from_base(state[:3]), _tee_pose(state[3:6], state[6:])
+
+    def _board_state(self) -> np.ndarray:
+        """The board's state (`BOARD_STATE`,); the same array at every call."""
+        # The frame is computed when a picture asks for it: this runs every millisecond.
+        self._board[:3] = self._tip_position
+        self._board[3:6] = self._tee_position
+        self._board[6:] = self._tee_axes
+        return self._board
+
+
+def _tee_pose(position: np.ndarray, axes: np.ndarray) -> np.ndarray:
+    """Pose (3,) of the block [m, m, rad], board frame, of its position (3,) [m] and its rotation
+    matrix (9,) in base."""
+    x_axis = BASE_R_BOARD.T @ axes.reshape(3, 3)[:, 0]
+    return np.array([*board_from_base(position), np.arctan2(x_axis[1], x_axis[0])])

@@ -18,11 +18,10 @@ from robots.control.actions import CartesianDelta
 from robots.errors import HandoffError
 from robots.interfaces import Observation
 from sim.make import find_task
-from sim.rendering.camera_clock import KEPT_SECONDS
 from sim.scene.scene import FINGER_JOINTS, GRIP_FORCE, add_gripper
 from sim.scene.view import View
 from sim.tasks.task import InitialState, Task
-from sim.twin.arm_world import ArmWorld
+from sim.twin.arm_world import STEP, ArmWorld, PastStates
 
 if TYPE_CHECKING:
     import mujoco
@@ -38,9 +37,6 @@ ROBOT_FIELDS = (
     "hand_velocity",
 )
 """Observation fields that the robot measures itself; an object tracker does not report them."""
-STEP = 0.001
-"""Physics step [s]."""
-_KEPT_TICKS = round(KEPT_SECONDS / STEP)
 POSE_TARGETS = 6 + 1
 """Columns of `View.target` for pose targets: the pose and the gripper's opening."""
 
@@ -63,9 +59,7 @@ class TaskWorld(ArmWorld):
         super().__init__(f"{name} world", _model(task), task.robot, "hand", "tool_tip")
         self._layout = task.layout(self.model, task.robot)
         self._goal = np.zeros(task.goal_size)
-        self._ticks = 0
-        self._past = np.zeros((_KEPT_TICKS, self.model.nq))
-        """Positions of the scene at the last ticks; that of tick t is in row t % `_KEPT_TICKS`."""
+        self._past = PastStates(self.name, self.model.nq)
         self._gripper = MujocoGripper(self)
         self.reset(0)
 
@@ -85,14 +79,12 @@ class TaskWorld(ArmWorld):
         self._ctrl[:] = 0.0
         self.gripper.press(self.gripper.width - start.grip, GRIP_FORCE)
         self._step1(self.model, self.data)
-        self._ticks = 0
-        self._past[0] = self.data.qpos
+        self._past.begin(self.data.qpos)
 
     def step(self, tau: np.ndarray) -> None:
         """See `World`; remembers the new positions for the cameras."""
         super().step(tau)
-        self._ticks += 1
-        self._past[self._ticks % _KEPT_TICKS] = self.data.qpos
+        self._past.add(self.data.qpos)
 
     def object_observations(self) -> Observation:
         """The task's observations except the robot's own state, per field without a leading
@@ -118,15 +110,9 @@ class TaskWorld(ArmWorld):
         initial one.
 
         Raises:
-            HandoffError: a time that has not come, or longer ago than `KEPT_SECONDS`.
+            HandoffError: a time that has not come, or that the world has forgotten.
         """
-        tick = max(0, round(time / STEP))
-        if not self._ticks - _KEPT_TICKS < tick <= self._ticks:
-            raise HandoffError(
-                f"{self.name}: state of {time:.3f} s at {self._ticks * STEP:.3f} s, expected one of the last "
-                f"{KEPT_SECONDS:g} s."
-            )
-        return self._past[tick % _KEPT_TICKS].copy(), self._goal.copy()
+        return self._past.at(time), self._goal.copy()
 
     def _view(self) -> View:
         # The twin has no pose targets; NaN reveals a term that reads them.

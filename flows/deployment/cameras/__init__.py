@@ -4,5 +4,5 @@
 - `policy_cameras`: the cameras that a policy observes at an arm.
 - `picture_check`: compares pictures with the training data.
 - `calibrate`: implements `handoff camera calibrate`.
-- `twin_cameras`: the cameras of a simulated table.
+- `twin_cameras`: the cameras of a simulated table, and the one above the push-T board.
 """

@@ -22,19 +22,21 @@ def run(
     With `dynamics`, the simulated arm has the tuned parameters.
 
     Raises:
-        HandoffError: an unknown task or instruction, dynamics of another robot, or an expert that
-            never succeeds.
+        HandoffError: an unknown task, instruction or phrasing, dynamics of another robot, or an
+            expert that never succeeds.
     """
     from sim.identification.fit_store import read_dynamics
     from sim.make import find_task
     from sim.recording.demonstrations import demonstrate
-    from sim.tasks.task import with_instruction
+    from sim.tasks.task import with_instruction, with_phrasing
 
     store = out / "store.zarr"
     seeds = range(config.first_seed, config.first_seed + config.episodes)
     task = find_task(config.task, robot=config.robot)
     if config.instruction is not None:
         task = with_instruction(task, config.instruction)
+    if config.phrasing is not None:
+        task = with_phrasing(task, config.phrasing)
     options = config.demonstrate
     if dynamics is not None:
         mujoco = replace(options.mujoco, dynamics=read_dynamics(dynamics))

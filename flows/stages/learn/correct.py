@@ -14,6 +14,7 @@ from typing import Any
 
 from flows.artifacts import Classifier, Episodes, Output, Policy
 from flows.correction.config import CorrectConfig
+from flows.correction.pictures import TRUNK, check_pictures, write_trunk
 from flows.stages.learn.config import TRAINING_TELEMETRY
 from policies.rl.hil.config import HilJsrlConfig, HilRlpdConfig, HilSerlConfig, HilWsrlConfig
 from robots.errors import HandoffError
@@ -55,6 +56,7 @@ def run(
     counters: dict[str, Any] = {}
     if not (out / CARD).exists():
         inputs = {"demos": demos, "classifier": classifier, "guide": guide, "policy": policy}
+        write_trunk(config, demos, out)
         counters = _train(config, inputs, out, progress)
     for name in ("metrics.jsonl", "training.png", "logs"):
         if (out / "learner" / name).exists():
@@ -67,6 +69,7 @@ def run(
     # The artifact contains the policy and the episodes, not the files that resume the training.
     for name in ("learner", "actor"):
         shutil.rmtree(out / name, ignore_errors=True)
+    (out / TRUNK).unlink(missing_ok=True)
     counted = {name: counters[name] for name in ("steps", "updates") if name in counters}
     guiding = guide_metrics(config.algorithm, out / "store.zarr", config.seed)
     return Output({**counted, **metrics, **guiding})
@@ -76,7 +79,7 @@ def check(config: CorrectConfig, sources: Mapping[str, Any]) -> None:
     """Refuses inputs that the algorithm lacks or does not read.
 
     Raises:
-        HandoffError: such an input, or images, which no algorithm of this stage reads.
+        HandoffError: such an input, or pictures that the algorithm does not read.
     """
     algorithm = config.algorithm
     needed = {"guide": algorithm.kind == "jsrl", "policy": algorithm.kind == "wsrl"}
@@ -93,10 +96,7 @@ def check(config: CorrectConfig, sources: Mapping[str, Any]) -> None:
                 f"correct: {algorithm.kind} does not read the input '{name}'. Remove it"
                 + (", or set algorithm.reward=classifier." if name == "classifier" else ".")
             )
-    if config.actor.pictures:
-        raise HandoffError(
-            f"correct: actor.pictures is {list(config.actor.pictures)}, but the learner reads vectors only."
-        )
+    check_pictures(config)
 
 
 def _train(

@@ -50,9 +50,10 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
             f"finetune: method '{method.kind}' with a policy of the family '{model.kind}'; expected 'token_vla' or "
             "'vla'."
         )
+    language = " and a sentence encoder" if model.language_conditioned else ""
     raise HandoffError(
-        f"finetune: method '{method.kind}' with a policy of the family '{model.kind}'; expected a diffusion or flow "
-        "policy."
+        f"finetune: method '{method.kind}' with a policy of the family '{model.kind}'{language}; expected a diffusion "
+        "or flow policy without policy.language."
     )
 
 

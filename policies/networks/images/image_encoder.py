@@ -10,10 +10,11 @@ parameters.
 This follows the released diffusion_policy (robomimic's encoder with random crops): in training
 every image has an independent random crop, also within one window; in evaluation the crop is
 centred. Larger images are resized before the crop, with anti-aliasing, as in LeRobot's diffusion
-policy; `policies.networks.images.image_size` computes the sizes.
+policy; `policies.networks.images.image_size` computes the sizes. `SpatialEmbeddings` is the pooling
+of SERL's encoders instead.
 
 Shape suffixes: B batch, T observed steps, N images, H height, W width (both [px]), C channels, K
-keypoints, F features.
+keypoints, E spatial embeddings, F features.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, relu
 
 from policies.augmentation.images import ImageAugmentation, augment
+from policies.networks.config import FrozenEncoderConfig
 from robots.errors import HandoffError
 
 RESNET_18 = (64, 128, 256, 512)
@@ -85,26 +87,30 @@ class ImageEncoder(nn.Module):
 
 
 class MapReadOut(nn.Module):
-    """Features of a frozen trunk's maps: 1x1 convolution, all cells in one linear layer, LayerNorm,
-    tanh. A cell keeps its place, so small things are found to a fraction of it.
+    """Features of a frozen trunk's maps: two convolutions, the mean positions of their activations,
+    a linear layer, LayerNorm and tanh. The positions tell where a thing lies to a fraction of a
+    cell.
 
     Args:
-        maps: channels, rows and columns of the maps.
-        channels: channels of the convolution.
-        features: F.
+        inputs: channels of the maps.
+        config: sizes.
     """
 
-    def __init__(self, maps: tuple[int, int, int], channels: int, features: int) -> None:
+    def __init__(self, inputs: int, config: FrozenEncoderConfig) -> None:
         super().__init__()
-        self.reduce = nn.Conv2d(maps[0], channels, 1)
-        self.output = nn.Linear(channels * maps[1] * maps[2], features)
-        self.norm = nn.LayerNorm(features)
+        self.reduce = nn.Conv2d(inputs, config.channels, 1)
+        self.maps = nn.Conv2d(config.channels, config.keypoints, 3, padding=1)
+        self.sharpness = nn.Parameter(torch.ones(()))
+        self.output = nn.Linear(2 * config.keypoints, config.features)
+        self.norm = nn.LayerNorm(config.features)
 
     def forward(self, map_BTCHW: Tensor) -> Tensor:
         """Features (B, T, F)."""
         map_NCHW = map_BTCHW.flatten(0, 1).to(self.reduce.weight.dtype)
-        hidden_NX = relu(self.reduce(map_NCHW)).flatten(1)
-        return torch.tanh(self.norm(self.output(hidden_NX))).unflatten(0, map_BTCHW.shape[:2])
+        logit_NKHW = self.maps(relu(self.reduce(map_NCHW))) * self.sharpness.exp()
+        keypoint_NK2 = expected_positions(logit_NKHW.float())
+        features_NF = torch.tanh(self.norm(self.output(keypoint_NK2.flatten(1))))
+        return features_NF.unflatten(0, map_BTCHW.shape[:2])
 
 
 class ResNet18(nn.Module):
@@ -298,3 +304,21 @@ def _convolution(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Conv
 
 def _norm(channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(channels // _GROUP, channels)
+
+
+class SpatialEmbeddings(nn.Module):
+    """E learned spatial weightings, with which each channel of a feature map is summed over all
+    positions.
+
+    Initial weights have a standard deviation of (C H W)^-1/2, as in the released code of SERL
+    (arXiv 2401.16013).
+    """
+
+    def __init__(self, count: int, channels: int, height: int, width: int) -> None:
+        super().__init__()
+        scale = (channels * height * width) ** -0.5
+        self.place_ECHW = nn.Parameter(scale * torch.randn(count, channels, height, width))
+
+    def forward(self, map_BCHW: Tensor) -> Tensor:
+        """(B, E C) weighted sums."""
+        return torch.einsum("bchw,echw->bec", map_BCHW, self.place_ECHW).flatten(1)

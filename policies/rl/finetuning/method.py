@@ -96,13 +96,18 @@ class FinetuneSetup(NamedTuple):
         """The policy, if it denoises chunks. Encoders of images and point clouds stay as they are.
 
         Raises:
-            HandoffError: a policy of another family.
+            HandoffError: a policy of another family, or with a sentence encoder.
         """
         from policies.families.diffusion import DiffusionPolicy
 
         if not isinstance(self.policy, DiffusionPolicy):
             raise HandoffError(
                 f"finetune: the policy is a {type(self.policy).__name__}, expected a diffusion or flow policy."
+            )
+        if self.policy.language_conditioned:
+            raise HandoffError(
+                "finetune: the policy is language-conditioned through a sentence encoder, expected a diffusion or flow "
+                "policy without policy.language. A vla or token_vla is fine-tuned with its instructions."
             )
         return self.policy
 

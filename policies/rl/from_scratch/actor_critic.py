@@ -17,7 +17,7 @@ from policies.rl.networks.config import MlpSizes
 from policies.rl.networks.ensemble import EnsembleMlp, Features
 from policies.rl.on_policy.gaussian_actor import GaussianActor
 from policies.rl.replay.transitions import Sizes
-from robots.wire.learner import ActorCard
+from robots.wire.actor_card import ActorCard
 
 FIRST_SCALE = 0.01
 """Factor on the initial weights of the mean's last layer, so that the first actions are near 0 in

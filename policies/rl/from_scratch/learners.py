@@ -26,7 +26,7 @@ from policies.rl.off_policy.fast_td3 import NORMALISER_FLOOR, FastTd3
 from policies.rl.off_policy.gsde import GsdeSac
 from policies.rl.off_policy.sac import Sac
 from policies.rl.replay.transitions import Sizes, Transitions
-from robots.wire.learner import ActorCard
+from robots.wire.actor_card import ActorCard
 
 ReplayAlgorithm = SacAlgorithm | RlpdAlgorithm | FastTd3Algorithm | PqlAlgorithm
 """Algorithms that learn from a replay buffer."""

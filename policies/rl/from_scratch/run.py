@@ -22,7 +22,8 @@ from policies.training.resumable_run import ResumableRun
 from robots.config import to_plain
 from robots.errors import HandoffError
 from robots.interfaces import VecEnv
-from robots.wire.learner import ActorCard, Parameters
+from robots.wire.actor_card import ActorCard
+from robots.wire.learner import Parameters
 
 STATE = "reinforce.pt"
 CURVE = "reinforce.jsonl"

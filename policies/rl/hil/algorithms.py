@@ -38,6 +38,7 @@ from policies.rl.hil.config import (
     ScaledTanhFeature,
 )
 from policies.rl.hil.make_learner import (
+    Maps,
     Publish,
     fit_features,
     has_gripper,
@@ -73,6 +74,11 @@ class SessionData:
     """Additional linear network inputs."""
     scaled_features: Sequence[ScaledTanhFeature] = ()
     """Additional network inputs through tanh."""
+    maps: Maps = ()
+    """Feature maps that the steps have as pictures."""
+    folder: Path | None = None
+    """Folder of the learner, whose subfolders keep the maps of the buffers; None keeps maps in
+    memory."""
     offline: Path | None = None
     """Folder of the policy that WSRL goes on from."""
     seed: int = 0
@@ -128,6 +134,7 @@ def _sac_learner(config: SacConfig, data: SessionData) -> Sac:
         data.demonstrations,
         relative_features=data.relative_features,
         scaled_features=data.scaled_features,
+        maps=data.maps,
         seed=data.seed,
     )
 
@@ -139,11 +146,20 @@ def _mixed(
     from policies.rl.actor_export import sac_actor
 
     learner = _sac_learner(algorithm.sac, data)
-    replay = _buffer(algorithm.replay, data)
-    demos = _buffer(algorithm.replay, data, algorithm.demo_capacity)
-    for episode in data.demonstrations:
-        demos.append(episode)
+    replay = _buffer(algorithm.replay, data, name="replay")
+    demos = _buffer(algorithm.replay, data, algorithm.demo_capacity, name="demos")
+    # Saved buffers hold the demonstrations, and their maps need not be computed again.
+    if not has_saved_maps(data.folder if data.maps else None):
+        for episode in data.demonstrations:
+            demos.append(episode)
     return LearnerSetup(learner, replay, demos, algorithm.online.online(), sac_actor)
+
+
+def has_saved_maps(folder: Path | None) -> bool:
+    """Whether the learner's `folder` has a saved buffer of demonstrations with their maps."""
+    from policies.rl.replay.files import HEAD
+
+    return folder is not None and (folder / "demos" / HEAD).exists()
 
 
 def _rlif(algorithm: RlifConfig, data: SessionData) -> LearnerSetup:
@@ -222,8 +238,15 @@ def _hg_dagger(algorithm: HgDaggerConfig, data: SessionData) -> LearnerSetup:
     return LearnerSetup(learner, replay, demos, online, hg_dagger_actor)
 
 
-def _buffer(config: HilReplayConfig, data: SessionData, capacity: int | None = None) -> Replay:
+def _buffer(
+    config: HilReplayConfig, data: SessionData, capacity: int | None = None, name: str = ""
+) -> Replay:
+    """Empty buffer; one of a `name` keeps the feature maps of the session."""
     from policies.rl.replay.buffer import Replay
 
     observation = data.demonstrations[0].observation.shape[1]
-    return Replay(config.replay(capacity), observation, data.action.size)
+    options = config.replay(capacity)
+    if not (name and data.maps):
+        return Replay(options, observation, data.action.size)
+    folder = None if data.folder is None else data.folder / name
+    return Replay(options, observation, data.action.size, folder=folder, maps=tuple(data.maps))

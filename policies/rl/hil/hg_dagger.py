@@ -22,7 +22,7 @@ from policies.rl.hil.config import HgDaggerConfig
 from policies.rl.networks.ensemble import EnsembleMlp, Features
 from policies.rl.replay.transitions import Sizes, Transitions
 from robots.errors import HandoffError
-from robots.wire.learner import ActorCard, MlpCard
+from robots.wire.actor_card import ActorCard, MlpCard
 
 STD = 1e-6
 """Standard deviation of the exported actor, which does not explore; its logarithm must be

@@ -12,6 +12,7 @@ the buffers), `replay` and `demos` (see `Replay.save`), `received` (the log), `m
 
 from __future__ import annotations
 
+import logging
 import math
 import signal
 import threading
@@ -41,8 +42,10 @@ from policies.training.loggers import EntryLog, JsonLines
 from policies.training.plots import draw_training
 from robots.errors import HandoffError
 from robots.wire.learner import RECENT_EPISODES, Hello, Parameters
+from robots.wire.shared_pictures import RECEIVED_EPISODES, SharedPictures
 from robots.wire.steps import Steps, select_steps
 
+LOG = logging.getLogger(__name__)
 STATE = "learner.pt"
 METRICS = "metrics.jsonl"
 PICTURE = "training.png"
@@ -117,6 +120,7 @@ class LearnerTraining:
         self.batches = MinibatchSampler(online, replay, demos)
         self.statistics = EpisodeStatistics(keep=RECENT_EPISODES)
         self.sequences = SequenceTracker()
+        self.pictures = SharedPictures(RECEIVED_EPISODES)
         self.applied = 0
         self.updates = self.starts = 0
         self.seconds = 0.0
@@ -166,7 +170,20 @@ class LearnerTraining:
             self.sequences.take(message)
             self.applied = number + 1
             if not isinstance(message, Hello):
-                self._store(self.sequences.with_unique_episodes(message))
+                steps = self.sequences.with_unique_episodes(message)
+                if message.own_pictures is not None:
+                    steps = self._with_pictures(steps, message.own_pictures)
+                if steps.rows:
+                    self._store(steps)
+
+    def _with_pictures(self, steps: Steps, own_pictures: np.ndarray) -> Steps:
+        complete = self.pictures.complete(steps, own_pictures)
+        if complete.rows < steps.rows:
+            LOG.warning(
+                "%d steps are left out: the pictures before them were in entries that are lost.",
+                steps.rows - complete.rows,
+            )
+        return complete
 
     def update(self) -> Mapping[str, Any]:
         """One update; its random numbers depend only on the seed and its number."""
@@ -243,6 +260,7 @@ class LearnerTraining:
             "learner": self.learner.state_dict(),
             "rewrite": None if self.relabel is None else self.relabel.state_dict(),
             "ledger": self.sequences.state_dict(),
+            "pictures": self.pictures.state_dict(),
             "tally": self.statistics.state_dict(),
             "counts": {"applied": self.applied, "updates": self.updates, "starts": self.starts},
             "known": dict(self.known),
@@ -265,6 +283,7 @@ class LearnerTraining:
         if self.relabel is not None:
             self.relabel.load_state_dict(state["rewrite"])
         self.sequences = SequenceTracker(**state["ledger"])
+        self.pictures.load_state_dict(state.get("pictures", {}))
         self.statistics.load_state_dict(state["tally"])
         counts = state["counts"]
         self.applied = counts["applied"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from policies.networks.config import TrunkConfig
 from policies.rl.hil.config import RelativeFeature
 from policies.rl.off_policy.config import GripperConfig, SacConfig
 from robots.episodes.corrections import FINAL, STREAM
@@ -19,7 +20,7 @@ from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Observation
 from robots.spec import ActionSpec, FieldSpec
-from robots.wire.learner import ActorCard
+from robots.wire.actor_card import ActorCard
 from robots.wire.steps import Steps, plain_steps
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 
 Publish = Callable[[Any], tuple[ActorCard, dict[str, np.ndarray]]]
 """Exports a learner's actor as card and parameters; see `policies.rl.actor_export.sac_actor`."""
+
+
+Maps = Sequence[tuple[str, int, int, int]]
+"""(name, channels, rows, columns) of the feature maps of cameras."""
+Encode = Callable[[Observation], Mapping[str, np.ndarray]]
+"""Maps observations (N, ...) to the feature maps of their pictures, by field."""
 
 
 class ActionTranslation(Protocol):
@@ -52,6 +59,7 @@ def make_learner(
     *,
     relative_features: Sequence[RelativeFeature] = (),
     scaled_features: Sequence[RelativeFeature] = (),
+    maps: Maps = (),
     seed: int = 0,
 ) -> Sac:
     """New learner with its normalisation fitted to the demonstrations.
@@ -63,6 +71,7 @@ def make_learner(
         demonstrations: at least one demonstration.
         relative_features: additional linear network inputs.
         scaled_features: additional network inputs through tanh.
+        maps: feature maps of a frozen trunk; see `policies.rl.replay.transitions.Sizes`.
         seed: seed of the initial weights.
 
     Raises:
@@ -71,7 +80,11 @@ def make_learner(
     from policies.rl.off_policy.sac_bc import sac_learner
 
     sizes = learner_sizes(
-        fields, action, relative_features=relative_features, scaled_features=scaled_features
+        fields,
+        action,
+        relative_features=relative_features,
+        scaled_features=scaled_features,
+        maps=maps,
     )
     learner = sac_learner(with_gripper(sac) if has_gripper(action) else sac, sizes, seed)
     fit_features(learner.networks.features, demonstrations)
@@ -84,6 +97,7 @@ def learner_sizes(
     *,
     relative_features: Sequence[RelativeFeature] = (),
     scaled_features: Sequence[RelativeFeature] = (),
+    maps: Maps = (),
 ) -> Sizes:
     """Sizes of observations and actions of a learner; see `make_learner`.
 
@@ -97,6 +111,7 @@ def learner_sizes(
         action=action.size,
         relative_features=tuple(_feature_spec(fields, feature) for feature in relative_features),
         scaled_features=tuple(_feature_spec(fields, feature) for feature in scaled_features),
+        maps=tuple(maps),
     )
 
 
@@ -119,7 +134,10 @@ def with_gripper(sac: SacConfig) -> SacConfig:
 
 
 def demonstration_steps(
-    store: EpisodeStore, vector: Callable[[Observation], np.ndarray], actions: ActionTranslation
+    store: EpisodeStore,
+    vector: Callable[[Observation], np.ndarray],
+    actions: ActionTranslation,
+    encode: Encode | None = None,
 ) -> Iterator[Steps]:
     """Converts demonstrations to steps for the learner, one episode at a time, with reward 1 at
     success and 0 elsewhere.
@@ -128,6 +146,7 @@ def demonstration_steps(
         store: demonstrations.
         vector: converts observations (N, ...) to observation vectors (N, O).
         actions: converts actions of the store to learner actions.
+        encode: encodes the pictures of observations; None leaves them out.
     """
     for episode in range(store.num_episodes):
         rows, final = store.read(episode, STREAM), store.read(episode, FINAL)
@@ -136,7 +155,7 @@ def demonstration_steps(
         last = np.arange(count) == count - 1
         solved = last & (rows["success"] > 0)
         command = actions.from_env(rows["action"].astype(np.float64), rows)
-        yield plain_steps(
+        steps = plain_steps(
             episode=np.full(count, episode),
             number=np.arange(count),
             observation=obs[:-1],
@@ -148,6 +167,15 @@ def demonstration_steps(
             demo=True,
             toggle=actions.toggled(command, rows),
         )
+        if encode is not None:
+            before, after = encode(rows), encode(final)
+            steps = steps._replace(
+                pictures=before,
+                next_pictures={
+                    name: np.concatenate([maps[1:], after[name]]) for name, maps in before.items()
+                },
+            )
+        yield steps
 
 
 def save_learned_policy(
@@ -159,6 +187,7 @@ def save_learned_policy(
     version: int,
     gripper_width_max: float,
     action: ActionSpec,
+    trunk: TrunkConfig | None = None,
 ) -> None:
     """Writes the learned policy to a folder.
 
@@ -171,6 +200,7 @@ def save_learned_policy(
         version: version of the parameters, the number of updates.
         gripper_width_max: maximum opening of the robot's gripper [m].
         action: action of the environment.
+        trunk: frozen trunk whose feature maps the actor reads; None without pictures.
     """
     from policies.card import PolicyCard
     from policies.families.rl_actor import save_actor
@@ -184,8 +214,13 @@ def save_learned_policy(
         rate_hz=stream.rate_hz,
         observation={name: stream.fields[name] for name in fields},
         action=stream.fields["action"],
+        sensors={camera.field: stream.fields[camera.field] for camera in card.maps},
         model=LearnedActorConfig(
-            observation_fields=tuple(fields), card=card, gripper_width_max=gripper_width_max
+            observation_fields=tuple(fields),
+            image_fields=tuple(camera.field for camera in card.maps),
+            card=card,
+            trunk=trunk,
+            gripper_width_max=gripper_width_max,
         ),
         robot=schema.robot,
     )

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
+from math import prod
 
 from websockets.asyncio.server import Request, Response, ServerConnection
 from websockets.asyncio.server import serve as listen
@@ -65,6 +66,7 @@ class LearnerServer:
         self._config = config
         self._credentials = f"Api-Key {token}".encode()
         pictures = sum(3 * height * width for _, height, width in sizes.pictures)
+        pictures += sum(2 * prod(shape) for _, *shape in sizes.maps)
         self._limit = max_steps_bytes(sizes.observation, sizes.action, pictures)
         self._clients: dict[ServerConnection, asyncio.Event] = {}
         self._parameters: bytes | None = None
@@ -248,13 +250,21 @@ class LearnerServer:
         """Rejects steps with other sizes."""
         sizes, steps = self._sizes, sent.steps
         entries = (steps.observation.shape[1], steps.action.shape[1])
-        pictures = tuple(
-            (name, *picture.shape[1:3]) for name, picture in sorted(steps.pictures.items())
+        pictures, next_pictures = (
+            tuple(
+                (name, picture.dtype.name, *picture.shape[1:])
+                for name, picture in sorted(images.items())
+            )
+            for images in (steps.pictures, steps.next_pictures)
         )
-        next_pictures = tuple(
-            (name, *picture.shape[1:3]) for name, picture in sorted(steps.next_pictures.items())
+        expected = tuple(
+            sorted(
+                [
+                    *((name, "uint8", height, width, 3) for name, height, width in sizes.pictures),
+                    *((name, "float16", *shape) for name, *shape in sizes.maps),
+                ]
+            )
         )
-        expected = tuple(sorted(sizes.pictures))
         if (
             entries != (sizes.observation, sizes.action)
             or pictures != expected

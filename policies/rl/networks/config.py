@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from robots.config import Count, Whole, config
+from robots.config import Count, ShareBelowOne, Whole, config
 
 
 @config
@@ -35,5 +35,8 @@ class EncoderConfig:
     """Features per camera [C]."""
     vector_width: Count = 64
     """Features of the observation vector [C]."""
+    dropout: ShareBelowOne = 0.0
+    """Dropout rate of the embeddings in the losses of the critics; 0.1 in SERL [C]."""
     shift: Whole = 4
-    """Largest random shift of the images in training [pixel] [C]; 0 disables the augmentation."""
+    """Largest random shift of the images in training [pixel] [C]; 0 disables the augmentation.
+    Feature maps of a frozen trunk are not shifted."""

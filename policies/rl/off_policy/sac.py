@@ -26,7 +26,12 @@ from policies.rl.networks.critics import (
     squared_error,
 )
 from policies.rl.networks.ensemble import EnsembleMlp, Features, move_towards
-from policies.rl.networks.image_encoder import augmented, encode_observations
+from policies.rl.networks.image_encoder import (
+    Encoder,
+    augmented,
+    encode_observations,
+    in_single_precision,
+)
 from policies.rl.networks.learner_state import learner_state, load_learner_state
 from policies.rl.off_policy.config import SacConfig
 from policies.rl.off_policy.fused_sac import FusedSteps
@@ -78,7 +83,8 @@ class Sac:
         self.target_entropy = (
             -0.5 * self.continuous if config.target_entropy is None else config.target_entropy
         )
-        # The critics of SAC and of the gripper train the encoder with separate optimisers [C].
+        # The critics of SAC and of the gripper train the encoder by the sum of their losses, so
+        # that it runs once; the code of HIL-SERL has an optimiser of the encoder for each.
         encoder = [parameter for parameter in net.features.parameters() if parameter.requires_grad]
         self.optimizers: dict[str, Optimizer] = {
             "critic": Adam([*net.critic.parameters(), *encoder], config.learning_rate),
@@ -87,13 +93,17 @@ class Sac:
         }
         if net.gripper is not None and config.gripper is not None:
             self.optimizers["gripper"] = Adam(
-                [*net.gripper.parameters(), *encoder], config.gripper.learning_rate
+                list(net.gripper.parameters()), config.gripper.learning_rate
             )
         self.updates = 0
         self.fused = True
         """Whether to use the faster steps of `policies.rl.off_policy.fused_sac` where they apply,
         instead of autograd."""
         self._steps: FusedSteps | None = None
+        self._encoded: dict[int, Tensor] = {}
+        """Features of the observations of the present minibatch, by their identity."""
+        self._encoded_targets: dict[int, Tensor] = {}
+        """The same from the target encoder."""
         self._generator = torch.Generator()
 
     def update(self, minibatches: Sequence[Transitions]) -> Metrics:
@@ -107,12 +117,23 @@ class Sac:
         ]
         metrics: Metrics = {}
         steps = self._fused_steps()
+        encodes = isinstance(self.networks.features, Encoder)
+        if encodes:
+            # Each map is read several times, so it is converted once.
+            minibatches = [in_single_precision(batch) for batch in minibatches]
         for batch in minibatches:
+            if encodes:
+                metrics |= self._update_encoder(batch)
+                continue
             metrics |= self._update_critic(batch) if steps is None else steps.critic_step(batch)
             if self.networks.gripper is not None:
                 metrics |= self._update_gripper(batch)
         last = minibatches[-1]
+        if encodes:
+            with torch.no_grad():
+                self._encoded = {id(last.obs): self.features(last.obs)}
         metrics |= self._update_actor(last) if steps is None else steps.actor_step(last)
+        self._encoded = {}
         if self.config.actor_ema is not None:
             self.networks.update_ema(
                 1.0 - ema_decay(self.updates, EMA_POWER, self.config.actor_ema)
@@ -160,13 +181,17 @@ class Sac:
 
     def features(self, obs: Observations) -> Tensor:
         """(B, F) features of the observations for critics and actor."""
-        return encode_observations(self.networks.features, obs)
+        known = self._encoded.get(id(obs))
+        return encode_observations(self.networks.features, obs) if known is None else known
 
     def target_features(self, obs: Observations) -> Tensor | None:
         """(B, F) features for the target critics from the target encoder; None without an image
         encoder, when they are the same as `features`."""
         target = self.networks.features_target
-        return None if target is None else encode_observations(target, obs)
+        if target is None:
+            return None
+        known = self._encoded_targets.get(id(obs))
+        return encode_observations(target, obs) if known is None else known
 
     def subset(self) -> Tensor | None:
         """Randomly selected target critics for the Bellman target; None selects all."""
@@ -223,13 +248,11 @@ class Sac:
     def _update_critic(self, batch: Transitions) -> Metrics:
         loss, metrics = self.critic_loss(batch)
         self._step("critic", loss)
-        move_towards(self.networks.critic_target, self.networks.critic, self.config.tau)
-        if self.networks.features_target is not None:
-            move_towards(self.networks.features_target, self.networks.features, self.config.tau)
+        self._move_targets(("critic", "features"))
         return metrics
 
-    def _update_gripper(self, batch: Transitions) -> Metrics:
-        """Double DQN step on the gripper commands; only here the toggle penalty is added to the
+    def gripper_loss(self, batch: Transitions) -> Tensor:
+        """Double DQN loss of the gripper commands; only here the toggle penalty is added to the
         reward."""
         net, config = self.networks, self.config.gripper
         assert net.gripper is not None
@@ -243,11 +266,59 @@ class Sac:
             reward_B = batch.reward_B + config.toggle_penalty * batch.toggles_B
             target_B = bellman_target(reward_B, batch.discount_B, value_B)
         command_B1 = (batch.action_BA[:, -1:].round() + 1).long()
-        loss = squared_error(
+        return squared_error(
             net.gripper(self.features(batch.obs))[0].gather(1, command_B1)[:, 0], target_B
         )
+
+    def imitation_loss(self, batch: Transitions) -> tuple[Tensor, Metrics] | None:
+        """Further loss of the gripper's critic, which SAC lacks."""
+        return None
+
+    def _update_encoder(self, batch: Transitions) -> Metrics:
+        """Critic step, and with a gripper its critic's, on observations that are encoded once; the
+        sum of the losses trains the encoder."""
+        net = self.networks
+        self._encoded = {
+            id(batch.obs): encode_observations(net.features, batch.obs, self._generator)
+        }
+        with torch.no_grad():
+            self._encoded[id(batch.next_obs)] = self.features(batch.next_obs)
+            target = self.target_features(batch.next_obs)
+        assert target is not None
+        self._encoded_targets = {id(batch.next_obs): target}
+        loss, metrics = self.critic_loss(batch)
+        names = ["critic"]
+        if net.gripper is not None:
+            names.append("gripper")
+            gripper_loss = self.gripper_loss(batch)
+            metrics["gripper_loss"] = gripper_loss.detach()
+            loss = loss + gripper_loss
+            imitation = self.imitation_loss(batch)
+            if imitation is not None:
+                loss = loss + imitation[0]
+                metrics |= imitation[1]
+        for name in names:
+            self.optimizers[name].zero_grad(set_to_none=True)
+        loss.backward()
+        for name in names:
+            self.optimizers[name].step()
+        self._encoded = {}
+        self._encoded_targets = {}
+        self._move_targets(("critic", "features", "gripper"))
+        return metrics
+
+    def _move_targets(self, names: tuple[str, ...]) -> None:
+        """Moves the target networks of these networks, where there are any, by `tau`."""
+        for name in names:
+            target = getattr(self.networks, f"{name}_target")
+            if target is not None:
+                move_towards(target, getattr(self.networks, name), self.config.tau)
+
+    def _update_gripper(self, batch: Transitions) -> Metrics:
+        """Step of the gripper's critic."""
+        loss = self.gripper_loss(batch)
         self._step("gripper", loss)
-        move_towards(net.gripper_target, net.gripper, self.config.tau)
+        self._move_targets(("gripper",))
         return {"gripper_loss": loss.detach()}
 
     def _update_actor(self, batch: Transitions) -> Metrics:

@@ -45,11 +45,12 @@ class GuidedSac(Sac):
         loss = loss + self.guidance() * squared_B.sum() / batch.rows
         return loss, {**metrics, "apart": squared_B.detach().mean()}
 
-    def _update_gripper(self, batch: Transitions) -> Metrics:
-        metrics, net = super()._update_gripper(batch), self.networks
+    def imitation_loss(self, batch: Transitions) -> tuple[Tensor, Metrics] | None:
+        """Weighted large-margin loss of the gripper's critic; None without human rows."""
+        net = self.networks
         rows, margin = human_rows(batch), self._guidance().margin
         if net.gripper is None or margin == 0.0 or not rows.any():
-            return metrics
+            return None
         value_BC = net.gripper(self.features(batch.obs)[rows])[0]
         command_B1 = (batch.action_BA[rows, -1:].round() + 1).long()
         loss = (
@@ -58,8 +59,15 @@ class GuidedSac(Sac):
             * value_BC.shape[0]
             / batch.rows
         )
-        self._step("gripper", loss)
-        return {**metrics, "margin_loss": loss.detach()}
+        return loss, {"margin_loss": loss.detach()}
+
+    def _update_gripper(self, batch: Transitions) -> Metrics:
+        metrics = super()._update_gripper(batch)
+        imitation = self.imitation_loss(batch)
+        if imitation is None:
+            return metrics
+        self._step("gripper", imitation[0])
+        return {**metrics, **imitation[1]}
 
     def _guidance(self) -> GuidanceConfig:
         config = self.config

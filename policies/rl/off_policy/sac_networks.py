@@ -17,8 +17,8 @@ from policies.rl.replay.transitions import Sizes
 
 
 class SacNetworks(nn.Module):
-    """All networks of a SAC learner with their target networks. With images, `features` is an
-    `Encoder`."""
+    """All networks of a SAC learner with their target networks. With images or their feature maps,
+    `features` is an `Encoder`."""
 
     def __init__(
         self, config: SacConfig, sizes: Sizes, backbones: Mapping[str, nn.Module] | None = None
@@ -26,7 +26,7 @@ class SacNetworks(nn.Module):
         super().__init__()
         self.features: Features = Features(sizes)
         self.features_target: Features | None = None
-        if sizes.pictures:
+        if sizes.pictures or sizes.maps:
             self.features = Encoder(config.encoder, sizes, backbones)
             self.features_target = deepcopy(self.features).requires_grad_(False)
         continuous = sizes.action - (config.gripper is not None)

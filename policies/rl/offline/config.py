@@ -283,6 +283,10 @@ class EdpConfig:
     """Chunks per update."""
 
     def __post_init__(self) -> None:
+        if self.policy.language is not None:
+            raise HandoffError(
+                "edp: policy.language is set, expected none: the critics observe the vector alone."
+            )
         if self.policy.objective != "diffusion" or self.policy.sensor_fields:
             raise HandoffError(
                 f"edp: policy.objective is '{self.policy.objective}' with sensors {list(self.policy.sensor_fields)}, "

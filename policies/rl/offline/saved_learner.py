@@ -45,7 +45,8 @@ from policies.rl.offline.recorded import ActionScale
 from policies.rl.replay.transitions import Sizes
 from robots.config import to_plain, validate
 from robots.errors import HandoffError
-from robots.wire.learner import ActorCard, MlpCard, Parameters
+from robots.wire.actor_card import ActorCard, MlpCard
+from robots.wire.learner import Parameters
 
 LEARNER = "offline.pt"
 """File with the learner, beside its policy."""

@@ -139,12 +139,14 @@ def _pretrained(folder: Path, demos: Path) -> tuple[DiffusionPolicy, PolicyCard]
     """The pretrained policy, whose fields must agree with those of the store.
 
     Raises:
-        HandoffError: another family, a flow, or a store that does not fit.
+        HandoffError: another family, a flow, instructions, or a store that does not fit.
     """
     policy, card = load_module(folder)
-    if not isinstance(policy, DiffusionPolicy):
+    if not isinstance(policy, DiffusionPolicy) or policy.language_conditioned:
+        follows = " that follows instructions" if policy.language_conditioned else ""
         raise HandoffError(
-            f"{folder}: holds a policy of the family '{card.model.kind}', expected a diffusion policy for offline_ppo."
+            f"{folder}: holds a policy of the family '{card.model.kind}'{follows}, expected a diffusion policy without "
+            "instructions for offline_ppo."
         )
     store = open_store(str(demos), demos / "store.zarr", card.model)
     check_agreement(store._replace(name=str(folder), card=card), store)

@@ -47,6 +47,7 @@ class Replay:
         action: entries A of an action.
         pictures: (name, height, width) of each camera.
         folder: folder of the memory-mapped image files; None keeps images in memory.
+        maps: (name, channels, rows, columns) of each camera of which feature maps are stored.
 
     Raises:
         HandoffError: a capacity, horizon, n_step or discount is out of range.
@@ -59,6 +60,7 @@ class Replay:
         action: int,
         pictures: tuple[tuple[str, int, int], ...] = (),
         folder: Path | None = None,
+        maps: tuple[tuple[str, int, int, int], ...] = (),
     ) -> None:
         unbounded_return = config.discount == 1.0 and config.mc_tail != 0.0
         if (
@@ -96,7 +98,7 @@ class Replay:
         }
         if config.mc_return:
             self.columns["mc_return"] = np.zeros(n, np.float32)
-        self.pictures = ImageRing(pictures, n, folder) if pictures else None
+        self.pictures = ImageRing(pictures, n, folder, maps) if pictures or maps else None
         if self.pictures is not None:
             self.columns |= {name: np.full(n, -1, np.int64) for name in ("picture", "next_picture")}
         self.added = 0
@@ -415,9 +417,10 @@ class Replay:
 
 def sizes_of(replay: Replay) -> Sizes:
     """Sizes of the observations, actions and images in a replay."""
-    pictures = () if replay.pictures is None else replay.pictures.cameras
+    ring = replay.pictures
     return Sizes(
         observation=replay.columns["observation"].shape[1],
         action=replay.columns["action"].shape[1],
-        pictures=pictures,
+        pictures=() if ring is None else ring.cameras,
+        maps=() if ring is None else ring.maps,
     )

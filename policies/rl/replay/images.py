@@ -1,4 +1,5 @@
-"""Stores the images of a replay once each, in memory or in memory-mapped files.
+"""Stores the images of a replay, or their feature maps, once each, in memory or in memory-mapped
+files.
 
 An episode of T steps has T + 1 images per camera, because the image after a step is the image
 before the next one. Images are kept in a separate ring buffer, with one file per camera and one
@@ -25,7 +26,8 @@ from robots.wire.steps import Steps
 
 
 class ImageRing:
-    """Ring buffer of uint8 RGB images of one or more cameras.
+    """Ring buffer of uint8 RGB images of one or more cameras, or of float16 feature maps of a
+    frozen trunk, which take a fraction of the space.
 
     It has an eighth more slots than the replay. If episodes are shorter than eight steps on
     average, the oldest steps lose their images before they are overwritten themselves; such steps
@@ -35,12 +37,22 @@ class ImageRing:
         cameras: (name, height, width) of each camera.
         steps: capacity of the replay [steps].
         folder: folder of the memory-mapped files; None keeps the images in memory.
+        maps: (name, channels, rows, columns) of each camera of which feature maps are stored.
     """
 
     def __init__(
-        self, cameras: tuple[tuple[str, int, int], ...], steps: int, folder: Path | None
+        self,
+        cameras: tuple[tuple[str, int, int], ...],
+        steps: int,
+        folder: Path | None,
+        maps: tuple[tuple[str, int, int, int], ...] = (),
     ) -> None:
         self.cameras = cameras
+        self.maps = maps
+        self._forms = {
+            name: ((height, width, 3), np.dtype(np.uint8)) for name, height, width in cameras
+        } | {name: (tuple(shape), np.dtype(np.float16)) for name, *shape in maps}
+        """Shape and type of an image or map per camera."""
         self.folder = folder
         self.slots = steps + steps // 8 + 512
         self.added = 0
@@ -48,9 +60,10 @@ class ImageRing:
         self._resumed = folder is None
         self._number = self._allocate("numbers.i64", (self.slots,), np.dtype(np.int64))
         """Number of the image in each slot, plus 1; 0 for an empty or incomplete slot."""
+        suffixes = {np.dtype(np.uint8): "u8", np.dtype(np.float16): "f16"}
         self._pixels = {
-            name: self._allocate(f"{name}.u8", (self.slots, height, width, 3), np.dtype(np.uint8))
-            for name, height, width in cameras
+            name: self._allocate(f"{name}.{suffixes[dtype]}", (self.slots, *shape), dtype)
+            for name, (shape, dtype) in self._forms.items()
         }
 
     @property
@@ -64,17 +77,17 @@ class ImageRing:
         Raises:
             HandoffError: a camera is missing, or its images have another shape or dtype.
         """
-        for name, height, width in self.cameras:
+        for name, (one, dtype) in self._forms.items():
             for field, pictures in (
                 ("pictures", steps.pictures),
                 ("next_pictures", steps.next_pictures),
             ):
                 images = pictures.get(name)
-                shape = (steps.rows, height, width, 3)
-                if images is None or images.shape != shape or images.dtype != np.uint8:
+                shape = (steps.rows, *one)
+                if images is None or images.shape != shape or images.dtype != dtype:
                     actual = "missing" if images is None else f"{images.shape} {images.dtype}"
                     raise HandoffError(
-                        f"replay: {field} of camera {name} are {actual}, expected {shape} uint8. Is it "
+                        f"replay: {field} of camera {name} are {actual}, expected {shape} {dtype}. Is it "
                         "another camera setup?"
                     )
 
@@ -118,7 +131,7 @@ class ImageRing:
         self.added += len(numbers)
 
     def gather(self, number_B: np.ndarray) -> dict[str, Tensor]:
-        """Images with the given numbers: per camera (B, height, width, 3) uint8."""
+        """Images or maps with the given numbers, per camera (B, ...)."""
         slots = number_B % self.slots
         return {name: torch.from_numpy(pixels[slots]) for name, pixels in self._pixels.items()}
 

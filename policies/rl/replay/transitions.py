@@ -31,7 +31,10 @@ class Sizes:
     passed through tanh. They magnify small differences, such as half a millimetre at a peg hole,
     and stay bounded for large ones."""
     pictures: tuple[tuple[str, Whole, Whole], ...] = ()
-    """(name, height, width) of every camera."""
+    """(name, height, width) of every camera whose pictures the learner encodes."""
+    maps: tuple[tuple[str, Whole, Whole, Whole], ...] = ()
+    """(name, channels, rows, columns) of the feature map of every camera whose pictures a frozen
+    trunk has encoded before."""
 
 
 class Observations(NamedTuple):
@@ -40,7 +43,8 @@ class Observations(NamedTuple):
     vector_BO: Tensor
     """Observation vectors in physical units; learners normalise them."""
     pictures: Mapping[str, Tensor] = {}
-    """Images per camera, (B, height, width, 3) uint8 RGB."""
+    """Images per camera, (B, height, width, 3) uint8 RGB, or feature maps of a frozen trunk,
+    (B, channels, rows, columns) float16."""
 
 
 class Transitions(NamedTuple):

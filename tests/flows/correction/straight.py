@@ -10,7 +10,8 @@ import numpy as np
 from policies.card import PolicyCard
 from policies.families.rl_actor import save_actor
 from policies.policy_config import LearnedActorConfig
-from robots.wire.learner import ActorCard, MlpCard, Parameters
+from robots.wire.actor_card import ActorCard, MlpCard
+from robots.wire.learner import Parameters
 
 
 def straight_to_the_goal(folder: Path, speed: float = 1.0) -> None:

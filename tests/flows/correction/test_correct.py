@@ -18,6 +18,7 @@ from flows.stages.data import demonstrate
 from flows.stages.data.config import DemonstrateConfig
 from flows.stages.learn import correct
 from policies.checkpoint import read_card
+from policies.networks.config import TrunkConfig
 from policies.rl.hil.make_learner import make_learner
 from robots.config import validate
 from robots.episodes.corrections import STREAM
@@ -26,6 +27,7 @@ from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from robots.spec import ActionSpec
 from robots.wire.steps import plain_steps
+from sim.scene.cameras import CamerasConfig
 from tests.flows.correction.straight import straight_to_the_goal
 from tests.policies.rl.offline_state import save_offline
 
@@ -186,8 +188,29 @@ def test_the_reward_of_a_classifier_needs_one() -> None:
         correct.check(rewarded, {"demos": None})
 
 
-def test_images_are_refused() -> None:
-    chosen = config("rlpd")
-    pictured = replace(chosen, actor=replace(chosen.actor, pictures=("wrist",)))
-    with pytest.raises(HandoffError, match=r"actor.pictures is \['wrist'\]"):
+@pytest.mark.parametrize(
+    ("kind", "names", "message"),
+    [
+        ("hg_dagger", ["wrist"], "hg_dagger reads vectors only; hil_serl, rlpd and jsrl"),
+        ("rlpd", ["front"], r"names \['image_wrist'\], the session renders \['image_front'\]"),
+        ("rlpd", [], r"the session renders \[\]. Set env.cameras"),
+    ],
+)
+def test_pictures_that_the_session_lacks_or_the_algorithm_does_not_read_are_refused(
+    kind: str, names: list[str], message: str
+) -> None:
+    chosen = config(kind)
+    cameras = CamerasConfig(names=tuple(names)) if names else None
+    pictured = replace(
+        chosen,
+        env=replace(chosen.env, cameras=cameras),
+        actor=replace(chosen.actor, pictures=("image_wrist",)),
+    )
+    with pytest.raises(HandoffError, match=message):
         correct.check(pictured, {"demos": None})
+
+
+@pytest.mark.parametrize(("name", "value"), [("blind", True), ("trunk", TrunkConfig(stride=8))])
+def test_options_of_pictures_without_pictures_are_refused(name: str, value: object) -> None:
+    with pytest.raises(HandoffError, match=rf"{name} is set, but actor\.pictures is empty"):
+        correct.check(replace(config("rlpd"), **{name: value}), {"demos": None})

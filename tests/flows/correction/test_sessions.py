@@ -1,4 +1,4 @@
-"""The sessions of the ten tasks: each is wired, and its environment, operator, observation, features
+"""The sessions of the eleven tasks: each is wired, and its environment, operator, observation, features
 and actions fit one another."""
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from flows.runner.stage import Stage
 from flows.session.environment import make_operator, make_session_env, still_policy
 from policies.rl.hil.algorithms import SessionData, set_up_learner
 from policies.rl.hil.config import HilSerlConfig
+from real.hil.actor_policy import ActorPolicy
 from real.hil.interfaces import observation_vector
+from robots.config import to_plain
+from robots.wire.learner import Parameters
 from robots.wire.steps import plain_steps
 from sim.make import TASKS
 
@@ -37,6 +40,9 @@ STAGES = (
     "control",
 )
 WITHOUT_TWIN = {"push_t", "reach_by_name", "pick_by_name"}
+FROM_PICTURES = ("lift_cube",)
+"""Sessions whose learned policy is exported itself, since pictures are not imitated again."""
+PICTURE_STAGES = {"demos", "clone", "classifier", "corrected", "scores", "bundle"}
 STEPS = 50
 
 
@@ -44,7 +50,26 @@ def session(task: str) -> dict[str, Stage]:
     return {stage.name: stage for stage in stages(read_recipe(f"hil/{task}"), fetch=False)}
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", FROM_PICTURES)
+def test_a_session_from_pictures_observes_no_object(task: str) -> None:
+    made = session(task)
+    assert set(made) == PICTURE_STAGES
+    config = made["corrected"].config
+    protocol = made["scores"].config.protocol
+    assert (protocol.task, protocol.episodes) == (task, 100)
+    assert protocol.options.get("rate_hz") == config.env.rate_hz
+    assert protocol.options["cameras"] == to_plain(config.env.cameras)
+    assert config.actor.pictures == ("image_front", "image_wrist")
+    assert set(config.env.observation_fields) == {
+        "grasp_pose",
+        "target_offset",
+        "width",
+        "width_target",
+    }
+    assert "image_wrist" in made["classifier"].config.train.classifier.fields
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task not in FROM_PICTURES])
 def test_every_task_has_a_session_from_demonstrations_to_a_gate(task: str) -> None:
     made = session(task)
     assert set(made) == {*STAGES, *(() if task in WITHOUT_TWIN else ("twin",))}
@@ -96,6 +121,9 @@ def test_the_learner_acts_in_the_session_of_every_task(task: str) -> None:
             observation = step.observation
             if step.terminated[0] or step.truncated[0]:
                 person.reset([int(env.episode_seeds[0])])
+        # A session from pictures has their feature maps.
+        maps = tuple((name, 112, 6, 6) for name in config.actor.pictures)
+        encoded = {name: np.zeros((STEPS, *shape), np.float16) for name, *shape in maps}
         columns = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
         none = np.zeros(STEPS, bool)
         steps = plain_steps(
@@ -108,7 +136,7 @@ def test_the_learner_acts_in_the_session_of_every_task(task: str) -> None:
             observation=columns["observation"],
             action=columns["action"],
             next_observation=columns["next_observation"],
-        )
+        )._replace(pictures=encoded, next_pictures=encoded)
         # The learner of the session acts in the environment.
         fields = {name: env.observation_spec[name] for name in config.env.observation_fields}
         setup = set_up_learner(
@@ -119,9 +147,12 @@ def test_the_learner_acts_in_the_session_of_every_task(task: str) -> None:
                 demonstrations=[steps],
                 relative_features=config.relative_features,
                 scaled_features=config.scaled_features,
+                maps=maps,
             ),
         )
-        proposed = setup.learner.act(vector(observation), np.random.default_rng(0))
+        policy = ActorPolicy(Parameters(0, *setup.publish(setup.learner)))
+        newest = {name: rows[-1:] for name, rows in encoded.items()}
+        proposed = policy.act(vector(observation), np.random.default_rng(0), newest)
         executed = actions.to_env(proposed, observation)
         low, high = (np.array(bound) for bound in (env.action_spec.low, env.action_spec.high))
         assert ((executed >= low - 1e-6) & (executed <= high + 1e-6)).all()

@@ -10,6 +10,7 @@ import pytest
 
 from flows.config.files import CONFIGS, available, read_yaml, recipes
 from flows.config.protocols import read_protocol
+from flows.deployment.config import DeployConfig
 from flows.recipes.recipe import read_recipe
 from flows.runner.plan import plan
 from flows.runner.stage import Stage, identity
@@ -251,6 +252,16 @@ def test_push_t_from_images_has_the_papers_options_under_the_image_protocol() ->
     assert scores.evaluate.device == "cuda"
 
 
+def test_no_position_of_the_t_is_observed_in_push_t_from_pictures() -> None:
+    built = options("push_t_pictures")
+    policy = built["teacher"].policy
+    assert (policy.observation_fields, policy.image_fields) == (("agent",), ("image",))
+    assert policy.point_fields == ()
+    assert isinstance(built["twin"].table, DeployConfig)
+    assert built["scores@student"].protocol == read_protocol("push_t_image")
+    assert built["blind"].blind
+
+
 def test_push_t_from_images_is_built_for_a_processor() -> None:
     built = options("push_t_image", ["teacher.training.device=cpu", "teacher.training.steps=3"])
     assert (built["teacher"].training.device, built["scores"].evaluate.device) == ("cpu", "cpu")
@@ -297,7 +308,7 @@ def test_a_policy_that_cannot_be_distilled_is_refused_before_imitation(
 
 
 def test_a_policy_without_cameras_is_not_evaluated_blind() -> None:
-    options("pick_cube_cameras", ["blind.inputs.policy=teacher"])
+    options("pick_cube_cameras")
     with pytest.raises(HandoffError, match="blind is set, but the policy has no image_fields"):
         options("demo", ["control.blind=true"])
 

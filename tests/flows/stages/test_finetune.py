@@ -8,6 +8,7 @@ from flows.config.options import build
 from flows.stages.learn.config import FinetunePolicyConfig
 from flows.stages.learn.finetune import check, external
 from policies.imitation.config import PretrainConfig
+from policies.language.config import SentenceEncoderConfig
 from policies.policy_config import ActConfig, DiffusionPolicyConfig, PolicyConfig
 from policies.rl.finetuning.config import FinetuneAlgorithm
 from robots.config import config, to_plain, validate
@@ -58,6 +59,8 @@ def test_a_family_without_a_denoiser_is_refused_and_one_with_cameras_is_not(kind
 
     with pytest.raises(HandoffError, match="expected a diffusion or flow policy"):
         checked(ActConfig())
+    with pytest.raises(HandoffError, match=r"and a sentence encoder; expected .* without policy"):
+        checked(DiffusionPolicyConfig(language=SentenceEncoderConfig()))
     checked(DiffusionPolicyConfig(image_fields=("top",)))
     check(options(kind=kind), DEMOS)
 

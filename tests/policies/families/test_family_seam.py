@@ -233,7 +233,7 @@ def test_a_new_family_goes_through_every_stage(with_toy: Path, tmp_path: Path) -
         "stages": ["demos", "teacher"],
         "kind": "toy",
         "module": "ToyPolicy",
-        "window": [2, 4, 2],
+        "window": [2, 4, 2, 1],
         "chunk": [4, 2],
         "sampler": "halving-3",
         "one step": "one-step",

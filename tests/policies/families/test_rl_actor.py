@@ -15,19 +15,24 @@ import torch
 from policies.card import PolicyCard
 from policies.checkpoint import read_card
 from policies.export.graph import to_onnx
+from policies.export.trunk import trunk_to_onnx
 from policies.families.rl_actor import LearnedActor, save_actor
 from policies.load import load_module, load_policy
+from policies.networks.config import TrunkConfig
+from policies.networks.images.efficientnet_lite import pretrained_trunk
 from policies.policy_config import LearnedActorConfig
 from policies.rl.actor_export import sac_actor
-from policies.rl.networks.config import MlpSizes
+from policies.rl.networks.config import EncoderConfig, MlpSizes
 from policies.rl.off_policy.config import GripperConfig, SacConfig
 from policies.rl.off_policy.sac import Sac
-from policies.rl.replay.transitions import Sizes
+from policies.rl.replay.transitions import Observations, Sizes
+from real.hil.actor_policy import ActorPolicy
+from real.hil.trunk import OnnxTrunk
 from robots.config import to_plain, validate
 from robots.control.gripper_commands import CommandedGripper
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
-from robots.wire.learner import Parameters
+from robots.wire.learner import Parameters, check_parameters
 
 FIELDS = {
     "pose": FieldSpec(shape=(3,), unit="m"),
@@ -127,3 +132,84 @@ def test_to_hold_is_the_entry_of_the_grippers_own_stroke(tmp_path: Path) -> None
     assert held.any(), "a critic that never holds would prove nothing"
     np.testing.assert_allclose(answers[0][held], 2.0 * obs[held, 6] / 0.08 - 1.0, atol=1e-5)
     np.testing.assert_allclose(answers[1][held], 2.0 * obs[held, 6] / 0.16 - 1.0, atol=1e-5)
+
+
+PICTURES = {
+    name: FieldSpec(shape=(32, 48, 3), dtype="uint8", unit="u8") for name in ("front", "wrist")
+}
+
+
+def pictured_learner() -> Sac:
+    """A learner behind the stride-16 maps of two cameras."""
+    sizes = MlpSizes(hidden=(8, 8))
+    encoder = EncoderConfig(embeddings=2, picture_width=6, vector_width=5)
+    config = SacConfig(
+        critic=sizes, actor=sizes, encoder=encoder, gripper=GripperConfig(network=sizes)
+    )
+    maps = tuple((name, 112, 2, 3) for name in PICTURES)
+    learner = Sac(config, Sizes(observation=7, action=3, maps=maps), seed=3)
+    learner.networks.features.fit(torch.full((7,), -0.5), torch.arange(1.0, 8.0))
+    return learner
+
+
+def pictured_card(learner: Sac) -> tuple[PolicyCard, Parameters]:
+    card, parameters = card_of(learner)
+    model = replace(card.model, image_fields=tuple(PICTURES), trunk=TrunkConfig())
+    return replace(card, model=model, sensors=PICTURES), parameters
+
+
+def pictures() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    return {name: rng.integers(0, 256, (40, 32, 48, 3), dtype=np.uint8) for name in PICTURES}
+
+
+def test_an_actor_behind_a_trunk_reads_pictures_in_torch_numpy_and_onnx(tmp_path: Path) -> None:
+    learner, obs, seen = pictured_learner(), observations(), pictures()
+    # The trunk as the actor of a session runs it.
+    path = tmp_path / "trunk.onnx"
+    path.write_bytes(trunk_to_onnx(pretrained_trunk(16), 32, 48).SerializeToString())
+    trunk = OnnxTrunk(path, tuple(PICTURES))
+    assert trunk.maps == learner.sizes.maps
+    maps = trunk(seen)
+    tensors = {name: torch.from_numpy(values) for name, values in maps.items()}
+    expected = learner.act_on(Observations(torch.from_numpy(obs), tensors))
+    assert np.ptp(expected[:, 0]) > 0.01
+    # The published parameters in NumPy.
+    card, parameters = pictured_card(learner)
+    check_parameters(parameters)
+    np.testing.assert_allclose(ActorPolicy(parameters).act(obs, None, maps), expected, atol=1e-5)
+    # The saved policy, with the trunk inside, in torch and in ONNX Runtime: maps are not rounded.
+    save_actor(tmp_path, card, parameters)
+    assert read_card(tmp_path) == card
+    module, _ = load_module(tmp_path)
+    session = onnxruntime.InferenceSession(to_onnx(module, 21).SerializeToString())
+    inputs = {"observation": obs[:, None], "noise": np.zeros((40, 1, 3), np.float32)}
+    inputs |= {name: values[:, None] for name, values in seen.items()}
+    exported = np.asarray(session.run(["action"], inputs)[0])[:, 0]
+    commanded = CommandedGripper(3, 0.08).to_env(expected, {"width_target": obs[:, 6:]})
+    np.testing.assert_allclose(exported[:, :2], commanded[:, :2], atol=2e-3)
+    with torch.no_grad():
+        saved = module(
+            torch.from_numpy(obs[:, None]),
+            torch.zeros(40, 1, 3),
+            {name: torch.from_numpy(values[:, None]) for name, values in seen.items()},
+        )
+    np.testing.assert_allclose(exported, saved[:, 0].numpy(), atol=1e-5)
+
+
+def test_a_trunk_that_makes_other_maps_is_refused() -> None:
+    card, _ = pictured_card(pictured_learner())
+    assert isinstance(card.model, LearnedActorConfig)
+    for trunk, message in ((TrunkConfig(stride=8), "Another camera"), (None, "expected a trunk")):
+        with pytest.raises(HandoffError, match=message):
+            LearnedActor(replace(card.model, trunk=trunk), card.shapes)
+
+
+def test_black_pictures_make_a_trunk_blind(tmp_path: Path) -> None:
+    path = tmp_path / "trunk.onnx"
+    path.write_bytes(trunk_to_onnx(pretrained_trunk(16), 32, 48).SerializeToString())
+    blind, seeing = (OnnxTrunk(path, ("front",), blind=blind) for blind in (True, False))
+    black = {"front": np.zeros((2, 32, 48, 3), np.uint8)}
+    np.testing.assert_array_equal(blind(pictures())["front"][:2], seeing(black)["front"])
+    with pytest.raises(HandoffError, match="does not exist"):
+        OnnxTrunk(tmp_path / "none.onnx", ("front",))

@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 POLICY = BehaviourCloningConfig(
     observation_fields=("agent",),
     image_fields=("camera",),
-    image_encoder=FrozenEncoderConfig(channels=4, features=8),
+    image_encoder=FrozenEncoderConfig(stride=16, channels=4, features=8),
     hidden=(16,),
     head="mse",
     horizon=4,

@@ -12,11 +12,14 @@ import pytest
 import torch
 from torch import nn
 
+from policies.networks.config import TrunkConfig
+from policies.networks.images.efficientnet_lite import pretrained_trunk
 from policies.rewards.config import ClassifierConfig, TrainSuccessConfig
 from policies.rewards.success_classifier import (
     CARD,
     WEIGHTS,
     SuccessClassifier,
+    TrunkImageEncoder,
     classifier_to_onnx,
     digest_weights,
     load_classifier,
@@ -32,6 +35,7 @@ from policies.rewards.train_success_classifier import (
     read_labelled_steps,
     split_steps,
     train_success,
+    with_maps,
     with_threshold,
 )
 from policies.training.config import TrainingConfig
@@ -472,3 +476,31 @@ def test_an_impossible_scaled_feature_is_refused(close_up: tuple[str, float]):
             {"hand": FieldSpec(shape=(2,))},
             ClassifierConfig(fields=("hand",), scaled_features=(close_up,)),
         )
+
+
+def test_a_frozen_trunk_encodes_every_image_once_and_is_a_part_of_the_classifier(
+    lamps: LabelledSteps, tmp_path: Path
+):
+    behind = replace(TINY, trunk=TrunkConfig(stride=4))
+    report = train_success(replace(CONFIG, classifier=behind), lamps, tmp_path, no_progress)
+    assert report["precision"] > 0.9
+    classifier, card = load_classifier(tmp_path)
+    encoder = classifier.encoders["lamp"]
+    assert isinstance(encoder, TrunkImageEncoder)
+    pretrained = pretrained_trunk(4).state_dict()
+    saved = encoder.trunk.state_dict()
+    assert all(torch.equal(value, pretrained[name]) for name, value in saved.items())
+    # Of the images themselves, as a session has them.
+    model = classifier_to_onnx(classifier, card)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    rows = {
+        name: np.ascontiguousarray(values[:50].astype(values.dtype if name == "lamp" else "f4"))
+        for name, values in lamps.fields.items()
+    }
+    exported = np.asarray(session.run(["probability"], rows)[0])
+    np.testing.assert_allclose(exported, probabilities(classifier, rows), atol=1e-4)
+    maps = with_maps(lamps, behind, 1).fields
+    assert maps["lamp"].dtype == np.float16
+    assert maps["lamp"].shape[1:] == (24, 3, 4)
+    of_maps = probabilities(classifier, {name: values[:50] for name, values in maps.items()})
+    np.testing.assert_allclose(exported, of_maps, atol=0.02)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from robots.wire.learner import ActorCard, MlpCard, Parameters
+from robots.wire.actor_card import ActorCard, MlpCard
+from robots.wire.learner import Parameters
 from robots.wire.steps import Steps, plain_steps
 
 
@@ -34,7 +35,7 @@ CARD = ActorCard(
 
 def parameters(version: int = 7, seed: int = 0) -> Parameters:
     """Random numbers for `CARD`."""
-    from robots.wire.learner import array_shapes
+    from robots.wire.actor_card import array_shapes
 
     rng = np.random.default_rng(seed)
     arrays = {

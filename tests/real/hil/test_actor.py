@@ -18,6 +18,7 @@ from robots.interfaces import Intervention, Label, Observation, Requests, Step
 from robots.spec import ActionSpec, FieldSpec
 from robots.success import DetectorConfig, SuccessDetector
 from robots.wire.learner import EPISODES_PER_START, JournalEntry, decode
+from robots.wire.shared_pictures import RECEIVED_EPISODES, SharedPictures
 from robots.wire.steps import Steps, concatenate_steps
 from tests.real.hil.made import parameters
 
@@ -129,7 +130,14 @@ def written(journal: Journal) -> list[Steps]:
     messages = [
         decode(journal.frame(number)) for number in range(journal.first_number, journal.next_number)
     ]
-    return [message.steps for message in messages if isinstance(message, JournalEntry)]
+    shared = SharedPictures(RECEIVED_EPISODES)
+    return [
+        message.steps
+        if message.own_pictures is None
+        else shared.complete(message.steps, message.own_pictures)
+        for message in messages
+        if isinstance(message, JournalEntry)
+    ]
 
 
 def acted(
@@ -362,6 +370,21 @@ def test_pictures_go_along(tmp_path: Path) -> None:
     steps = acted(tmp_path, Counters(), 2, config=ActorConfig(pictures=("wrist",)))
     assert steps.pictures["wrist"][:, 0, 0, 0].tolist() == [0, 1]
     assert steps.next_pictures["wrist"][:, 0, 0, 0].tolist() == [1, 2]
+
+
+def test_an_encoder_runs_once_per_observation_and_its_maps_go_along(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def encode(observation: Observation) -> dict[str, np.ndarray]:
+        seen.append(int(observation["wrist"][0, 0, 0, 0]))
+        return {"wrist": observation["wrist"].transpose(0, 3, 1, 2).astype(np.float16)}
+
+    env, config = Counters(limit=3), ActorConfig(pictures=("wrist",))
+    steps = acted(tmp_path, env, 4, config=config, encode=encode)
+    assert steps.pictures["wrist"].dtype == np.float16
+    assert steps.pictures["wrist"][:, 0, 0, 0].tolist() == [0, 1, 2, 0]
+    assert steps.next_pictures["wrist"][:, 0, 0, 0].tolist() == [1, 2, 3, 1]
+    assert seen == [0, 1, 2, 3, 0, 1]
 
 
 def test_a_sensor_lost_in_a_step_ends_the_run_and_what_was_before_is_committed(

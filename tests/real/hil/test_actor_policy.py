@@ -15,7 +15,8 @@ from policies.rl.off_policy.sac import Sac
 from policies.rl.replay.transitions import Sizes
 from real.hil.actor_policy import ActorPolicy
 from robots.errors import HandoffError
-from robots.wire.learner import ActorCard, MlpCard, Parameters, decode, encode
+from robots.wire.actor_card import ActorCard, MlpCard
+from robots.wire.learner import Parameters, decode, encode
 
 SIZES = Sizes(
     observation=6,

@@ -19,6 +19,7 @@ DEFINITIONS = ROOT / "robots" / "franka"
 JOINTS = 7
 """Joints of every robot here, which only their definitions may know."""
 OTHER_SEVENS = {
+    "flows/commands/machine.py": "columns of a calibration board",
     "flows/doctor/franka.py": "versions of the robot's server and of libfranka",
     "flows/reports/open_loop.py": "the width of a figure and the size of a font",
     "flows/reports/plots.py": "pictures of a strip",
@@ -26,6 +27,7 @@ OTHER_SEVENS = {
     "policies/random_streams.py": "the number of a random stream",
     "policies/rl/offline/config.py": "members of an ensemble, as in RL-100",
     "policies/training/plots.py": "the size of a marker",
+    "real/cameras/calibration/board.py": "columns of a calibration board",
     "robots/episodes/formats/aloha.py": "joints and gripper of an arm of ALOHA",
     "robots/episodes/formats/containers/hdf5_bytes.py": "rounding up to 8 bytes",
     "robots/episodes/formats/containers/tfrecords.py": "bits of a varint",
@@ -35,6 +37,8 @@ OTHER_SEVENS = {
     "robots/episodes/formats/robomimic.py": "entries of a pose with a quaternion",
     "robots/signing/certificates.py": "bits of a DER length",
     "robots/storage/onnx_file.py": "bits of a varint",
+    "sim/episode_streams.py": "the number of a random stream",
+    "sim/evaluation/robustness_report.py": "the size of a font",
     "sim/evaluation/charts.py": "the width of a figure",
     "sim/identification/report.py": "the size of a font",
     "sim/scene/view.py": "generalised positions of a free joint",

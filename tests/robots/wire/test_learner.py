@@ -28,6 +28,31 @@ def pictured() -> JournalEntry:
     return JournalEntry(JOURNAL, 5, steps()._replace(pictures=images, next_pictures=images))
 
 
+def mapped() -> JournalEntry:
+    """Feature maps, of which the first row has its own picture before the step."""
+    maps = {"wrist": np.arange(2 * 3 * 2 * 2, dtype=np.float16).reshape(2, 3, 2, 2)}
+    own = {"wrist": maps["wrist"][:1]}
+    return JournalEntry(
+        JOURNAL, 5, steps()._replace(pictures=own, next_pictures=maps), np.array([0])
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (np.array([2]), "rows from 0 to 1"),
+        (np.array([0.0]), "rows from 0 to 1"),
+        (np.array([1, 1]), "do not ascend"),
+        (np.array([0, 1]), "wrist: float16 of shape"),
+    ],
+)
+def test_rows_of_pictures_that_contradict_the_steps_are_refused(
+    own: np.ndarray, words: str
+) -> None:
+    with pytest.raises(HandoffError, match=words):
+        encode(mapped()._replace(own_pictures=own))
+
+
 def same(a: object, b: object) -> bool:
     if isinstance(a, np.ndarray):
         return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b)
@@ -44,6 +69,7 @@ def same(a: object, b: object) -> bool:
         Hello(JOURNAL, 3),
         JournalEntry(JOURNAL, 5, steps()),
         pictured(),
+        mapped(),
         Acknowledgement(-1),
         Acknowledgement(8),
         parameters(),

@@ -3,10 +3,10 @@ import pytest
 import torch
 from torch import nn
 
+from policies.networks.images.image_encoder import SpatialEmbeddings
 from policies.rl.networks.config import EncoderConfig, MlpSizes
 from policies.rl.networks.image_encoder import (
     Encoder,
-    SpatialEmbeddings,
     augmented,
     encode_observations,
     shifted_observations,
@@ -222,3 +222,82 @@ def test_a_pixel_learner_learns_a_bandit_of_pictures():
     actions = sac.act_on(test.obs)[:, 0]
     side = test.obs.pictures["eye"][:, :, :6].float().mean(dim=(1, 2, 3)).numpy() < 75
     assert np.abs(actions - (side - 0.5)).mean() < 0.15
+
+
+MAPPED = Sizes(observation=3, action=2, maps=(("wrist", 5, 2, 3), ("front", 4, 2, 2)))
+
+
+def mapped(batch: Transitions) -> Transitions:
+    """The minibatch with random feature maps in place of its images."""
+
+    def encoded(obs: Observations, seed: int) -> Observations:
+        generator = torch.Generator().manual_seed(seed)
+        rows = len(obs.vector_BO)
+        maps = {
+            name: torch.randn(rows, *shape, generator=generator).half()
+            for name, *shape in MAPPED.maps
+        }
+        return obs._replace(pictures=maps)
+
+    return batch._replace(obs=encoded(batch.obs, 1), next_obs=encoded(batch.next_obs, 2))
+
+
+def map_learner(dropout: float = 0.0, gripper: bool = True) -> Sac:
+    sizes = MlpSizes(hidden=(16,))
+    encoder = EncoderConfig(picture_width=16, vector_width=8, dropout=dropout)
+    hand = GripperConfig(network=sizes) if gripper else None
+    return Sac(SacConfig(critic=sizes, actor=sizes, encoder=encoder, gripper=hand), MAPPED)
+
+
+def test_a_backbone_in_the_encoder_and_one_before_it_give_the_same_features() -> None:
+    backbone = nn.Conv2d(3, 5, 3, stride=4, padding=1)
+    pictured = Sizes(observation=3, action=2, pictures=(("wrist", 8, 12),))
+    before = Sizes(observation=3, action=2, maps=(("wrist", 5, 2, 3),))
+    inside, behind = Encoder(SMALL, pictured, {"wrist": backbone}), Encoder(SMALL, before)
+    weights = {name: value for name, value in inside.state_dict().items() if "backbone" not in name}
+    behind.load_state_dict(weights)
+    seen = obs(4, 0, pictured)
+    with torch.no_grad():
+        maps = backbone(seen.pictures["wrist"].permute(0, 3, 1, 2) / 255.0)
+    torch.testing.assert_close(
+        encode_observations(behind, seen._replace(pictures={"wrist": maps})),
+        encode_observations(inside, seen),
+    )
+
+
+def test_feature_maps_are_not_shifted() -> None:
+    batch = mapped(minibatch(4))
+    assert augmented(batch, 4, torch.Generator()) == batch
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_an_update_from_maps_depends_on_the_weights_and_its_number_only(dropout: float) -> None:
+    one, other = map_learner(dropout), map_learner(dropout)
+    batch = mapped(minibatch(8))
+    one.update([batch])
+    torch.manual_seed(7)
+    other.load_state_dict(one.state_dict())
+    metrics = [sac.update([batch, batch]) for sac in (one, other)]
+    assert parameters(one.networks).equal(parameters(other.networks))
+    assert metrics[0] == metrics[1]
+
+
+def test_dropout_changes_the_losses_of_the_critics_and_not_the_actions() -> None:
+    plain, dropping = map_learner(), map_learner(0.5)
+    batch = mapped(minibatch(8))
+    assert np.array_equal(plain.act_on(batch.obs), dropping.act_on(batch.obs))
+    losses = [sac.update([batch])["critic_loss"] for sac in (plain, dropping)]
+    assert losses[0] != losses[1]
+
+
+def test_both_critics_train_the_encoder_in_one_step() -> None:
+    sac, batch = map_learner(), mapped(minibatch(8))
+    rewarded = batch._replace(toggles_B=batch.toggles_B + 1.0)
+    other = map_learner()
+    sac.update([batch])
+    # The penalty of toggles is in the loss of the gripper's critic alone.
+    other.update([rewarded])
+    assert not parameters(sac.networks.features).equal(parameters(other.networks.features))
+    trained = {id(weight) for weight in sac.networks.features.parameters()}
+    assert sac.networks.gripper is not None
+    assert trained.isdisjoint(id(weight) for weight in sac.networks.gripper.parameters())

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import torch
 
 from policies.rl.replay.buffer import Replay, sizes_of
 from policies.rl.replay.config import ReplayConfig
@@ -202,3 +203,34 @@ def test_another_capacity_in_the_same_folder_is_refused(tmp_path):
 
 def test_sizes_name_the_cameras():
     assert sizes_of(replay_of()).pictures == CAMERAS
+
+
+def mapped(steps: Steps) -> Steps:
+    """The steps with maps of one channel in place of the pictures of the wrist."""
+    pictures = {"wrist": steps.pictures["wrist"][..., 0][:, None].astype(np.float16) / 2}
+    next_pictures = {"wrist": steps.next_pictures["wrist"][..., 0][:, None].astype(np.float16) / 2}
+    return steps._replace(pictures=pictures, next_pictures=next_pictures)
+
+
+def test_feature_maps_are_kept_in_half_precision_and_survive_a_restart(tmp_path):
+    def new() -> Replay:
+        config = ReplayConfig(capacity=20)
+        return Replay(config, 1, 1, folder=tmp_path, maps=(("wrist", 1, 2, 3),))
+
+    replay = new()
+    replay.append(mapped(episode(0, 5)))
+    replay.save(tmp_path)
+    again = new()
+    again.load(tmp_path)
+    assert sizes_of(again).maps == (("wrist", 1, 2, 3),)
+    batch = again.transitions(np.arange(5))
+    assert batch.obs.pictures["wrist"].dtype == torch.float16
+    assert batch.obs.pictures["wrist"][:, 0, 0, 0].tolist() == [0.0, 0.5, 1.0, 1.5, 2.0]
+    assert batch.next_obs.pictures["wrist"][:, 0, 1, 2].tolist() == [0.5, 1.0, 1.5, 2.0, 2.5]
+    assert (tmp_path / "wrist.f16").stat().st_size == 2 * 6 * (20 + 20 // 8 + 512)
+
+
+def test_pictures_in_place_of_maps_are_refused():
+    replay = Replay(ReplayConfig(capacity=20), 1, 1, maps=(("wrist", 1, 2, 3),))
+    with pytest.raises(HandoffError, match="float16"):
+        replay.append(episode(0, 2))
