@@ -58,7 +58,7 @@ class LearnedActor(ChunkPolicy):
         super().__init__(config, shapes)
         card = config.card
         cameras = {name: shapes.sensors[name] for name in config.image_fields}
-        averaged = bool(cameras) and config.trunk is None
+        averaged = bool(cameras) and config.trunk is None and not card.maps
         pictures = PictureFeatures(config.image_features, cameras) if averaged else None
         entries = shapes.observation + (0 if pictures is None else pictures.size)
         if (card.observation, card.action) != (entries, shapes.action) or config.horizon != 1:

@@ -77,8 +77,11 @@ class ObservationEncoder(nn.Module):
         self.sizes = {
             name: encoded_size(image, shapes.sensors[name], name) for name in config.image_fields
         }
-        frozen = isinstance(image, FrozenEncoderConfig) and bool(self.sizes)
-        self.trunk = EfficientNetLite0(image.stride).requires_grad_(False) if frozen else None
+        self.trunk = (
+            EfficientNetLite0(image.stride).requires_grad_(False)
+            if isinstance(image, FrozenEncoderConfig) and self.sizes
+            else None
+        )
         """Shared by all cameras, in evaluation mode always; None for encoders that are trained."""
         self.images = FieldModules(
             {name: self._image_encoder(image, size) for name, size in self.sizes.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from io import BytesIO
 
 import torch
 from torch import Tensor, nn
@@ -29,12 +28,10 @@ def onnx_function(module: nn.Module, example: Tensor) -> Callable[[Tensor], Tens
             verbose=False,
         )
     assert program is not None
-    file = BytesIO()
-    program.save(file)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(
-        file.getvalue(), options, providers=["CPUExecutionProvider"]
+        program.model_proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     name = session.get_inputs()[0].name
 
