@@ -23,7 +23,7 @@ from policies.imitation.pretrain import pretrain
 from policies.language.config import SentenceEncoderConfig
 from policies.language.sentence_encoder import SentenceEncoder
 from policies.load import load_module, load_policy, new_module
-from policies.networks.config import ImageEncoderConfig, MlpConfig
+from policies.networks.config import MlpConfig, ResnetEncoderConfig
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.policy import ObservationTensors
 from policies.policy_config import (
@@ -205,7 +205,7 @@ def test_pictures_and_instructions_are_encoded_side_by_side(tmp_path: Path) -> N
         image_fields=("front",),
         n_obs_steps=2,
         n_action_steps=2,
-        image_encoder=ImageEncoderConfig(channels=(16,), keypoints=4, features=5),
+        image_encoder=ResnetEncoderConfig(channels=(16,), keypoints=4, features=5),
     )
     config = with_encoder(config, write_encoder(tmp_path / "encoder"))
     torch.manual_seed(0)

@@ -200,7 +200,7 @@ def test_the_exported_file_takes_pictures(family: str, demos: Path, tmp_path: Pa
     noise = np.random.default_rng(0).standard_normal((3, 4, 2)).astype(np.float32)
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
     feeds = {"observation": inputs.vector, "noise": noise, "camera": inputs.sensors["camera"]}
-    (action,) = session.run(["action"], feeds)
+    action = np.asarray(session.run(["action"], feeds)[0])
     assert inputs.sensors["camera"].shape == (3, 1, *SIZE, 3)
     np.testing.assert_allclose(action, load_policy(tmp_path)(inputs, noise), atol=1e-4)
 

@@ -66,6 +66,8 @@ def test_the_cube_appears_where_the_calibration_projects_it(env: EngineVecEnv, n
     visible = 0
     for i in range(3):
         link = link_pose(engine, engine.qpos[i], camera.frame)
+        assert camera.position is not None
+        assert camera.quaternion is not None
         base_T_camera = link @ homogeneous(camera.position, camera.quaternion)
         point = np.linalg.inv(base_T_camera) @ [*observation["cube_position"][i], 1.0]
         assert point[2] > 0.0, "the cube is in front of the camera"
