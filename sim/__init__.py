@@ -5,6 +5,7 @@
 - `vec_env`: N environments of a task over an engine.
 - `parallel`: jobs split among processes.
 - `episode_streams`: random streams of an episode.
+- `phrasings`: the same instructions in other words.
 - `ignore_success`: episodes that continue after success.
 - `engines`: MuJoCo, mujoco-warp, ManiSkill, Isaac Lab, Gymnasium.
 - `device`: environments that stay on a device.

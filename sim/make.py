@@ -88,7 +88,7 @@ class EnvConfig:
     several."""
     phrasing: str | None = None
     """Name of the set of sentences from which every episode's instruction is drawn (mujoco, warp),
-    such as those in `sim.tasks.phrasings`; None takes the task's own sentences."""
+    such as those in `sim.phrasings`; None takes the task's own sentences."""
     dynamics: ArmDynamics | None = None
     """Tuned parameters of the arm (mujoco, warp; see `sim.identification.tune`); None keeps the
     model's own."""

@@ -6,7 +6,6 @@
 - `grasping`: terms of grasping.
 - `reach`: a point in the air.
 - `reach_by_name`: one of four markers, named by an instruction.
-- `phrasings`: the same instructions in other words.
 - `lift_cube`: a cube lifted off the table.
 - `pick_cube`: a cube lifted to a goal.
 - `pick_by_name`: one of four cubes, named by an instruction.

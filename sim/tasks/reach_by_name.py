@@ -3,7 +3,7 @@ instruction names, and stop there.
 
 This is the smallest problem for a language-conditioned policy on the arm: no contact, three entries
 of an action, and only the instruction determines which of four goals is meant. Stopping at another
-marker ends the episode. `sim.tasks.phrasings` has the same instructions in other words.
+marker ends the episode. `sim.phrasings` has the same instructions in other words.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -20,9 +20,9 @@ from robots.control.actions import CartesianDelta
 from robots.franka.robot import Robot
 from robots.language.text import encode, text_field
 from robots.spec import XYZ, FieldSpec
+from sim.phrasings import PHRASINGS, sentences
 from sim.scene.scene import arm_scene
 from sim.scene.view import View
-from sim.tasks.phrasings import PHRASINGS, sentences
 from sim.tasks.pick_by_name import COLOURS, NAMES
 from sim.tasks.reach import GOAL_HIGH, GOAL_LOW, RANGES, STILL, TOLERANCE
 from sim.tasks.task import (

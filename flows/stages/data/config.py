@@ -37,7 +37,7 @@ class ScriptedConfig:
     """Instruction of all episodes; None draws one per episode where the task has several."""
     phrasing: str | None = None
     """Name of the set of sentences from which every episode's instruction is drawn, see
-    `sim.tasks.phrasings`; None takes the task's own sentences."""
+    `sim.phrasings`; None takes the task's own sentences."""
     episodes: Count = 50
     """Number of attempts; failed ones are recorded with `demonstrate.keep: all` only."""
     first_seed: Seed = DEMONSTRATIONS.start

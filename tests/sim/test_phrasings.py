@@ -6,7 +6,7 @@ import pytest
 from robots.errors import HandoffError
 from robots.language.text import decode
 from sim.make import EnvConfig, find_task, make_vec_env
-from sim.tasks.phrasings import PHRASINGS, SYNONYMS, sentences
+from sim.phrasings import PHRASINGS, SYNONYMS, sentences
 from sim.tasks.pick_by_name import NAMES
 from sim.tasks.task import with_phrasing
 
