@@ -2,6 +2,6 @@
 
 - `config`: options of the encoder; imports no torch.
 - `sentence_encoder`: the frozen encoder, which encodes every sentence once.
-- `quiet_loading`: transformers without its messages.
+- `pretrained_folder`: weights of a transformers model from a local folder.
 - `instruction_features`: the trained projection of a sentence's embedding.
 """

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from policies.language.config import SentenceEncoderConfig
-from policies.language.quiet_loading import quietly
+from policies.language.pretrained_folder import load_pretrained
 from robots.errors import HandoffError
 from robots.language.tokenizer import (
     TOKENIZER_FILE,
@@ -196,30 +196,9 @@ def _padding(folder: Path, files: Mapping[str, bytes]) -> int:
 
 
 def _load_transformer(folder: Path) -> Any:
-    from safetensors import SafetensorError
     from transformers import AutoModel
 
-    try:
-        # The random state of a training stays as it is.
-        with quietly(), torch.random.fork_rng(devices=[]):
-            model, report = AutoModel.from_pretrained(
-                folder,
-                add_pooling_layer=False,
-                dtype=torch.float32,
-                attn_implementation="sdpa",
-                local_files_only=True,
-                use_safetensors=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-            )
-    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise HandoffError(
-            f"{folder}: the sentence encoder's weights cannot be read ({reason}). Was it copied whole?"
-        ) from None
-    wrong = sorted(map(str, {*report["missing_keys"], *report["mismatched_keys"]}))
-    if wrong:
-        raise HandoffError(
-            f"{folder}: {len(wrong)} weights are missing or have another shape, the first is {wrong[0]}."
-        )
-    return model.eval()
+    # The random state of a training stays as it is.
+    with torch.random.fork_rng(devices=[]):
+        read = AutoModel.from_pretrained
+        return load_pretrained(read, folder, "sentence encoder", add_pooling_layer=False).eval()

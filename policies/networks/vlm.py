@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, linear, pad
 
-from policies.language.quiet_loading import quietly
+from policies.language.pretrained_folder import load_pretrained
 from policies.networks.config import BackboneConfig
 from policies.networks.vlm_files import FAMILIES, ModelFiles, read_source
 from policies.policy import InstructionTokens
@@ -330,7 +330,6 @@ def load_backbone(
         HandoffError: no such folder, an unsupported family, more layers than the model has, or
             files that are missing or damaged.
     """
-    from safetensors import SafetensorError
     from transformers import AutoModelForImageTextToText
 
     # Without pretrained weights, the architecture gets random ones.
@@ -341,30 +340,11 @@ def load_backbone(
         )
         return VisionLanguageModel(source, model, config, state, head, keep_vision, shared)
     # Load pretrained weights from the folder.
-    folder = Path(config.folder)
-    try:
-        with quietly():
-            loaded: Any = AutoModelForImageTextToText.from_pretrained(
-                folder,
-                config=source.config,
-                dtype=torch.float32,
-                attn_implementation="sdpa",
-                local_files_only=True,
-                use_safetensors=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-            )
-    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise HandoffError(
-            f"{folder}: the backbone's weights cannot be read ({reason}). Was it copied whole?"
-        ) from None
-    # Check that no weight is missing or has another shape.
-    model, report = loaded
-    unread = set() if head else {"lm_head.weight"}
-    wrong = sorted(map(str, {*report["missing_keys"], *report["mismatched_keys"]} - unread))
-    if wrong:
-        raise HandoffError(
-            f"{folder}: {len(wrong)} weights are missing or have another shape, the first is {wrong[0]}."
-        )
+    model = load_pretrained(
+        AutoModelForImageTextToText.from_pretrained,
+        Path(config.folder),
+        "backbone",
+        frozenset() if head else frozenset({"lm_head.weight"}),
+        config=source.config,
+    )
     return VisionLanguageModel(source, model, config, state, head, keep_vision, shared)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from robots.spec import XYZ, FieldSpec
 from sim.scene.scene import FINGER_HALF
 from sim.scene.view import View, memoized, rotation_of
-from sim.tasks.task import CLOSED, ExpertTarget
+from sim.tasks.task import CLOSED, ExpertTarget, ObservationTerm
 
 if TYPE_CHECKING:
     import mujoco
@@ -27,6 +28,27 @@ ALIGNED = 0.008
 
 MIDDLE = np.array([0.44, 0.0, 0.32])
 """(3,) point above the middle of the table, far from the arm's limits [m], base frame."""
+
+CUBE_TURN = ObservationTerm(
+    FieldSpec(
+        shape=(2,),
+        about="cosine, sine of four times the cube's yaw relative to the gripper: equal for all sides",
+        names=(("cos", "sin"),),
+    ),
+    lambda view: quarter_turns(view, "cube"),
+)
+"""Observation term of the body `cube`."""
+CUBE_OFFSET = ObservationTerm(
+    FieldSpec(
+        shape=(3,),
+        unit="m",
+        frame="base",
+        about="from the grasp point to the cube's centre",
+        names=XYZ,
+    ),
+    lambda view: view.position("cube") - view.grasp_position,
+)
+"""Observation term of the body `cube`."""
 
 
 def add_cube(

@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robots.franka.robot import Robot
-from robots.spec import XYZ, FieldSpec
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import arm_scene
 from sim.scene.view import View, yaw_quaternion
-from sim.tasks.grasping import add_cube, held, pick_up, quarter_turn_yaw, quarter_turns
+from sim.tasks.grasping import (
+    CUBE_OFFSET,
+    CUBE_TURN,
+    add_cube,
+    held,
+    pick_up,
+    quarter_turn_yaw,
+)
 from sim.tasks.task import (
     ExpertTarget,
     InitialState,
@@ -98,24 +104,8 @@ def _observations(robot: Robot) -> dict[str, ObservationTerm]:
     return {
         **proprioception(robot),
         **body("cube"),
-        "cube_turn": ObservationTerm(
-            FieldSpec(
-                shape=(2,),
-                about="cosine, sine of four times the cube's yaw relative to the gripper: equal for all sides",
-                names=(("cos", "sin"),),
-            ),
-            lambda v: quarter_turns(v, "cube"),
-        ),
-        "cube_offset": ObservationTerm(
-            FieldSpec(
-                shape=(3,),
-                unit="m",
-                frame="base",
-                about="from the grasp point to the cube's centre",
-                names=XYZ,
-            ),
-            lambda v: v.position("cube") - v.grasp_position,
-        ),
+        "cube_turn": CUBE_TURN,
+        "cube_offset": CUBE_OFFSET,
     }
 
 
