@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from flows.deployment import session as deploying
+from flows.deployment.cameras.picture_check import PictureCheck
+from flows.deployment.cameras.pictures import ArmPictures
 from flows.deployment.config import DeployConfig, DeploySession, DeployTaskConfig
 from flows.deployment.push_t_table import EXTRA, PushTTable
 from flows.deployment.task_table import TaskTable as TableOfTask
@@ -248,6 +250,8 @@ class SupervisedTable(Table):
             operator, settings, BoardMotion(self.plane, settings.speed, 10.0), operator.report_step
         )
         self.scene: Any = None
+        self.pictures = ArmPictures({}, {})
+        self.check = PictureCheck({}, {}, self.pictures)
 
     def observe(self, state: Any) -> Any:
         return self.scene.observe(state)
