@@ -46,7 +46,7 @@ CONVENTIONS = {
     ),
     "history": (
         "n_obs_steps observations, every observation_stride-th step of 1 / rate_hz seconds back from the newest; "
-        "before an episode's beginning stands its first observation"
+        "before an episode's beginning its first observation is repeated"
     ),
     "noise": (
         "float32 (batch, horizon, A), independent standard normal numbers, drawn anew for every chunk; Handoff's "

@@ -19,7 +19,7 @@ from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Observation, Progress
-from robots.spec import FieldSpec
+from robots.spec import ActionSpec, FieldSpec
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.tasks.task import ExpertTarget, Task
 
@@ -58,6 +58,14 @@ class BatchRecorder(Protocol):
     source: str
     """Value of the metadata entry `source`."""
 
+    def labels(self, action: ActionSpec) -> dict[str, FieldSpec]:
+        """The recorded fields beside observation, action, reward and success.
+
+        Args:
+            action: action of the environments.
+        """
+        ...
+
     def __call__(self, engine: MujocoEngine, seeds: np.ndarray) -> EpisodeBatch:
         """Records one episode per environment of `engine`.
 
@@ -74,7 +82,6 @@ def record(
     out: Path,
     batch: int,
     mujoco: MujocoConfig,
-    labels: dict[str, FieldSpec],
     run: BatchRecorder,
     progress: Progress,
 ) -> RecordingSummary:
@@ -89,7 +96,6 @@ def record(
         out: missing folder, or the store of an interrupted call.
         batch: number of environments recorded together.
         mujoco: options of the engine.
-        labels: fields beside observation, action, reward and success.
         run: records one batch.
         progress: counts seeds.
 
@@ -99,7 +105,7 @@ def record(
     keys = np.asarray(seeds, dtype=np.int64)
     engine = MujocoEngine(task, min(batch, len(keys)), mujoco)
     try:
-        with open_corrections(out, _schema(engine, labels)) as store:
+        with open_corrections(out, _schema(engine, run.labels(engine.action_spec))) as store:
             finished = _finished(store, keys, run.source)
             if finished:
                 kept = f"{store.num_episodes} episodes kept from the interrupted attempt"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from robots.config import Count, NonNegative, Positive, config
+from robots.config import Count, NonNegative, Positive, Whole, config
 from robots.errors import HandoffError
 from sim.engines.mujoco import MujocoConfig
 
@@ -42,10 +42,15 @@ class ExpertDemonstrationsConfig:
 
     noise: NonNegative = 0.0
     """Standard deviation of the noise on the target position at every step [m]; with `noise_high`,
-    its lower bound."""
+    its lower bound. With noise, the field `action_expert` holds what the expert would have done
+    where the noise had led it: a policy with `action_field: action_expert` learns from these
+    actions (DART, arXiv 1703.09327), and `action` remains what the arm was told."""
     noise_high: NonNegative | None = None
     """Upper bound of the standard deviation [m], which is drawn uniformly for every episode, so
     that good and bad behaviour is recorded; None takes `noise` for all."""
+    settle: Whole = 0
+    """Control periods for which an episode goes on after its first success, so that it shows how
+    the goal is held; failure and the task's time limit end it earlier."""
     keep: Literal["successful", "all"] = "successful"
     """Episodes that are stored: solved ones, or failed ones too; their metadata contain `success`
     in either case."""
@@ -53,6 +58,11 @@ class ExpertDemonstrationsConfig:
     """Number of environments recorded together, which bounds memory."""
     mujoco: MujocoConfig = MujocoConfig()
     """Options of the engine: action space, randomisation, cameras."""
+
+    @property
+    def noisy(self) -> bool:
+        """Whether any episode has noise."""
+        return max(self.noise, self.noise_high or 0.0) > 0.0
 
     def __post_init__(self) -> None:
         if self.noise < 0.0 or (self.noise_high is not None and self.noise_high < self.noise):

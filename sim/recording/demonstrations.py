@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from robots.interfaces import Observation, Progress, no_progress
+from robots.spec import ActionSpec, FieldSpec
 from sim.engines.mujoco import MujocoEngine
 from sim.episode_streams import EpisodeStream
+from sim.ignore_success import IgnoreSuccess
 from sim.recording.batches import (
     EpisodeBatch,
     RecordingSummary,
@@ -26,6 +28,9 @@ from sim.recording.config import ExpertDemonstrationsConfig
 from sim.tasks.task import Task
 from sim.vec_env import EngineVecEnv, VecEnvConfig
 
+EXPERT_ACTION = "action_expert"
+"""Field with the expert's action where noise was added to it."""
+
 
 def demonstrate(
     task: Task,
@@ -36,8 +41,8 @@ def demonstrate(
 ) -> RecordingSummary:
     """Records the scripted expert, one attempt per seed, in the store at `out`.
 
-    An episode ends with success, failure or the task's time limit. Metadata: `seed`, `success`,
-    `source`.
+    An episode ends `config.settle` steps after success, or with failure or the task's time limit.
+    Metadata: `seed`, `success`, `source`.
 
     Args:
         task: the demonstrated task.
@@ -51,7 +56,7 @@ def demonstrate(
     """
     config = config or ExpertDemonstrationsConfig()
     check_seeds(seeds, config.batch)
-    return record(task, seeds, out, config.batch, config.mujoco, {}, _ExpertBatch(config), progress)
+    return record(task, seeds, out, config.batch, config.mujoco, _ExpertBatch(config), progress)
 
 
 class _ExpertBatch:
@@ -60,8 +65,15 @@ class _ExpertBatch:
     def __init__(self, config: ExpertDemonstrationsConfig) -> None:
         self.config = config
 
+    def labels(self, action: ActionSpec) -> dict[str, FieldSpec]:
+        """See `BatchRecorder.labels`."""
+        if not self.config.noisy:
+            return {}
+        return {EXPERT_ACTION: action.field_spec("of the expert, without the noise")}
+
     def __call__(self, engine: MujocoEngine, seeds: np.ndarray) -> EpisodeBatch:
-        env = EngineVecEnv(engine, VecEnvConfig(on_end="freeze"))
+        # Success ends an episode only after `settle` steps.
+        env = EngineVecEnv(IgnoreSuccess(engine), VecEnvConfig(on_end="freeze"))
         rngs = [np.random.default_rng([seed, EpisodeStream.RECORDING]) for seed in seeds]
         noise_N = np.full(len(seeds), self.config.noise)
         if self.config.noise_high is not None:
@@ -70,22 +82,55 @@ class _ExpertBatch:
             )
         observation = env.reset(seeds.tolist())
         frames: list[Observation] = []
-        success = np.zeros(len(seeds), dtype=bool)
-        ended = np.zeros(len(seeds), dtype=bool)
-        while not ended.all():
+        ends = _Ends(env.num_envs, self.config.settle)
+        while not ends.all():
             target = engine.task.expert(engine.view)
             action = engine.to_action(with_noise(target, noise_N, rngs))
+            # The expert's own action, before the step moves what it is computed from.
+            expert = {EXPERT_ACTION: engine.to_action(target)} if self.config.noisy else {}
             step = env.step(action)
             success = step.info["success"]
             frames.append(
                 {
                     **observation,
                     "action": action,
+                    **expert,
                     "reward": step.reward,
                     "success": success.astype(np.uint8),
                 }
             )
             observation = step.observation
-            ended = step.terminated | step.truncated
-        keep = success | (self.config.keep == "all")
-        return EpisodeBatch(stack_frames(frames), env.steps, success, keep)
+            ends.add(success, step.terminated | step.truncated)
+        keep = ends.solved | (self.config.keep == "all")
+        return EpisodeBatch(stack_frames(frames), ends.length, ends.solved, keep)
+
+
+class _Ends:
+    """Ends of N episodes, each of which goes on for `settle` steps after its first success."""
+
+    def __init__(self, num_envs: int, settle: int) -> None:
+        self._settle = settle
+        self._ended = np.zeros(num_envs, dtype=bool)
+        self._solved_for = np.zeros(num_envs, dtype=np.int64)
+        """Steps since the first success, counting its own."""
+        self.length = np.zeros(num_envs, dtype=np.int64)
+        """(N,) number of steps."""
+        self.solved = np.zeros(num_envs, dtype=bool)
+        """(N,) solved at any step."""
+
+    def all(self) -> bool:
+        """Returns whether all episodes have ended."""
+        return bool(self._ended.all())
+
+    def add(self, success: np.ndarray, ended: np.ndarray) -> None:
+        """Counts a step.
+
+        Args:
+            success: (N,) whether the task is solved after it.
+            ended: (N,) whether the environment ended the episode, otherwise than by success.
+        """
+        running = ~self._ended
+        self.length += running
+        self.solved |= running & success
+        self._solved_for += running & self.solved
+        self._ended |= ended | (self._solved_for > self._settle)

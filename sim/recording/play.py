@@ -24,7 +24,7 @@ import numpy as np
 from robots.control.actions import CartesianDelta
 from robots.errors import HandoffError
 from robots.interfaces import Observation, Progress, no_progress
-from robots.spec import FieldSpec
+from robots.spec import ActionSpec, FieldSpec
 from sim.engines.mujoco import MujocoEngine
 from sim.episode_streams import EpisodeStream
 from sim.recording.batches import (
@@ -92,21 +92,7 @@ def play(
         )
     if not 0.0 < config.duration[0] <= config.duration[1]:
         raise HandoffError(f"play: duration {config.duration} s, expected 0 < minimum <= maximum.")
-    label = FieldSpec(
-        shape=(),
-        dtype="int32",
-        about=f"sub-goal: {', '.join(f'{g.value} {g.name}' for g in SubGoal)}",
-    )
-    return record(
-        task,
-        seeds,
-        out,
-        config.batch,
-        config.mujoco,
-        {"subgoal": label},
-        _PlayBatch(config),
-        progress,
-    )
+    return record(task, seeds, out, config.batch, config.mujoco, _PlayBatch(config), progress)
 
 
 class _PlayBatch:
@@ -114,6 +100,11 @@ class _PlayBatch:
 
     def __init__(self, config: PlayConfig) -> None:
         self.config = config
+
+    def labels(self, action: ActionSpec) -> dict[str, FieldSpec]:
+        """See `BatchRecorder.labels`."""
+        names = ", ".join(f"{g.value} {g.name}" for g in SubGoal)
+        return {"subgoal": FieldSpec(shape=(), dtype="int32", about=f"sub-goal: {names}")}
 
     def __call__(self, engine: MujocoEngine, seeds: np.ndarray) -> EpisodeBatch:
         n = len(seeds)

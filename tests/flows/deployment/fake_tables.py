@@ -253,8 +253,8 @@ class SupervisedTable(Table):
         self.pictures = ArmPictures({}, {})
         self.check = PictureCheck({}, {}, self.pictures)
 
-    def observe(self, state: Any) -> Any:
-        return self.scene.observe(state)
+    def observe(self, state: Any, begin: float) -> Any:
+        return {**self.scene.observe(state), **self.pictures.observe(state, begin)}
 
     def place(self, seed: int) -> None:
         """Places nothing."""
