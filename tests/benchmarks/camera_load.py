@@ -69,9 +69,7 @@ def main() -> None:
     parser.add_argument("--exact", action="store_true", help="record without loss")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(
-            Path(folder), arguments.seconds, arguments.repeats, exact=arguments.exact
-        )
+        found = measure(Path(folder), arguments.seconds, arguments.repeats, exact=arguments.exact)
     for name, value in found.items():
         print(f"{name:12s} {value}")
     if arguments.json:
@@ -234,9 +232,7 @@ def _record(path: Path, arm: Any, exact: bool, ending: threading.Event, count: A
     schema = with_videos(schema, None if exact else H264Config())
     action = np.zeros(stated.action.shape)
     vector = {name: np.zeros(spec.shape) for name, spec in stated.observation.items()}
-    tick = {
-        name: np.zeros(spec.shape) for name, spec in schema.streams["reference"].fields.items()
-    }
+    tick = {name: np.zeros(spec.shape) for name, spec in schema.streams["reference"].fields.items()}
     states = StateRecorder(3600.0, robot.num_joints)
     record, begun = LoopRecord(), time.monotonic()
     with open_corrections(path, schema) as store:

@@ -123,7 +123,7 @@ def measure(
     calls: dict[str, Callable[[], Any]] = {}
     with ExitStack() as stack:
         for size in sizes:
-            sized = dict.fromkeys(CAMERAS, (size, size))
+            sized: dict[str, tuple[int, int]] = dict.fromkeys(CAMERAS, (size, size))
             renderer = stack.enter_context(SceneRenderer(TASK, ROBOT, sized))
             for kind, config in configs.items():
                 path = folder / f"{kind}_{size}.onnx"
@@ -195,9 +195,7 @@ def save_policy(path: Path, encoder: Any, size: int, cameras: Sequence[str] = CA
     path.write_bytes(with_digest(model.SerializeToString()))
 
 
-def contender(
-    path: Path, renderer: SceneRenderer
-) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def contender(path: Path, renderer: SceneRenderer) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """A decision of an exported policy on rendered pictures, and one that first renders them."""
     from real.deploy.onnx_policy import OnnxPolicy
 
@@ -236,9 +234,7 @@ def scene_states(rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndar
         yield qpos, np.zeros(3)
 
 
-def in_turn(
-    calls: Mapping[str, Callable[[], Any]], rounds: int, block: int
-) -> dict[str, Spent]:
+def in_turn(calls: Mapping[str, Callable[[], Any]], rounds: int, block: int) -> dict[str, Spent]:
     """Times of every contender, without a first round that warms up."""
     times = {name: Spent([], []) for name in calls}
     for number in range(rounds + 1):
