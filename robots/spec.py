@@ -156,6 +156,17 @@ def check_field(name: str, spec: FieldSpec, array: np.ndarray, leading: int = 1)
         )
 
 
+def is_immutable(array: np.ndarray) -> bool:
+    """Whether an array need not be copied to be kept: it and the arrays that it is a view of are
+    read-only."""
+    owner: object = array
+    while isinstance(owner, np.ndarray):
+        if owner.flags.writeable:
+            return False
+        owner = owner.base
+    return owner is None
+
+
 def check_fields(
     specs: Mapping[str, FieldSpec], arrays: Mapping[str, np.ndarray], leading: int = 1
 ) -> None:

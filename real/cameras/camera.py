@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from real.cameras.config import CameraConfig, device_of, kind_of
-from real.cameras.picture_size import resized
+from real.cameras.picture_size import new_converter, resized
 from robots.errors import HandoffError
 
 NETWORK_TIMEOUT = 10.0
@@ -66,6 +66,7 @@ class Camera:
     def __init__(self, config: CameraConfig) -> None:
         self._config = config
         self._stream = _stream(config)
+        self._converter = new_converter()
         self.is_file = not self._stream.live
         """Whether the source is a file, which must be read at its own pace; a camera is live."""
 
@@ -78,7 +79,8 @@ class Camera:
         """
         image, stated = self._stream.read()
         captured = _captured(stated, time.monotonic())
-        return Picture(resized(image, self._config), captured, (image.width, image.height))
+        pixels = resized(image, self._config, self._converter)
+        return Picture(pixels, captured, (image.width, image.height))
 
     def read_whole(self) -> np.ndarray:
         """The next picture, (height, width, 3) uint8 RGB in the camera's own size; waits for it.

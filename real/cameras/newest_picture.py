@@ -118,12 +118,14 @@ class NewestPicture:
         self._entries[1] = 0
 
     def read(self) -> Picture | None:
-        """The newest picture, a copy; None before the first."""
+        """The newest picture, a read-only copy; None before the first."""
         while count := self.count:
             slot = (count - 1) % SLOTS
             about = _COUNT + slot * _ABOUT
             captured, width = (int(entry) for entry in self._entries[about : about + _ABOUT])
             image = self._pixels[slot, : self._height * width * 3].copy()
+            # Whoever keeps it then needs no further copy.
+            image.flags.writeable = False
             # The writer is busy with the slot behind the last complete one, so `SLOTS` - 1 more
             # pictures have to come before this one may be torn.
             if self.count - count < SLOTS - 1:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from real.cameras.config import CameraConfig, CameraOptionError
 
+if TYPE_CHECKING:
+    from av.video.reformatter import VideoReformatter
+
 TOLERANCE = 0.01
 """Largest relative difference between the proportions of a picture and those that are asked for."""
 
 
-def resized(image: Any, camera: CameraConfig) -> np.ndarray:
+def resized(
+    image: Any, camera: CameraConfig, converter: VideoReformatter | None = None
+) -> np.ndarray:
     """The picture of a camera in the size of its options, averaged over the area of every pixel.
 
     Args:
         image: PyAV's frame in the camera's own size.
         camera: crop, height and width.
+        converter: keeps its tables from picture to picture; None makes one.
 
     Returns:
         (height, width, 3) uint8 RGB.
@@ -33,7 +39,33 @@ def resized(image: Any, camera: CameraConfig) -> np.ndarray:
     if camera.width is not None:
         _check_proportions(image, camera)
         width = camera.width
-    return image.to_ndarray(format="rgb24", width=width, height=height, interpolation="AREA")
+    return _pixels(_reformatted(image, width, height, converter))
+
+
+def new_converter() -> VideoReformatter:
+    """A converter of pictures, see `resized`."""
+    from av.video.reformatter import VideoReformatter
+
+    return VideoReformatter()
+
+
+def _reformatted(image: Any, width: int, height: int, converter: VideoReformatter | None) -> Any:
+    """The frame in RGB and in that size."""
+    from av.video.reformatter import Interpolation
+
+    # One thread: the cores belong to the arm, and threads would wait for each other.
+    return (converter or new_converter()).reformat(
+        image, width, height, "rgb24", interpolation=Interpolation.AREA, threads=1
+    )
+
+
+def _pixels(frame: Any) -> np.ndarray:
+    """The pixels (height, width, 3) of a frame in RGB, in its own memory if its lines have no
+    padding."""
+    plane = frame.planes[0]
+    lines = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
+    rows = np.ascontiguousarray(lines[: frame.height, : 3 * frame.width])
+    return rows.reshape(frame.height, frame.width, 3)
 
 
 def frame_of(image: np.ndarray) -> Any:

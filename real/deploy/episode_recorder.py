@@ -15,7 +15,7 @@ from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.franka.robot import Robot
 from robots.interfaces import Label
 from robots.signals import delayed_signals
-from robots.spec import FieldSpec
+from robots.spec import FieldSpec, is_immutable
 
 if TYPE_CHECKING:
     from robots.episodes.store import EpisodeStore
@@ -260,7 +260,8 @@ def add_row(rows: dict[str, list[np.ndarray]], row: Mapping[str, Any]) -> None:
         # All at once, so that a first row without some fields is incomplete, too.
         rows.update({name: [] for name in row})
     for name, value in row.items():
-        rows.setdefault(name, []).append(np.array(value))
+        kept = isinstance(value, np.ndarray) and is_immutable(value)
+        rows.setdefault(name, []).append(value if kept else np.array(value))
 
 
 def num_rows(rows: Mapping[str, Sequence[np.ndarray]]) -> int:
@@ -272,8 +273,10 @@ def whole_rows(
     rows: Mapping[str, Sequence[np.ndarray]], first: int = 0, last: int | None = None
 ) -> dict[str, np.ndarray]:
     """(T, ...) per field: rows `first` to `last`, exclusive, of at least one; None is all whole
-    rows."""
+    rows. A single row is not copied."""
     last = num_rows(rows) if last is None else last
+    if last == first + 1:
+        return {name: values[first][None] for name, values in rows.items()}
     return {name: np.stack(values[first:last]) for name, values in rows.items()}
 
 

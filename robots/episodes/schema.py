@@ -15,7 +15,7 @@ from robots.config import Hertz, config
 from robots.episodes.segments.video_codec import VideoConfig
 from robots.episodes.segments.video_copy import CodedFrames
 from robots.errors import HandoffError
-from robots.spec import FieldSpec, check_fields
+from robots.spec import FieldSpec, check_fields, is_immutable
 
 Streams = Mapping[str, Mapping[str, np.ndarray | CodedFrames]]
 """One episode: `{stream: {field: (T, *field shape)}}`; T is common to the fields of a stream. A
@@ -210,7 +210,8 @@ def check_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def check_samples(
     stream: str, spec: StreamSpec, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """A checked copy of samples of one stream, with every field in the dtype of its spec.
+    """A checked copy of samples of one stream, with every field in the dtype of its spec. Arrays of
+    integers that are read-only are not copied.
 
     Args:
         stream: name of the stream.
@@ -238,6 +239,8 @@ def check_samples(
 
 def _cast(name: str, field: FieldSpec, array: np.ndarray) -> np.ndarray:
     dtype = np.dtype(field.dtype)
+    if array.dtype == dtype and dtype.kind != "f" and array.flags.c_contiguous:
+        return array if is_immutable(array) else array.copy()
     with np.errstate(over="ignore"):
         cast = np.array(array, dtype=dtype, order="C")
     if array.dtype == dtype and dtype.kind != "f":

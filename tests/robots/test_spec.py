@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from robots.errors import HandoffError
-from robots.spec import FieldSpec, check_field, check_fields, describe
+from robots.spec import FieldSpec, check_field, check_fields, describe, is_immutable
 
 AGENT = FieldSpec(shape=(2,), unit="m", frame="board")
 IMAGE = FieldSpec(shape=(4, 4, 3), dtype="uint8", unit="u8")
@@ -58,3 +58,15 @@ def test_missing_and_unknown_fields_are_both_named() -> None:
 )
 def test_units_of_single_entries_are_counted(unit: str, size: int, said: str) -> None:
     assert describe(FieldSpec(shape=(size,), unit=unit)) == f"float32 ({size}) {said}"
+
+
+def test_an_array_is_immutable_if_nobody_can_write_its_memory() -> None:
+    own = np.zeros((2, 3), np.uint8)
+    assert not is_immutable(own)
+    view = own[None]
+    view.flags.writeable = False
+    assert not is_immutable(view)
+    own.flags.writeable = False
+    assert is_immutable(own)
+    assert is_immutable(own.reshape(3, 2)[None])
+    assert not is_immutable(np.frombuffer(bytearray(6), np.uint8))

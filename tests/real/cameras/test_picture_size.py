@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from real.cameras.config import CameraConfig, CameraOptionError
-from real.cameras.picture_size import frame_of, resized
+from real.cameras.picture_size import frame_of, new_converter, resized
 
 
 def picture(height: int, width: int) -> np.ndarray:
@@ -56,3 +56,17 @@ def test_a_rounded_proportion_is_taken():
 def test_a_crop_beyond_the_picture_is_refused():
     with pytest.raises(CameraOptionError, match=r"exceeds the camera's pictures of 64 x 48 px"):
         resized(frame_of(picture(48, 64)), camera(crop=(40, 0, 32, 32)))
+
+
+@pytest.mark.parametrize("layout", ["rgb24", "yuyv422", "yuv420p"])
+@pytest.mark.parametrize("height", [96, 60, 33])
+def test_a_converter_that_is_kept_changes_no_pixel(layout, height):
+    pixels = np.random.default_rng(0).integers(0, 256, (96, 134, 3), dtype=np.uint8)
+    converter = new_converter()
+    for _ in range(2):
+        frame = frame_of(pixels).reformat(format=layout)
+        size = {"width": round(134 * height / 96), "height": height}
+        expected = frame.to_ndarray(format="rgb24", interpolation="AREA", **size)
+        found = resized(frame, camera(height=height), converter)
+        np.testing.assert_array_equal(found, expected)
+        assert found.flags.c_contiguous

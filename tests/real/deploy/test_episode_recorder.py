@@ -185,3 +185,14 @@ def test_tracking_figures_are_those_of_the_arrays():
     assert figures["governor_max_m"] == 0.0
     assert figures["peak_speed_m_s"] == pytest.approx(0.3)
     assert figures["min_success_rate"] == 1.0
+
+
+def test_a_row_keeps_a_read_only_picture_and_copies_any_other():
+    shown, own = np.zeros((4, 4, 3), np.uint8), np.zeros((4, 4, 3), np.uint8)
+    shown.flags.writeable = False
+    rows = {}
+    add_row(rows, {"shown": shown, "own": own})
+    own[:] = 1
+    assert rows["shown"][0] is shown
+    assert not rows["own"][0].any()
+    assert np.shares_memory(whole_rows(rows, 0, 1)["shown"], shown)
