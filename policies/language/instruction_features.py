@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from policies.language.sentence_encoder import SentenceEncoder
@@ -20,16 +22,24 @@ class InstructionFeatures(nn.Module):
         sentences: the frozen encoder.
         features: F, size of the projection.
         default: instruction used where none is given.
+        noise: see `SentenceEncoderConfig.noise`.
     """
 
-    def __init__(self, sentences: SentenceEncoder, features: int, default: str | None) -> None:
+    def __init__(
+        self, sentences: SentenceEncoder, features: int, default: str | None, noise: float = 0.0
+    ) -> None:
         super().__init__()
         self.sentences = sentences
         self.default = default
+        self.noise = noise
         self.projection = nn.Linear(sentences.width, features)
 
     def forward(
-        self, instructions: Sequence[str], rows: int, embedding_BW: Tensor | None = None
+        self,
+        instructions: Sequence[str],
+        rows: int,
+        embedding_BW: Tensor | None = None,
+        generator: np.random.Generator | None = None,
     ) -> Tensor:
         """Features (B, F) of the instructions.
 
@@ -37,6 +47,7 @@ class InstructionFeatures(nn.Module):
             instructions: B sentences, or none for the default.
             rows: B.
             embedding_BW: embeddings by the sentence encoder, in place of the instructions.
+            generator: source of the noise; None adds none.
 
         Raises:
             HandoffError: no instruction, or one that is too long.
@@ -44,7 +55,12 @@ class InstructionFeatures(nn.Module):
         if embedding_BW is None:
             lines = given_instructions(instructions, rows, self.default)
             embedding_BW = self.sentences.embeddings(lines).to(self.projection.weight.device)
-        return self.projection(embedding_BW * self.sentences.width**0.5)
+        scaled_BW = embedding_BW * self.sentences.width**0.5
+        if generator is not None and self.noise:
+            draws = torch.Generator().manual_seed(int(generator.integers(1 << 62)))
+            noise_BW = torch.randn(scaled_BW.shape, generator=draws)
+            scaled_BW = scaled_BW + self.noise * noise_BW.to(scaled_BW.device)
+        return self.projection(scaled_BW)
 
 
 def given_instructions(

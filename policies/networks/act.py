@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -130,13 +131,19 @@ class ChunkTransformer(nn.Module):
         # an effect.
         self.get_parameter("decoder.0.own.in_proj_weight").requires_grad_(False)
 
-    def forward(self, latent_BZ: Tensor, obs: ObservationTensors) -> Tensor:
+    def forward(
+        self,
+        latent_BZ: Tensor,
+        obs: ObservationTensors,
+        generator: np.random.Generator | None = None,
+    ) -> Tensor:
         """Normalised chunk (B, H, A).
 
         Args:
             latent_BZ: zeros at inference.
             obs: see `ObservationTensors`, normalised, of which the newest vector is used, and
                 sensors with one step.
+            generator: source of noise on the instruction's embedding; None adds none.
 
         Raises:
             HandoffError: images that are not uint8, or see `InstructionFeatures.forward`.
@@ -150,9 +157,10 @@ class ChunkTransformer(nn.Module):
             self.clouds[name](encoder(clouds)[:, 0]) for name, encoder in self.points.items()
         ]
         if self.language is not None and self.words is not None:
-            single.append(
-                self.words(self.language(obs.instructions, vector_BO.shape[0], obs.embedding_BW))
+            features_BF = self.language(
+                obs.instructions, vector_BO.shape[0], obs.embedding_BW, generator
             )
+            single.append(self.words(features_BF))
         tokens: list[Tensor] = [torch.stack(single, dim=1)]
         positions: list[Tensor] = [self.position_LW]
         for name, trunk in self.trunks.items():

@@ -169,8 +169,8 @@ class ObservationEncoder(nn.Module):
         Args:
             obs: see `ObservationTensors`; with a frozen trunk also its feature maps, (B, T, C,
                 rows, columns), in place of images.
-            generator: source of random crops and augmentation; None uses centre crops of the
-                images as they are.
+            generator: source of random crops and augmentation, and of noise on the instruction's
+                embedding; None uses centre crops of the images as they are, and no noise.
 
         Raises:
             HandoffError: see `InstructionFeatures.forward`.
@@ -179,7 +179,7 @@ class ObservationEncoder(nn.Module):
         if self.language is None or self.modulated is None:
             return encoded_BTO
         rows = obs.vector_BTO.shape[0]
-        language_BF = self.language(obs.instructions, rows, obs.embedding_BW)
+        language_BF = self.language(obs.instructions, rows, obs.embedding_BW, generator)
         scale_B1F, shift_B1F = language_BF[:, None].chunk(2, dim=-1)
         modulated_BTF = self.modulated(encoded_BTO) * scale_B1F + shift_B1F
         return torch.cat([encoded_BTO, modulated_BTF.to(encoded_BTO.dtype)], dim=-1)
@@ -233,4 +233,6 @@ def instruction_features(
             "policy: language is set, but the family was given no sentence encoder. Does its class take one?"
         )
     features = times * config.language.features
-    return InstructionFeatures(sentences, features, config.default_instruction)
+    return InstructionFeatures(
+        sentences, features, config.default_instruction, config.language.noise
+    )

@@ -8,6 +8,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -87,6 +88,24 @@ def test_only_the_projection_is_trained_and_saved(folder: Path) -> None:
     copy = deepcopy(features)
     assert copy.sentences is features.sentences
     assert copy.projection is not features.projection
+
+
+def test_imitation_adds_noise_of_the_configured_length(folder: Path) -> None:
+    sentences = SentenceEncoder(OPTIONS, folder)
+    features = InstructionFeatures(sentences, sentences.width, None, noise=0.5)
+    torch.nn.init.eye_(features.projection.weight)
+    torch.nn.init.zeros_(features.projection.bias)
+
+    def noise(seed: int | None) -> torch.Tensor:
+        generator = None if seed is None else np.random.default_rng(seed)
+        lines = (GO,) * 400
+        added = features(lines, len(lines), generator=generator) - features(lines, len(lines))
+        return added.detach() / sentences.width**0.5
+
+    assert not noise(None).any()
+    torch.testing.assert_close(noise(1), noise(1), atol=0, rtol=0)
+    assert (noise(1) != noise(2)).any()
+    assert noise(1).norm(dim=1).mean().item() == pytest.approx(0.5, rel=0.05)
 
 
 def test_the_random_state_of_a_training_is_left_alone(folder: Path) -> None:
