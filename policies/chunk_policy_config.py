@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, Self
 from policies.language.config import SentenceEncoderConfig, encoder_folder
 from policies.networks.config import (
     BackboneConfig,
+    FrozenEncoderConfig,
     ImageEncoderConfig,
     LoraConfig,
     PointEncoderConfig,
@@ -182,6 +183,17 @@ class EncodedPolicyConfig(InstructedPolicyConfig):
     """Image encoder; one instance per camera, which share a frozen trunk."""
     point_encoder: PointEncoderConfig = field(default_factory=PointEncoderConfig)
     """Point-cloud encoder; one instance per point cloud."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        instructed = isinstance(self.image_encoder, FrozenEncoderConfig) and (
+            self.image_encoder.instructed
+        )
+        if instructed and self.language is None:
+            raise HandoffError(
+                "policy: image_encoder.instructed for a policy without a sentence encoder. Set policy.language.kind to "
+                "sentence, or image_encoder.instructed to false."
+            )
 
 
 @config

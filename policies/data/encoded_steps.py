@@ -8,7 +8,7 @@ Shape suffixes: M recorded steps, B batch, T observed steps, O observation, F fe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import torch
@@ -31,6 +31,7 @@ def encoded_steps(
     observation_MO: Tensor,
     sensors: Mapping[str, FrameSource],
     progress: Progress = no_progress,
+    instruction_M: Sequence[str] = (),
 ) -> Tensor:
     """(M, O + F) float32 vectors with the features of every step, without random crops; the vectors
     alone if there are no sensors.
@@ -40,6 +41,8 @@ def encoded_steps(
         observation_MO: normalised vectors of the recorded steps.
         sensors: frames of every recorded step, by camera and point cloud.
         progress: called after every pass.
+        instruction_M: instruction of every step; for encoders that it changes, see
+            `FrozenEncoderConfig.instructed`.
     """
     if not sensors:
         return observation_MO
@@ -53,7 +56,8 @@ def encoded_steps(
             name: trunks(name, each.steps(rows_B[:, None])).to(device)
             for name, each in sensors.items()
         }
-        encoded_BTO = policy.encode(ObservationTensors(vector_BTO, frames))
+        lines = tuple(instruction_M[row] for row in rows_B.tolist()) if instruction_M else ()
+        encoded_BTO = policy.encode(ObservationTensors(vector_BTO, frames, lines))
         assert encoded_BTO is not None, "families with sensors that are encoded"
         parts.append(encoded_BTO[:, 0].float())
         progress(int(rows_B[-1]) + 1, steps, "steps encoded")

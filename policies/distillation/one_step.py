@@ -223,5 +223,17 @@ def _encoded(policy: DiffusionPolicy, windows: Windows, progress: Progress) -> W
     answers the same observations, so the teacher's encoders are kept."""
     from policies.data.encoded_steps import encoded_steps
 
-    encoded_MO = encoded_steps(policy, windows.observation_MO, windows.sensors, progress)
+    encoded_MO = encoded_steps(
+        policy, windows.observation_MO, windows.sensors, progress, _instruction_of_steps(windows)
+    )
     return replace(windows, observation_MO=encoded_MO, sensors={})
+
+
+def _instruction_of_steps(windows: Windows) -> list[str]:
+    """Instruction of every recorded step, that of the window whose newest step it is; empty for
+    windows without instructions. Steps that no window observes have any of them."""
+    lines = windows.instruction_N
+    if not lines:
+        return []
+    line_of_step = dict(zip(windows.observation_NT[:, -1].tolist(), lines, strict=True))
+    return [line_of_step.get(step, lines[0]) for step in range(len(windows.observation_MO))]

@@ -148,6 +148,10 @@ class FrozenEncoderConfig(PicturePartConfig):
     """Maps of the trained 3x3 convolution after it, whose mean positions are read."""
     features: Count = 128
     """Size of the feature vector of an image."""
+    instructed: bool = False
+    """Whether the instruction of a policy with `language` scales and shifts the channels of the 1x1
+    convolution (FiLM), so that the mean positions are those of what it names. Pictures are then
+    encoded once per instruction."""
 
 
 @config

@@ -102,7 +102,13 @@ class ObservationEncoder(nn.Module):
         inputs = self.entries + self.features
         self.outputs = inputs
         """Entries of one step of the encoded observation, those of the instruction last."""
-        self.language = instruction_features(config, sentences, 2)
+        language = 0 if config.language is None else config.language.features
+        self.language = instruction_features(config, sentences, 2 * language)
+        self.looked_for = None
+        """Projection of the instruction to scales and shifts of all cameras' maps; None without."""
+        if isinstance(image, FrozenEncoderConfig) and image.instructed and self.sizes:
+            size = 2 * image.channels * len(self.sizes)
+            self.looked_for = instruction_features(config, sentences, size)
         self.modulated = None
         if config.language is not None and inputs:
             self.modulated = nn.Linear(inputs, config.language.features)
@@ -117,8 +123,8 @@ class ObservationEncoder(nn.Module):
         return MapReadOut(self.trunk.channels, config)
 
     def instruction_modules(self) -> tuple[nn.Module, ...]:
-        """Trained projections through which an instruction scales and shifts features; empty for a
-        policy without `language`."""
+        """Trained projections through which an instruction scales and shifts encoded features; empty
+        for a policy without `language`. That of the maps belongs to the encoders of pictures."""
         return tuple(part for part in (self.language, self.modulated) if part is not None)
 
     def load_pretrained(self) -> None:
@@ -198,19 +204,36 @@ class ObservationEncoder(nn.Module):
         if not obs.sensors and obs.vector_BTO.shape[-1] == self.entries + self.features:
             return obs.vector_BTO
         parts = [obs.vector_BTO]
-        parts += [self._features(name, obs.sensors[name], generator) for name in self.images]
+        films = self._films(obs)
+        parts += [
+            self._features(name, obs.sensors[name], generator, films.get(name))
+            for name in self.images
+        ]
         for name, encoder in self.points.items():
             parts.append(encoder(self.normalize_points[name](obs.sensors[name])))
         return torch.cat(parts, dim=-1) if len(parts) > 1 else obs.vector_BTO
 
+    def _films(self, obs: ObservationTensors) -> dict[str, Tensor]:
+        """Scales and shifts (B, 2 C) of the maps by camera; empty where no instruction changes
+        them."""
+        if self.looked_for is None:
+            return {}
+        film_BC = self.looked_for(obs.instructions, len(obs.vector_BTO), obs.embedding_BW)
+        return dict(zip(self.sizes, film_BC.chunk(len(self.sizes), dim=1), strict=True))
+
     def _features(
-        self, name: str, image_BTHWC: Tensor, generator: np.random.Generator | None
+        self,
+        name: str,
+        image_BTHWC: Tensor,
+        generator: np.random.Generator | None,
+        film_BC: Tensor | None,
     ) -> Tensor:
         """Features (B, T, F) of a camera's images, or of their feature maps by a frozen trunk."""
         encoder = self.images[name]
         if self.trunk is not None:
             computed = image_BTHWC.is_floating_point()
-            return encoder(image_BTHWC if computed else self.maps(name, image_BTHWC))
+            map_BTCHW = image_BTHWC if computed else self.maps(name, image_BTHWC)
+            return encoder(map_BTCHW, film_BC)
         if generator is None:
             return encoder(image_BTHWC)
         crop_generator = torch.Generator().manual_seed(int(generator.integers(1 << 62)))
@@ -223,9 +246,9 @@ class ObservationEncoder(nn.Module):
 
 
 def instruction_features(
-    config: InstructedPolicyConfig, sentences: SentenceEncoder | None, times: int = 1
+    config: InstructedPolicyConfig, sentences: SentenceEncoder | None, size: int | None = None
 ) -> InstructionFeatures | None:
-    """The untrained projection of the instruction to `times` the configured number of features;
+    """The untrained projection of the instruction to `size` features, or the configured number;
     None for a policy without `language`.
 
     Raises:
@@ -237,5 +260,5 @@ def instruction_features(
         raise HandoffError(
             "policy: language is set, but the family was given no sentence encoder. Does its class take one?"
         )
-    features = times * config.language.features
+    features = config.language.features if size is None else size
     return InstructionFeatures(sentences, features, config.default_instruction)

@@ -104,10 +104,20 @@ class MapReadOut(nn.Module):
         self.output = nn.Linear(2 * config.keypoints, config.features)
         self.norm = nn.LayerNorm(config.features)
 
-    def forward(self, map_BTCHW: Tensor) -> Tensor:
-        """Features (B, T, F)."""
-        map_NCHW = map_BTCHW.flatten(0, 1).to(self.reduce.weight.dtype)
-        logit_NKHW = self.maps(relu(self.reduce(map_NCHW))) * self.sharpness.exp()
+    def forward(self, map_BTCHW: Tensor, film_BC: Tensor | None = None) -> Tensor:
+        """Features (B, T, F).
+
+        Args:
+            map_BTCHW: maps of the trunk.
+            film_BC: changes of the scale, then shifts, of the reduced channels, for an encoder with
+                `instructed`; twice as many as channels.
+        """
+        reduced_NCHW = self.reduce(map_BTCHW.flatten(0, 1).to(self.reduce.weight.dtype))
+        if film_BC is not None:
+            film_NC = film_BC.repeat_interleave(map_BTCHW.shape[1], dim=0)
+            scale_NC11, shift_NC11 = film_NC[:, :, None, None].chunk(2, dim=1)
+            reduced_NCHW = reduced_NCHW * (1.0 + scale_NC11) + shift_NC11
+        logit_NKHW = self.maps(relu(reduced_NCHW)) * self.sharpness.exp()
         keypoint_NK2 = expected_positions(logit_NKHW.float())
         features_NF = torch.tanh(self.norm(self.output(keypoint_NK2.flatten(1))))
         return features_NF.unflatten(0, map_BTCHW.shape[:2])

@@ -24,7 +24,7 @@ from policies.rl.on_policy.observations import VECTOR
 from policies.rl.on_policy.returns import chunk_reward
 from robots.errors import HandoffError
 from robots.interfaces import Observation, Step, VecEnv
-from robots.language.text import INSTRUCTION
+from robots.language.text import INSTRUCTION, decode
 
 
 class ChunkEnv:
@@ -291,7 +291,12 @@ class ChunkEnv:
             sensors = {name: self._trunks(name, frames) for name, frames in sensors.items()}
         (rows,) = {len(frames) for frames in sensors.values()}
         entries = policy.observation_shape[1]
-        encoded = self._encode(ObservationTensors(torch.zeros(rows, 1, entries), sensors))
+        # Instructions change what some encoders look for.
+        instructed = INSTRUCTION in self._extra_fields
+        instructions = decode(observation[INSTRUCTION]) if instructed else ()
+        encoded = self._encode(
+            ObservationTensors(torch.zeros(rows, 1, entries), sensors, instructions)
+        )
         assert encoded is not None
         return encoded[:, 0, entries:]
 

@@ -19,7 +19,12 @@ from policies.distillation.one_step import distil
 from policies.families.diffusion import DiffusionPolicy
 from policies.language.config import SentenceEncoderConfig
 from policies.load import load_module, new_module
-from policies.networks.config import MlpConfig, ResnetEncoderConfig
+from policies.networks.config import (
+    FrozenEncoderConfig,
+    ImageEncoderConfig,
+    MlpConfig,
+    ResnetEncoderConfig,
+)
 from policies.policy import ObservationTensors
 from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.collection.chunk_env import ChunkEnv
@@ -72,17 +77,16 @@ class SeeingAsked(SeeingCounting, Asked):
     """The same with a camera."""
 
 
-@pytest.fixture(params=[False, True], ids=["vector", "pictures"])
-def policy(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def small_policy(
+    encoder: Path, cameras: Mapping[str, FieldSpec], image_encoder: ImageEncoderConfig
+) -> DiffusionPolicy:
     torch.manual_seed(0)
-    cameras = {"camera": CAMERA} if request.param else {}
-    encoder = write_encoder(tmp_path / "encoder")
     config = DiffusionPolicyConfig(
         objective="flow",
         anchor_field=None,
         observation_fields=("step", "seed"),
         image_fields=tuple(cameras),
-        image_encoder=ResnetEncoderConfig(channels=(16,), keypoints=4, features=6),
+        image_encoder=image_encoder,
         horizon=4,
         n_action_steps=2,
         train_timesteps=10,
@@ -97,6 +101,15 @@ def policy(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         {name: one.shape for name, one in cameras.items()},
     )
     module = new_module(config, shapes).eval()
+    assert isinstance(module, DiffusionPolicy)
+    return module
+
+
+@pytest.fixture(params=[False, True], ids=["vector", "pictures"])
+def policy(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    cameras = {"camera": CAMERA} if request.param else {}
+    image_encoder = ResnetEncoderConfig(channels=(16,), keypoints=4, features=6)
+    module = small_policy(write_encoder(tmp_path / "encoder"), cameras, image_encoder)
     card = PolicyCard(
         task="counting",
         rate_hz=10.0,
@@ -131,6 +144,28 @@ def test_an_observation_has_the_encoded_vector_and_the_instruction(policy: Path)
         assert observation[VECTOR].shape == (3, *module.encoded_shape)
         np.testing.assert_array_equal(observation[INSTRUCTION].numpy(), instructions(3))
         env.step(torch.zeros(3, *module.chunk_shape))
+
+
+def test_an_encoder_that_looks_for_what_is_named_sees_the_environments_instructions(
+    tmp_path: Path,
+) -> None:
+    image_encoder = FrozenEncoderConfig(
+        stride=4, channels=8, keypoints=4, features=6, instructed=True
+    )
+    encoder = write_encoder(tmp_path / "encoder")
+    module = small_policy(encoder, {"camera": CAMERA}, image_encoder)
+    env = SeeingAsked(2)
+    observation = ChunkEnv(env, module, 2, iter([5, 5]), 0.9).observation()
+    # The same picture and two sentences.
+    features = observation[VECTOR][:, 0, 2:]
+    assert not torch.allclose(features[0], features[1], atol=1e-3)
+    pictures = torch.from_numpy(env._obs()["camera"])[:, None]
+    obs = ObservationTensors(torch.zeros(2, 1, 2), {"camera": pictures}, SENTENCES)
+    with torch.no_grad():
+        expected = module.encode(obs)
+    torch.testing.assert_close(features, expected[:, 0, 2:], atol=1e-4, rtol=1e-4)
+    with pytest.raises(HandoffError, match=r"image_encoder\.instructed for a policy without"):
+        replace(module.config, language=None)
 
 
 def test_the_instruction_changes_decision_and_value(policy: Path) -> None:
