@@ -56,7 +56,7 @@ def encoded_steps(
             name: trunks(name, each.steps(rows_B[:, None])).to(device)
             for name, each in sensors.items()
         }
-        lines = tuple(instruction_M[row] for row in rows_B.tolist()) if instruction_M else ()
+        lines = tuple(instruction_M[int(row)] for row in rows_B) if instruction_M else ()
         encoded_BTO = policy.encode(ObservationTensors(vector_BTO, frames, lines))
         assert encoded_BTO is not None, "families with sensors that are encoded"
         parts.append(encoded_BTO[:, 0].float())
