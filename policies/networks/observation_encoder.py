@@ -123,8 +123,9 @@ class ObservationEncoder(nn.Module):
         return MapReadOut(self.trunk.channels, config)
 
     def instruction_modules(self) -> tuple[nn.Module, ...]:
-        """Trained projections through which an instruction scales and shifts encoded features; empty
-        for a policy without `language`. That of the maps belongs to the encoders of pictures."""
+        """Trained projections through which an instruction scales and shifts encoded features;
+        empty for a policy without `language`. That of the maps belongs to the encoders of
+        pictures."""
         return tuple(part for part in (self.language, self.modulated) if part is not None)
 
     def load_pretrained(self) -> None:
