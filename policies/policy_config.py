@@ -88,9 +88,11 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     @property
     def finetuning_methods(self) -> tuple[str, ...]:
         """See `ChunkPolicyConfig.finetuning_methods`; all of them require a velocity that is
-        trained at every time, and observe no instruction."""
-        if self.step_conditioned or self.language is not None:
+        trained at every time, and only DPPO observes the instruction."""
+        if self.step_conditioned:
             return ()
+        if self.language is not None:
+            return ("dppo",)
         return ("dppo", "best_of_n", "expo", "q_chunking", "rl100")
 
 

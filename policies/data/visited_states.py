@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from robots.errors import HandoffError
+from robots.language.text import INSTRUCTION, decode
 from robots.storage.durable import explain_write_errors, write_atomically
 
 FILE = "practised.safetensors"
@@ -20,6 +21,8 @@ MAX_STATES = 20_000
 MAX_BYTES = 2**29
 """Maximum size of the saved states [bytes]; of pictures, fewer are kept."""
 _VECTOR = "seen"
+_FIELD = "vector"
+"""Name of the vectors where states have other fields, too."""
 
 
 def save_visited_states(path: Path, states: Any) -> None:
@@ -61,20 +64,43 @@ def load_visited_states(path: Path, shape: tuple[int, int]) -> Tensor | None:
     Raises:
         HandoffError: a damaged file, or one of another policy.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    if not (path / FILE).exists():
+    fields = _read(path)
+    if not fields:
         return None
-    try:
-        states_RTO = load_file(path / FILE)[_VECTOR]
-    except (SafetensorError, KeyError) as error:
-        raise HandoffError(
-            f"{path / FILE}: damaged ({error}). Was it cut short by a copy?"
-        ) from None
+    states_RTO = fields[_FIELD if _FIELD in fields else _VECTOR]
     if tuple(states_RTO.shape[1:]) != shape:
         raise HandoffError(
             f"{path / FILE}: states of shape {tuple(states_RTO.shape[1:])}, expected {shape}. "
             "Is the file of another policy?"
         )
     return states_RTO
+
+
+def load_visited_instructions(path: Path) -> tuple[str, ...]:
+    """Instruction of each state of `load_visited_states`; empty where none was observed.
+
+    Raises:
+        HandoffError: a damaged file.
+    """
+    fields = _read(path)
+    return decode(fields[INSTRUCTION].numpy()) if INSTRUCTION in fields else ()
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """Tensors of the file in the folder `path`; empty where there is none."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not (path / FILE).exists():
+        return {}
+    try:
+        fields = load_file(path / FILE)
+    except SafetensorError as error:
+        raise _damaged(path, str(error)) from None
+    if not fields.keys() & {_VECTOR, _FIELD}:
+        raise _damaged(path, f"no entry '{_VECTOR}' or '{_FIELD}'")
+    return fields
+
+
+def _damaged(path: Path, cause: str) -> HandoffError:
+    return HandoffError(f"{path / FILE}: damaged ({cause}). Was it cut short by a copy?")

@@ -245,13 +245,24 @@ def gather_frames(
     return {name: frames.steps(rows_BT, pinned=pinned) for name, frames in sensors.items()}
 
 
-def append_states(windows: Windows, states_RTO: Tensor) -> Windows:
+def append_states(
+    windows: Windows, states_RTO: Tensor, instructions: Sequence[str] = ()
+) -> Windows:
     """Appends states without actions to `windows`, for uses that need observations only.
 
     Args:
-        windows: windows with vectors only, without sensors, instructions and goals.
+        windows: windows with vectors only, without sensors and goals.
         states_RTO: R normalised observation histories. Their chunks are zeros and marked as padded.
+        instructions: R sentences, for windows that have some.
+
+    Raises:
+        HandoffError: windows with instructions and states without, or the other way round.
     """
+    if len(instructions) != (len(states_RTO) if windows.instruction_N else 0):
+        raise HandoffError(
+            f"windows: {len(instructions)} instructions for {len(states_RTO)} states behind "
+            f"{len(windows.instruction_N)} instructions of windows, expected one for every state, or none at all."
+        )
     count, history = states_RTO.shape[:2]
     device, zeros = (
         windows.chunk_NHA.device,
@@ -263,6 +274,7 @@ def append_states(windows: Windows, states_RTO: Tensor) -> Windows:
         observation_NT=torch.cat([windows.observation_NT, rows_RT]),
         chunk_NHA=torch.cat([windows.chunk_NHA, zeros]),
         padded_NH=torch.cat([windows.padded_NH, torch.ones_like(zeros[..., 0], dtype=torch.bool)]),
+        instruction_N=(*windows.instruction_N, *instructions),
     )
 
 

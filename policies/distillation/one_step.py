@@ -58,6 +58,7 @@ def distil(
     """
     from policies.checkpoint import WEIGHTS, digest_file, save_policy
     from policies.data.visited_states import FILE as VISITED
+    from policies.data.windows import append_states
     from policies.distillation.regression import TABLE
     from policies.load import load_module
     from policies.training.distributed import check_single_process
@@ -88,7 +89,9 @@ def distil(
         digests = [windows.digest(), digest_file(teacher / WEIGHTS)]
         digests += [] if visited is None else [digest_file(teacher / VISITED)]
         identity = job_identity(config, "".join(digests), precision, device)
-        states = _encoded(policy, windows, visited, progress)
+        states = _encoded(policy, windows, progress)
+        if visited is not None:
+            states = append_states(states, visited, _instructions(teacher, policy, num_visited))
         job = _Job(policy, states, precision, identity, out, progress)
         trained = (
             _by_regression(config, job)
@@ -202,14 +205,23 @@ def _states(
     return windows, load_visited_states(teacher, policy.encoded_shape)
 
 
-def _encoded(
-    policy: DiffusionPolicy, windows: Windows, visited: Tensor | None, progress: Progress
-) -> Windows:
-    """The windows with encoded observations, followed by the visited states. A student begins with
-    the teacher's weights and answers the same observations, so the teacher's encoders are kept."""
+def _instructions(teacher: Path, policy: DiffusionPolicy, states: int) -> tuple[str, ...]:
+    """Instruction of every visited state of a language-conditioned teacher: those that it observed,
+    or its default; empty for others."""
+    from policies.data.visited_states import load_visited_instructions
+    from policies.language.instruction_features import given_instructions
+
+    if not policy.language_conditioned:
+        return ()
+    return given_instructions(
+        load_visited_instructions(teacher), states, policy.default_instruction
+    )
+
+
+def _encoded(policy: DiffusionPolicy, windows: Windows, progress: Progress) -> Windows:
+    """The windows with encoded observations. A student begins with the teacher's weights and
+    answers the same observations, so the teacher's encoders are kept."""
     from policies.data.encoded_steps import encoded_steps
-    from policies.data.windows import append_states
 
     encoded_MO = encoded_steps(policy, windows.observation_MO, windows.sensors, progress)
-    encoded = replace(windows, observation_MO=encoded_MO, sensors={})
-    return encoded if visited is None else append_states(encoded, visited)
+    return replace(windows, observation_MO=encoded_MO, sensors={})

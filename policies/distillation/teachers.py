@@ -20,6 +20,7 @@ from policies.checkpoint import WEIGHTS, digest_file, read_weights
 from policies.load import load_module
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.policy import ChunkPolicy, DenoisingPolicy, ObservationTensors
+from policies.rl.on_policy.observations import VECTOR
 from policies.samplers.chain import Grid
 from robots.errors import HandoffError
 
@@ -108,10 +109,14 @@ class Teachers:
         return torch.cat(parts, dim=-1)
 
     def student_part(self, observation: Any) -> Any:
-        """The student's own part of an observation of `encode`; a TensorDict as it is."""
+        """The student's own part of an observation of `encode`, or of the vectors of a
+        TensorDict."""
+        entries = self._student.encoded_shape[1]
         if isinstance(observation, Tensor):
-            return observation[..., : self._student.encoded_shape[1]]
-        return observation
+            return observation[..., :entries]
+        part = observation.copy()
+        part[VECTOR] = observation[VECTOR][..., :entries]
+        return part
 
     def assign(self, observed: ObservationTensors) -> list[AssignedRows]:
         """Every teacher that has rows, with its inputs for them.

@@ -116,6 +116,11 @@ class ObservationEncoder(nn.Module):
         assert self.trunk is not None
         return MapReadOut(self.trunk.channels, config)
 
+    def instruction_modules(self) -> tuple[nn.Module, ...]:
+        """Trained projections through which an instruction scales and shifts encoded features;
+        empty for a policy without `language`."""
+        return tuple(part for part in (self.language, self.modulated) if part is not None)
+
     def load_pretrained(self) -> None:
         """Sets the weights of a frozen trunk to the pretrained ones."""
         if self.trunk is not None:

@@ -53,7 +53,7 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
     language = " and a sentence encoder" if model.language_conditioned else ""
     raise HandoffError(
         f"finetune: method '{method.kind}' with a policy of the family '{model.kind}'{language}; expected a diffusion "
-        "or flow policy without policy.language."
+        "or flow policy, without policy.language unless the method is 'dppo'."
     )
 
 

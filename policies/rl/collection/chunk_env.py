@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from policies.data.stored_maps import FrozenTrunks
 from policies.data.visited_states import most_states
 from policies.policy import ChunkPolicy, ObservationTensors
 from policies.rl.collection.interfaces import StepResult
@@ -33,7 +34,8 @@ class ChunkEnv:
     An observation is the history of the observation vector, with the features of pictures and point
     clouds for policies that encode them (`ChunkPolicy.encode`): the encoders are not trained. For
     language-conditioned policies and other policies with sensors it is a TensorDict of that history
-    (`vector`), the instruction (`instruction`, UTF-8) and the newest sensor data.
+    (`vector`), the instruction (`instruction`, UTF-8) and, for policies that do not encode it, the
+    newest sensor data.
 
     Args:
         env: N environments that freeze when their episode ends.
@@ -59,13 +61,18 @@ class ChunkEnv:
         reward_shaping: RewardShaping | None = None,
         encode: Callable[[ObservationTensors], Tensor | None] | None = None,
     ) -> None:
+        # A given encoding has trunks of its own.
+        self._trunks = FrozenTrunks(policy) if encode is None else None
         self._encode = encode or policy.encode
         self._extra_fields = extra_fields(policy)
         check_fits(env.observation_spec, policy, n_action_steps, self._extra_fields)
         history = policy.observation_shape[0]
         self._encodes = policy.encoded_shape != policy.observation_shape
         if self._encodes:
-            self._extra_fields = ()
+            # The features stand for the sensors.
+            self._extra_fields = tuple(
+                name for name in self._extra_fields if name not in policy.shapes.sensors
+            )
         self.env = env
         self.num_envs = env.num_envs
         self._policy = policy
@@ -157,9 +164,9 @@ class ChunkEnv:
         return self.step_result([self.env.step(actions) for actions in self.actions(decision)])
 
     def actions(self, decision: Tensor) -> list[np.ndarray]:
-        """Physical actions for a normalised chunk (N, H, A), as one or two consecutive env steps:
-        all executed actions but the last, to obtain the second newest observation, then the
-        last."""
+        """Physical actions for a normalised chunk (N, H, A), as one env step or, for a policy that
+        observes two steps, two: all executed actions but the last, to obtain the second newest
+        observation, then the last."""
         newest_NO, policy = self._history[-1], self._policy
         chunk_NHA = policy.normalize_action.inverse(decision)
         if policy.anchor is not None:
@@ -168,7 +175,7 @@ class ChunkEnv:
         actions_NHA = chunk_NHA[:, self._execute].double().numpy()
         return (
             [actions_NHA[:, :-1], actions_NHA[:, -1:]]
-            if actions_NHA.shape[1] > 1
+            if actions_NHA.shape[1] > 1 and len(self._history) > 1
             else [actions_NHA]
         )
 
@@ -280,6 +287,8 @@ class ChunkEnv:
             name: torch.from_numpy(observation[name].copy())[:, None]
             for name in policy.shapes.sensors
         }
+        if self._trunks is not None:
+            sensors = {name: self._trunks(name, frames) for name, frames in sensors.items()}
         (rows,) = {len(frames) for frames in sensors.values()}
         entries = policy.observation_shape[1]
         encoded = self._encode(ObservationTensors(torch.zeros(rows, 1, entries), sensors))
@@ -291,7 +300,7 @@ class ChunkEnv:
     ) -> Any:
         vector = self._policy.normalize_observation(torch.from_numpy(np.stack(history, axis=1)))
         if features:
-            return torch.cat([vector, torch.stack(features, dim=1)], dim=-1)
+            vector = torch.cat([vector, torch.stack(features, dim=1)], dim=-1)
         if not self._extra_fields:
             return vector
         from tensordict import TensorDict

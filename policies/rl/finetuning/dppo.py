@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from policies.families.diffusion import DiffusionPolicy
+from policies.networks.observation_encoder import ObservationEncoder
 from policies.policy_config import PolicyConfig
 from policies.rl.collection.collector import Collector
 from policies.rl.collection.episode_statistics import EpisodeStatistics
@@ -18,6 +19,7 @@ from policies.rl.finetuning.base import OnlineFinetuning
 from policies.rl.finetuning.collapse import CollapseDetector
 from policies.rl.finetuning.config import DppoFinetuneConfig
 from policies.rl.on_policy.diffusion_actor import DenoisingActor
+from policies.rl.on_policy.observations import observation_tensors
 from policies.rl.on_policy.ppo import OnPolicyLearner
 from robots.interfaces import Progress
 
@@ -45,8 +47,8 @@ class DppoFinetuning(OnlineFinetuning):
         self.config = config
         self.policy = policy
         self.rollouts = 0
-        self._critic = _critic(policy, config.critic)
         self._actor = DenoisingActor(policy, config.denoising)
+        self._critic = _critic(self._actor.reference, config.critic)
         self._collector = Collector(env, self._actor, self._critic, config.learning.discount, seed)
         self._collector.statistics = statistics or self._collector.statistics
         self._learner = OnPolicyLearner(config.learning, self._actor, self._critic, seed)
@@ -94,8 +96,40 @@ class DppoFinetuning(OnlineFinetuning):
         return self.policy.config.with_sampler_steps(self.config.denoising.steps)
 
 
+class InstructedCritic(nn.Module):
+    """Values of observations with instructions.
+
+    It reads what the encoder makes of both, so that it begins with the features that an instruction
+    selects, and does not train them.
+
+    Args:
+        encoder: frozen encoder of the initial policy, which is no part of the critic's state.
+        network: maps the encoded observation (B, T, outputs) to values (B, 1).
+    """
+
+    def __init__(self, encoder: ObservationEncoder, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        # In a tuple, a module is not registered.
+        self._encoder = (encoder,)
+
+    def forward(self, obs: Any) -> Tensor:
+        """Values (B, 1) of a TensorDict of vectors and instructions."""
+        with torch.no_grad():
+            encoded_BTO = self._encoder[0](observation_tensors(obs))
+        return self.network(encoded_BTO)
+
+
 def _critic(policy: DiffusionPolicy, hidden: tuple[int, ...]) -> nn.Module:
-    history, observation = policy.encoded_shape
+    """An untrained critic of the observations of `policy`, which is frozen."""
+    if not policy.language_conditioned:
+        return _network(policy.encoded_shape, hidden)
+    history = policy.observation_shape[0]
+    return InstructedCritic(policy.encoder, _network((history, policy.encoder.outputs), hidden))
+
+
+def _network(shape: tuple[int, int], hidden: tuple[int, ...]) -> nn.Module:
+    history, observation = shape
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, units in zip((history * observation, *hidden), hidden, strict=False):
         layers += [nn.Linear(inputs, units), nn.Mish()]

@@ -255,7 +255,8 @@ def _make_method(config: FinetuneConfig, setup: FinetuneSetup) -> FinetuneMethod
         case DppoFinetuneConfig() as options:
             from policies.rl.finetuning.dppo import DppoFinetuning
 
-            return DppoFinetuning(options, setup.diffusion_policy(), setup.env, setup.seed)
+            policy = setup.diffusion_policy(instructed=True)
+            return DppoFinetuning(options, policy, setup.env, setup.seed)
         case BestOfNFinetuneConfig() as options:
             from policies.rl.finetuning.best_of_n import BestOfNFinetuning
 

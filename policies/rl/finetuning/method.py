@@ -92,11 +92,15 @@ class FinetuneSetup(NamedTuple):
     demos: Path | None
     """Folder of the demonstrations' `store.zarr`."""
 
-    def diffusion_policy(self) -> DiffusionPolicy:
+    def diffusion_policy(self, instructed: bool = False) -> DiffusionPolicy:
         """The policy, if it denoises chunks. Encoders of images and point clouds stay as they are.
 
+        Args:
+            instructed: whether the method takes a policy with a sentence encoder.
+
         Raises:
-            HandoffError: a policy of another family, or with a sentence encoder.
+            HandoffError: a policy of another family, or with a sentence encoder that the method
+                does not take.
         """
         from policies.families.diffusion import DiffusionPolicy
 
@@ -104,10 +108,10 @@ class FinetuneSetup(NamedTuple):
             raise HandoffError(
                 f"finetune: the policy is a {type(self.policy).__name__}, expected a diffusion or flow policy."
             )
-        if self.policy.language_conditioned:
+        if self.policy.language_conditioned and not instructed:
             raise HandoffError(
                 "finetune: the policy is language-conditioned through a sentence encoder, expected a diffusion or flow "
-                "policy without policy.language. A vla or token_vla is fine-tuned with its instructions."
+                "policy without policy.language. Only the method 'dppo' fine-tunes it with its instructions."
             )
         return self.policy
 

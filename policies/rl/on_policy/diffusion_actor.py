@@ -20,14 +20,14 @@ steps.
 from __future__ import annotations
 
 import copy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from policies.families.diffusion import DiffusionPolicy
-from policies.policy import ObservationTensors
 from policies.rl.on_policy.config import DppoConfig
+from policies.rl.on_policy.observations import observation_tensors
 from policies.rl.on_policy.rollout import Trace
 from policies.samplers.chain import chain_log_prob, sample_chain, step_log_prob
 from robots.errors import HandoffError
@@ -72,34 +72,40 @@ class DenoisingActor:
         self._trained_grid = self.grid.part(config.frozen_steps)
         self.denoising_steps = config.steps - config.frozen_steps
         policy.requires_grad_(False).eval()
-        policy.denoiser.requires_grad_(True)
+        for module in self._trained():
+            module.requires_grad_(True)
 
     def parameters(self) -> list[nn.Parameter]:
-        """Parameters of the denoiser."""
-        return list(self.policy.denoiser.parameters())
+        """Parameters of the denoiser, and of the projections of a policy with an instruction."""
+        return [parameter for module in self._trained() for parameter in module.parameters()]
+
+    def _trained(self) -> list[nn.Module]:
+        return [self.policy.denoiser, *self.policy.encoder.instruction_modules()]
 
     @torch.no_grad()
     def decide(
-        self, obs_BTO: Tensor, generator: torch.Generator, *, deterministic: bool = False
+        self, obs: Any, generator: torch.Generator, *, deterministic: bool = False
     ) -> ChainSample:
         """Samples a chunk for every row.
 
         Args:
-            obs_BTO: normalised observations.
+            obs: normalised observations (B, T, O), or a TensorDict of them and the instructions;
+                see `policies.rl.collection.chunk_env.ChunkEnv`.
             generator: supplies all randomness.
             deterministic: whether the last step adds no noise, as in evaluation.
         """
-        shape = (len(obs_BTO), *self.policy.chunk_shape)
+        observed = observation_tensors(obs)
+        shape = (len(obs), *self.policy.chunk_shape)
         noise_BHA = torch.randn(shape, generator=generator)
         step_noise = torch.randn((self.config.steps, *shape), generator=generator)
-        active_KB = torch.ones(self.config.steps, len(obs_BTO), dtype=torch.bool)
+        active_KB = torch.ones(self.config.steps, len(obs), dtype=torch.bool)
         active_KB[-1] = not deterministic
         frozen, options = self.config.frozen_steps, self.config.chain
         # First steps with the initial weights.
         if frozen:
             chain_options = (self._frozen_grid, options, active_KB[:frozen])
             noise_BHA = sample_chain(
-                self.reference.velocity(ObservationTensors(obs_BTO)),
+                self.reference.velocity(observed),
                 noise_BHA,
                 step_noise[:frozen],
                 *chain_options,
@@ -107,7 +113,7 @@ class DenoisingActor:
         # Trained steps.
         chain_options = (self._trained_grid, options, active_KB[frozen:])
         chain = sample_chain(
-            self.policy.velocity(ObservationTensors(obs_BTO)),
+            self.policy.velocity(observed),
             noise_BHA,
             step_noise[frozen:],
             *chain_options,
@@ -119,10 +125,10 @@ class DenoisingActor:
         }
         return ChainSample(self.policy.clip_chunk(chain.clean_BHA), trace, chain.log_prob.T)
 
-    def log_prob(self, obs: Tensor, denoising_step: Tensor, trace: Trace) -> Tensor:
+    def log_prob(self, obs: Any, denoising_step: Tensor, trace: Trace) -> Tensor:
         """See `OnPolicyActor.log_prob`."""
         return step_log_prob(
-            self.policy.velocity(ObservationTensors(obs)),
+            self.policy.velocity(observation_tensors(obs)),
             trace["sample"],
             trace["next"],
             trace["std"],
@@ -131,12 +137,13 @@ class DenoisingActor:
             self.config.chain,
         )
 
-    def bc_loss(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+    def bc_loss(self, obs: Any, generator: torch.Generator) -> Tensor:
         """See `OnPolicyActor.bc_loss`: negative log-likelihood of chains of the initial policy."""
+        observed = observation_tensors(obs)
         shape = (len(obs), *self.policy.chunk_shape)
         with torch.no_grad():
             chain = sample_chain(
-                self.reference.velocity(ObservationTensors(obs)),
+                self.reference.velocity(observed),
                 torch.randn(shape, generator=generator),
                 torch.randn((self.config.steps, *shape), generator=generator),
                 self.grid,
@@ -147,7 +154,7 @@ class DenoisingActor:
             sample_LBHA=chain.sample_LBHA[frozen:], std_KB=chain.std_KB[frozen:]
         )
         return -chain_log_prob(
-            self.policy.velocity(ObservationTensors(obs)),
+            self.policy.velocity(observed),
             trained_part,
             self._trained_grid,
             self.config.chain,
