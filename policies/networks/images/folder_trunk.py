@@ -1,7 +1,7 @@
 """A vision model of transformers or timm from a local folder, as a frozen trunk of image encoders.
 
-The tokens of a vision transformer are laid out as a map, without class and register tokens; the maps
-of convolutional networks are taken as they are. Pictures are resized to the model's input by
+The tokens of a vision transformer are laid out as a map, without class and register tokens; the
+maps of convolutional networks are taken as they are. Pictures are resized to the model's input by
 bilinear interpolation with anti-aliasing, whatever interpolation and crop its own processor has, so
 that the whole picture is seen. The channels of every place are scaled to mean 0 and variance 1, as
 the scales of models differ.

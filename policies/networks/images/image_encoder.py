@@ -5,8 +5,9 @@ The first is ResNet-18 (He et al. 2016) with GroupNorm instead of BatchNorm, bec
 statistics do not work with averaged weights, then spatial softmax (Finn et al. 2016; Levine et al.
 2016): every keypoint is the mean position of one map's activation. It is implemented here because
 torchvision has no build for the CPU build of torch; a test checks the published number of
-parameters. `StridedCnn` is a small network in its place, a few convolutions as in Levine et al. 2016
-(arXiv 1504.00702), with GroupNorm and with a stride in every convolution instead of the first alone.
+parameters. `StridedCnn` is a small network in its place, a few convolutions as in Levine et al.
+2016 (arXiv 1504.00702), with GroupNorm and with a stride in every convolution instead of the first
+alone.
 
 This follows the released diffusion_policy (robomimic's encoder with random crops): in training
 every image has an independent random crop, also within one window; in evaluation the crop is

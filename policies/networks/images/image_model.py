@@ -1,8 +1,8 @@
 """Reads the description of a pretrained image model in a local folder: its configuration, and how
 pictures are scaled for it. Imports no torch.
 
-A folder of transformers has `config.json` with a `model_type` and `preprocessor_config.json`; one of
-timm has `config.json` with an `architecture` and the scaling in its `pretrained_cfg`.
+A folder of transformers has `config.json` with a `model_type` and `preprocessor_config.json`; one
+of timm has `config.json` with an `architecture` and the scaling in its `pretrained_cfg`.
 """
 
 from __future__ import annotations
