@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, Self
 from policies.language.config import SentenceEncoderConfig, encoder_folder
 from policies.networks.config import (
     BackboneConfig,
+    FolderEncoderConfig,
     ImageEncoderConfig,
     LoraConfig,
     PointEncoderConfig,
@@ -182,6 +183,15 @@ class EncodedPolicyConfig(InstructedPolicyConfig):
     """Image encoder; one instance per camera, which share a frozen trunk."""
     point_encoder: PointEncoderConfig = field(default_factory=PointEncoderConfig)
     """Point-cloud encoder; one instance per point cloud."""
+
+    @property
+    def external_folders(self) -> Mapping[str, str]:
+        """See `ChunkPolicyConfig.external_folders`; the folder of an image encoder that no camera
+        uses is not read."""
+        encoder, folders = self.image_encoder, super().external_folders
+        if not (isinstance(encoder, FolderEncoderConfig) and self.image_fields):
+            return folders
+        return {**folders, "image encoder": encoder.folder}
 
 
 @config

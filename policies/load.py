@@ -11,10 +11,13 @@ import torch
 
 from policies.card import PolicyCard, Shapes
 from policies.checkpoint import read_card, read_weights
-from policies.chunk_policy_config import ChunkPolicyConfig
+from policies.chunk_policy_config import ChunkPolicyConfig, EncodedPolicyConfig
 from policies.families.lora import merge_adapters
 from policies.language.config import SentenceEncoderConfig, require_folder
 from policies.language.sentence_encoder import FOLDER, SentenceEncoder
+from policies.networks.config import FolderEncoderConfig
+from policies.networks.images.image_model import FOLDER as IMAGE_FOLDER
+from policies.networks.images.image_model import ImageModel, read_image_model
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.policy import ChunkPolicy
 from policies.policy_config import (
@@ -40,7 +43,8 @@ def new_module(config: PolicyConfig, shapes: Shapes, saved: Path | None = None) 
         config: configuration of the family.
         shapes: sizes given by the data.
         saved: folder of the policy whose weights will be loaded into the module; pretrained weights
-            are then not read, and a sentence encoder is read from it.
+            are then not read, and a sentence encoder and the description of an image model are read
+            from it.
 
     Raises:
         HandoffError: sizes that do not fit together, or a backbone or sentence encoder that cannot
@@ -59,7 +63,7 @@ def _new_module(config: PolicyConfig, shapes: Shapes, saved: Path | None) -> Chu
         case DiffusionPolicyConfig():
             from policies.families.diffusion import DiffusionPolicy
 
-            return DiffusionPolicy(config, shapes, _sentences(config.language, saved))
+            return DiffusionPolicy(config, shapes, *_pretrained_parts(config, saved))
         case ActConfig():
             from policies.families.act import ActPolicy
 
@@ -67,11 +71,11 @@ def _new_module(config: PolicyConfig, shapes: Shapes, saved: Path | None) -> Chu
         case BehaviourCloningConfig():
             from policies.families.behaviour_cloning import BehaviourCloningPolicy
 
-            return BehaviourCloningPolicy(config, shapes, _sentences(config.language, saved))
+            return BehaviourCloningPolicy(config, shapes, *_pretrained_parts(config, saved))
         case BesoConfig():
             from policies.families.beso import BesoPolicy
 
-            return BesoPolicy(config, shapes, _sentences(config.language, saved))
+            return BesoPolicy(config, shapes, *_pretrained_parts(config, saved))
         case VlaConfig():
             from policies.families.vla import VlaPolicy
 
@@ -95,6 +99,18 @@ def _sentences(
     if language is None:
         return None
     return SentenceEncoder(language, require_folder(language) if saved is None else saved / FOLDER)
+
+
+def _pretrained_parts(
+    config: EncodedPolicyConfig, saved: Path | None
+) -> tuple[SentenceEncoder | None, ImageModel | None]:
+    """The sentence encoder and the image model of a saved policy; a new one reads its image model
+    from the configured folder."""
+    image_model = None
+    described = isinstance(config.image_encoder, FolderEncoderConfig) and config.image_fields
+    if saved is not None and described:
+        image_model = read_image_model(saved / IMAGE_FOLDER)
+    return _sentences(config.language, saved), image_model
 
 
 def _outside_policy(config: ChunkPolicyConfig, shapes: Shapes) -> ChunkPolicy:

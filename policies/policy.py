@@ -18,6 +18,9 @@ from torch import Tensor, nn
 from policies.card import Shapes
 from policies.language.instruction_features import InstructionFeatures
 from policies.language.sentence_encoder import FOLDER, SentenceEncoder
+from policies.networks.images.folder_trunk import FolderTrunk
+from policies.networks.images.image_model import FOLDER as IMAGE_FOLDER
+from policies.networks.images.image_model import ImageModel
 from policies.normalize import MinMaxNormalizer, MomentStatistics, StandardNormalizer
 from policies.policy_config import PolicyConfig
 from robots.errors import HandoffError
@@ -94,6 +97,13 @@ class ChunkPolicy(nn.Module, ABC):
         """Sentence encoder of the instructions; None for a policy without one."""
         found = (part for part in self.modules() if isinstance(part, InstructionFeatures))
         return next((part.sentences for part in found), None)
+
+    @property
+    def image_model(self) -> ImageModel | None:
+        """Description of the pretrained image model from a folder; None for a policy without
+        one."""
+        found = (part.source for part in self.modules() if isinstance(part, FolderTrunk))
+        return next(found, None)
 
     @property
     def sampler(self) -> str:
@@ -178,9 +188,13 @@ class ChunkPolicy(nn.Module, ABC):
     def extra_files(self) -> dict[str, bytes]:
         """Files that a saved policy needs in addition to its weights: path in its folder to
         content."""
-        if self.sentences is None:
-            return {}
-        return {f"{FOLDER}/{name}": data for name, data in self.sentences.files.items()}
+        sources = ((FOLDER, self.sentences), (IMAGE_FOLDER, self.image_model))
+        return {
+            f"{folder}/{name}": data
+            for folder, source in sources
+            if source is not None
+            for name, data in source.files.items()
+        }
 
     def set_sampler_steps(self, steps: int) -> None:
         """Sets the number of sampler steps.

@@ -35,6 +35,7 @@ LIBRARIES = {
     "pymunk": "pymunk",
     "sapien": "sapien",
     "scipy": "scipy",
+    "timm": "timm",
     "torch": "torch",
     "transformers": "transformers",
     "warp": "warp-lang",

@@ -91,6 +91,7 @@ OPTIONAL = (
     "ray",
     "tensorboard",
     "tensordict",
+    "timm",
     "tokenizers",
     "transformers",
     "trimesh",

@@ -49,7 +49,7 @@ def with_stored_maps(
         frames, trunk = sensors[name], encoder.trunk
         assert trunk is not None
         shape = trunk.map_shape(encoder.sizes[name].crop)
-        content = f"{trunk.stride} {encoder.sizes[name]} {_digest(frames)}"
+        content = f"{trunk.identity()} {encoder.sizes[name]} {_digest(frames)}"
         writer = storage.reserve(content, len(frames), (shape, np.dtype(np.float16)))
         for rows_B in () if writer.complete else torch.arange(len(frames)).split(_PASS):
             map_BTCHW = trunks(name, frames.steps(rows_B[:, None]))

@@ -41,9 +41,8 @@ class Targets(NamedTuple):
 def one_step_student(teacher: DiffusionPolicy) -> DiffusionPolicy:
     """A copy of the teacher that samples in one step, trainable but for its encoder, in evaluation
     mode (without dropout) because it is trained by regression."""
-    student = DiffusionPolicy(
-        teacher.config.with_sampler_steps(1), teacher.shapes, teacher.sentences
-    )
+    config = teacher.config.with_sampler_steps(1)
+    student = DiffusionPolicy(config, teacher.shapes, teacher.sentences, teacher.image_model)
     student.load_state_dict(teacher.state_dict())
     student.encoder.requires_grad_(False)
     return student.eval().to(teacher.device)

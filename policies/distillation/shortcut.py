@@ -63,7 +63,7 @@ def shortcut_student(teacher: DiffusionPolicy) -> DiffusionPolicy:
     """A copy of the teacher that samples in one step and is conditioned on its length, trainable
     but for its encoder, in evaluation mode (without dropout); its predictions are the teacher's."""
     config = replace(teacher.config.with_sampler_steps(1), step_conditioned=True)
-    student = DiffusionPolicy(config, teacher.shapes, teacher.sentences)
+    student = DiffusionPolicy(config, teacher.shapes, teacher.sentences, teacher.image_model)
     missing, unexpected = student.load_state_dict(teacher.state_dict(), strict=False)
     assert not unexpected
     assert all(name.startswith("step_length.") for name in missing)

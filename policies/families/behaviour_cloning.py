@@ -27,6 +27,7 @@ from torch.nn.functional import l1_loss, mse_loss, softplus
 
 from policies.card import Shapes
 from policies.language.sentence_encoder import SentenceEncoder
+from policies.networks.images.image_model import ImageModel
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.policy import Batch, ChunkPolicy, ObservationTensors
 from policies.policy_config import BehaviourCloningConfig
@@ -66,6 +67,7 @@ class BehaviourCloningPolicy(ChunkPolicy):
         config: BehaviourCloningConfig,
         shapes: Shapes,
         sentences: SentenceEncoder | None = None,
+        image_model: ImageModel | None = None,
     ) -> None:
         super().__init__(config, shapes)
         if config.modes < 1 or config.min_deviation <= 0:
@@ -74,7 +76,7 @@ class BehaviourCloningPolicy(ChunkPolicy):
                 "or more modes and min_deviation above 0."
             )
         self.config = config
-        self.encoder = ObservationEncoder(config, shapes, sentences)
+        self.encoder = ObservationEncoder(config, shapes, sentences, image_model)
         inputs = config.n_obs_steps * self.encoder.outputs
         if not inputs:
             raise HandoffError(

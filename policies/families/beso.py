@@ -35,6 +35,7 @@ from torch.nn.functional import mse_loss
 from policies.card import Shapes
 from policies.language.sentence_encoder import SentenceEncoder
 from policies.networks.goal_transformer import GoalTransformer
+from policies.networks.images.image_model import ImageModel
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.normalize import MomentStatistics
 from policies.policy import Batch, ChunkPolicy, ObservationTensors, repeatable_dropout
@@ -65,7 +66,11 @@ class BesoPolicy(ChunkPolicy):
     usual_goal_O: Tensor
 
     def __init__(
-        self, config: BesoConfig, shapes: Shapes, sentences: SentenceEncoder | None = None
+        self,
+        config: BesoConfig,
+        shapes: Shapes,
+        sentences: SentenceEncoder | None = None,
+        image_model: ImageModel | None = None,
     ) -> None:
         super().__init__(config, shapes)
         _check(config, shapes)
@@ -78,7 +83,7 @@ class BesoPolicy(ChunkPolicy):
             else shapes.entries.keys() - set(config.goal_fields)
         )
         self.state_spans = [span for name, span in shapes.entries.items() if name in state_fields]
-        self.encoder = ObservationEncoder(config, shapes, sentences)
+        self.encoder = ObservationEncoder(config, shapes, sentences, image_model)
         if self.encoder.outputs > shapes.observation:
             self.state_spans.append((shapes.observation, self.encoder.outputs))
         self.goal_entries, state = (

@@ -26,6 +26,7 @@ from policies.networks.config import (
     TransformerConfig,
     UnetConfig,
 )
+from policies.networks.images.image_model import ImageModel
 from policies.networks.mlp import MlpDenoiser, StepLengthEmbedding
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.networks.transformer import TransformerDenoiser
@@ -61,6 +62,7 @@ class DiffusionPolicy(DenoisingPolicy):
         config: configuration of the family.
         shapes: sizes given by the data.
         sentences: sentence encoder of a policy with `language`.
+        image_model: see `ObservationEncoder`.
     """
 
     alpha_K: Tensor
@@ -71,10 +73,11 @@ class DiffusionPolicy(DenoisingPolicy):
         config: DiffusionPolicyConfig,
         shapes: Shapes,
         sentences: SentenceEncoder | None = None,
+        image_model: ImageModel | None = None,
     ) -> None:
         super().__init__(config, shapes)
         self.config = config
-        self.encoder = ObservationEncoder(config, shapes, sentences)
+        self.encoder = ObservationEncoder(config, shapes, sentences, image_model)
         self.denoiser = new_denoiser(
             config.network,
             self.chunk_shape,

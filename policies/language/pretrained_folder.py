@@ -15,6 +15,7 @@ def load_pretrained(
     folder: Path,
     what: str,
     unread: frozenset[str] = frozenset(),
+    attention: str | None = "sdpa",
     **options: Any,
 ) -> Any:
     """The model in a folder, in float32.
@@ -24,6 +25,7 @@ def load_pretrained(
         folder: folder that `save_pretrained` wrote.
         what: what the weights belong to, for messages.
         unread: weights that may be missing or have another shape.
+        attention: implementation of attention; None leaves it to transformers, for models without.
         options: further options of `read`.
 
     Raises:
@@ -37,7 +39,7 @@ def load_pretrained(
             model, report = read(
                 folder,
                 dtype=torch.float32,
-                attn_implementation="sdpa",
+                attn_implementation=attention,
                 local_files_only=True,
                 use_safetensors=True,
                 trust_remote_code=False,

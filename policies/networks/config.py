@@ -94,10 +94,14 @@ class PicturePartConfig:
     default_crop_ratio: ClassVar[float] = 0.875
     """Fraction of height and width that a crop takes, unless it is given: published is 84 of 96 px
     for push-T."""
+    default_shorter_side: ClassVar[int | None] = 96
+    """Shorter side of resized pictures unless it or a size of the crop is given [px]: that of
+    push-T's pictures, which are not resized. None keeps the recorded size."""
 
     resize: Pixels | None = None
     """Shorter side to which larger images are resized before the crop, with their aspect ratio
-    [px]; smaller images keep their size. None takes 96 px, and resizes nothing if `crop` is set."""
+    [px]; smaller images keep their size. None takes 96 px, and resizes nothing if `crop` is set or
+    the kind is `folder`."""
     crop_ratio: PositiveShare | None = None
     """Height and width of the crop as a fraction of those of the resized image: random in training,
     centred otherwise. None takes 0.875, which is 84 of 96 px, unless `crop` is set; a frozen trunk
@@ -114,14 +118,10 @@ class PicturePartConfig:
 
 
 @config
-class ResnetEncoderConfig(PicturePartConfig):
-    """ResNet-18 with GroupNorm, spatial softmax, random crop: Diffusion Policy's encoder of one
-    camera."""
+class TrainedEncoderConfig(PicturePartConfig):
+    """Options of the image encoders that are trained with their policy: a network of feature maps,
+    spatial softmax, random crop."""
 
-    kind: Literal["resnet"] = "resnet"
-    channels: tuple[Count, ...] = (64, 128, 256, 512)
-    """Channels of the ResNet's stages, which have two blocks each; multiples of 16. The default is
-    ResNet-18."""
     keypoints: Count = 32
     """Number of keypoints of the spatial softmax."""
     features: Count = 64
@@ -131,23 +131,71 @@ class ResnetEncoderConfig(PicturePartConfig):
 
 
 @config
-class FrozenEncoderConfig(PicturePartConfig):
-    """EfficientNet-Lite0 with weights of ImageNet, which are not trained, and a small trained
-    read-out per camera. The feature maps of every picture are computed once and kept, so that an
-    update costs little more than one from numbers; there are no random crops."""
+class ResnetEncoderConfig(TrainedEncoderConfig):
+    """ResNet-18 with GroupNorm, spatial softmax, random crop: Diffusion Policy's encoder of one
+    camera."""
+
+    kind: Literal["resnet"] = "resnet"
+    channels: tuple[Count, ...] = (64, 128, 256, 512)
+    """Channels of the ResNet's stages, which have two blocks each; multiples of 16. The default is
+    ResNet-18."""
+
+
+@config
+class CnnEncoderConfig(TrainedEncoderConfig):
+    """A few convolutions with GroupNorm, spatial softmax, random crop: a small encoder of one
+    camera in the manner of Levine et al. (arXiv 1504.00702)."""
+
+    kind: Literal["cnn"] = "cnn"
+    channels: tuple[Count, ...] = (32, 64, 64)
+    """Channels of the convolutions; multiples of 16. Each halves height and width, so three have
+    feature maps of 8 px per place."""
+    kernel: Count = 5
+    """Kernel size of the first convolution [px]; odd. The others have 3 px."""
+
+
+@config
+class MapReadOutConfig(PicturePartConfig):
+    """Options of the image encoders over a pretrained network that is not trained, with a small
+    trained read-out per camera. The feature maps of every picture are computed once and kept, so
+    that an update costs little more than one from numbers; there are no random crops."""
 
     default_crop_ratio: ClassVar[float] = 1.0
     """Fraction of height and width that a crop takes, unless it is given: the whole image."""
 
-    kind: Literal["efficientnet_lite0"] = "efficientnet_lite0"
-    stride: Literal[4, 8, 16, 32] = 8
-    """Pixels per cell of the feature maps, which have 24, 40, 112 or 320 channels."""
     channels: Count = 64
     """Channels of the trained 1x1 convolution."""
     keypoints: Count = 32
     """Maps of the trained 3x3 convolution after it, whose mean positions are read."""
     features: Count = 128
     """Size of the feature vector of an image."""
+
+
+@config
+class FrozenEncoderConfig(MapReadOutConfig):
+    """EfficientNet-Lite0 with weights of ImageNet, which are not trained, and a small trained
+    read-out per camera."""
+
+    kind: Literal["efficientnet_lite0"] = "efficientnet_lite0"
+    stride: Literal[4, 8, 16, 32] = 8
+    """Pixels per cell of the feature maps, which have 24, 40, 112 or 320 channels."""
+
+
+@config
+class FolderEncoderConfig(MapReadOutConfig):
+    """A vision model of transformers or timm from a local folder, which is not trained, and a small
+    trained read-out per camera."""
+
+    default_shorter_side: ClassVar[int | None] = None
+    """Shorter side of resized pictures unless it or a size of the crop is given: that of the
+    recorded ones, as the model's input has a size of its own."""
+
+    kind: Literal["folder"] = "folder"
+    folder: str
+    """Folder with `config.json`, `model.safetensors` and, for a model of transformers,
+    `preprocessor_config.json`, such as DINOv2's or SigLIP's. What is seen of a picture is resized
+    to the model's own input, whose aspect ratio may be another. Nothing is downloaded from a
+    hub."""
 
 
 @config
@@ -167,7 +215,10 @@ class PictureFeaturesConfig(PicturePartConfig):
 
 
 ImageEncoderConfig = Annotated[
-    Annotated[ResnetEncoderConfig | FrozenEncoderConfig, Discriminator("kind")],
+    Annotated[
+        ResnetEncoderConfig | CnnEncoderConfig | FrozenEncoderConfig | FolderEncoderConfig,
+        Discriminator("kind"),
+    ],
     DefaultKind("resnet"),
 ]
 """Union of the image encoders' options, discriminated by `kind`, which is `resnet` by default."""

@@ -15,6 +15,7 @@ Shape suffixes: B batch, T observed steps, O observation, F features.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,15 +28,24 @@ from policies.card import Shapes
 from policies.chunk_policy_config import EncodedPolicyConfig, InstructedPolicyConfig
 from policies.language.instruction_features import InstructionFeatures
 from policies.language.sentence_encoder import SentenceEncoder
-from policies.networks.config import FrozenEncoderConfig, ImageEncoderConfig, ResnetEncoderConfig
+from policies.networks.config import (
+    CnnEncoderConfig,
+    FolderEncoderConfig,
+    FrozenEncoderConfig,
+    ImageEncoderConfig,
+    ResnetEncoderConfig,
+    TrainedEncoderConfig,
+)
 from policies.networks.field_modules import FieldModules
 from policies.networks.images.efficientnet_lite import EfficientNetLite0, pretrained_weights
+from policies.networks.images.folder_trunk import FolderTrunk
 from policies.networks.images.image_encoder import (
     ImageEncoder,
     MapReadOut,
     cropped_images,
     random_corners,
 )
+from policies.networks.images.image_model import ImageModel, read_image_model
 from policies.networks.images.image_size import EncodedSize, encoded_size
 from policies.networks.point_encoder import PointCloudEncoder
 from policies.normalize import MinMaxNormalizer, MinMaxStatistics
@@ -53,6 +63,8 @@ class ObservationEncoder(nn.Module):
         config: sensors and the sizes of their encoders.
         shapes: shapes of the sensors' data.
         sentences: sentence encoder of a policy with `language`.
+        image_model: description of the image model of an encoder of the kind `folder`; None reads
+            it from the configured folder.
 
     Raises:
         HandoffError: a sensor without data, images smaller than the crop, or no sentence encoder
@@ -60,7 +72,11 @@ class ObservationEncoder(nn.Module):
     """
 
     def __init__(
-        self, config: EncodedPolicyConfig, shapes: Shapes, sentences: SentenceEncoder | None = None
+        self,
+        config: EncodedPolicyConfig,
+        shapes: Shapes,
+        sentences: SentenceEncoder | None = None,
+        image_model: ImageModel | None = None,
     ) -> None:
         super().__init__()
         image, point = config.image_encoder, config.point_encoder
@@ -71,17 +87,13 @@ class ObservationEncoder(nn.Module):
             )
         self.augmentation = (
             image.augmentation
-            if isinstance(image, ResnetEncoderConfig)
+            if isinstance(image, TrainedEncoderConfig)
             else ImageAugmentationConfig()
         )
         self.sizes = {
             name: encoded_size(image, shapes.sensors[name], name) for name in config.image_fields
         }
-        self.trunk = (
-            EfficientNetLite0(image.stride).requires_grad_(False)
-            if isinstance(image, FrozenEncoderConfig) and self.sizes
-            else None
-        )
+        self.trunk = _frozen_trunk(image, image_model) if self.sizes else None
         """Shared by all cameras, in evaluation mode always; None for encoders that are trained."""
         self.images = FieldModules(
             {name: self._image_encoder(image, size) for name, size in self.sizes.items()}
@@ -109,9 +121,14 @@ class ObservationEncoder(nn.Module):
             self.outputs += config.language.features
 
     def _image_encoder(self, config: ImageEncoderConfig, size: EncodedSize) -> nn.Module:
-        if isinstance(config, ResnetEncoderConfig):
+        if isinstance(config, ResnetEncoderConfig | CnnEncoderConfig):
             return ImageEncoder(
-                size.crop, config.keypoints, config.features, config.channels, size.resized
+                size.crop,
+                config.keypoints,
+                config.features,
+                config.channels,
+                size.resized,
+                config.kernel if isinstance(config, CnnEncoderConfig) else None,
             )
         assert self.trunk is not None
         return MapReadOut(self.trunk.channels, config)
@@ -122,9 +139,15 @@ class ObservationEncoder(nn.Module):
         return tuple(part for part in (self.language, self.modulated) if part is not None)
 
     def load_pretrained(self) -> None:
-        """Sets the weights of a frozen trunk to the pretrained ones."""
-        if self.trunk is not None:
+        """Sets the weights of a frozen trunk to the pretrained ones.
+
+        Raises:
+            HandoffError: see `FolderTrunk.load_pretrained`.
+        """
+        if isinstance(self.trunk, EfficientNetLite0):
             self.trunk.load(pretrained_weights())
+        elif self.trunk is not None:
+            self.trunk.load_pretrained()
 
     def maps(self, name: str, image_BTHWC: Tensor) -> Tensor:
         """Feature maps (B, T, C, rows, columns) of a camera's images by the frozen trunk.
@@ -220,6 +243,19 @@ class ObservationEncoder(nn.Module):
         if augmentation is not None:
             augmentation = augmentation.to(image_BTHWC.device)
         return encoder(image_BTHWC, corner_BT2.to(image_BTHWC.device), augmentation)
+
+
+def _frozen_trunk(
+    config: ImageEncoderConfig, image_model: ImageModel | None
+) -> EfficientNetLite0 | FolderTrunk | None:
+    """An untrained trunk; None for encoders that are trained."""
+    match config:
+        case FrozenEncoderConfig():
+            return EfficientNetLite0(config.stride).requires_grad_(False)
+        case FolderEncoderConfig():
+            return FolderTrunk(image_model or read_image_model(Path(config.folder)))
+        case _:
+            return None
 
 
 def instruction_features(

@@ -92,6 +92,10 @@ class EfficientNetLite0(nn.Module):
         """Channels, rows and columns of the maps of images of `size`, height and width [px]."""
         return self.channels, -(-size[0] // self.stride), -(-size[1] // self.stride)
 
+    def identity(self) -> str:
+        """What tells its maps from those of other trunks."""
+        return str(self.stride)
+
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Sets the weights from those of the whole classifier, in the names of the package.
 

@@ -5,7 +5,9 @@ The first is ResNet-18 (He et al. 2016) with GroupNorm instead of BatchNorm, bec
 statistics do not work with averaged weights, then spatial softmax (Finn et al. 2016; Levine et al.
 2016): every keypoint is the mean position of one map's activation. It is implemented here because
 torchvision has no build for the CPU build of torch; a test checks the published number of
-parameters.
+parameters. `StridedCnn` is a small network in its place, a few convolutions as in Levine et al.
+2016 (arXiv 1504.00702), with GroupNorm and with a stride in every convolution instead of the first
+alone.
 
 This follows the released diffusion_policy (robomimic's encoder with random crops): in training
 every image has an independent random crop, also within one window; in evaluation the crop is
@@ -24,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, relu
 
 from policies.augmentation.images import ImageAugmentation, augment
-from policies.networks.config import FrozenEncoderConfig
+from policies.networks.config import MapReadOutConfig
 from robots.errors import HandoffError
 
 RESNET_18 = (64, 128, 256, 512)
@@ -35,7 +37,7 @@ _GROUP = 16
 
 
 class ImageEncoder(nn.Module):
-    """Features of a camera's images: resizing, crop, ResNet-18, spatial softmax, linear layer.
+    """Features of a camera's images: resizing, crop, trunk, spatial softmax, linear layer.
 
     Args:
         crop: height and width of the crop [px].
@@ -44,6 +46,8 @@ class ImageEncoder(nn.Module):
         channels: channels of the trunk's stages.
         resized: height and width to which images are resized before the crop [px]; None keeps
             their size.
+        kernel: kernel size of the first convolution of a `StridedCnn` [px]; None makes the trunk a
+            `ResNet18`.
     """
 
     def __init__(
@@ -53,11 +57,12 @@ class ImageEncoder(nn.Module):
         features: int = 64,
         channels: tuple[int, ...] = RESNET_18,
         resized: tuple[int, int] | None = None,
+        kernel: int | None = None,
     ) -> None:
         super().__init__()
         self.crop = crop
         self.resized = resized
-        self.trunk = ResNet18(channels)
+        self.trunk = ResNet18(channels) if kernel is None else StridedCnn(channels, kernel)
         self.softmax = SpatialSoftmax(channels[-1], keypoints)
         self.output = nn.Linear(2 * keypoints, features)
 
@@ -96,7 +101,7 @@ class MapReadOut(nn.Module):
         config: sizes.
     """
 
-    def __init__(self, inputs: int, config: FrozenEncoderConfig) -> None:
+    def __init__(self, inputs: int, config: MapReadOutConfig) -> None:
         super().__init__()
         self.reduce = nn.Conv2d(inputs, config.channels, 1)
         self.maps = nn.Conv2d(config.channels, config.keypoints, 3, padding=1)
@@ -125,10 +130,7 @@ class ResNet18(nn.Module):
 
     def __init__(self, channels: tuple[int, ...] = RESNET_18) -> None:
         super().__init__()
-        if not channels or any(width < _GROUP or width % _GROUP for width in channels):
-            raise HandoffError(
-                f"image encoder: channels {channels}, expected at least one, multiples of {_GROUP}."
-            )
+        _check_channels(channels)
         first = channels[0]
         self.stem = nn.Sequential(
             _convolution(3, first, 7, 2), _norm(first), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
@@ -145,6 +147,42 @@ class ResNet18(nn.Module):
     def forward(self, image_NCHW: Tensor) -> Tensor:
         """Feature maps."""
         return self.blocks(self.stem(image_NCHW))
+
+
+class StridedCnn(nn.Module):
+    """Maps (N, 3, H, W) to (N, C, H / 2^L, W / 2^L), rounded up, by L convolutions, each with a
+    stride of 2, GroupNorm and ReLU.
+
+    Args:
+        channels: channels of the L convolutions.
+        kernel: kernel size of the first convolution [px]; the others have 3.
+
+    Raises:
+        HandoffError: no convolution, channels that are not a multiple of the group size, or an even
+            kernel.
+    """
+
+    def __init__(self, channels: tuple[int, ...], kernel: int) -> None:
+        super().__init__()
+        _check_channels(channels)
+        if kernel % 2 == 0:
+            raise HandoffError(
+                f"image encoder: kernel {kernel}, expected an odd number of pixels, such as 5."
+            )
+        layers: list[nn.Module] = []
+        for number, outputs in enumerate(channels):
+            inputs = channels[number - 1] if number else 3
+            layers += [
+                _convolution(inputs, outputs, 3 if number else kernel, 2),
+                _norm(outputs),
+                nn.ReLU(),
+            ]
+        self.layers = nn.Sequential(*layers)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, image_NCHW: Tensor) -> Tensor:
+        """Feature maps."""
+        return self.layers(image_NCHW)
 
 
 class BasicBlock(nn.Module):
@@ -293,6 +331,13 @@ def check_crop(size: tuple[int, ...], crop: tuple[int, int]) -> None:
         raise HandoffError(
             f"image encoder: a crop of {crop[0]}x{crop[1]} px from images of {size[0]}x{size[1]} px, expected one "
             "that fits (height x width). Does the camera record a smaller size?"
+        )
+
+
+def _check_channels(channels: tuple[int, ...]) -> None:
+    if not channels or any(width < _GROUP or width % _GROUP for width in channels):
+        raise HandoffError(
+            f"image encoder: channels {channels}, expected at least one, multiples of {_GROUP}."
         )
 
 

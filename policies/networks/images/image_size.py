@@ -14,9 +14,6 @@ from policies.chunk_policy_config import ChunkPolicyConfig, EncodedPolicyConfig
 from policies.networks.config import PicturePartConfig
 from robots.errors import HandoffError
 
-SHORTER_SIDE = 96
-"""Shorter side of resized pictures unless it or a size of the crop is given [px]: that of push-T's
-pictures, which are not resized."""
 SMALL_SHARE = 0.5
 """Crops that cover a smaller fraction of the picture are reported."""
 
@@ -48,7 +45,8 @@ def encoded_size(config: PicturePartConfig, recorded: tuple[int, ...], field: st
         HandoffError: the crop is larger than the pictures.
     """
     height, width = recorded[:2]
-    shorter = config.resize or (SHORTER_SIDE if config.crop is None else min(height, width))
+    usual = config.default_shorter_side if config.crop is None else None
+    shorter = config.resize or usual or min(height, width)
     resized = height, width
     if min(height, width) > shorter:
         resized = _scaled(height, shorter, resized), _scaled(width, shorter, resized)

@@ -11,8 +11,8 @@ import pytest
 
 from flows.stages.learn.pretrain import external
 from policies.imitation.config import MixedStore, PretrainConfig
-from policies.networks.config import BackboneConfig
-from policies.policy_config import VlaConfig
+from policies.networks.config import BackboneConfig, FolderEncoderConfig
+from policies.policy_config import DiffusionPolicyConfig, VlaConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from tests.flows.recipe_stages import declared, options
@@ -50,6 +50,19 @@ def test_weights_and_backbone_to_start_from_have_digests(tmp_path: Path) -> None
     digests = external(PretrainConfig(policy=vla, initial=str(tmp_path / "policy")), False)
     assert digests.keys() == {"initial", "backbone"}
     assert digests["initial"] != digests["backbone"]
+
+
+def test_an_image_models_folder_has_a_digest_of_its_content(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"weights")
+    encoder = FolderEncoderConfig(folder=str(folder))
+    policy = DiffusionPolicyConfig(image_fields=("front",), image_encoder=encoder)
+    before = external(PretrainConfig(policy=policy), False)
+    (folder / "model.safetensors").write_bytes(b"other weights")
+    after = external(PretrainConfig(policy=policy), False)
+    assert before.keys() == after.keys() == {"image encoder"}
+    assert before != after
 
 
 def test_an_absent_store_is_named(tmp_path: Path) -> None:

@@ -326,11 +326,12 @@ def test_its_default_instruction_is_used_where_there_is_none(folder: Path):
         policy(folder).sample(silent, noise(1))
 
 
-def test_at_the_published_sizes_it_has_the_parameters_of_smolvla(tmp_path: Path):
+def published_sizes(folder: Path) -> VlaPolicy:
+    """An untrained policy of SmolVLA's sizes, without memory for its weights."""
     from transformers import AutoConfig
 
-    (tmp_path / "backbone").mkdir()
-    write_tokenizer(tmp_path / "backbone")
+    (folder / "backbone").mkdir()
+    write_tokenizer(folder / "backbone")
     words = {
         "model_type": "llama",
         "hidden_size": 960,
@@ -353,14 +354,16 @@ def test_at_the_published_sizes_it_has_the_parameters_of_smolvla(tmp_path: Path)
     published = AutoConfig.for_model(
         "smolvlm", text_config=words, vision_config=seeing, scale_factor=4
     )
-    published.save_pretrained(tmp_path / "backbone")
+    published.save_pretrained(folder / "backbone")
     sizes = VlaConfig(
         backbone=BackboneConfig(folder="", layers=16), image_fields=("camera",), anchor_field=None
     )
     with torch.device("meta"):
-        module = VlaPolicy(
-            sizes, Shapes({"s": (0, 32)}, 32, None, {"camera": (480, 640, 3)}), tmp_path
-        )
+        return VlaPolicy(sizes, Shapes({"s": (0, 32)}, 32, None, {"camera": (480, 640, 3)}), folder)
+
+
+def test_at_the_published_sizes_it_has_the_parameters_of_smolvla(tmp_path: Path):
+    module = published_sizes(tmp_path)
     expert, whole = (
         sum(part.numel() for part in of.parameters()) for of in (module.expert, module)
     )
