@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.25)
-_TRANSFORMER = {
+_TRANSFORMER: dict[str, Any] = {
     "hidden_size": 16,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
@@ -33,7 +33,7 @@ def write_image_model(folder: Path, family: str = "dinov2") -> Path:
     torch.manual_seed(7)
     match family:
         case "dinov2":
-            config = tf.Dinov2Config(**_TRANSFORMER | {"image_size": 40})
+            config = tf.Dinov2Config(**{**_TRANSFORMER, "image_size": 40})
             model = tf.Dinov2Model(config)
         case "dinov2_with_registers":
             config = tf.Dinov2WithRegistersConfig(**_TRANSFORMER, num_register_tokens=3)
