@@ -28,7 +28,7 @@ class SentenceEncoderConfig:
     features: Count = 64
     """Number of features of the observation that the instruction scales and shifts; for ACT, size
     of the projection of the embedding."""
-    noise: NonNegative = 0.5
+    noise: NonNegative = 0.2
     """Expected length of the Gaussian vector that imitation adds to an embedding, whose length is
     1, so that sentences beside those of the data mean the same; 0 adds none."""
     max_tokens: Count = 48
