@@ -33,6 +33,7 @@ WEIGHTS = "model.safetensors"
 
 _IMPLEMENTED: Mapping[str, Any] = {
     "type": "smolvla",
+    "n_obs_steps": 1,
     "attention_mode": "cross_attn",
     "add_image_special_tokens": False,
     "adapt_to_pi_aloha": False,
@@ -46,7 +47,6 @@ _IMPLEMENTED: Mapping[str, Any] = {
 """The only supported values of settings; a setting that is left out has this value in LeRobot,
 too, except `attention_mode`'s and `type`'s, which every file has."""
 _SIZES = (
-    "n_obs_steps",
     "max_state_dim",
     "max_action_dim",
     "resize_imgs_with_padding",
@@ -195,7 +195,7 @@ def check_sizes(
     own, settings, text = backbone.source, checkpoint.settings, backbone.source.config.text_config
     layers, expert = settings["num_vlm_layers"], settings["num_expert_layers"]
     released = {
-        "n_obs_steps": (config.n_obs_steps, settings["n_obs_steps"]),
+        "n_obs_steps": (config.n_obs_steps, 1),
         "expert_width": (config.expert_width, settings["expert_width_multiplier"]),
         "self_attention_every": (
             config.self_attention_every,

@@ -48,7 +48,12 @@ _UNIT = 2.0
 
 class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
     """Samples a chunk by flow matching, conditioned on images, an instruction and the state; see
-    `VisionLanguagePolicy`."""
+    `VisionLanguagePolicy`.
+
+    Raises:
+        HandoffError: those of `VisionLanguagePolicy`, or a SmolVLA checkpoint that cannot be read or
+            differs from the policy.
+    """
 
     def __init__(self, config: VlaConfig, shapes: Shapes, saved: Path | None = None) -> None:
         checkpoint = read_checkpoint(config, saved)

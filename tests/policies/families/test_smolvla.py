@@ -21,6 +21,7 @@ from policies.imitation.pretrain import pretrain
 from policies.load import load_module
 from policies.networks.config import BackboneConfig
 from policies.policy_config import VlaConfig
+from policies.rl.finetuning.vla import check_language_conditioned
 from policies.training.config import TrainingConfig
 from real.deploy.bundle_checks import golden_parity, read_golden
 from real.deploy.onnx_policy import OnnxPolicy
@@ -196,6 +197,7 @@ def test_a_file_that_is_cut_short_is_refused(backbone: Path, checkpoint: Path, t
         ({"attention_mode": "self_attn"}, "attention_mode is 'self_attn', expected 'cross_attn'"),
         ({"add_image_special_tokens": True}, "add_image_special_tokens is True, expected False"),
         ({"adapt_to_pi_aloha": True}, "adapt_to_pi_aloha is True, expected False"),
+        ({"n_obs_steps": 2}, "n_obs_steps is 2, expected 1"),
         ({"max_state_dim": "6"}, "max_state_dim is '6', expected a number"),
         ({"type": "pi0"}, "type is 'pi0', expected 'smolvla'"),
         ({"num_expert_layers": 1}, "num_expert_layers is 1 for 2 layers"),
@@ -251,6 +253,8 @@ def test_the_checkpoint_takes_part_in_the_cache_key_and_excludes_fine_tuning(
     assert replace(config, checkpoint=None).finetuning_methods == ("vla",)
     with pytest.raises(HandoffError, match="padded actions, which neither"):
         module.velocity(obs(1))
+    with pytest.raises(HandoffError, match="the policy started from a SmolVLA checkpoint"):
+        check_language_conditioned(module)
 
 
 def test_it_trains_moves_and_exports(backbone: Path, checkpoint: Path, tmp_path: Path):
