@@ -67,8 +67,8 @@ _DATA = (
     "pad_language_to",
     "tokenizer_max_length",
 )
-"""Settings of data, sampler and length of a chunk, which a policy sets itself. Padding of the prefix
-and cameras that are not there are masked and not counted, so they change nothing."""
+"""Settings of data, sampler and length of a chunk, which a policy sets itself. Padding of the
+prefix and cameras that are not there are masked and not counted, so they change nothing."""
 _TRAINING = (
     "vlm_model_name",
     "load_vlm_weights",
@@ -192,7 +192,8 @@ def check_sizes(
     Raises:
         HandoffError: sizes or a backbone that differ, by name.
     """
-    own, settings, text = backbone.source, checkpoint.settings, backbone.source.config.text_config
+    own, settings = backbone.source, checkpoint.settings
+    text = own.config.text_config
     layers, expert = settings["num_vlm_layers"], settings["num_expert_layers"]
     released = {
         "n_obs_steps": (config.n_obs_steps, 1),

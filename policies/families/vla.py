@@ -51,8 +51,8 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
     `VisionLanguagePolicy`.
 
     Raises:
-        HandoffError: those of `VisionLanguagePolicy`, or a SmolVLA checkpoint that cannot be read or
-            differs from the policy.
+        HandoffError: those of `VisionLanguagePolicy`, or a SmolVLA checkpoint that cannot be read
+            or differs from the policy.
     """
 
     def __init__(self, config: VlaConfig, shapes: Shapes, saved: Path | None = None) -> None:

@@ -145,10 +145,10 @@ class VisionLanguageModel(nn.Module):
                 for token_B1W, name_W in zip(state_tokens, self.state_names, strict=True)
             ]
         # Concatenate tokens and masks.
-        seen = [*images, self.text.embed_tokens(instruction.token_BL)]
+        context = [*images, self.text.embed_tokens(instruction.token_BL)]
         if self.embedding_scale != 1.0:
-            seen = [part * self.embedding_scale for part in seen]
-        parts = [*seen, *state_tokens]
+            context = [part * self.embedding_scale for part in context]
+        parts = [*context, *state_tokens]
         rows, dtype = len(instruction.token_BL), self.text.embed_tokens.weight.dtype
         image_mask_BL = instruction.mask_BL.new_ones(rows, sum(part.shape[1] for part in images))
         mask_BL = torch.cat(
