@@ -9,6 +9,7 @@ of `policies.policy.ChunkPolicy`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Annotated, ClassVar, Literal, Self, get_args
 
@@ -243,6 +244,23 @@ class VlaConfig(VisionLanguagePolicyConfig):
     """Interval of the expert's layers, starting at the first, that attend to observation and
     actions together; the others attend to the observation alone. 2 is SmolVLA's interleaving, 1 is
     pi0."""
+    checkpoint: str | None = None
+    """Folder of a SmolVLA checkpoint in LeRobot's files, `config.json` and `model.safetensors`,
+    whose weights backbone, expert and projections start from. The policy then computes as SmolVLA's
+    code, and the sizes above must be those of the checkpoint; `backbone.folder` gives only the
+    configuration and the tokenizer of the backbone. Nothing is downloaded from a hub."""
+
+    @property
+    def external_folders(self) -> Mapping[str, str]:
+        """See `ChunkPolicyConfig.external_folders`."""
+        folders = super().external_folders
+        return folders if self.checkpoint is None else {**folders, "checkpoint": self.checkpoint}
+
+    @property
+    def finetuning_methods(self) -> tuple[str, ...]:
+        """See `ChunkPolicyConfig.finetuning_methods`; the padded entries of a SmolVLA checkpoint
+        are part of its sampler's state, and the methods know the robot's entries only."""
+        return super().finetuning_methods if self.checkpoint is None else ()
 
     @property
     def sampler(self) -> str:

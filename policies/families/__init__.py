@@ -5,6 +5,7 @@
 - `beso`: goal- and language-conditioned score-based diffusion.
 - `behaviour_cloning`: regression and Gaussian mixtures.
 - `vla`: flow-matching vision-language-action policies.
+- `smolvla`: SmolVLA checkpoints as the start of a `vla`.
 - `token_vla`: vision-language-action policies that predict action tokens.
 - `vision_language`: shared base of the vision-language-action policies.
 - `action_tokens`: actions as tokens.

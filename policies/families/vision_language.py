@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+from torch.nn.functional import pad
+
 from policies.card import Shapes
 from policies.families.lora import add_adapters
 from policies.language.instruction_features import given_instructions
@@ -33,6 +35,8 @@ class VisionLanguagePolicy(ChunkPolicy):
         saved: folder of the policy whose weights will be loaded; None reads the backbone's
             pretrained weights.
         head: whether the backbone keeps its language head.
+        smolvla_state: entries to which the state is padded with zeros in a policy that starts from
+            SmolVLA's weights, which it reads itself; None in any other.
 
     Raises:
         HandoffError: point clouds, neither cameras nor state, a frozen backbone without
@@ -45,6 +49,7 @@ class VisionLanguagePolicy(ChunkPolicy):
         shapes: Shapes,
         saved: Path | None,
         head: bool = False,
+        smolvla_state: int | None = None,
     ) -> None:
         super().__init__(config, shapes)
         # Check the options.
@@ -72,10 +77,20 @@ class VisionLanguagePolicy(ChunkPolicy):
             backbone = replace(backbone, folder=str(saved / FOLDER), scratch=None)
         self.frozen = config.train_backbone == "none"
         self._entries = _state_entries(config, shapes)
+        self._padded_state = smolvla_state
         state = [config.n_obs_steps * (entries.stop - entries.start) for entries in self._entries]
+        if smolvla_state is not None:
+            state = [smolvla_state]
         shared = config.state_tokens == "object"
+        own = saved is None and smolvla_state is None
         self.backbone = load_backbone(
-            backbone, saved is None, state, head, bool(config.image_fields), shared
+            backbone,
+            own,
+            state,
+            head,
+            bool(config.image_fields),
+            shared,
+            smolvla_state is not None,
         )
         # Select the trained parameters.
         if config.train_backbone != "all":
@@ -94,6 +109,8 @@ class VisionLanguagePolicy(ChunkPolicy):
             HandoffError: no instruction, or one that is too long.
         """
         state = [obs.vector_BTO[..., entries].flatten(1) for entries in self._entries]
+        if self._padded_state is not None:
+            state = [pad(part, (0, self._padded_state - part.shape[1])) for part in state]
         return self.backbone.prefix(obs.sensors, self.instruction_tokens(obs), state)
 
     def instruction_tokens(self, obs: ObservationTensors) -> InstructionTokens:

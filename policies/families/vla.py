@@ -4,9 +4,14 @@ This follows pi0 (arXiv 2410.24164) and SmolVLA (arXiv 2506.01844); the headers 
 `policies.networks.vlm` and `policies.networks.action_expert` say which where they differ. Training
 is by flow matching with times that favour noise, sampling by Euler's method. Actions and state have
 the robot's number of entries, where both systems pad to 32, and the loss is the mean over actions
-without padding, where SmolVLA's code counts padded ones as 0.
+without padding.
 
-Shape suffixes: B batch, H horizon, A action.
+A policy that starts from a SmolVLA checkpoint (`policies.families.smolvla`) computes as its code:
+state and actions are padded with zeros, the sampler moves all entries, the loss is that of the
+robot's, and actions have standard deviation 1, where normalised ones have 1/2. Its chunks are a
+function of the noise of the robot's entries, of which `padded_noise` makes the other entries'.
+
+Shape suffixes: B batch, H horizon, A action, P padded action.
 """
 
 from __future__ import annotations
@@ -16,8 +21,18 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from policies.card import Shapes
+from policies.families.smolvla import (
+    CONFIG,
+    FOLDER,
+    check_data,
+    check_sizes,
+    load_weights,
+    padded_noise,
+    read_checkpoint,
+)
 from policies.families.vision_language import VisionLanguagePolicy
 from policies.networks.action_expert import ActionExpert, ExpertContext
 from policies.networks.vlm import positions
@@ -25,22 +40,41 @@ from policies.policy import Batch, DenoisingPolicy, ObservationTensors, repeatab
 from policies.policy_config import VlaConfig
 from policies.samplers.chain import Denoise, Grid, sample
 from policies.samplers.flow_matching import flow_example, ode_grid, sde_grid, training_time
+from robots.errors import HandoffError
+
+_UNIT = 2.0
+"""Standard deviation of SmolVLA's normalised actions relative to ours."""
 
 
 class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
     """Samples a chunk by flow matching, conditioned on images, an instruction and the state; see
-    `VisionLanguagePolicy`."""
+    `VisionLanguagePolicy`.
+
+    Raises:
+        HandoffError: those of `VisionLanguagePolicy`, or a SmolVLA checkpoint that cannot be read
+            or differs from the policy.
+    """
 
     def __init__(self, config: VlaConfig, shapes: Shapes, saved: Path | None = None) -> None:
-        super().__init__(config, shapes, saved)
+        checkpoint = read_checkpoint(config, saved)
+        if checkpoint is not None:
+            check_data(checkpoint, shapes)
+        padded_state = None if checkpoint is None else checkpoint.state
+        super().__init__(config, shapes, saved, smolvla_state=padded_state)
         self.config = config
+        self.checkpoint = checkpoint
         self.expert = ActionExpert(
             self.backbone,
-            shapes.action,
+            shapes.action if checkpoint is None else checkpoint.action,
             config.expert_width,
             config.expert_layers,
             config.self_attention_every,
+            causal=checkpoint is not None,
         )
+        if checkpoint is not None:
+            check_sizes(checkpoint, config, self.backbone)
+            if saved is None:
+                load_weights(checkpoint, self)
         self._freeze_unused()
         self.set_sampler_steps(config.inference_steps)
 
@@ -64,14 +98,26 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
         return sde_grid(steps or len(self.grid), flow_noise)
 
     def velocity(self, obs: ObservationTensors) -> Denoise:
-        """See `DenoisingPolicy.velocity`."""
+        """See `DenoisingPolicy.velocity`.
+
+        Raises:
+            HandoffError: a policy that started from a SmolVLA checkpoint, whose sampler moves more
+                entries than the robot's.
+        """
+        if self.checkpoint is not None:
+            raise HandoffError(
+                f"policy: {self.config.checkpoint} is a SmolVLA checkpoint with padded actions, which neither "
+                "fine-tuning nor on-policy distillation support. Train such a policy by imitation."
+            )
         return self.denoise(self.expert_context(obs))
 
     def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A)."""
-        return sample(
-            self.denoise(self.expert_context(obs)), noise_BHA, self.grid.to(noise_BHA.device)
-        )
+        denoise, grid = self.denoise(self.expert_context(obs)), self.grid.to(noise_BHA.device)
+        if self.checkpoint is None:
+            return sample(denoise, noise_BHA, grid)
+        chunk_BHP = sample(denoise, padded_noise(noise_BHA, self.checkpoint.action), grid)
+        return chunk_BHP[..., : self.chunk_shape[1]] / _UNIT
 
     def expert_context(self, obs: ObservationTensors) -> ExpertContext:
         """Encodes the observation: the backbone's keys and values, computed once per inference and
@@ -91,7 +137,7 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
 
     def denoise(self, context: ExpertContext) -> Denoise:
         """The action expert, conditioned on an encoded observation: (noisy (B, H, A), time (B,)) to
-        velocity."""
+        velocity; (B, H, P) in the units of a SmolVLA checkpoint."""
 
         def denoise(noisy_BHA: Tensor, time_B: Tensor) -> Tensor:
             return self.expert(noisy_BHA, time_B, context)
@@ -99,8 +145,11 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
         return denoise
 
     def loss(self, batch: Batch, generator: np.random.Generator) -> Tensor:
-        """Mean squared error of the predicted velocity, without padded actions."""
+        """Mean squared error of the predicted velocity, without padded actions and entries."""
         clean_BHA, device = batch.chunk_BHA, batch.chunk_BHA.device
+        action = clean_BHA.shape[2]
+        if self.checkpoint is not None:
+            clean_BHA = pad(_UNIT * clean_BHA, (0, self.checkpoint.action - action))
         uniform_B = torch.from_numpy(generator.random(len(clean_BHA), dtype=np.float32)).to(device)
         noise_BHA = torch.from_numpy(
             generator.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)
@@ -109,9 +158,17 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
         noisy_BHA, velocity_BHA = flow_example(clean_BHA, noise_BHA, time_B)
         with repeatable_dropout(generator, device):
             predicted_BHA = self.denoise(self.expert_context(batch.obs))(noisy_BHA, time_B)
-        error_BH = (predicted_BHA - velocity_BHA).square().mean(dim=-1)
+        error_BHA = (predicted_BHA - velocity_BHA)[..., :action]
+        error_BH = error_BHA.square().mean(dim=-1)
         inside_BH = (~batch.padded_BH).float()
         return (error_BH * inside_BH).sum() / inside_BH.sum().clamp(min=1.0)
+
+    def extra_files(self) -> dict[str, bytes]:
+        """See `ChunkPolicy.extra_files`."""
+        files = super().extra_files()
+        if self.checkpoint is not None:
+            files[f"{FOLDER}/{CONFIG}"] = self.checkpoint.file
+        return files
 
     def _freeze_unused(self) -> None:
         """Freezes the parameters of the last layer that follow its keys and values: the expert

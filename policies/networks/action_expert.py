@@ -10,11 +10,13 @@ in openpi: sines and cosines of periods 0.004 to 4, concatenated with the embedd
 by two layers.
 
 Where SmolVLA and pi0 differ: actions attend to one another in both directions, as in pi0 and its
-code; SmolVLA masks later actions. With fewer expert layers than backbone layers, each expert layer
-uses the last backbone layer of its group, so that the deepest one is used; SmolVLA's code uses the
-first. Weights have torch's default initialisation of linear layers.
+code; SmolVLA masks later actions, and so does an expert that starts from its weights. With fewer
+expert layers than backbone layers, each expert layer uses the last backbone layer of its group, so
+that the deepest one is used; SmolVLA's code uses the first. Weights have torch's default
+initialisation of linear layers.
 
-Shape suffixes: B batch, H horizon, A action, W width, L prefix tokens, N heads, D head width.
+Shape suffixes: B batch, H horizon, A action, W width, L prefix tokens, Q queries, N heads, D head
+width.
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ class ActionExpert(nn.Module):
         width: width as a fraction of the backbone's, rounded down to an even number.
         layers: number of layers, a divisor of the backbone's; None takes as many.
         self_attention_every: interval of self-attention layers, starting at the first.
+        causal: whether an action attends to itself and earlier actions only.
 
     Raises:
         HandoffError: incompatible sizes.
@@ -73,6 +76,7 @@ class ActionExpert(nn.Module):
         width: float,
         layers: int | None,
         self_attention_every: int,
+        causal: bool = False,
     ) -> None:
         super().__init__()
         count = backbone.layers if layers is None else layers
@@ -93,7 +97,7 @@ class ActionExpert(nn.Module):
         )
         sizes = expert_width, backbone.heads, backbone.kv_heads, backbone.head_dim
         self.layers = nn.ModuleList(
-            _Layer(sizes, number % self_attention_every != 0) for number in range(count)
+            _Layer(sizes, number % self_attention_every != 0, causal) for number in range(count)
         )
         self.norm = nn.RMSNorm(expert_width, eps=1e-5)
         self.embed = nn.Linear(action, expert_width)
@@ -128,10 +132,11 @@ class ActionExpert(nn.Module):
 class _Layer(nn.Module):
     """Pre-norm transformer layer: attention and a gated feed-forward network."""
 
-    def __init__(self, sizes: tuple[int, int, int, int], cross: bool) -> None:
+    def __init__(self, sizes: tuple[int, int, int, int], cross: bool, causal: bool) -> None:
         super().__init__()
         width, heads, kv_heads, head = sizes
         self.cross = cross
+        self.causal = causal
         self.head = head
         self.shared = heads // kv_heads
         source = kv_heads * head if cross else width
@@ -151,7 +156,7 @@ class _Layer(nn.Module):
     ) -> Tensor:
         normed_BHW = self.attention_norm(hidden_BHW)
         key_BNLD, value_BNLD = key_value
-        allowed_BL = context.mask_BL
+        allowed_BQL = context.mask_BL[:, None]
         query_BNHD = self._heads(self.q_proj(normed_BHW))
         if self.cross:
             query_BNHD = rotated(query_BNHD, context.cross_rotary)
@@ -163,7 +168,7 @@ class _Layer(nn.Module):
             key_BNLD = torch.cat([key_BNLD.to(action_BNHD.dtype), action_BNHD], dim=2)
             action_BNHD = self._heads(self.v_proj(normed_BHW))
             value_BNLD = torch.cat([value_BNLD.to(action_BNHD.dtype), action_BNHD], dim=2)
-            allowed_BL = torch.cat([allowed_BL, allowed_BL.new_ones(hidden_BHW.shape[:2])], dim=1)
+            allowed_BQL = self._with_actions(allowed_BQL, hidden_BHW.shape[1])
         # Key heads are repeated explicitly: fast CUDA kernels support a mask or grouped heads, but
         # not both.
         key_BNLD, value_BNLD = (
@@ -171,13 +176,23 @@ class _Layer(nn.Module):
             for part in (key_BNLD, value_BNLD)
         )
         mixed_BNHD = scaled_dot_product_attention(
-            query_BNHD, key_BNLD, value_BNLD, attn_mask=allowed_BL[:, None, None]
+            query_BNHD, key_BNLD, value_BNLD, attn_mask=allowed_BQL[:, None]
         )
         hidden_BHW = hidden_BHW + self.o_proj(_merged_heads(mixed_BNHD))
         normed_BHW = self.feedforward_norm(hidden_BHW)
         return hidden_BHW + self.down_proj(
             silu(self.gate_proj(normed_BHW)) * self.up_proj(normed_BHW)
         )
+
+    def _with_actions(self, allowed_B1L: Tensor, horizon: int) -> Tensor:
+        """Mask (B, 1 or H, L + H) of the prefix and of the actions after it."""
+        if not self.causal:
+            return torch.cat(
+                [allowed_B1L, allowed_B1L.new_ones(len(allowed_B1L), 1, horizon)], dim=2
+            )
+        order_H = torch.arange(horizon, device=allowed_B1L.device)
+        earlier_BHH = (order_H[None] <= order_H[:, None]).expand(len(allowed_B1L), -1, -1)
+        return torch.cat([allowed_B1L.expand(-1, horizon, -1), earlier_BHH], dim=2)
 
     def _heads(self, merged_BLW: Tensor) -> Tensor:
         return merged_BLW.unflatten(-1, (-1, self.head)).transpose(1, 2)

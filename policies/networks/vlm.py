@@ -9,7 +9,8 @@ This follows SmolVLA (arXiv 2506.01844) with its released code (lerobot) in the 
 at the left and top, and in the newline after an instruction. It follows pi0 (arXiv 2410.24164) in
 the attention mask: image and text tokens attend to each other, the state to them and itself.
 SmolVLA's code scales image and text embeddings by the square root of their width, as Gemma does,
-and uses its own rotary frequencies; here both are as the backbone was trained.
+and uses its own rotary frequencies; here both are as the backbone was trained, except in a policy
+that starts from SmolVLA's weights (`as_smolvla`).
 
 Shape suffixes: B batch, T observed steps, O observation, L prefix tokens, S queries, K keys, W
 width, D head width, V vocabulary, N heads, C channels.
@@ -31,6 +32,8 @@ from policies.networks.vlm_files import FAMILIES, ModelFiles, read_source
 from policies.policy import InstructionTokens
 from robots.errors import HandoffError
 
+_SMOLVLA_ROTARY_BASE = 10_000.0
+"""Base of the rotary frequencies in SmolVLA's code; SmolVLM2 was trained with 100,000."""
 KeyValues = tuple[tuple[Tensor, Tensor], ...]
 """Rotated keys, and values, of every text layer, each (B, key-value heads, K, D)."""
 
@@ -57,6 +60,8 @@ class VisionLanguageModel(nn.Module):
         keep_vision: whether to keep the vision tower.
         shared: whether state tokens of the same size share a projection and differ by a learned
             name embedding.
+        as_smolvla: whether image and text embeddings are scaled by the square root of their width;
+            the rotary frequencies are part of `source`.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class VisionLanguageModel(nn.Module):
         head: bool,
         keep_vision: bool,
         shared: bool = False,
+        as_smolvla: bool = False,
     ) -> None:
         super().__init__()
         parts = FAMILIES[source.config.model_type]
@@ -84,6 +90,8 @@ class VisionLanguageModel(nn.Module):
         self.image_size: int = vision.image_size
         shrunk = vision.patch_size * getattr(source.config, "scale_factor", 1)
         self.image_tokens: int = (vision.image_size // shrunk) ** 2
+        self.embedding_scale: float = self.width**0.5 if as_smolvla else 1.0
+        """Factor of image and text embeddings."""
         self.source = source
         self.instruction_tokens = config.instruction_tokens
         self.tied: bool = model.lm_head.weight is self.text.embed_tokens.weight
@@ -137,7 +145,10 @@ class VisionLanguageModel(nn.Module):
                 for token_B1W, name_W in zip(state_tokens, self.state_names, strict=True)
             ]
         # Concatenate tokens and masks.
-        parts = [*images, self.text.embed_tokens(instruction.token_BL), *state_tokens]
+        context = [*images, self.text.embed_tokens(instruction.token_BL)]
+        if self.embedding_scale != 1.0:
+            context = [part * self.embedding_scale for part in context]
+        parts = [*context, *state_tokens]
         rows, dtype = len(instruction.token_BL), self.text.embed_tokens.weight.dtype
         image_mask_BL = instruction.mask_BL.new_ones(rows, sum(part.shape[1] for part in images))
         mask_BL = torch.cat(
@@ -314,6 +325,7 @@ def load_backbone(
     head: bool = False,
     keep_vision: bool = True,
     shared: bool = False,
+    as_smolvla: bool = False,
 ) -> VisionLanguageModel:
     """Loads the model in the local folder `config.folder`, or builds one from scratch; in float32
     on the CPU.
@@ -325,6 +337,8 @@ def load_backbone(
         head: whether to keep the language head, for `VisionLanguageModel.logits`.
         keep_vision: whether to keep the vision tower.
         shared: see `VisionLanguageModel`.
+        as_smolvla: whether embeddings are scaled and rotary frequencies are those of SmolVLA's
+            code.
 
     Raises:
         HandoffError: no such folder, an unsupported family, more layers than the model has, or
@@ -332,13 +346,19 @@ def load_backbone(
     """
     from transformers import AutoModelForImageTextToText
 
-    # Without pretrained weights, the architecture gets random ones.
     source = read_source(config)
+    if as_smolvla:
+        source.config.text_config.rope_parameters = {
+            "rope_type": "default",
+            "rope_theta": _SMOLVLA_ROTARY_BASE,
+        }
+    options = (config, state, head, keep_vision, shared, as_smolvla)
+    # Without pretrained weights, the architecture gets random ones.
     if not weights or config.folder is None:
         model = AutoModelForImageTextToText.from_config(
             source.config, dtype=torch.float32, attn_implementation="sdpa", trust_remote_code=False
         )
-        return VisionLanguageModel(source, model, config, state, head, keep_vision, shared)
+        return VisionLanguageModel(source, model, *options)
     # Load pretrained weights from the folder.
     model = load_pretrained(
         AutoModelForImageTextToText.from_pretrained,
@@ -347,4 +367,4 @@ def load_backbone(
         frozenset() if head else frozenset({"lm_head.weight"}),
         config=source.config,
     )
-    return VisionLanguageModel(source, model, config, state, head, keep_vision, shared)
+    return VisionLanguageModel(source, model, *options)

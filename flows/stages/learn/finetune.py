@@ -48,7 +48,7 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
     if isinstance(method, VlaFinetuneConfig):
         raise HandoffError(
             f"finetune: method '{method.kind}' with a policy of the family '{model.kind}'; expected 'token_vla' or "
-            "'vla'."
+            "'vla' without policy.checkpoint."
         )
     language = " and a sentence encoder" if model.language_conditioned else ""
     raise HandoffError(

@@ -202,8 +202,13 @@ def check_language_conditioned(policy: ChunkPolicy) -> TokenVlaPolicy | VlaPolic
     """Returns the policy if PPO or GRPO can fine-tune it here.
 
     Raises:
-        HandoffError: a policy of another family.
+        HandoffError: a policy of another family, or one that started from a SmolVLA checkpoint.
     """
+    if isinstance(policy, VlaPolicy) and policy.checkpoint is not None:
+        raise HandoffError(
+            "finetune: the policy started from a SmolVLA checkpoint, whose sampler moves padded entries of actions, "
+            "too; expected a vla without policy.checkpoint, or a token_vla."
+        )
     if not isinstance(policy, TokenVlaPolicy | VlaPolicy):
         raise HandoffError(
             f"finetune: the policy is a {type(policy).__name__}, expected a language-conditioned one (token_vla, vla)."

@@ -62,8 +62,8 @@ def python312() -> Path | None:
     return None
 
 
-def install(folder: Path) -> Path:
-    """Creates the environment; returns its Python."""
+def install(folder: Path, package: str = PACKAGE) -> Path:
+    """Creates the environment with `package`; returns its Python."""
     subprocess.run([python312() or sys.executable, "-m", "venv", folder], check=True)
     python = folder / "bin" / "python"
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -71,7 +71,7 @@ def install(folder: Path) -> Path:
     override = folder / "override.txt"
     override.write_text("".join(f"{name} ; sys_platform == 'never'\n" for name in LEFT_OUT))
     uv = [folder / "bin" / "uv", "pip", "install", "--quiet", "--python", python]
-    subprocess.run([*uv, "--override", override, PACKAGE], check=True)
+    subprocess.run([*uv, "--override", override, package], check=True)
     (libraries,) = folder.glob("lib/python3.12/site-packages/torch/lib")
     replace_missing(libraries, folder)
     return python
