@@ -15,7 +15,7 @@ from real.arm import ArmFaultError, ArmState, ConnectionLostError, PoseTarget
 from real.clock import WallClock
 from real.franka.config import FrankaConfig, check_data_sheet
 from real.franka.connection import NO_REALTIME, arm_state, check_robot, connect, error_names
-from real.franka.impedance import impedance_motion
+from real.franka.impedance import cartesian_gains, impedance_motion
 from real.franka.joint_limits import joint_velocity
 from real.franka.kept_faults import clear_fault, kept_fault, try_to_keep
 from real.franka.preflight import check_ready
@@ -29,6 +29,9 @@ from robots.franka.robot import Robot
 from robots.interfaces import Clock
 from robots.processes import login
 
+GAINS_MOTION = 0.1
+"""Motion of a joint after which the Cartesian gains are computed again [rad], in which they change
+by a few percent."""
 STOP_DYNAMICS = 0.5
 """Share of the arm's limits with which a motion is stopped half-way. At the full limits franky's
 first sample failed the twin's check of accelerations, which is the robot's."""
@@ -79,6 +82,8 @@ class FrankaArm:
         """Whether a motion was sent that has not been found to have ended."""
         self._connection = ExitStack()
         self._q_target = self.robot.q_home.copy()
+        self._q_gains = self.robot.q_home
+        """(J,) positions for which the Cartesian gains were computed last [rad]."""
 
     def __enter__(self) -> FrankaArm:
         with ExitStack() as stack:
@@ -123,6 +128,7 @@ class FrankaArm:
             # franky may know that the motion has failed before the state that says why has come.
             self._guarded(lambda: self._robot.join_motion(timeout=0.5))
             self._latch(state)
+        self._refresh_gains(state)
         return state
 
     def preflight(self) -> ArmState:
@@ -174,6 +180,7 @@ class FrankaArm:
         self._require_idle("start")
         state = self._newest_state()
         self._q_target = state.q.copy()
+        self._q_gains = state.q
         motion = impedance_motion(self.config.impedance, self.robot, state)
         self.recorder = StateRecorder(self.config.record_seconds, self.robot.num_joints)
         motion.register_callback(self.recorder)
@@ -245,6 +252,17 @@ class FrankaArm:
             clear_fault(self.config.host, login(), "recovered by the program")
         self._fault = None
         self._motion = None
+
+    def _refresh_gains(self, state: ArmState) -> None:
+        """Computes the Cartesian gains again once a joint has moved by `GAINS_MOTION`."""
+        config = self.config.impedance
+        if self._motion is None or config.controller != "cartesian":
+            return
+        if np.abs(state.q - self._q_gains).max() < GAINS_MOTION:
+            return
+        gains = cartesian_gains(config, self.robot, state.q, state.base_T_ee[:3, 3])
+        self._motion.set_gains(gains)
+        self._q_gains = state.q
 
     def _configure(self) -> None:
         torque, force = (

@@ -18,7 +18,7 @@ from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.franka import find_robot
 from robots.spec import FieldSpec
-from sim.make import find_task
+from sim.make import EnvConfig, find_task, make_vec_env
 from sim.twin.twin import TwinConfig
 from tests.flows.recipe_stages import deployed, options
 from tests.real.fakes import contract
@@ -145,6 +145,25 @@ def test_the_gripper_closes_and_the_policy_observes_it(tmp_path: Path) -> None:
     assert width[-1] < 0.005
     assert target[1] == pytest.approx(0.075, abs=2e-3)
     assert (target <= width + 1e-3).all(), "while the gripper closes, its target leads its width"
+
+
+def test_steps_move_the_arm_as_fast_as_in_simulation(tmp_path: Path) -> None:
+    """Where the target keeps its largest lead, the speed is that of the impedance law and its
+    damping alone."""
+    stated = contract_for("pick_cube", ("grasp_pose", "target_offset"))
+    weights = np.zeros((13, 5))
+    weights[-1, :3] = 0.5, -0.3, -1.0
+    inputs = save_bundle(tmp_path, stated, weights)
+    _, store = run(tmp_path, 50, inputs, starts=1, max_steps=22)
+    at_the_arm = store.read(0, "policy")
+    env = make_vec_env(EnvConfig(task="pick_cube"), 1)
+    observation, simulated = env.reset([store.metadata(0)["seed"]]), []
+    for action in at_the_arm["action"]:
+        simulated.append(observation["grasp_pose"][0, :3])
+        observation = env.step(action[None]).observation
+    env.close()
+    steps = [np.diff(path[10:], axis=0) for path in (at_the_arm["grasp_pose"][:, :3], simulated)]
+    np.testing.assert_allclose(steps[0].mean(0), steps[1].mean(0), rtol=0.03, atol=1e-4)
 
 
 def test_a_task_without_a_goal_is_recorded_and_drawn(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -7,10 +8,11 @@ from real.arm import ArmFaultError, PoseTarget
 from real.franka.arm import FrankaArm
 from real.franka.config import FrankaConfig
 from real.franka.connection import arm_state, error_names
-from real.franka.impedance import ImpedanceConfig
+from real.franka.impedance import ImpedanceConfig, cartesian_gains
 from real.franka.state_recorder import StateRecorder
 from robots.errors import HandoffError, SafetyError, error_text
 from robots.franka import find_robot
+from robots.franka.kinematics import batched_jacobian
 from tests.real.fakes import FakeClock
 from tests.robots.franka.urdfs import urdf_of
 
@@ -207,6 +209,31 @@ def test_target_reaches_the_controller_with_its_twist(arm):
     twist = np.array([0.1, -0.2, 0.0, 0.0, 0.0, 0.0])
     connected.set_target(hold(robot)._replace(twist=twist))
     np.testing.assert_allclose(robot.moves[0].get_reference().target_twist.linear, twist[:3])
+
+
+def test_damping_of_the_end_effector_and_the_nullspace_is_that_of_the_joints():
+    chain, q = FR3.chain, FR3.q_home
+    point = chain.forward_kinematics(q)[:3, 3]
+    J = batched_jacobian(*chain.batched_joint_frames(q[None]), point[None])[0]
+    config = ImpedanceConfig(posture_damping=2.0)
+    added = cartesian_gains(config, FR3, q, point).damping - np.diag(config.damping)
+    nullspace = np.eye(7) - np.linalg.pinv(J) @ J
+    np.testing.assert_allclose(J.T @ added @ J + 2.0 * nullspace, 2.0 * np.eye(7), atol=0.1)
+
+
+def test_gains_follow_the_joints(arm):
+    connected, robot = arm
+    connected.start()
+    with patch.object(franky.CartesianImpedanceTrackingMotion, "set_gains") as sent:
+        robot.q = robot.q + 0.09
+        connected.state()
+        assert not sent.called
+        robot.q = robot.q + 0.09
+        state = connected.state()
+        connected.state()
+    (gains,) = (call.args[0] for call in sent.call_args_list)
+    expected = cartesian_gains(ImpedanceConfig(), FR3, state.q, state.base_T_ee[:3, 3])
+    np.testing.assert_allclose(gains.damping, expected.damping)
 
 
 def test_joint_controller_gets_the_joint_positions_of_the_pose(monkeypatch):
