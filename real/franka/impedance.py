@@ -1,12 +1,12 @@
 """Configures the impedance laws of franky that follow streamed targets; franky computes their
 torques in C++ at 1 kHz.
 
-The simulation also damps every joint (`robots.control.impedance`), franky only the end effector and
-the nullspace. A damping d of every joint is the sum of both: d dq = J^T D J dq + d N dq, where
-D = d (J J^T)^-1 and N = I - J^+ J. `cartesian_gains` adds D, which depends on the joints' positions,
-to the damping of the end effector; at the home pose of an FR3 it is a fifth of that along z. Without
-it an arm lags less than in simulation and overshoots more. The nullspace keeps franky's own damping,
-which is critical.
+The simulation also damps every joint (`robots.control.impedance`), franky only the end effector
+and the nullspace. A damping d of every joint is the sum of both: d dq = J^T D J dq + d N dq, where
+D = d (J J^T)^-1 and N = I - J^+ J. `cartesian_gains` adds D, which depends on the joints'
+positions, to the damping of the end effector; at the home pose of an FR3 it is a fifth of that
+along z. Without it an arm lags less than in simulation and overshoots more. The nullspace keeps
+franky's own damping, which is critical.
 """
 
 from __future__ import annotations
