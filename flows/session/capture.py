@@ -15,12 +15,20 @@ from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 class CapturingVecEnv(EngineVecEnv):
     """Environments whose observations state when each picture was taken, in simulated time since
-    the first observation of the episode. They render at every step, so that pictures are never
-    older than the state beside them."""
+    the first observation of the episode. They render at every step, so that pictures are older than
+    the state beside them by the latency of the cameras alone.
 
-    def __init__(self, engine: Engine, config: VecEnvConfig | None = None) -> None:
-        """See `EngineVecEnv`."""
+    Args:
+        engine: see `EngineVecEnv`.
+        config: see `EngineVecEnv`.
+        latency: age of every picture when it is observed [s].
+    """
+
+    def __init__(
+        self, engine: Engine, config: VecEnvConfig | None = None, *, latency: float = 0.0
+    ) -> None:
         super().__init__(engine, config)
+        self._latency = latency
         cameras = [name for name, spec in self.observation_spec.items() if is_picture(spec)]
         self._times = {capture_time_name(name): capture_time_field(name) for name in cameras}
         self.observation_spec = {**self.observation_spec, **self._times}
@@ -43,6 +51,7 @@ class CapturingVecEnv(EngineVecEnv):
         return self._timed(super().restore(state, env_ids), self.steps)
 
     def _timed(self, observation: Observation, steps: np.ndarray) -> Observation:
-        """The observation with the times of `steps` (N,) control periods."""
-        times = steps / self.rate_hz
+        """The observation after `steps` (N,) control periods, with the times of its pictures, of
+        which none is from before the start."""
+        times = np.maximum(steps / self.rate_hz - self._latency, 0.0)
         return {**observation, **{name: times.copy() for name in self._times}}

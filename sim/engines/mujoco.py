@@ -183,9 +183,14 @@ class MujocoEngine(ArmEngine):
         if contact_threshold is not None:
             self._cost = ContactCost(self.model, num_envs, contact_threshold)
         self._cameras: Cameras | None = None
+        self._seen = np.zeros((num_envs, 0, self.model.nq))
+        """(N, L, nq) positions of the latest L physics steps before the current one, oldest first,
+        where pictures are L steps old."""
         if self.config.cameras is not None:
             textures = () if look is None else drawn_textures(look, self.model)
             self._cameras = Cameras(self.model, self.config.cameras, textures)
+            latency = round(self.config.cameras.latency / self.model.opt.timestep)
+            self._seen = np.zeros((num_envs, latency, self.model.nq))
             self.observation_spec = {**self.observation_spec, **self._cameras.specs()}
 
     @property
@@ -204,6 +209,7 @@ class MujocoEngine(ArmEngine):
         if self._cost is not None:
             self._cost.cost_N[env_ids] = 0.0
         self._start(env_ids, seeds)
+        self._seen[env_ids] = self._qpos[env_ids, None]
         if not self._varies:
             return
         for env_id, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
@@ -237,6 +243,8 @@ class MujocoEngine(ArmEngine):
             sensordata=sensors,
             skip_checks=True,
         )
+        if self._seen.shape[1]:
+            self._seen[rows] = self._latest(rows, out)
         self._state[rows] = out[:, -1]
         self._ctrl[rows] = knots[:, -1]
         if self._cost is not None:
@@ -254,7 +262,8 @@ class MujocoEngine(ArmEngine):
         if self._cost is not None:
             state.info["cost"] = self._cost.cost_N.copy()
         if self._cameras is not None:
-            state.observation.update(self._cameras.render(self._models, self._qpos, self._goal))
+            qpos = self._seen[:, 0] if self._seen.shape[1] else self._qpos
+            state.observation.update(self._cameras.render(self._models, qpos, self._goal))
         return state
 
     def save(self) -> EnvState:
@@ -271,26 +280,31 @@ class MujocoEngine(ArmEngine):
             state["look"] = self._looks.copy()
         if self._cost is not None:
             state["cost"] = self._cost.cost_N.copy()
+        if self._seen.shape[1]:
+            state["seen"] = self._seen.copy()
         return state
 
     def restore(self, env_ids: np.ndarray, state: EnvState) -> None:
         """See `Engine.restore`.
 
         Raises:
-            HandoffError: a state of another task, action space, randomisation, appearance or
-                contact cost.
+            HandoffError: a state of another task, action space, randomisation, appearance, contact
+                cost or latency of the cameras.
         """
         expected = {name: array.shape[1:] for name, array in self.save().items()}
         given = {name: np.shape(array)[1:] for name, array in state.items()}
         if given != expected:
             raise HandoffError(
                 f"{self.name}: state fields {given} per environment, expected {expected}. "
-                "Was it saved with another task, action space, randomisation, appearance or contact_threshold?"
+                "Was it saved with another task, action space, randomisation, appearance, contact_threshold or latency "
+                "of the cameras?"
             )
         self._state[env_ids], self._ctrl[env_ids] = state["physics"], state["ctrl"]
         self._target[env_ids], self._goal[env_ids] = state["target"], state["goal"]
         if self._cost is not None:
             self._cost.cost_N[env_ids] = state["cost"]
+        if self._seen.shape[1]:
+            self._seen[env_ids] = state["seen"]
         if self._ranges:
             self._draws[env_ids] = state["draws"]
         if self.config.appearance is not None:
@@ -304,6 +318,13 @@ class MujocoEngine(ArmEngine):
         self._pool.close()
         if self._cameras is not None:
             self._cameras.close()
+
+    def _latest(self, rows: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """(M, L, nq) what `_seen` is for `rows` after physics steps to the states `out` (M, S,
+        size)."""
+        qpos = slice(1, 1 + self.model.nq)
+        path = np.concatenate([self._seen[rows], self._state[rows, None, qpos], out[:, :, qpos]], 1)
+        return path[:, path.shape[1] - 1 - self._seen.shape[1] : -1]
 
     @property
     def _varies(self) -> bool:

@@ -15,9 +15,10 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from robots.config import Pixels, config
 from robots.episodes.metadata.camera_calibration import CameraCalibration
@@ -35,6 +36,10 @@ class CamerasConfig:
     """Height of an image [px]."""
     width: Pixels = 128
     """Width of an image [px]."""
+    latency: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Age of every image when it is observed [s], in whole physics steps; it shows the scene as it
+    was then, and at the start of an episode the start. Those of a real camera are tens of
+    milliseconds old."""
 
 
 class Cameras:
@@ -98,7 +103,7 @@ class Cameras:
     def render(
         self, models: Sequence[Any], qpos: np.ndarray, goal: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Renders every environment from every camera.
+        """Renders every environment from every camera, whatever the latency.
 
         Args:
             models: (N) mujoco.MjModel of each environment.

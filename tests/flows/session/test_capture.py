@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import pytest
 
 from flows.session.capture import CapturingVecEnv
 from robots.spec import FieldSpec
@@ -61,3 +62,11 @@ def test_a_restored_environment_goes_on_with_its_time() -> None:
 def test_an_environment_without_a_camera_has_no_further_field() -> None:
     env = CapturingVecEnv(WalkEngine(1))
     assert set(env.reset([0])) == {"place"} == set(env.observation_spec)
+
+
+def test_a_late_picture_has_the_time_at_which_it_was_taken_but_none_before_the_start() -> None:
+    env = CapturingVecEnv(WatchedWalk(1), VecEnvConfig(on_end="freeze"), latency=1.5 * PERIOD)
+    assert env.reset([0])["image_side_time"].tolist() == [0.0]
+    assert env.step(np.zeros((1, 1))).observation["image_side_time"].tolist() == [0.0]
+    third = env.step(np.zeros((1, 1))).observation["image_side_time"]
+    assert third == pytest.approx([0.5 * PERIOD])

@@ -124,3 +124,56 @@ def test_an_unknown_camera_is_refused_by_name() -> None:
         MujocoEngine(
             find_task("pick_cube"), 1, MujocoConfig(cameras=CamerasConfig(names=("side",)))
         )
+
+
+def falling(latency: float, steps: int = 6) -> tuple[EngineVecEnv, list[np.ndarray]]:
+    """Two arms that move down, and their pictures at the start and after every step."""
+    cameras = CamerasConfig(names=("wrist",), height=48, width=48, latency=latency)
+    engine = MujocoEngine(find_task("pick_cube"), 2, MujocoConfig(cameras=cameras))
+    env = EngineVecEnv(engine, VecEnvConfig(on_end="freeze"))
+    pictures = [env.reset([3, 4])["image_wrist"]]
+    pictures += [down(env) for _ in range(steps)]
+    return env, pictures
+
+
+def down(env: EngineVecEnv) -> np.ndarray:
+    action = np.zeros((2, env.action_spec.size))
+    action[:, 2] = -1.0
+    return env.step(action).observation["image_wrist"]
+
+
+@pytest.mark.parametrize("periods", [1, 3])
+def test_a_late_picture_shows_the_scene_as_it_was(periods: int) -> None:
+    """In whole control periods, for which the pictures without latency show what was to see."""
+    env, prompt = falling(0.0)
+    late_env, late = falling(periods / env.rate_hz)
+    env.close()
+    late_env.close()
+    assert np.abs(prompt[-1].astype(int) - prompt[-2]).mean() > 1.0, "the arms move"
+    for step, picture in enumerate(late):
+        np.testing.assert_array_equal(picture, prompt[max(0, step - periods)])
+
+
+def test_a_latency_may_end_within_a_period_and_is_saved_with_the_state() -> None:
+    env, late = falling(0.03)
+    prompt_env, prompt = falling(0.0)
+    prompt_env.close()
+    assert (late[-1] != prompt[-1]).any()
+    assert (late[-1] != prompt[-2]).any(), "30 ms of 50 ms"
+    state = env.save()
+    after = [down(env) for _ in range(2)]
+    restored = env.restore(state)["image_wrist"]
+    np.testing.assert_array_equal(restored, late[-1])
+    np.testing.assert_array_equal([down(env) for _ in range(2)], after)
+    env.reset([5, 6])
+    np.testing.assert_array_equal(env.restore(state)["image_wrist"], late[-1])
+    env.close()
+
+
+def test_a_state_that_was_saved_without_latency_is_refused() -> None:
+    env, _ = falling(0.0, steps=0)
+    late_env, _ = falling(0.03, steps=0)
+    with pytest.raises(HandoffError, match="latency of the cameras"):
+        late_env.restore(env.save())
+    env.close()
+    late_env.close()
