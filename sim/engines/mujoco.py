@@ -183,14 +183,14 @@ class MujocoEngine(ArmEngine):
         if contact_threshold is not None:
             self._cost = ContactCost(self.model, num_envs, contact_threshold)
         self._cameras: Cameras | None = None
-        self._seen = np.zeros((num_envs, 0, self.model.nq))
+        self._earlier = np.zeros((num_envs, 0, self.model.nq))
         """(N, L, nq) positions of the latest L physics steps before the current one, oldest first,
         where pictures are L steps old."""
         if self.config.cameras is not None:
             textures = () if look is None else drawn_textures(look, self.model)
             self._cameras = Cameras(self.model, self.config.cameras, textures)
             latency = round(self.config.cameras.latency / self.model.opt.timestep)
-            self._seen = np.zeros((num_envs, latency, self.model.nq))
+            self._earlier = np.zeros((num_envs, latency, self.model.nq))
             self.observation_spec = {**self.observation_spec, **self._cameras.specs()}
 
     @property
@@ -209,7 +209,7 @@ class MujocoEngine(ArmEngine):
         if self._cost is not None:
             self._cost.cost_N[env_ids] = 0.0
         self._start(env_ids, seeds)
-        self._seen[env_ids] = self._qpos[env_ids, None]
+        self._earlier[env_ids] = self._qpos[env_ids, None]
         if not self._varies:
             return
         for env_id, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
@@ -243,8 +243,8 @@ class MujocoEngine(ArmEngine):
             sensordata=sensors,
             skip_checks=True,
         )
-        if self._seen.shape[1]:
-            self._seen[rows] = self._latest(rows, out)
+        if self._earlier.shape[1]:
+            self._earlier[rows] = self._latest(rows, out)
         self._state[rows] = out[:, -1]
         self._ctrl[rows] = knots[:, -1]
         if self._cost is not None:
@@ -262,7 +262,7 @@ class MujocoEngine(ArmEngine):
         if self._cost is not None:
             state.info["cost"] = self._cost.cost_N.copy()
         if self._cameras is not None:
-            qpos = self._seen[:, 0] if self._seen.shape[1] else self._qpos
+            qpos = self._earlier[:, 0] if self._earlier.shape[1] else self._qpos
             state.observation.update(self._cameras.render(self._models, qpos, self._goal))
         return state
 
@@ -280,8 +280,8 @@ class MujocoEngine(ArmEngine):
             state["look"] = self._looks.copy()
         if self._cost is not None:
             state["cost"] = self._cost.cost_N.copy()
-        if self._seen.shape[1]:
-            state["seen"] = self._seen.copy()
+        if self._earlier.shape[1]:
+            state["earlier"] = self._earlier.copy()
         return state
 
     def restore(self, env_ids: np.ndarray, state: EnvState) -> None:
@@ -303,8 +303,8 @@ class MujocoEngine(ArmEngine):
         self._target[env_ids], self._goal[env_ids] = state["target"], state["goal"]
         if self._cost is not None:
             self._cost.cost_N[env_ids] = state["cost"]
-        if self._seen.shape[1]:
-            self._seen[env_ids] = state["seen"]
+        if self._earlier.shape[1]:
+            self._earlier[env_ids] = state["earlier"]
         if self._ranges:
             self._draws[env_ids] = state["draws"]
         if self.config.appearance is not None:
@@ -320,11 +320,13 @@ class MujocoEngine(ArmEngine):
             self._cameras.close()
 
     def _latest(self, rows: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """(M, L, nq) what `_seen` is for `rows` after physics steps to the states `out` (M, S,
+        """(M, L, nq) what `_earlier` is for `rows` after physics steps to the states `out` (M, S,
         size)."""
         qpos = slice(1, 1 + self.model.nq)
-        path = np.concatenate([self._seen[rows], self._state[rows, None, qpos], out[:, :, qpos]], 1)
-        return path[:, path.shape[1] - 1 - self._seen.shape[1] : -1]
+        path = np.concatenate(
+            [self._earlier[rows], self._state[rows, None, qpos], out[:, :, qpos]], 1
+        )
+        return path[:, path.shape[1] - 1 - self._earlier.shape[1] : -1]
 
     @property
     def _varies(self) -> bool:
