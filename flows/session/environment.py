@@ -115,7 +115,7 @@ def make_session_env(
     env = CapturingVecEnv(
         IgnoreSuccess(engine) if ignore_success else engine,
         VecEnvConfig(on_end=on_end, max_steps=config.max_steps),
-        latency=0.0 if config.cameras is None else config.cameras.latency,
+        latency=engine.picture_age,
     )
     return env, engine
 

@@ -183,15 +183,20 @@ class MujocoEngine(ArmEngine):
         if contact_threshold is not None:
             self._cost = ContactCost(self.model, num_envs, contact_threshold)
         self._cameras: Cameras | None = None
-        self._earlier = np.zeros((num_envs, 0, self.model.nq))
-        """(N, L, nq) positions of the latest L physics steps before the current one, oldest first,
-        where pictures are L steps old."""
+        latency = 0
         if self.config.cameras is not None:
             textures = () if look is None else drawn_textures(look, self.model)
             self._cameras = Cameras(self.model, self.config.cameras, textures)
             latency = round(self.config.cameras.latency / self.model.opt.timestep)
-            self._earlier = np.zeros((num_envs, latency, self.model.nq))
             self.observation_spec = {**self.observation_spec, **self._cameras.specs()}
+        self._earlier = np.zeros((num_envs, latency, self.model.nq))
+        """(N, L, nq) positions of the latest L physics steps before the current one, oldest first,
+        where pictures are L steps old."""
+
+    @property
+    def picture_age(self) -> float:
+        """Age of the pictures that are observed [s]."""
+        return self._earlier.shape[1] * self.model.opt.timestep
 
     @property
     def qpos(self) -> np.ndarray:
