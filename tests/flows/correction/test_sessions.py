@@ -18,10 +18,11 @@ from policies.rl.hil.algorithms import SessionData, set_up_learner
 from policies.rl.hil.config import HilSerlConfig
 from real.hil.actor_policy import ActorPolicy
 from real.hil.interfaces import observation_vector
-from robots.config import to_plain
+from robots.config import validate
 from robots.wire.learner import Parameters
 from robots.wire.steps import plain_steps
 from sim.make import TASKS
+from sim.scene.cameras import CamerasConfig
 
 STAGES = (
     "demos",
@@ -58,7 +59,7 @@ def test_a_session_from_pictures_observes_no_object(task: str) -> None:
     protocol = made["scores"].config.protocol
     assert (protocol.task, protocol.episodes) == (task, 100)
     assert protocol.options.get("rate_hz") == config.env.rate_hz
-    assert protocol.options["cameras"] == to_plain(config.env.cameras)
+    assert validate(CamerasConfig, protocol.options["cameras"]) == config.env.cameras
     assert config.actor.pictures == ("image_front", "image_wrist")
     assert set(config.env.observation_fields) == {
         "grasp_pose",
