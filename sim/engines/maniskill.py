@@ -9,8 +9,9 @@ they are used through the package and never downloaded.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ NO_LIMIT = 2**31 - 1
 TRIAL_STEPS = 10
 """Random actions after which a reset must be reproducible; otherwise each reset rebuilds the
 scene."""
+COLLECTED_RESETS = 25
 MAX_SEED = 2**32 - 1
 """Maximum seed, because ManiSkill seeds NumPy's RandomState, which takes 32 bits."""
 
@@ -79,6 +81,7 @@ class ManiSkillEngine:
             )
         make, limit = find_task(self.name, task)
         self._width = num_envs if batched else 1
+        self._resets = 0
         arguments = environment_arguments(self.config, self._width)
         self._envs: list[Any] = []
         for _ in range(num_envs // self._width):
@@ -109,8 +112,8 @@ class ManiSkillEngine:
         """See `Engine.reset`. Environments are reset one at a time, because ManiSkill seeds all
         that are reset together from the first one's seed.
 
-        A reset takes 3 to 5 ms, or about 0.3 s if the scene must be rebuilt (PegInsertionSide-v1
-        does so itself; also for tasks whose own reset is incomplete).
+        A reset takes 3 to 5 ms, or 0.1 s if the scene must be rebuilt (PegInsertionSide-v1 does so
+        itself; also for tasks whose own reset is incomplete).
 
         Raises:
             HandoffError: a seed of more than 32 bits.
@@ -125,7 +128,8 @@ class ManiSkillEngine:
             options: dict[str, Any] = {"reconfigure": True} if self._rebuild else {}
             if self._width > 1:
                 options = {"env_idx": env.elapsed_steps.new_tensor([row]).long()}
-            observation, info = env.reset(seed=[int(seed)] * self._width, options=options)
+            with self._rare_collections():
+                observation, info = env.reset(seed=[int(seed)] * self._width, options=options)
             reward = self._states[at].reward.copy()
             reward[row] = 0.0
             self._states[at] = self._state(observation, info, reward)
@@ -221,8 +225,19 @@ class ManiSkillEngine:
 
     def close(self) -> None:
         """See `Engine.close`."""
-        for env in self._envs:
-            env.close()
+        with _without_old_objects():
+            for env in self._envs[:-1]:
+                env.close()
+        # Its collection releases the scenes of all.
+        self._envs[-1].close()
+
+    def _rare_collections(self) -> AbstractContextManager[None]:
+        """Lets one reset of `COLLECTED_RESETS` collect all garbage, a scene of a megabyte each; on
+        a GPU every one, since scenes hold its memory."""
+        self._resets += 1
+        if self.config.sim_backend == "physx_cuda" or self._resets % COLLECTED_RESETS == 0:
+            return nullcontext()
+        return _without_old_objects()
 
     def _repeats(self, env: Any) -> bool:
         """Tests whether a reset restores everything that steps change; some tasks keep the robot's
@@ -234,7 +249,7 @@ class ManiSkillEngine:
             low, high, size=(TRIAL_STEPS, 1, self.action_spec.size)
         )
         ends: list[list[bytes]] = []
-        with _without_rendering(env):
+        with _without_rendering(env), self._rare_collections():
             for seed in (0, 1, 0, 1):
                 env.reset(seed=seed)
                 observation = [self._advance(env, action)[0] for action in actions][-1]
@@ -328,6 +343,24 @@ class ManiSkillEngine:
         reward[index] = state["reward"][row]
         info = env.get_info()
         self._states[at] = self._state(env.get_obs(info), info, reward)
+
+
+@contextmanager
+def _without_old_objects() -> Iterator[None]:
+    """Keeps garbage collections from visiting the objects that exist already.
+
+    ManiSkill collects whenever it builds or closes a scene. That takes half a second where torch is
+    loaded, more than all else of a reset, and longer the more objects the process has. A process
+    that has frozen objects itself is left alone.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager

@@ -31,6 +31,7 @@ def write_encoder(
     pooling: dict[str, Any] | None = None,
     modules: tuple[str, ...] = (),
     seed: int = 0,
+    layers: int = 2,
 ) -> Path:
     """Writes a tiny encoder into `folder`, in the layout of sentence-transformers.
 
@@ -39,6 +40,7 @@ def write_encoder(
         pooling: contents of `1_Pooling/config.json`; None writes none.
         modules: class names of `modules.json`; none writes no such file.
         seed: seed of the weights.
+        layers: of the encoder.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertModel
@@ -54,7 +56,8 @@ def write_encoder(
     tokenizer.enable_padding(length=16)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = BertModel(BertConfig(vocab_size=len(vocabulary), pad_token_id=0, **SIZES))
+        sizes = SIZES | {"num_hidden_layers": layers}
+        model = BertModel(BertConfig(vocab_size=len(vocabulary), pad_token_id=0, **sizes))
     model.save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     if pooling is not None:

@@ -69,6 +69,7 @@ def write_backbone(
     tied: bool = False,
     shard: str = "1GB",
     dtype: torch.dtype = torch.float32,
+    vision_layers: int = 2,
     **text: Any,
 ) -> Path:
     """Writes a tiny model into `folder`, in the layout of a downloaded one.
@@ -79,6 +80,7 @@ def write_backbone(
         tied: whether embedding and language head share their weights.
         shard: greatest size of a weights file, such as `50KB`.
         dtype: of the saved weights.
+        vision_layers: layers of the vision model.
         text: settings of the text layers that replace those of `TEXT`.
     """
     from transformers import AutoConfig, AutoModelForImageTextToText
@@ -87,11 +89,12 @@ def write_backbone(
     vocabulary = write_tokenizer(folder)
     ids = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
     words = TEXT | ids | {"vocab_size": vocabulary, "tie_word_embeddings": tied}
+    seeing = VISION | {"num_hidden_layers": vision_layers}
     if family == "paligemma":
-        seeing = VISION | {"model_type": "siglip_vision_model", "vision_use_head": False}
+        seeing |= {"model_type": "siglip_vision_model", "vision_use_head": False}
         own = {"projection_dim": TEXT["hidden_size"], "image_token_index": 1}
     else:
-        seeing, own = VISION, {"scale_factor": 2, "image_token_id": 1, "pad_token_id": 0}
+        own = {"scale_factor": 2, "image_token_id": 1, "pad_token_id": 0}
     words |= (GEMMA if family == "paligemma" else {}) | text
     config = AutoConfig.for_model(
         family, text_config=words, vision_config=seeing, tie_word_embeddings=tied, **own

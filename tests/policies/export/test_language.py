@@ -38,7 +38,8 @@ from tests.documents import ROOT, blocks
 from tests.policies.vlm_fixture import write_backbone
 
 RED, BLUE = "pick up the red cube", "pick up the blue cube"
-SCRATCH = ScratchConfig(sentences=(RED, BLUE), width=32, layers=2, heads=4, feedforward=48)
+# Tracing takes seconds per layer; one has every kind of node.
+SCRATCH = ScratchConfig(sentences=(RED, BLUE), width=32, layers=1, heads=4, feedforward=48)
 FIELDS = {name: FieldSpec(shape=(3,), unit="m") for name in ("hand", "red", "blue")}
 SENTENCES = (
     RED,
@@ -292,7 +293,8 @@ def test_a_robot_makes_the_tokens_that_training_made(tokenizer: str, tmp_path: P
 
 
 def test_pictures_and_adapters_are_in_the_graph_too(tmp_path: Path):
-    backbone = BackboneConfig(folder=str(write_backbone(tmp_path / "backbone")))
+    folder = write_backbone(tmp_path / "backbone", vision_layers=1, num_hidden_layers=1)
+    backbone = BackboneConfig(folder=str(folder))
     config = replace(
         TOKENS,
         backbone=backbone,

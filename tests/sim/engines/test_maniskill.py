@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -229,6 +232,26 @@ def test_save_and_restore_repeat_the_future(pick, task):
     engine.restore(np.array([0]), state)
     assert_same(expected, play(engine, 0, actions[6:]))
     engine.close()
+
+
+def test_scenes_that_are_rebuilt_are_collected_now_and_then(pick) -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    engine = ManiSkillEngine("PegInsertionSide-v1", 1)
+    garbage = weakref.ref(Cycle())
+    gc.disable()
+    try:
+        start(engine, 0)
+        assert garbage() is not None
+        for seed in range(1, maniskill.COLLECTED_RESETS):
+            start(engine, seed)
+        assert garbage() is None
+    finally:
+        gc.enable()
+        engine.close()
+    assert gc.get_freeze_count() == 0
 
 
 def test_saving_by_state_brings_back_poses_targets_and_steps(pick):
