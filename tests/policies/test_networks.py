@@ -5,16 +5,12 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import numpy as np
-import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, conv_transpose1d, linear
 
-from policies.card import Shapes
-from policies.export.graph import to_onnx
-from policies.families.diffusion import DiffusionPolicy, new_denoiser
+from policies.families.diffusion import new_denoiser
 from policies.networks.config import MlpConfig, NetworkConfig, TransformerConfig, UnetConfig
 from policies.networks.images.image_encoder import (
     ImageEncoder,
@@ -26,7 +22,6 @@ from policies.networks.images.image_encoder import (
 from policies.networks.point_encoder import PointCloudEncoder
 from policies.networks.unet import Convolution, Upsample, linear_keeping_layout
 from robots.errors import HandoffError
-from tests.policies.conftest import TINY
 
 SMALL = {
     "mlp": MlpConfig(width=16, blocks=1, time_embedding=8),
@@ -82,25 +77,6 @@ def test_rows_do_not_see_one_another(kind: str):
     network, given = denoiser(SMALL[kind]), inputs(4)
     alone = torch.cat([network(*(part[i : i + 1] for part in given)) for i in range(4)])
     assert torch.allclose(network(*given), alone, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", SMALL)
-def test_onnx_answers_as_torch(kind: str):
-    torch.manual_seed(0)
-    # Tracing takes seconds per step of the sampler and per level; one and two of them have every
-    # kind of node.
-    network = replace(SMALL[kind], widths=(8, 16)) if kind == "unet" else SMALL[kind]
-    sizes = replace(TINY, network=network, inference_steps=1)
-    policy = DiffusionPolicy(sizes, Shapes.of_vector(4, 2, anchor=2))
-    policy.eval().requires_grad_(False)
-    session = onnxruntime.InferenceSession(
-        to_onnx(policy, 21).SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    observation, noise = torch.randn(3, 2, 4), torch.randn(3, 4, 2)
-    (action,) = session.run(
-        ["action"], {"observation": observation.numpy(), "noise": noise.numpy()}
-    )
-    assert np.abs(np.asarray(action) - policy(observation, noise).numpy()).max() <= 1e-5
 
 
 @pytest.mark.parametrize(("embedding", "expected"), [(128, 63_554_434), (256, 65_783_298)])

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
+from logging.handlers import BufferingHandler
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -179,22 +183,52 @@ def exported(folder: Path, demos: Path, **options) -> Path:
     return folder
 
 
+class Whole(NamedTuple):
+    """An untrained policy and its bundle in float32, in one folder."""
+
+    folder: Path
+    warnings: tuple[str, ...]
+    """What its export logged."""
+
+
+@pytest.fixture(scope="module")
+def whole(demos: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
+    """The bundle of a family or learned actor, exported once, since that takes seconds."""
+
+    @cache
+    def bundle(name: str) -> Whole:
+        folder = tmp_path_factory.mktemp(name)
+        if name in ACTORS:
+            save_learned(folder, ACTORS[name](), demos)
+        else:
+            save_untrained(folder, FAMILIES[name], demos)
+        handler = BufferingHandler(capacity=1000)
+        handler.setLevel(logging.WARNING)
+        logging.getLogger().addHandler(handler)
+        try:
+            exported(folder, demos)
+        finally:
+            logging.getLogger().removeHandler(handler)
+        return Whole(folder, tuple(record.getMessage() for record in handler.buffer))
+
+    return bundle
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_computes_in_onnx_runtime_what_torch_does(
-    name: str, demos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name: str, whole: Callable[[str], Whole]
 ) -> None:
-    save_untrained(tmp_path, FAMILIES[name], demos)
-    assert deviation(exported(tmp_path, demos)) <= 1e-5
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-    assert OnnxPolicy(tmp_path / "policy.onnx").contract.ensemble == FAMILIES[name].ensemble
+    folder, warnings = whole(name)
+    assert deviation(folder) <= 1e-5
+    assert warnings == ()
+    assert OnnxPolicy(folder / "policy.onnx").contract.ensemble == FAMILIES[name].ensemble
 
 
 @pytest.mark.parametrize("name", ACTORS)
 def test_a_learned_actor_computes_in_onnx_runtime_what_torch_does(
-    name: str, demos: Path, tmp_path: Path
+    name: str, whole: Callable[[str], Whole]
 ) -> None:
-    save_learned(tmp_path, ACTORS[name](), demos)
-    assert deviation(exported(tmp_path, demos)) <= 1e-5
+    assert deviation(whole(name).folder) <= 1e-5
 
 
 def test_the_table_has_every_family() -> None:
@@ -204,11 +238,11 @@ def test_the_table_has_every_family() -> None:
     assert tested == {cls.kind for cls in classes_of(PolicyConfig)}
 
 
-def test_steps_of_a_sampler_share_their_weights(demos: Path, tmp_path: Path) -> None:
-    save_untrained(tmp_path, FAMILIES["diffusion_unet"], demos)
-    module, _ = load_module(tmp_path)
+def test_steps_of_a_sampler_share_their_weights(whole: Callable[[str], Whole]) -> None:
+    folder = whole("diffusion_unet").folder
+    module, _ = load_module(folder)
     assert module.sampler == "ddim-2"
-    data = exported(tmp_path, demos).joinpath("policy.onnx").read_bytes()
+    data = (folder / "policy.onnx").read_bytes()
     graph = onnx.load_from_string(data).graph
     assert sum(node.op_type == "Clip" for node in graph.node) == 2
     weights = sum(weight.nbytes for weight in module.parameters())
@@ -219,25 +253,18 @@ def test_steps_of_a_sampler_share_their_weights(demos: Path, tmp_path: Path) -> 
     assert str(Path(__file__).parents[3]).encode() not in data
 
 
-def smaller(
-    name: str, precision: Precision, demos: Path, folder: Path
-) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """The graphs of a policy in float32 and in another precision, whose bundle, the last one in the
-    folder, has the same golden examples and the same inputs and outputs."""
-    if name in ACTORS:
-        save_learned(folder, ACTORS[name](), demos)
-    else:
-        save_untrained(folder, FAMILIES[name], demos)
-    bundle = exported(folder, demos)
-    whole = onnx.load(bundle / "policy.onnx")
+def smaller(bundle: Path, precision: Precision, demos: Path, folder: Path) -> onnx.ModelProto:
+    """The graph of a policy in another precision, whose bundle, in `folder`, has the golden
+    examples, inputs and outputs of that in float32."""
+    shutil.copytree(bundle, folder, dirs_exist_ok=True)
     golden = (bundle / "golden.npz").read_bytes()
-    bundle = exported(folder, demos, precision=precision)
-    assert (bundle / "golden.npz").read_bytes() == golden
-    assert OnnxPolicy(bundle / "policy.onnx").contract.precision == precision
-    model = onnx.load(bundle / "policy.onnx")
+    exported(folder, demos, precision=precision)
+    assert (folder / "golden.npz").read_bytes() == golden
+    assert OnnxPolicy(folder / "policy.onnx").contract.precision == precision
+    model = onnx.load(folder / "policy.onnx")
     tensors = (*model.graph.input, *model.graph.output)
     assert {entry.type.tensor_type.elem_type for entry in tensors} == {onnx.TensorProto.FLOAT}
-    return whole, model
+    return model
 
 
 def products(model: onnx.ModelProto) -> list[onnx.NodeProto]:
@@ -246,9 +273,9 @@ def products(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 @pytest.mark.parametrize("name", ["bc", "sac"])
 def test_half_precision_is_judged_by_the_examples_of_torch_in_float32(
-    name: str, demos: Path, tmp_path: Path
+    name: str, whole: Callable[[str], Whole], demos: Path, tmp_path: Path
 ) -> None:
-    _, half = smaller(name, "float16", demos, tmp_path)
+    half = smaller(whole(name).folder, "float16", demos, tmp_path)
     assert 1e-5 < deviation(tmp_path) < 1e-2
     types = {tensor.name: tensor.data_type for tensor in half.graph.initializer}
     weights = {types[name] for node in products(half) for name in node.input if name in types}
@@ -260,12 +287,13 @@ def test_half_precision_is_judged_by_the_examples_of_torch_in_float32(
 # The steps of the last one share their weights.
 @pytest.mark.parametrize("name", ["bc", "sac", "diffusion_mlp"])
 def test_quantised_matrix_products_are_judged_by_the_examples_of_torch_in_float32(
-    name: str, demos: Path, tmp_path: Path
+    name: str, whole: Callable[[str], Whole], demos: Path, tmp_path: Path
 ) -> None:
-    whole, integer = smaller(name, "int8", demos, tmp_path)
+    folder = whole(name).folder
+    integer = smaller(folder, "int8", demos, tmp_path)
     assert 1e-5 < deviation(tmp_path) < 0.5
     quantised = sum(node.op_type == "MatMulInteger" for node in integer.graph.node)
-    assert quantised == len(products(whole)) > 0
+    assert quantised == len(products(onnx.load(folder / "policy.onnx"))) > 0
 
 
 def test_a_weight_that_half_precision_cannot_hold_is_refused(demos: Path, tmp_path: Path) -> None:

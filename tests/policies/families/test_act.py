@@ -2,7 +2,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,7 +9,6 @@ from torch.distributions import Normal, kl_divergence
 
 from policies.card import Shapes
 from policies.checkpoint import read_card, read_weights
-from policies.export.graph import to_onnx
 from policies.families.act import ActPolicy, gaussian_divergence, masked_absolute_error
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
@@ -133,25 +131,6 @@ def test_the_chunk_is_the_same_whatever_the_noise():
     assert not torch.allclose(
         module(observation, torch.zeros(3, 4, 2)), module(observation + 1, torch.zeros(3, 4, 2))
     )
-
-
-def test_onnx_answers_as_torch_and_keeps_its_noise():
-    module = new_act().eval()
-    module.normalize_action.fit(np.random.default_rng(0).normal(0.1, 0.2, (50, 4, 2)))
-    draw = np.random.default_rng(1)
-    given = {
-        "observation": draw.uniform(0, 0.5, (7, 1, 4)),
-        "noise": draw.standard_normal((7, 4, 2)),
-    }
-    given = {name: value.astype(np.float32) for name, value in given.items()}
-    session = onnxruntime.InferenceSession(
-        to_onnx(module, 21).SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    assert [one.name for one in session.get_inputs()] == ["observation", "noise"]
-    with torch.no_grad():
-        expected = module(*(torch.from_numpy(value) for value in given.values())).numpy()
-    (action,) = session.run(["action"], given)
-    assert np.abs(np.asarray(action) - expected).max() <= 1e-5 * 0.4
 
 
 @torch.no_grad()

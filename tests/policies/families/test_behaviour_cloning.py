@@ -3,7 +3,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,6 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 
 from policies.card import Shapes
 from policies.checkpoint import read_card, read_weights
-from policies.export.graph import to_onnx
 from policies.families.behaviour_cloning import BehaviourCloningPolicy, GaussianMixture, sample_mode
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
@@ -187,26 +185,6 @@ def test_regression_learns_by_the_squared_error():
     assert module.loss(
         batch._replace(chunk_BHA=predicted + 3.0), rng(0, 0)
     ).item() == pytest.approx(9.0, rel=1e-5)
-
-
-@HEADS
-def test_onnx_answers_as_torch_and_keeps_its_noise(head):
-    module = new_bc(replace(TINY, head=head)).eval()
-    module.normalize_action.fit(np.random.default_rng(0).normal(0.1, 0.2, (50, 4, 2)))
-    draw = np.random.default_rng(1)
-    given = {
-        "observation": draw.uniform(0, 0.5, (50, 2, 4)),
-        "noise": draw.standard_normal((50, 4, 2)),
-    }
-    given = {name: value.astype(np.float32) for name, value in given.items()}
-    session = onnxruntime.InferenceSession(
-        to_onnx(module, 21).SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    assert [one.name for one in session.get_inputs()] == ["observation", "noise"]
-    with torch.no_grad():
-        expected = module(*(torch.from_numpy(value) for value in given.values())).numpy()
-    (action,) = session.run(["action"], given)
-    assert np.abs(np.asarray(action) - expected).max() <= 1e-5 * 0.4
 
 
 def test_crops_are_drawn_from_the_update_alone():
