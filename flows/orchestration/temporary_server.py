@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from robots.errors import HandoffError
+
 END = 'read -r line; kill "$0"; sleep 10; kill -9 "$0"'
 """Waits for the end of its input, which comes with the end of the process that holds the other end
 of the pipe; then ends the server."""
@@ -24,6 +26,9 @@ def start_temporary_server() -> int | None:
 
     Returns:
         Number of the server's process; None if a server is configured.
+
+    Raises:
+        HandoffError: the server does not answer.
     """
     from prefect.server.api.server import SubprocessASGIServer
     from prefect.settings import PREFECT_API_URL
@@ -35,7 +40,10 @@ def start_temporary_server() -> int | None:
     if server.running and server.server_process is not None:
         return server.server_process.pid
     with _sessions_of_their_own():
-        server.start()
+        try:
+            server.start()
+        except RuntimeError as error:
+            raise HandoffError(_no_answer(error)) from error
     assert server.server_process is not None
     number = server.server_process.pid
     watcher = subprocess.Popen(
@@ -71,6 +79,18 @@ def _sessions_of_their_own() -> Iterator[None]:
         yield
     finally:
         server.subprocess = given
+
+
+def _no_answer(error: RuntimeError) -> str:
+    from prefect.settings import PREFECT_HOME, PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS
+
+    seconds = PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS
+    said = " ".join(str(error).split())
+    return (
+        f"Prefect's temporary server did not answer within {seconds.value()} s ({said[:300]}). Is the machine busy? "
+        f"Run it again, set {seconds.name} to more, or start a server with `handoff server`. Its database is in "
+        f"{PREFECT_HOME.value()}."
+    )
 
 
 def _end(watcher: subprocess.Popen[bytes]) -> None:

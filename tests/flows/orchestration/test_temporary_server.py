@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
+
+from robots.errors import HandoffError
 
 LONG = 120.0
 """Time limit of a wait [s], reached only by a defect."""
@@ -52,3 +55,27 @@ def test_none_is_started_where_a_server_is_configured() -> None:
 
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
         assert start_temporary_server() is None
+
+
+def test_a_server_that_does_not_answer_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect.server.api.server import SubprocessASGIServer
+    from prefect.settings import (
+        PREFECT_API_URL,
+        PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS,
+        temporary_settings,
+    )
+
+    from flows.orchestration.temporary_server import start_temporary_server
+
+    # The program stands in for a server that is too slow.
+    monkeypatch.setattr(
+        SubprocessASGIServer,
+        "_run_uvicorn_command",
+        lambda server: subprocess.Popen(["sleep", "60"]),
+    )
+    with temporary_settings(
+        {PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 1}, restore_defaults={PREFECT_API_URL}
+    ):
+        monkeypatch.setattr(SubprocessASGIServer, "_instances", {})
+        with pytest.raises(HandoffError, match=r"within 1 s .*Is the machine busy\?"):
+            start_temporary_server()
