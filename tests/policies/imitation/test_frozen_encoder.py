@@ -46,7 +46,8 @@ FLOW = DiffusionPolicyConfig(
     image_fields=("camera",),
     image_encoder=POLICY.image_encoder,
     network=MlpConfig(width=16, blocks=1),
-    inference_steps=2,
+    # Tracing takes seconds per step of a sampler.
+    inference_steps=1,
     horizon=4,
     n_action_steps=2,
 )
@@ -63,6 +64,7 @@ BESO = BesoConfig(
     layers=1,
     heads=2,
     width=16,
+    sampling_steps=1,
 )
 CONFIG = PretrainConfig(
     policy=POLICY,
