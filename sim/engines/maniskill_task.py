@@ -61,7 +61,7 @@ class ManiSkillConfig:
     copied, so trajectories diverge at the next contact. None takes `replay` on the CPU and `state`
     on CUDA."""
     rebuild: bool | None = None
-    """Whether each reset on the CPU rebuilds the scene (about 0.3 s). None rebuilds if a trial
+    """Whether each reset on the CPU rebuilds the scene (about 0.1 s). None rebuilds if a trial
     shows that the task's own reset is incomplete, like those of Empty-v1 and
     RotateSingleObjectInHandLevel0-v1."""
     options: Mapping[str, Any] = field(default_factory=dict)
