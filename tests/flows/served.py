@@ -16,7 +16,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 240.0
 """Time limit for the server to be ready [s]."""
-RUN_SECONDS = 500.0
+RUN_SECONDS = 1500.0
 """Time limit of a command of Prefect [s]."""
 
 

@@ -19,6 +19,8 @@ from tests.flows.served import PrefectServer, prefect_server_at_work
 from tests.real.console.pages import until
 from tests.real.console.tabs import open_browser
 
+pytestmark = pytest.mark.timeout(1800)
+
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = [
     "demos",
