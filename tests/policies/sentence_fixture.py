@@ -56,8 +56,9 @@ def write_encoder(
     tokenizer.enable_padding(length=16)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        sizes = SIZES | {"num_hidden_layers": layers}
-        model = BertModel(BertConfig(vocab_size=len(vocabulary), pad_token_id=0, **sizes))
+        config = BertConfig(vocab_size=len(vocabulary), pad_token_id=0, **SIZES)
+        config.num_hidden_layers = layers
+        model = BertModel(config)
     model.save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     if pooling is not None:
