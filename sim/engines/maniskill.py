@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ TRIAL_STEPS = 10
 """Random actions after which a reset must be reproducible; otherwise each reset rebuilds the
 scene."""
 COLLECTED_RESETS = 25
+"""Resets that rebuild a scene of about a megabyte, after which garbage is collected."""
 MAX_SEED = 2**32 - 1
 """Maximum seed, because ManiSkill seeds NumPy's RandomState, which takes 32 bits."""
 
@@ -81,7 +82,6 @@ class ManiSkillEngine:
             )
         make, limit = find_task(self.name, task)
         self._width = num_envs if batched else 1
-        self._resets = 0
         arguments = environment_arguments(self.config, self._width)
         self._envs: list[Any] = []
         for _ in range(num_envs // self._width):
@@ -104,6 +104,8 @@ class ManiSkillEngine:
         self._rebuild = not batched and (
             not self._repeats(first) if trial else bool(self.config.rebuild)
         )
+        self._rebuilds = not batched and (self._rebuild or first.reconfiguration_freq != 0)
+        self._resets = 0
         self._states = [
             self._state(env.get_obs(info := env.get_info()), info, zeros) for env in self._envs
         ]
@@ -231,13 +233,18 @@ class ManiSkillEngine:
         # Its collection releases the scenes of all.
         self._envs[-1].close()
 
-    def _rare_collections(self) -> AbstractContextManager[None]:
-        """Lets one reset of `COLLECTED_RESETS` collect all garbage, a scene of a megabyte each; on
-        a GPU every one, since scenes hold its memory."""
+    @contextmanager
+    def _rare_collections(self) -> Iterator[None]:
+        """Collects garbage after every 25th reset that rebuilds a scene, instead of in each. On a
+        GPU, whose memory scenes hold, ManiSkill collects in each."""
+        if not self._rebuilds:
+            yield
+            return
+        with _without_old_objects():
+            yield
         self._resets += 1
-        if self.config.sim_backend == "physx_cuda" or self._resets % COLLECTED_RESETS == 0:
-            return nullcontext()
-        return _without_old_objects()
+        if self._resets % COLLECTED_RESETS == 0:
+            gc.collect()
 
     def _repeats(self, env: Any) -> bool:
         """Tests whether a reset restores everything that steps change; some tasks keep the robot's
@@ -249,7 +256,7 @@ class ManiSkillEngine:
             low, high, size=(TRIAL_STEPS, 1, self.action_spec.size)
         )
         ends: list[list[bytes]] = []
-        with _without_rendering(env), self._rare_collections():
+        with _without_rendering(env):
             for seed in (0, 1, 0, 1):
                 env.reset(seed=seed)
                 observation = [self._advance(env, action)[0] for action in actions][-1]
@@ -349,9 +356,10 @@ class ManiSkillEngine:
 def _without_old_objects() -> Iterator[None]:
     """Keeps garbage collections from visiting the objects that exist already.
 
-    ManiSkill collects whenever it builds or closes a scene. That takes half a second where torch is
-    loaded, more than all else of a reset, and longer the more objects the process has. A process
-    that has frozen objects itself is left alone.
+    ManiSkill collects whenever it builds or closes a scene. That takes a quarter of a second where
+    torch is loaded, more than all else of a reset, and longer the more objects the process has.
+    Freezing restarts Python's count towards collections of its own, so the caller has to collect
+    now and then. A process that has frozen objects itself is left alone.
     """
     if gc.get_freeze_count():
         yield
