@@ -6,6 +6,8 @@ CHECKS := $(VENV)/.checks
 # Number of processes of make test; each spends a third of its time waiting for twins, servers and browsers, but with three
 # on two cores a test of the console missed its time.
 JOBS   ?= 2
+PYTEST  = $(BIN)/pytest -n $(JOBS) --dist loadfile --timeout 600
+ORDINARY := not slow and not gpu and not hardware and not peers
 
 # The first of these that exists and can create a virtual environment is used; PYTHON=... names another one.
 PYENV   := $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
@@ -23,7 +25,7 @@ export OMP_NUM_THREADS ?= 1
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: help demo server test learn peers bench gpu-pusht-image lint format docs clean
+.PHONY: help demo server test nightly learn peers bench gpu-pusht-image lint format docs clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -57,7 +59,11 @@ server: $(READY)
 
 ## make test          ruff, pyright, import-linter, unit and real-component tests, a short end-to-end run
 test: $(CHECKS) lint
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --timeout 600 -m "not slow and not gpu and not hardware and not peers" $(ARGS)
+	$(PYTEST) -m "not nightly and $(ORDINARY)" $(ARGS)
+
+## make nightly       tests of further families, methods and engines, of which make test runs some each
+nightly: $(CHECKS)
+	$(PYTEST) -m "nightly and $(ORDINARY)" $(ARGS)
 
 ## make learn         learning checks with their negative controls (minutes each); ONLY=name runs one
 learn: $(CHECKS)

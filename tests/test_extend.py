@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents import DOCS, ROOT, Block, blocks, spans
+from tests.nightly import in_every_run
 
 PAGES = sorted(page for page in (DOCS / "extend").glob("*.md") if page.name != "index.md")
 RULES = "tests/test_architecture.py"
@@ -82,8 +83,8 @@ def copied(root: Path) -> Path:
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(source, root / name, ignore=ignored)
+            # With the compiled files, which stay valid: times are copied too.
+            shutil.copytree(source, root / name)
         else:
             shutil.copy(source, root / name)
     return root
@@ -106,7 +107,11 @@ def is_run(line: str) -> bool:
     return line.startswith((".venv/bin/pytest ", "sed ")) and RULES not in line
 
 
-@every_page
+@pytest.mark.parametrize(
+    "page",
+    in_every_run(PAGES, *(page for page in PAGES if page.stem in ("recipe", "stage", "task"))),
+    ids=lambda page: page.stem,
+)
 def test_what_the_page_adds_works(page: Path, tmp_path: Path) -> None:
     root = copied(tmp_path / "copy")
     tested = 0
@@ -120,16 +125,27 @@ def test_what_the_page_adds_works(page: Path, tmp_path: Path) -> None:
     assert tested > 0
 
 
-def test_the_pages_together_keep_the_rules_of_the_house(tmp_path: Path) -> None:
-    root = copied(tmp_path / "copy")
-    for page in PAGES:
-        assert RULES in page.read_text()
-        for step in steps(page):
-            if isinstance(step, Block):
-                apply(step, root)
-            elif step.startswith("sed "):
-                assert run(step, root).returncode == 0
-    result = run(f".venv/bin/pytest {RULES}", root)
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy in which the files and changes of all pages are made."""
+    root = copied(tmp_path_factory.mktemp("together") / "copy")
+    for step in [step for page in PAGES for step in steps(page)]:
+        if isinstance(step, Block):
+            apply(step, root)
+        elif step.startswith("sed "):
+            assert run(step, root).returncode == 0, step
+    return root
+
+
+def test_the_changes_of_all_pages_fit_their_files_and_one_another(together: Path) -> None:
+    made = [block for page in PAGES for block in blocks(page.read_text()) if block.title]
+    assert [block.title for block in made if not (together / block.title).is_file()] == []
+
+
+@pytest.mark.nightly
+def test_the_pages_together_keep_the_rules_of_the_house(together: Path) -> None:
+    assert [page.stem for page in PAGES if RULES not in page.read_text()] == []
+    result = run(f".venv/bin/pytest {RULES}", together)
     assert result.returncode == 0, result.stdout[-6000:]
 
 
@@ -147,6 +163,7 @@ def failed_without_changes(tmp_path_factory: pytest.TempPathFactory) -> frozense
     return frozenset(re.findall(r"^(?:FAILED|ERROR) ([\w/]+\.py)", result.stdout, re.MULTILINE))
 
 
+@pytest.mark.nightly
 @every_page
 def test_the_tests_of_the_page_fail_without_its_changes(
     page: Path, failed_without_changes: frozenset[str]

@@ -17,7 +17,12 @@ from tests.flows.deployment.releases import MadeRuns
 from tests.flows.deployment.test_release import MADE, gated
 from tests.real.onnx_models import save_policy
 
-pytestmark = [pytest.mark.install, pytest.mark.needs("index"), pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.install,
+    pytest.mark.needs("index"),
+    pytest.mark.timeout(1800),
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_DISTRIBUTIONS = 50

@@ -218,6 +218,7 @@ def test_bad_input_is_one_line_and_an_exit_code(
     assert len(result.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.nightly
 def test_failing_gate_stops_the_flow(runs: Path) -> None:
     overrides = [
         f"runs={runs}",
@@ -234,6 +235,7 @@ def test_failing_gate_stops_the_flow(runs: Path) -> None:
     assert "Not released" in (failed / "release.html").read_text()
 
 
+@pytest.mark.nightly
 def test_a_repetition_gives_the_same_digests(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

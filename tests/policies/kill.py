@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
 from typing import Any
 
+from tests.forked_process import forked_process_context
+
 
 def run_until_killed(call: int, train: Callable[..., Any], *arguments: Any) -> None:
-    """Calls `train(*arguments, progress)` in a spawned process, which dies at progress call number
+    """Calls `train(*arguments, progress)` in a child process, which dies at progress call number
     `call`."""
-    process = multiprocessing.get_context("spawn").Process(
-        target=_train, args=(call, train, arguments)
-    )
+    process = forked_process_context().Process(target=_train, args=(call, train, arguments))
     process.start()
     process.join(120)
     assert process.exitcode == -signal.SIGKILL

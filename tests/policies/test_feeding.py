@@ -28,6 +28,7 @@ from policies.training.distributed import shard
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from robots.spec import FieldSpec
+from tests.nightly import in_every_run
 from tests.policies.conftest import TINY
 from tests.policies.kill import run_until_killed
 from tests.policies.test_pretrain_data import CLOUD, FIELDS, same_weights, write_store
@@ -107,12 +108,16 @@ def assert_equal_batches(one: Batch, other: Batch) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [
+    in_every_run(
+        [
+            {"frames": "stream"},
+            {"workers": 1},
+            {"memory_gb": 0.0, "workers": 3},
+            {"frames": "stream", "workers": 3},
+        ],
         {"frames": "stream"},
-        {"workers": 1},
-        {"memory_gb": 0.0, "workers": 3},
         {"frames": "stream", "workers": 3},
-    ],
+    ),
     ids=str,
 )
 def test_batches_are_those_of_a_copy_in_memory_without_workers(changes: dict, demos: Path):
@@ -131,6 +136,7 @@ def test_pictures_of_a_stream_are_those_of_the_copy(demos: Path):
         assert_equal_batches(fed(3), plain(3))
 
 
+@pytest.mark.nightly
 def test_goals_are_the_same_with_workers(demos: Path):
     policy = BesoConfig(
         observation_fields=("goal", "agent"), goal_fields=("agent",), layers=1, heads=2, width=16
@@ -144,6 +150,7 @@ def test_goals_are_the_same_with_workers(demos: Path):
             assert torch.equal(goals[0], goals[1])
 
 
+@pytest.mark.nightly
 def test_two_processes_together_see_what_one_sees(demos: Path):
     with (
         batches(demos, CONFIG) as alone,
@@ -158,6 +165,7 @@ def test_two_processes_together_see_what_one_sees(demos: Path):
             assert torch.equal(chunks, alone(step).chunk_BHA)
 
 
+@pytest.mark.nightly
 def test_a_streamed_training_with_workers_gives_the_very_weights(
     whole: tuple[Path, dict], demos: Path, tmp_path: Path
 ):

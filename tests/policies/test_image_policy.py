@@ -334,6 +334,7 @@ def session(bundle: Path) -> onnxruntime.InferenceSession:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("rows", [1, 3])
 def test_onnx_answers_to_pictures_as_torch(
     trained: Path, session: onnxruntime.InferenceSession, rows: int

@@ -1,6 +1,5 @@
 """Two processes on one CPU compute the same training as one."""
 
-import multiprocessing
 import os
 import socket
 from pathlib import Path
@@ -15,6 +14,7 @@ from policies.training.config import TrainingConfig
 from policies.training.distributed import is_main_process, shard, stream_number
 from policies.training.loop import Objective, resolve_device, rng, train
 from robots.errors import HandoffError
+from tests.forked_process import forked_process_context
 
 ROWS = 12
 CONFIG = TrainingConfig(
@@ -108,8 +108,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    spawn = multiprocessing.get_context("spawn")
-    processes = [spawn.Process(target=work, args=(process, port, out)) for process in range(2)]
+    context = forked_process_context()
+    processes = [context.Process(target=work, args=(process, port, out)) for process in range(2)]
     for process in processes:
         process.start()
     for process in processes:

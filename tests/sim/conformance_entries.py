@@ -172,9 +172,9 @@ ENTRIES = [
             reuse=True,
             # Every start of it has a peg of another size, and so builds the scene anew.
             slow=task == "PegInsertionSide-v1",
-            marks=(MANISKILL,),
+            marks=(MANISKILL, *marks),
         )
-        for task in ("PickCube-v1", "PegInsertionSide-v1")
+        for task, *marks in (("PickCube-v1",), ("PegInsertionSide-v1", pytest.mark.nightly))
     ),
     # The T rests on many contacts, which PhysX need not resolve in the same order: its pose differs
     # in the last bit.
@@ -186,6 +186,6 @@ ENTRIES = [
         reuse=True,
         # Its contacts take long.
         slow=True,
-        marks=(MANISKILL,),
+        marks=(MANISKILL, pytest.mark.nightly),
     ),
 ]

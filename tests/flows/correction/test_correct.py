@@ -29,6 +29,7 @@ from robots.spec import ActionSpec
 from robots.wire.steps import plain_steps
 from sim.scene.cameras import CamerasConfig
 from tests.flows.correction.straight import straight_to_the_goal
+from tests.nightly import in_every_run
 from tests.policies.rl.offline_state import save_offline
 
 ENV = HilEnvConfig(task="reach", observation_fields=("dq", "grasp_pose", "target_offset", "goal"))
@@ -118,7 +119,7 @@ def offline_policy(folder: Path, demos: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", list(ALGORITHMS))
+@pytest.mark.parametrize("kind", in_every_run(ALGORITHMS, "hil_serl", "wsrl", "hg_dagger"))
 def test_a_session_trains_and_saves_its_policy(kind: str, demos: Episodes, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()

@@ -112,6 +112,7 @@ def hand_written(root: Path) -> Artifact:
     return seal(partial, root / "artifacts" / "corrected-byhand", "policy", record)
 
 
+@pytest.mark.nightly
 def test_a_trained_policy_goes_from_its_rollouts_to_the_twin(tmp_path: Path) -> None:
     finished = {"corrected": hand_written(tmp_path)}
     after = [

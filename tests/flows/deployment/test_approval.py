@@ -247,6 +247,7 @@ def test_a_rejection_is_asked_again_when_its_question_has_expired(asked: Path) -
         assert read_answer(question) is None
 
 
+@pytest.mark.nightly
 def test_another_policy_is_asked_about_again(asked: Path) -> None:
     write_answer(pending_question(asked / "lab"), YES)
     ran(asked)
@@ -322,6 +323,7 @@ def test_a_terminal_where_nobody_answers_is_refused(asked: Path) -> None:
         )
 
 
+@pytest.mark.nightly
 def test_a_failure_of_another_stage_is_reported_before_a_missing_approval(tmp_path: Path) -> None:
     stages = declared()
     bad = replace(stages[3], config=CountingConfig(fail="error"))

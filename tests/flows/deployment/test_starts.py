@@ -3,7 +3,6 @@ metrics and episodes are those of an uninterrupted one."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -30,6 +29,7 @@ from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from robots.spec import FieldSpec
 from sim.twin.twin import TwinConfig
+from tests.forked_process import forked_process_context
 from tests.real.onnx_models import save_policy
 from tests.sim.twin.loopback import address
 
@@ -95,8 +95,9 @@ def test_after_kill_9_it_goes_on_with_the_start_that_was_interrupted(
 ) -> None:
     metrics, expected = uninterrupted
     out = tmp_path / "out"
-    spawn = multiprocessing.get_context("spawn")
-    process = spawn.Process(target=kill_in_the_third_start, args=(address(61), bundle, out))
+    process = forked_process_context().Process(
+        target=kill_in_the_third_start, args=(address(61), bundle, out)
+    )
     process.start()
     process.join(60.0)
     assert process.exitcode == -signal.SIGKILL

@@ -56,6 +56,7 @@ from robots.errors import HandoffError
 from robots.interfaces import PolicyInput, no_progress
 from robots.spec import FieldSpec
 from robots.wire.learner import Parameters
+from tests.nightly import in_every_run
 from tests.policies.conftest import TINY
 from tests.policies.families import test_act, test_beso
 
@@ -214,7 +215,18 @@ def whole(demos: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
     return bundle
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name",
+    in_every_run(
+        FAMILIES,
+        "diffusion_mlp",
+        "diffusion_pictures",
+        "flow",
+        "act",
+        "bc",
+        "beso",
+    ),
+)
 def test_a_family_computes_in_onnx_runtime_what_torch_does(
     name: str, whole: Callable[[str], Whole]
 ) -> None:
@@ -224,7 +236,7 @@ def test_a_family_computes_in_onnx_runtime_what_torch_does(
     assert OnnxPolicy(folder / "policy.onnx").contract.ensemble == FAMILIES[name].ensemble
 
 
-@pytest.mark.parametrize("name", ACTORS)
+@pytest.mark.parametrize("name", in_every_run(ACTORS, "sac", "sac_gripper", "iql"))
 def test_a_learned_actor_computes_in_onnx_runtime_what_torch_does(
     name: str, whole: Callable[[str], Whole]
 ) -> None:
@@ -238,6 +250,7 @@ def test_the_table_has_every_family() -> None:
     assert tested == {cls.kind for cls in classes_of(PolicyConfig)}
 
 
+@pytest.mark.nightly
 def test_steps_of_a_sampler_share_their_weights(whole: Callable[[str], Whole]) -> None:
     folder = whole("diffusion_unet").folder
     module, _ = load_module(folder)
@@ -271,7 +284,7 @@ def products(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return [node for node in model.graph.node if node.op_type in ("Gemm", "MatMul")]
 
 
-@pytest.mark.parametrize("name", ["bc", "sac"])
+@pytest.mark.parametrize("name", in_every_run(["bc", "sac"], "bc"))
 def test_half_precision_is_judged_by_the_examples_of_torch_in_float32(
     name: str, whole: Callable[[str], Whole], demos: Path, tmp_path: Path
 ) -> None:
@@ -285,7 +298,9 @@ def test_half_precision_is_judged_by_the_examples_of_torch_in_float32(
 
 
 # The steps of the last one share their weights.
-@pytest.mark.parametrize("name", ["bc", "sac", "diffusion_mlp"])
+@pytest.mark.parametrize(
+    "name", in_every_run(["bc", "sac", "diffusion_mlp"], "bc", "diffusion_mlp")
+)
 def test_quantised_matrix_products_are_judged_by_the_examples_of_torch_in_float32(
     name: str, whole: Callable[[str], Whole], demos: Path, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ from robots.language.text import INSTRUCTION, decode, encode
 from robots.language.tokenizer import SentenceTokenizer, tokenizer_digest
 from robots.spec import FieldSpec
 from tests.documents import ROOT, blocks
+from tests.nightly import in_every_run
 from tests.policies.vlm_fixture import write_backbone
 
 RED, BLUE = "pick up the red cube", "pick up the blue cube"
@@ -109,7 +110,9 @@ class Exported(NamedTuple):
 
 
 @pytest.fixture(
-    scope="module", params=[TOKENS, DRAWN, FLOW], ids=["tokens", "autoregressive", "flow"]
+    scope="module",
+    params=in_every_run([TOKENS, DRAWN, FLOW], TOKENS, FLOW),
+    ids=["tokens", "autoregressive", "flow"],
 )
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     folder = tmp_path_factory.mktemp("exported")
@@ -292,6 +295,7 @@ def test_a_robot_makes_the_tokens_that_training_made(tokenizer: str, tmp_path: P
         np.testing.assert_array_equal(tokens.mask_BL, words.mask_BL.numpy())
 
 
+@pytest.mark.nightly  # In every run SmolVLA is exported with pictures.
 def test_pictures_and_adapters_are_in_the_graph_too(tmp_path: Path):
     folder = write_backbone(tmp_path / "backbone", vision_layers=1, num_hidden_layers=1)
     backbone = BackboneConfig(folder=str(folder))

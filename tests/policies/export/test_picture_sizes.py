@@ -38,6 +38,7 @@ from real.deploy.onnx_policy import OnnxPolicy
 from robots.contract import Precision
 from robots.episodes.write_episodes import write_episodes
 from robots.interfaces import no_progress
+from tests.nightly import in_every_run
 
 ALL = {
     "observation_fields": ("q",),
@@ -105,7 +106,7 @@ def exported(demos: Path, folder: Path, precision: Precision = "float32") -> Onn
 
 # The other families' files, which contain no crop, are computed in test_families.py and
 # test_language.py.
-@pytest.mark.parametrize("family", ["bc", "diffusion"])
+@pytest.mark.parametrize("family", in_every_run(["bc", "diffusion"], "diffusion"))
 def test_the_exported_file_computes_what_torch_does(
     family: str, demos: Path, tmp_path: Path
 ) -> None:
@@ -116,7 +117,9 @@ def test_the_exported_file_computes_what_torch_does(
     assert golden_parity(policy, read_golden(tmp_path / "golden.npz")).normalised < 1e-5
 
 
-@pytest.mark.parametrize(("precision", "limit"), [("float16", 1e-3), ("int8", 0.1)])
+@pytest.mark.parametrize(
+    ("precision", "limit"), in_every_run([("float16", 1e-3), ("int8", 0.1)], ("int8", 0.1))
+)
 def test_large_pictures_are_resized_in_float32_in_any_precision(
     precision: Precision, limit: float, demos: Path, tmp_path: Path
 ) -> None:

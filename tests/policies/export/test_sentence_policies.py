@@ -41,6 +41,7 @@ from robots.contract import Precision
 from robots.errors import HandoffError
 from robots.interfaces import PolicyInput, no_progress
 from tests.documents import ROOT, blocks
+from tests.nightly import in_every_run
 from tests.policies.export.test_language import BLUE, FIELDS, RED, TRAINING, write_asked
 from tests.policies.sentence_fixture import MEAN, write_encoder
 
@@ -84,7 +85,7 @@ def write_bundle(policy: Path, demos: Path, bundle: Path, precision: Precision =
     return bundle
 
 
-@pytest.fixture(scope="module", params=list(FAMILIES))
+@pytest.fixture(scope="module", params=in_every_run(FAMILIES, "flow", "bc"))
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     folder = tmp_path_factory.mktemp("exported")
     demos, policy = write_asked(folder / "demos"), folder / "policy"
@@ -174,7 +175,9 @@ def test_a_sentence_too_long_for_the_policy_is_refused(exported: Exported) -> No
 
 
 @pytest.mark.parametrize("exported", ["flow"], indirect=True)
-@pytest.mark.parametrize(("precision", "bound"), [("float16", 0.02), ("int8", 0.2)])
+@pytest.mark.parametrize(
+    ("precision", "bound"), in_every_run([("float16", 0.02), ("int8", 0.2)], ("int8", 0.2))
+)
 def test_smaller_number_types_have_the_encoder_too(
     exported: Exported, tmp_path: Path, precision: Precision, bound: float
 ) -> None:
@@ -185,6 +188,7 @@ def test_smaller_number_types_have_the_encoder_too(
     assert sizes[1] < sizes[0]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("exported", ["diffusion"], indirect=True)
 def test_a_one_step_student_reads_the_same_instructions(exported: Exported, tmp_path: Path) -> None:
     student, bundle = tmp_path / "student", tmp_path / "bundle"
@@ -199,6 +203,7 @@ def test_a_one_step_student_reads_the_same_instructions(exported: Exported, tmp_
     assert golden_parity(OnnxPolicy(bundle / "policy.onnx"), golden).normalised <= 1e-5
 
 
+@pytest.mark.nightly
 def test_pictures_and_instructions_are_encoded_side_by_side(tmp_path: Path) -> None:
     config = replace(
         FLOW,

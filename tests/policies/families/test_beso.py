@@ -330,6 +330,7 @@ def test_the_sampler_names_its_steps() -> None:
     assert made.sampler == "one-step"
 
 
+@pytest.mark.nightly  # test_families.py exports a smaller one in every run.
 def test_onnx_answers_as_torch() -> None:
     # Tracing takes seconds; one layer, passed with and without the goal at two levels, has every
     # kind of node.

@@ -28,6 +28,7 @@ from policies.policy_config import BehaviourCloningConfig, BesoConfig, Diffusion
 from policies.training.config import TrainingConfig
 from robots.config import to_plain, validate
 from robots.interfaces import PolicyInput, no_progress
+from tests.nightly import in_every_run
 from tests.policies.seeing import SIZE, write_seeing_demonstrations
 
 CPU = torch.device("cpu")
@@ -162,6 +163,7 @@ def test_a_killed_training_finds_its_maps(
     )
 
 
+@pytest.mark.nightly
 def test_other_cameras_have_other_files(demos: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(demos, other)
@@ -185,7 +187,7 @@ def test_encoded_steps_are_those_of_the_policy(demos: Path) -> None:
     assert (encoded_MX[:, 2:] - features).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("family", ["bc", "flow", "beso"])
+@pytest.mark.parametrize("family", in_every_run(["bc", "flow", "beso"], "bc"))
 def test_the_exported_file_takes_pictures(family: str, demos: Path, tmp_path: Path) -> None:
     policy = {"bc": POLICY, "flow": FLOW, "beso": BESO}[family]
     pretrain(replace(CONFIG, policy=policy), demos, tmp_path, no_progress)

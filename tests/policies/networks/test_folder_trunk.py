@@ -16,6 +16,7 @@ from policies.networks.images.folder_trunk import FolderTrunk
 from policies.networks.images.image_model import read_image_model
 from policies.networks.onnx_function import onnx_function
 from robots.errors import HandoffError
+from tests.nightly import in_every_run
 from tests.policies.image_models import MEAN, STD, write_image_model, write_processor
 
 MAPS = {
@@ -39,7 +40,7 @@ def edited(folder: Path, name: str, **changes: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("family", MAPS)
+@pytest.mark.parametrize("family", in_every_run(MAPS, "dinov2", "resnet"))
 def test_a_model_gives_maps_here_and_in_onnx_runtime(family: str, tmp_path: Path) -> None:
     trunk = trunk_of(write_image_model(tmp_path, family))
     images = torch.rand(3, 3, 30, 41, generator=torch.Generator().manual_seed(0))

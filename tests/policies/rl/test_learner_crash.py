@@ -3,7 +3,6 @@ twice."""
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import socket
 import threading
@@ -16,6 +15,7 @@ from policies.rl.hil.learner import STATE
 from real.hil.actor import Actor, ActorStep
 from real.hil.journal import Journal
 from real.hil.learner_client import LearnerClient
+from tests.forked_process import forked_process_context
 from tests.policies.rl.training import (
     LONG,
     TOKEN,
@@ -30,7 +30,7 @@ from tests.policies.rl.training import (
 from tests.toy_envs.point_reach import PointReach
 from tests.toy_envs.vec_env import ExpertOperator, ToyActions, ToyVecEnv
 
-SPAWN = multiprocessing.get_context("spawn")
+FORKED = forked_process_context()
 
 
 def free_port() -> int:
@@ -41,8 +41,8 @@ def free_port() -> int:
 
 class LearnerProcess:
     def __init__(self, folder: Path, port: int) -> None:
-        self._told, end = SPAWN.Pipe(duplex=False)
-        self.process = SPAWN.Process(target=learn, args=(folder, port, end))
+        self._told, end = FORKED.Pipe(duplex=False)
+        self.process = FORKED.Process(target=learn, args=(folder, port, end))
         self.process.start()
         end.close()
         assert self.next_word() == port
@@ -137,7 +137,7 @@ def test_an_actor_killed_while_it_writes_loses_no_committed_step_and_uses_no_epi
     with Serving(tmp_path / "learner") as serving:
         for die_at in (35, 0, 61):
             options = {"record": record, "die_at": die_at}
-            process = SPAWN.Process(
+            process = FORKED.Process(
                 target=act, args=(tmp_path / "journal", serving.port, 200), kwargs=options
             )
             process.start()
@@ -163,7 +163,7 @@ def test_with_several_steps_per_entry_a_crash_loses_only_the_entry_that_was_open
     with Serving(tmp_path / "learner") as serving:
         # Entries of four: the eighth is torn.
         options = {"record": record, "die_at": 31, "commit_every": 4}
-        process = SPAWN.Process(
+        process = FORKED.Process(
             target=act, args=(tmp_path / "journal", serving.port, 200), kwargs=options
         )
         process.start()

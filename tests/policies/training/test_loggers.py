@@ -83,6 +83,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.nightly
 def test_the_lines_hold_every_entry_once(resumed: Path):
     entries = [json.loads(line) for line in (resumed / "loss.jsonl").read_text().splitlines()]
     assert [entry["step"] for entry in entries] == list(range(10, 100, 10))

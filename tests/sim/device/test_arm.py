@@ -13,6 +13,7 @@ from sim.engines.warp import WarpConfig, WarpEngine
 from sim.make import find_task
 from sim.tasks.task import Task
 from sim.vec_env import EngineVecEnv, VecEnvConfig
+from tests.nightly import in_every_run
 from tests.sim.stays import Stays
 
 if not os.environ.get("HANDOFF_REQUIRE_ENGINES"):
@@ -28,7 +29,9 @@ N, LIMIT = 3, 12
 
 @pytest.fixture(
     scope="module",
-    params=[find_task("reach_by_name"), find_task("pick_by_name")],
+    params=in_every_run(
+        map(find_task, ("reach_by_name", "pick_by_name")), find_task("reach_by_name")
+    ),
     ids=lambda task: task.name,
 )
 def task(request: pytest.FixtureRequest) -> Task:

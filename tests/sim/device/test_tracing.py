@@ -15,9 +15,12 @@ from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.make import TASKS, find_task
 from sim.scene.view import View
 from sim.tasks.terms import control, next_target, read_terms
+from tests.nightly import in_every_run
 
 N = 5
 TRACED = [name for name in TASKS if name != "push_t"]
+SHORT = ("reach", "reach_by_name", "lift_cube", "pick_by_name", "open_drawer")
+"""Tasks that are traced within ten seconds."""
 
 
 def state(engine: ArmEngine) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -50,7 +53,7 @@ def assert_lies_elsewhere(traced: Traced) -> None:
     assert all(leaf.device == device for leaf in pytree.tree_leaves(answer))
 
 
-@pytest.mark.parametrize("name", TRACED)
+@pytest.mark.parametrize("name", in_every_run(TRACED, *SHORT))
 def test_a_tasks_terms_say_on_tensors_what_they_say_on_arrays(name: str) -> None:
     task = find_task(name)
     engine = MujocoEngine(task, N)

@@ -119,6 +119,7 @@ def test_a_gpu_steps_like_a_cpu() -> None:
     assert_alike(first, second)
 
 
+@pytest.mark.nightly
 def test_the_expert_grasps_as_well_as_on_the_cpu_engine() -> None:
     steps = []
     for engine in (MujocoEngine(find_task("pick_cube"), N), WarpEngine(find_task("pick_cube"), N)):

@@ -3,7 +3,6 @@ uninterrupted one."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from dataclasses import replace
@@ -18,6 +17,7 @@ from sim.evaluation.agent import ChunkAgent, Chunking
 from sim.evaluation.evaluate import EvaluateConfig, evaluate, run_episodes
 from sim.evaluation.protocol import Protocol
 from sim.evaluation.rollout import EpisodeResult
+from tests.forked_process import forked_process_context
 from tests.interrupted import Killed
 from tests.sim.line import make_line
 
@@ -104,7 +104,7 @@ def die_in_the_second_batch():  # type: ignore[no-untyped-def]
 
 
 def test_a_finished_batch_survives_kill_9(tmp_path: Path) -> None:
-    process = multiprocessing.get_context("spawn").Process(
+    process = forked_process_context().Process(
         target=play, args=(tmp_path, die_in_the_second_batch)
     )
     process.start()

@@ -183,6 +183,7 @@ def test_it_is_a_data_set_whose_action_has_a_meaning(recorded: Path) -> None:
     }
 
 
+@pytest.mark.nightly
 def test_a_camera_that_falls_silent_ends_the_episode(film: Path, tmp_path: Path) -> None:
     session = options(film, "127.0.81.2")
     # The film ends after ten seconds and is not there again for an hour.
@@ -204,6 +205,7 @@ def test_a_camera_that_falls_silent_ends_the_episode(film: Path, tmp_path: Path)
     assert "camera front: its newest picture is" in about["fault"]
 
 
+@pytest.mark.nightly
 def test_an_arm_at_an_address_goes_the_same_way(film: Path, tmp_path: Path) -> None:
     """The path of a real arm: its own clock, the rise and the move to the start; all but the
     real-time kernel."""

@@ -140,6 +140,7 @@ def weights(policy: DiffusionPolicy) -> torch.Tensor:
     return torch.cat([weight.flatten() for weight in policy.denoiser.state_dict().values()])
 
 
+@pytest.mark.nightly
 def test_the_policy_moves_to_actions_with_high_q(learner):
     learned = learner()
     before = (sampled(learned.policy) - BEST).square().mean()

@@ -211,6 +211,7 @@ def imitate(policy: VlaPolicy) -> None:
         optimizer.step()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("group", "noise"),
     [

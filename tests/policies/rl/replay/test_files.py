@@ -1,7 +1,6 @@
 """Tests that saved replays survive crashes and reloads."""
 
 import json
-import multiprocessing
 import os
 import signal
 import time
@@ -15,6 +14,7 @@ from policies.rl.replay.buffer import Replay
 from policies.rl.replay.config import ReplayConfig
 from robots.errors import HandoffError
 from robots.wire.steps import concatenate_steps, select_steps
+from tests.forked_process import forked_process_context
 from tests.policies.rl.replays import assert_same, episode, random_config, replay_of
 from tests.policies.rl.slow_replay import SlowReplay, random_batches
 
@@ -166,9 +166,7 @@ def save_repeatedly(folder: Path, counts: Path) -> None:
 
 def test_a_killed_process_leaves_all_that_it_had_saved(tmp_path):
     folder, counts = tmp_path / "replay", tmp_path / "counts"
-    process = multiprocessing.get_context("spawn").Process(
-        target=save_repeatedly, args=(folder, counts)
-    )
+    process = forked_process_context().Process(target=save_repeatedly, args=(folder, counts))
     process.start()
     while not counts.exists() or len(counts.read_text().splitlines()) < 12:
         assert process.is_alive()
