@@ -245,10 +245,11 @@ class VlaConfig(VisionLanguagePolicyConfig):
     actions together; the others attend to the observation alone. 2 is SmolVLA's interleaving, 1 is
     pi0."""
     checkpoint: str | None = None
-    """Folder of a SmolVLA checkpoint in LeRobot's files, `config.json` and `model.safetensors`,
-    whose weights backbone, expert and projections start from. The policy then computes as SmolVLA's
-    code, and the sizes above must be those of the checkpoint; `backbone.folder` gives only the
-    configuration and the tokenizer of the backbone. Nothing is downloaded from a hub."""
+    """Folder of a SmolVLA or pi0 checkpoint in LeRobot's files, `config.json` and
+    `model.safetensors`, whose weights backbone, expert and projections start from. The policy then
+    computes as SmolVLA's or pi0's code, and the sizes above must be those of the checkpoint;
+    `backbone.folder` gives only the configuration and the tokenizer of the backbone. Nothing is
+    downloaded from a hub."""
 
     @property
     def external_folders(self) -> Mapping[str, str]:
@@ -258,8 +259,8 @@ class VlaConfig(VisionLanguagePolicyConfig):
 
     @property
     def finetuning_methods(self) -> tuple[str, ...]:
-        """See `ChunkPolicyConfig.finetuning_methods`; the padded entries of a SmolVLA checkpoint
-        are part of its sampler's state, and the methods know the robot's entries only."""
+        """See `ChunkPolicyConfig.finetuning_methods`; the padded entries of a checkpoint are part
+        of its sampler's state, and the methods know the robot's entries only."""
         return super().finetuning_methods if self.checkpoint is None else ()
 
     @property

@@ -5,7 +5,9 @@
 - `beso`: goal- and language-conditioned score-based diffusion.
 - `behaviour_cloning`: regression and Gaussian mixtures.
 - `vla`: flow-matching vision-language-action policies.
-- `smolvla`: SmolVLA checkpoints as the start of a `vla`.
+- `vla_checkpoint`: released weights as the start of a `vla`.
+- `smolvla`: those of SmolVLA.
+- `pi0`: those of pi0.
 - `token_vla`: vision-language-action policies that predict action tokens.
 - `vision_language`: shared base of the vision-language-action policies.
 - `action_tokens`: actions as tokens.

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from torch import Tensor
 from torch.nn.functional import pad
 
 from policies.card import Shapes
@@ -20,6 +21,9 @@ from policies.networks.vlm import Prefix, load_backbone
 from policies.policy import ChunkPolicy, InstructionTokens, ObservationTensors
 from policies.policy_config import TokenVlaConfig, VlaConfig
 from robots.errors import HandoffError
+
+if TYPE_CHECKING:
+    from policies.families.vla_checkpoint import VlaCheckpoint
 
 FOLDER = "backbone"
 """Folder, next to a policy's weights, with the files that define its backbone's architecture."""
@@ -35,8 +39,8 @@ class VisionLanguagePolicy(ChunkPolicy):
         saved: folder of the policy whose weights will be loaded; None reads the backbone's
             pretrained weights.
         head: whether the backbone keeps its language head.
-        smolvla_state: entries to which the state is padded with zeros in a policy that starts from
-            SmolVLA's weights, which it reads itself; None in any other.
+        checkpoint: configuration of the released weights from which the policy starts, which it
+            reads itself; None in any other.
 
     Raises:
         HandoffError: point clouds, neither cameras nor state, a frozen backbone without
@@ -49,7 +53,7 @@ class VisionLanguagePolicy(ChunkPolicy):
         shapes: Shapes,
         saved: Path | None,
         head: bool = False,
-        smolvla_state: int | None = None,
+        checkpoint: VlaCheckpoint | None = None,
     ) -> None:
         super().__init__(config, shapes)
         # Check the options.
@@ -77,12 +81,13 @@ class VisionLanguagePolicy(ChunkPolicy):
             backbone = replace(backbone, folder=str(saved / FOLDER), scratch=None)
         self.frozen = config.train_backbone == "none"
         self._entries = _state_entries(config, shapes)
-        self._padded_state = smolvla_state
+        self._padded_state = None if checkpoint is None else checkpoint.state
         state = [config.n_obs_steps * (entries.stop - entries.start) for entries in self._entries]
-        if smolvla_state is not None:
-            state = [smolvla_state]
+        self._state_in_prefix = checkpoint is None or checkpoint.state_in_prefix
+        if checkpoint is not None:
+            state = [checkpoint.state] if checkpoint.state_in_prefix else []
         shared = config.state_tokens == "object"
-        own = saved is None and smolvla_state is None
+        own = saved is None and checkpoint is None
         self.backbone = load_backbone(
             backbone,
             own,
@@ -90,7 +95,7 @@ class VisionLanguagePolicy(ChunkPolicy):
             head,
             bool(config.image_fields),
             shared,
-            smolvla_state is not None,
+            None if checkpoint is None else checkpoint.backbone_code,
         )
         # Select the trained parameters.
         if config.train_backbone != "all":
@@ -108,10 +113,15 @@ class VisionLanguagePolicy(ChunkPolicy):
         Raises:
             HandoffError: no instruction, or one that is too long.
         """
+        state = self.state(obs) if self._state_in_prefix else []
+        return self.backbone.prefix(obs.sensors, self.instruction_tokens(obs), state)
+
+    def state(self, obs: ObservationTensors) -> list[Tensor]:
+        """Entries (B, S) of every state token, padded with zeros as the released weights want."""
         state = [obs.vector_BTO[..., entries].flatten(1) for entries in self._entries]
         if self._padded_state is not None:
             state = [pad(part, (0, self._padded_state - part.shape[1])) for part in state]
-        return self.backbone.prefix(obs.sensors, self.instruction_tokens(obs), state)
+        return state
 
     def instruction_tokens(self, obs: ObservationTensors) -> InstructionTokens:
         """Tokens of the instructions, or of the default instruction where none are given.

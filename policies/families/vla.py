@@ -6,10 +6,11 @@ is by flow matching with times that favour noise, sampling by Euler's method. Ac
 the robot's number of entries, where both systems pad to 32, and the loss is the mean over actions
 without padding.
 
-A policy that starts from a SmolVLA checkpoint (`policies.families.smolvla`) computes as its code:
-state and actions are padded with zeros, the sampler moves all entries, the loss is that of the
-robot's, and actions have standard deviation 1, where normalised ones have 1/2. Its chunks are a
-function of the noise of the robot's entries, of which `padded_noise` makes the other entries'.
+A policy that starts from a checkpoint of SmolVLA (`policies.families.smolvla`) or pi0
+(`policies.families.pi0`) computes as its code: state and actions are padded with zeros, the sampler
+moves all entries, the loss is that of the robot's, and actions have standard deviation 1, where
+normalised ones have 1/2. Its chunks are a function of the noise of the robot's entries, of which
+`padded_noise` makes the other entries'.
 
 Shape suffixes: B batch, H horizon, A action, P padded action.
 """
@@ -24,16 +25,17 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from policies.card import Shapes
-from policies.families.smolvla import (
+from policies.families.pi0 import Pi0Checkpoint
+from policies.families.smolvla import SmolvlaCheckpoint
+from policies.families.vision_language import VisionLanguagePolicy
+from policies.families.vla_checkpoint import (
     CONFIG,
-    FOLDER,
     check_data,
     check_sizes,
     load_weights,
     padded_noise,
     read_checkpoint,
 )
-from policies.families.vision_language import VisionLanguagePolicy
 from policies.networks.action_expert import ActionExpert, ExpertContext
 from policies.networks.vlm import positions
 from policies.policy import Batch, DenoisingPolicy, ObservationTensors, repeatable_dropout
@@ -42,8 +44,10 @@ from policies.samplers.chain import Denoise, Grid, sample
 from policies.samplers.flow_matching import flow_example, ode_grid, sde_grid, training_time
 from robots.errors import HandoffError
 
+CHECKPOINTS = (SmolvlaCheckpoint, Pi0Checkpoint)
+"""Kinds of checkpoints that a policy can start from."""
 _UNIT = 2.0
-"""Standard deviation of SmolVLA's normalised actions relative to ours."""
+"""Standard deviation of a checkpoint's normalised actions relative to ours."""
 
 
 class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
@@ -51,16 +55,15 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
     `VisionLanguagePolicy`.
 
     Raises:
-        HandoffError: those of `VisionLanguagePolicy`, or a SmolVLA checkpoint that cannot be read
-            or differs from the policy.
+        HandoffError: those of `VisionLanguagePolicy`, or a checkpoint that cannot be read or
+            differs from the policy.
     """
 
     def __init__(self, config: VlaConfig, shapes: Shapes, saved: Path | None = None) -> None:
-        checkpoint = read_checkpoint(config, saved)
+        checkpoint = read_checkpoint(config, saved, CHECKPOINTS)
         if checkpoint is not None:
             check_data(checkpoint, shapes)
-        padded_state = None if checkpoint is None else checkpoint.state
-        super().__init__(config, shapes, saved, smolvla_state=padded_state)
+        super().__init__(config, shapes, saved, checkpoint=checkpoint)
         self.config = config
         self.checkpoint = checkpoint
         self.expert = ActionExpert(
@@ -69,7 +72,7 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
             config.expert_width,
             config.expert_layers,
             config.self_attention_every,
-            causal=checkpoint is not None,
+            None if checkpoint is None else checkpoint.expert_layers,
         )
         if checkpoint is not None:
             check_sizes(checkpoint, config, self.backbone)
@@ -101,12 +104,12 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
         """See `DenoisingPolicy.velocity`.
 
         Raises:
-            HandoffError: a policy that started from a SmolVLA checkpoint, whose sampler moves more
-                entries than the robot's.
+            HandoffError: a policy that started from a checkpoint, whose sampler moves more entries
+                than the robot's.
         """
         if self.checkpoint is not None:
             raise HandoffError(
-                f"policy: {self.config.checkpoint} is a SmolVLA checkpoint with padded actions, which neither "
+                f"policy: {self.config.checkpoint} is a checkpoint with padded actions, which neither "
                 "fine-tuning nor on-policy distillation support. Train such a policy by imitation."
             )
         return self.denoise(self.expert_context(obs))
@@ -124,7 +127,9 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
         used by every sampler step."""
         prefix = self.prefix(obs)
         key_values = self.backbone.forward_prefix(prefix)
-        order_BH = torch.arange(self.chunk_shape[0], device=prefix.mask_BL.device).expand(
+        state_BS = self.state(obs)[0] if self.expert.state is not None else None
+        tokens = self.chunk_shape[0] + (state_BS is not None)
+        order_BH = torch.arange(tokens, device=prefix.mask_BL.device).expand(
             len(prefix.mask_BL), -1
         )
         last_B = positions(prefix.mask_BL)[:, -1:]
@@ -133,11 +138,12 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
             prefix.mask_BL,
             self.backbone.rotary(last_B + 1 + order_BH),
             self.backbone.rotary(order_BH),
+            state_BS,
         )
 
     def denoise(self, context: ExpertContext) -> Denoise:
         """The action expert, conditioned on an encoded observation: (noisy (B, H, A), time (B,)) to
-        velocity; (B, H, P) in the units of a SmolVLA checkpoint."""
+        velocity; (B, H, P) in the units of a checkpoint."""
 
         def denoise(noisy_BHA: Tensor, time_B: Tensor) -> Tensor:
             return self.expert(noisy_BHA, time_B, context)
@@ -167,7 +173,7 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
         """See `ChunkPolicy.extra_files`."""
         files = super().extra_files()
         if self.checkpoint is not None:
-            files[f"{FOLDER}/{CONFIG}"] = self.checkpoint.file
+            files[f"{self.checkpoint.kind}/{CONFIG}"] = self.checkpoint.file
         return files
 
     def _freeze_unused(self) -> None:

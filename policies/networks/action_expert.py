@@ -22,11 +22,12 @@ width.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention, silu
+from torch.nn.functional import gelu, scaled_dot_product_attention, silu
 
 from policies.networks.vlm import KeyValues, VisionLanguageModel, rotated
 from robots.errors import HandoffError
@@ -35,6 +36,24 @@ _PERIODS = 4e-3, 4.0
 """Shortest and longest period of the time embedding."""
 _MULTIPLE = 256
 """Widths of the feed-forward layers are rounded up to a multiple of this."""
+
+
+@dataclass(frozen=True)
+class ExpertLayers:
+    """What the layers of an expert compute."""
+
+    inner: int | None = None
+    """Hidden units of the feed-forward networks; None takes 8/3 of the width, rounded up to a
+    multiple of 256."""
+    activation: Literal["silu", "gelu"] = "silu"
+    """Activation of the feed-forward networks; `gelu` is its approximation by tanh."""
+    epsilon: float = 1e-5
+    """Added to the mean square in the norms."""
+    causal: bool = False
+    """Whether an action attends to itself and earlier actions only."""
+    state: int | None = None
+    """Entries of a state token before the actions, which attend to it while it attends to no
+    action; None has none."""
 
 
 class ExpertContext(NamedTuple):
@@ -51,6 +70,8 @@ class ExpertContext(NamedTuple):
     cross_rotary: tuple[Tensor, Tensor]
     """Rotary embedding of actions at positions counted from the first action, for cross-attention
     layers."""
+    state_BS: Tensor | None = None
+    """The state of an expert with a state token; `action_rotary` then begins with its position."""
 
 
 class ActionExpert(nn.Module):
@@ -63,7 +84,7 @@ class ActionExpert(nn.Module):
         width: width as a fraction of the backbone's, rounded down to an even number.
         layers: number of layers, a divisor of the backbone's; None takes as many.
         self_attention_every: interval of self-attention layers, starting at the first.
-        causal: whether an action attends to itself and earlier actions only.
+        computes: what the layers compute.
 
     Raises:
         HandoffError: incompatible sizes.
@@ -76,9 +97,10 @@ class ActionExpert(nn.Module):
         width: float,
         layers: int | None,
         self_attention_every: int,
-        causal: bool = False,
+        computes: ExpertLayers | None = None,
     ) -> None:
         super().__init__()
+        computes = computes or ExpertLayers()
         count = backbone.layers if layers is None else layers
         expert_width = int(backbone.width * width) // 2 * 2
         if (
@@ -97,9 +119,10 @@ class ActionExpert(nn.Module):
         )
         sizes = expert_width, backbone.heads, backbone.kv_heads, backbone.head_dim
         self.layers = nn.ModuleList(
-            _Layer(sizes, number % self_attention_every != 0, causal) for number in range(count)
+            _Layer(sizes, number % self_attention_every != 0, computes) for number in range(count)
         )
-        self.norm = nn.RMSNorm(expert_width, eps=1e-5)
+        self.norm = nn.RMSNorm(expert_width, eps=computes.epsilon)
+        self.state = None if computes.state is None else nn.Linear(computes.state, expert_width)
         self.embed = nn.Linear(action, expert_width)
         self.join = nn.ModuleList(
             [nn.Linear(2 * expert_width, expert_width), nn.Linear(expert_width, expert_width)]
@@ -124,29 +147,35 @@ class ActionExpert(nn.Module):
         first, second = self.join
         # The residual stream stays in float32, also under autocast.
         hidden_BHW = second(silu(first(torch.cat([embedded_BHW, time_BHW], dim=-1)))).float()
+        if self.state is not None:
+            assert context.state_BS is not None
+            state_B1W = self.state(context.state_BS)[:, None].float()
+            hidden_BHW = torch.cat([state_B1W, hidden_BHW], dim=1)
         for layer, key_value in zip(self.layers, context.key_values, strict=True):
             hidden_BHW = layer(hidden_BHW, key_value, context)
-        return self.norm(hidden_BHW)
+        return self.norm(hidden_BHW[:, -noisy_BHA.shape[1] :])
 
 
 class _Layer(nn.Module):
     """Pre-norm transformer layer: attention and a gated feed-forward network."""
 
-    def __init__(self, sizes: tuple[int, int, int, int], cross: bool, causal: bool) -> None:
+    def __init__(
+        self, sizes: tuple[int, int, int, int], cross: bool, computes: ExpertLayers
+    ) -> None:
         super().__init__()
         width, heads, kv_heads, head = sizes
         self.cross = cross
-        self.causal = causal
+        self.computes = computes
         self.head = head
         self.shared = heads // kv_heads
         source = kv_heads * head if cross else width
-        self.attention_norm = nn.RMSNorm(width, eps=1e-5)
+        self.attention_norm = nn.RMSNorm(width, eps=computes.epsilon)
         self.q_proj = nn.Linear(width, heads * head, bias=False)
         self.k_proj = nn.Linear(source, kv_heads * head, bias=False)
         self.v_proj = nn.Linear(source, kv_heads * head, bias=False)
         self.o_proj = nn.Linear(heads * head, width, bias=False)
-        self.feedforward_norm = nn.RMSNorm(width, eps=1e-5)
-        inner = -(-8 * width // 3 // _MULTIPLE) * _MULTIPLE
+        self.feedforward_norm = nn.RMSNorm(width, eps=computes.epsilon)
+        inner = computes.inner or -(-8 * width // 3 // _MULTIPLE) * _MULTIPLE
         self.gate_proj = nn.Linear(width, inner, bias=False)
         self.up_proj = nn.Linear(width, inner, bias=False)
         self.down_proj = nn.Linear(inner, width, bias=False)
@@ -180,19 +209,26 @@ class _Layer(nn.Module):
         )
         hidden_BHW = hidden_BHW + self.o_proj(_merged_heads(mixed_BNHD))
         normed_BHW = self.feedforward_norm(hidden_BHW)
-        return hidden_BHW + self.down_proj(
-            silu(self.gate_proj(normed_BHW)) * self.up_proj(normed_BHW)
+        gate_BHI = self.gate_proj(normed_BHW)
+        active_BHI = (
+            silu(gate_BHI)
+            if self.computes.activation == "silu"
+            else gelu(gate_BHI, approximate="tanh")
         )
+        return hidden_BHW + self.down_proj(active_BHI * self.up_proj(normed_BHW))
 
-    def _with_actions(self, allowed_B1L: Tensor, horizon: int) -> Tensor:
-        """Mask (B, 1 or H, L + H) of the prefix and of the actions after it."""
-        if not self.causal:
+    def _with_actions(self, allowed_B1L: Tensor, tokens: int) -> Tensor:
+        """Mask (B, 1 or Q, L + Q) of the prefix and of the Q tokens after it."""
+        causal, state = self.computes.causal, self.computes.state is not None
+        if not (causal or state):
             return torch.cat(
-                [allowed_B1L, allowed_B1L.new_ones(len(allowed_B1L), 1, horizon)], dim=2
+                [allowed_B1L, allowed_B1L.new_ones(len(allowed_B1L), 1, tokens)], dim=2
             )
-        order_H = torch.arange(horizon, device=allowed_B1L.device)
-        earlier_BHH = (order_H[None] <= order_H[:, None]).expand(len(allowed_B1L), -1, -1)
-        return torch.cat([allowed_B1L.expand(-1, horizon, -1), earlier_BHH], dim=2)
+        order_Q = torch.arange(tokens, device=allowed_B1L.device)
+        # A state token sees itself alone, and all others see it.
+        last_Q = order_Q if causal else torch.where(order_Q == 0, 0, tokens - 1)
+        inside_BQQ = (order_Q[None] <= last_Q[:, None]).expand(len(allowed_B1L), -1, -1)
+        return torch.cat([allowed_B1L.expand(-1, tokens, -1), inside_BQQ], dim=2)
 
     def _heads(self, merged_BLW: Tensor) -> Tensor:
         return merged_BLW.unflatten(-1, (-1, self.head)).transpose(1, 2)

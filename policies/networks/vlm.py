@@ -10,7 +10,7 @@ at the left and top, and in the newline after an instruction. It follows pi0 (ar
 the attention mask: image and text tokens attend to each other, the state to them and itself.
 SmolVLA's code scales image and text embeddings by the square root of their width, as Gemma does,
 and uses its own rotary frequencies; here both are as the backbone was trained, except in a policy
-that starts from SmolVLA's weights (`as_smolvla`).
+that starts from released weights (`BackboneCode`).
 
 Shape suffixes: B batch, T observed steps, O observation, L prefix tokens, S queries, K keys, W
 width, D head width, V vocabulary, N heads, C channels.
@@ -19,6 +19,7 @@ width, D head width, V vocabulary, N heads, C channels.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,10 +33,20 @@ from policies.networks.vlm_files import FAMILIES, ModelFiles, read_source
 from policies.policy import InstructionTokens
 from robots.errors import HandoffError
 
-_SMOLVLA_ROTARY_BASE = 10_000.0
-"""Base of the rotary frequencies in SmolVLA's code; SmolVLM2 was trained with 100,000."""
 KeyValues = tuple[tuple[Tensor, Tensor], ...]
 """Rotated keys, and values, of every text layer, each (B, key-value heads, K, D)."""
+
+
+@dataclass(frozen=True)
+class BackboneCode:
+    """What the code of a released policy computes otherwise than its backbone was trained."""
+
+    scaled: bool = False
+    """Whether image and text embeddings are scaled by the square root of their width."""
+    rotary_base: float | None = None
+    """Base of the rotary frequencies; None keeps the backbone's."""
+    centred: bool = False
+    """Whether pictures lie in the middle of their black padding, instead of at the bottom right."""
 
 
 class Prefix(NamedTuple):
@@ -60,8 +71,8 @@ class VisionLanguageModel(nn.Module):
         keep_vision: whether to keep the vision tower.
         shared: whether state tokens of the same size share a projection and differ by a learned
             name embedding.
-        as_smolvla: whether image and text embeddings are scaled by the square root of their width;
-            the rotary frequencies are part of `source`.
+        code: what a released policy computes otherwise; the rotary frequencies are part of
+            `source`.
     """
 
     def __init__(
@@ -73,9 +84,10 @@ class VisionLanguageModel(nn.Module):
         head: bool,
         keep_vision: bool,
         shared: bool = False,
-        as_smolvla: bool = False,
+        code: BackboneCode | None = None,
     ) -> None:
         super().__init__()
+        self._code = code or BackboneCode()
         parts = FAMILIES[source.config.model_type]
         self.text, vision_tower, connector = (getattr(model.model, part) for part in parts)
         self.vision, self.connector = (vision_tower, connector) if keep_vision else (None, None)
@@ -90,7 +102,7 @@ class VisionLanguageModel(nn.Module):
         self.image_size: int = vision.image_size
         shrunk = vision.patch_size * getattr(source.config, "scale_factor", 1)
         self.image_tokens: int = (vision.image_size // shrunk) ** 2
-        self.embedding_scale: float = self.width**0.5 if as_smolvla else 1.0
+        self.embedding_scale: float = self.width**0.5 if self._code.scaled else 1.0
         """Factor of image and text embeddings."""
         self.source = source
         self.instruction_tokens = config.instruction_tokens
@@ -168,7 +180,7 @@ class VisionLanguageModel(nn.Module):
         assert self.vision is not None
         assert self.connector is not None
         pixel_BCHW = image_BHWC.movedim(-1, 1).float() / 255.0
-        pixel_BCHW = padded_image(pixel_BCHW, self.image_size)
+        pixel_BCHW = padded_image(pixel_BCHW, self.image_size, self._code.centred)
         mean_C, std_C = (
             pixel_BCHW.new_tensor(part) for part in (self.source.mean, self.source.std)
         )
@@ -307,15 +319,18 @@ def rotated(heads_BNSD: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     )
 
 
-def padded_image(pixel_BCHW: Tensor, size: int) -> Tensor:
+def padded_image(pixel_BCHW: Tensor, size: int, centred: bool = False) -> Tensor:
     """Resizes images in [0, 1] to squares by their longer side, with black padding at the left and
-    top."""
+    top, or on both sides."""
     height, width = pixel_BCHW.shape[-2:]
     scale = size / max(height, width)
     inner = max(1, int(height * scale + 1e-6)), max(1, int(width * scale + 1e-6))
     if inner != (height, width):
         pixel_BCHW = interpolate(pixel_BCHW, inner, mode="bilinear", align_corners=False)
-    return pad(pixel_BCHW, (size - inner[1], 0, size - inner[0], 0))
+    above, left = (size - length for length in inner)
+    if centred:
+        above, left = above // 2, left // 2
+    return pad(pixel_BCHW, (left, size - inner[1] - left, above, size - inner[0] - above))
 
 
 def load_backbone(
@@ -325,7 +340,7 @@ def load_backbone(
     head: bool = False,
     keep_vision: bool = True,
     shared: bool = False,
-    as_smolvla: bool = False,
+    code: BackboneCode | None = None,
 ) -> VisionLanguageModel:
     """Loads the model in the local folder `config.folder`, or builds one from scratch; in float32
     on the CPU.
@@ -337,8 +352,7 @@ def load_backbone(
         head: whether to keep the language head, for `VisionLanguageModel.logits`.
         keep_vision: whether to keep the vision tower.
         shared: see `VisionLanguageModel`.
-        as_smolvla: whether embeddings are scaled and rotary frequencies are those of SmolVLA's
-            code.
+        code: what a released policy computes otherwise; None changes nothing.
 
     Raises:
         HandoffError: no such folder, an unsupported family, more layers than the model has, or
@@ -347,12 +361,12 @@ def load_backbone(
     from transformers import AutoModelForImageTextToText
 
     source = read_source(config)
-    if as_smolvla:
+    if code is not None and code.rotary_base is not None:
         source.config.text_config.rope_parameters = {
             "rope_type": "default",
-            "rope_theta": _SMOLVLA_ROTARY_BASE,
+            "rope_theta": code.rotary_base,
         }
-    options = (config, state, head, keep_vision, shared, as_smolvla)
+    options = (config, state, head, keep_vision, shared, code)
     # Without pretrained weights, the architecture gets random ones.
     if not weights or config.folder is None:
         model = AutoModelForImageTextToText.from_config(

@@ -202,11 +202,11 @@ def check_language_conditioned(policy: ChunkPolicy) -> TokenVlaPolicy | VlaPolic
     """Returns the policy if PPO or GRPO can fine-tune it here.
 
     Raises:
-        HandoffError: a policy of another family, or one that started from a SmolVLA checkpoint.
+        HandoffError: a policy of another family, or one that started from a checkpoint.
     """
     if isinstance(policy, VlaPolicy) and policy.checkpoint is not None:
         raise HandoffError(
-            "finetune: the policy started from a SmolVLA checkpoint, whose sampler moves padded entries of actions, "
+            "finetune: the policy started from a checkpoint, whose sampler moves padded entries of actions, "
             "too; expected a vla without policy.checkpoint, or a token_vla."
         )
     if not isinstance(policy, TokenVlaPolicy | VlaPolicy):

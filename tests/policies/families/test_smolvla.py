@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from policies.export.onnx import ExportConfig, export
-from policies.families.smolvla import padded_noise, smolvla_name
+from policies.families.smolvla import smolvla_name
 from policies.families.vla import VlaPolicy
+from policies.families.vla_checkpoint import padded_noise
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
 from policies.load import load_module
@@ -199,11 +200,11 @@ def test_a_file_that_is_cut_short_is_refused(backbone: Path, checkpoint: Path, t
         ({"adapt_to_pi_aloha": True}, "adapt_to_pi_aloha is True, expected False"),
         ({"n_obs_steps": 2}, "n_obs_steps is 2, expected 1"),
         ({"max_state_dim": "6"}, "max_state_dim is '6', expected a number"),
-        ({"type": "pi0"}, "type is 'pi0', expected 'smolvla'"),
-        ({"num_expert_layers": 1}, "num_expert_layers is 1 for 2 layers"),
+        ({"type": "act"}, "type is 'act', expected 'smolvla' or 'pi0'"),
+        ({"num_expert_layers": 1}, "expert_layers is 2, expected 1"),
         ({"num_vlm_layers": 1}, r"backbone\.layers is 2, expected 1"),
         ({"resize_imgs_with_padding": [64, 32]}, r"image_size is \[32, 32\], expected \[64, 32\]"),
-        ({"resize_imgs_with_padding": None}, r"image_size is \[32, 32\], expected None"),
+        ({"resize_imgs_with_padding": None}, "resize_imgs_with_padding is None, expected a list"),
         ({"expert_width_multiplier": 0.5}, r"expert_width is 0\.75, expected 0\.5"),
         ({"self_attn_every_n_layers": -1}, "self_attention_every is 2, expected -1"),
         ({"max_state_dim": 2}, "3 entries of state"),
@@ -224,7 +225,10 @@ def test_a_setting_that_is_missing_is_named(backbone: Path, tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(left))
     with pytest.raises(HandoffError, match="num_vlm_layers is missing"):
         started(backbone, tmp_path)
-    with pytest.raises(HandoffError, match=r"no config\.json, expected the folder of a SmolVLA"):
+    with pytest.raises(
+        HandoffError,
+        match=r"no config\.json, expected the folder of a checkpoint of smolvla or pi0",
+    ):
         started(backbone, tmp_path / "none")
 
 
@@ -253,7 +257,7 @@ def test_the_checkpoint_takes_part_in_the_cache_key_and_excludes_fine_tuning(
     assert replace(config, checkpoint=None).finetuning_methods == ("vla",)
     with pytest.raises(HandoffError, match="padded actions, which neither"):
         module.velocity(obs(1))
-    with pytest.raises(HandoffError, match="the policy started from a SmolVLA checkpoint"):
+    with pytest.raises(HandoffError, match="the policy started from a checkpoint"):
         check_language_conditioned(module)
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from policies.families.smolvla import padded_noise
 from policies.families.vla import VlaPolicy
+from policies.families.vla_checkpoint import padded_noise
 from policies.policy import ObservationTensors
 from policies.samplers.flow_matching import flow_example
 from tests.policies.families.smolvla_fixture import TINY, VLM_PREFIX, smolvla_shapes
