@@ -13,6 +13,7 @@ from policies.networks.config import (
     FolderEncoderConfig,
     ImageEncoderConfig,
     LoraConfig,
+    MemoryConfig,
     PointEncoderConfig,
     ResnetEncoderConfig,
 )
@@ -183,6 +184,9 @@ class EncodedPolicyConfig(InstructedPolicyConfig):
     """Image encoder; one instance per camera, which share a frozen trunk."""
     point_encoder: PointEncoderConfig = field(default_factory=PointEncoderConfig)
     """Point-cloud encoder; one instance per point cloud."""
+    memory: MemoryConfig | None = None
+    """Summary of the `n_obs_steps` observed steps, at least two; None gives the policy all steps
+    side by side."""
 
     @property
     def external_folders(self) -> Mapping[str, str]:

@@ -77,7 +77,7 @@ class BehaviourCloningPolicy(ChunkPolicy):
             )
         self.config = config
         self.encoder = ObservationEncoder(config, shapes, sentences, image_model)
-        inputs = config.n_obs_steps * self.encoder.outputs
+        inputs = self.encoder.steps * self.encoder.outputs
         if not inputs:
             raise HandoffError(
                 "policy: it has no inputs. Set observation_fields, image_fields or point_fields."

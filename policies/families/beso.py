@@ -90,7 +90,7 @@ class BesoPolicy(ChunkPolicy):
             sum(end - start for start, end in s) for s in (self.goal_spans, self.state_spans)
         )
         self.network = GoalTransformer(
-            self.chunk_shape, (config.n_obs_steps, state), self.goal_entries, config
+            self.chunk_shape, (self.encoder.steps, state), self.goal_entries, config
         )
         self.register_buffer(
             "usual_goal_O", torch.zeros(shapes.observation), persistent=config.goal == "future"
@@ -218,6 +218,11 @@ def _check(config: BesoConfig, shapes: Shapes) -> None:
     if config.goal == "field" and stateless:
         raise HandoffError(
             f"beso: all observed fields, {list(shapes.entries)}, are goal fields, so that no state is left."
+        )
+    if config.goal == "field" and config.memory is not None:
+        raise HandoffError(
+            "beso: memory would show the goal fields to the network that must not know the goal; it goes with goal "
+            "'future' only."
         )
     if not 0.0 <= config.goal_dropout < 1.0 or config.guidance < 0.0:
         raise HandoffError(

@@ -81,7 +81,7 @@ class DiffusionPolicy(DenoisingPolicy):
         self.denoiser = new_denoiser(
             config.network,
             self.chunk_shape,
-            (config.n_obs_steps, self.encoder.outputs),
+            (self.encoder.steps, self.encoder.outputs),
             config.train_timesteps,
         )
         self.step_length = (

@@ -10,6 +10,7 @@
 - `vlm`: vision-language backbones.
 - `vlm_files`: configuration and tokenizer files of backbones.
 - `observation_encoder`: observations as one vector.
+- `memory`: summaries of the observed steps.
 - `field_modules`: one module per observation field.
 - `images`: image encoders.
 - `onnx_function`: a frozen network run by ONNX Runtime.

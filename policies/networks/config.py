@@ -270,6 +270,19 @@ class ScratchConfig:
 
 
 @config
+class MemoryConfig:
+    """A summary of the observed steps, which a policy gets beside the newest step in place of all
+    steps side by side."""
+
+    kind: Literal["gru", "attention", "mean"] = "gru"
+    """How steps are summed up: by a small recurrent network (`gru`), by attention of the newest
+    step to all (`attention`), or by means whose weights fall off with age at learned rates
+    (`mean`), for quantities that change slowly."""
+    features: Count = 64
+    """Number of features of the summary; with `attention` a multiple of 4."""
+
+
+@config
 class BackboneConfig:
     """A vision-language model: pretrained, from a local folder in the layout of transformers'
     `save_pretrained`, or a small one trained from scratch."""

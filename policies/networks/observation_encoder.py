@@ -47,6 +47,7 @@ from policies.networks.images.image_encoder import (
 )
 from policies.networks.images.image_model import ImageModel, read_image_model
 from policies.networks.images.image_size import EncodedSize, encoded_size
+from policies.networks.memory import WindowMemory
 from policies.networks.point_encoder import PointCloudEncoder
 from policies.normalize import MinMaxNormalizer, MinMaxStatistics
 from robots.errors import HandoffError
@@ -113,12 +114,20 @@ class ObservationEncoder(nn.Module):
         """F, number of features of the sensors, which follow the observation vector of one step."""
         inputs = self.entries + self.features
         self.outputs = inputs
-        """Entries of one step of the encoded observation, those of the instruction last."""
+        """Entries of one step of the encoded observation: those of the observation, the instruction
+        and the memory."""
         self.language = instruction_features(config, sentences, 2)
         self.modulated = None
         if config.language is not None and inputs:
             self.modulated = nn.Linear(inputs, config.language.features)
             self.outputs += config.language.features
+        self.steps = config.n_obs_steps
+        """Steps of the encoded observation: one with a memory, else T."""
+        self.memory = None
+        if config.memory is not None:
+            self.memory = WindowMemory(config.memory, config.n_obs_steps, self.outputs)
+            self.steps = 1
+            self.outputs += config.memory.features
 
     def _image_encoder(self, config: ImageEncoderConfig, size: EncodedSize) -> nn.Module:
         if isinstance(config, ResnetEncoderConfig | CnnEncoderConfig):
@@ -191,8 +200,9 @@ class ObservationEncoder(nn.Module):
     def forward(
         self, obs: ObservationTensors, generator: np.random.Generator | None = None
     ) -> Tensor:
-        """Encoded observation (B, T, outputs): vector, features of the sensors and, with an
-        instruction, a projection of both that the instruction scales and shifts.
+        """Encoded observation (B, steps, outputs): vector, features of the sensors, with an
+        instruction a projection of both that the instruction scales and shifts, and with a memory a
+        summary of all steps beside the newest.
 
         Args:
             obs: see `ObservationTensors`; with a frozen trunk also its feature maps, (B, T, C,
@@ -203,6 +213,10 @@ class ObservationEncoder(nn.Module):
         Raises:
             HandoffError: see `InstructionFeatures.forward`.
         """
+        encoded_BTO = self._instructed(obs, generator)
+        return encoded_BTO if self.memory is None else self.memory(encoded_BTO)
+
+    def _instructed(self, obs: ObservationTensors, generator: np.random.Generator | None) -> Tensor:
         encoded_BTO = self.encode_sensors(obs, generator)
         if self.language is None or self.modulated is None:
             return encoded_BTO

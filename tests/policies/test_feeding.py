@@ -177,6 +177,7 @@ def test_a_streamed_training_with_workers_gives_the_very_weights(
     assert not list(tmp_path.glob("frames-*"))
 
 
+@pytest.mark.nightly
 def test_a_killed_training_with_workers_goes_on_to_the_very_weights(
     whole: tuple[Path, dict], demos: Path, tmp_path: Path
 ):

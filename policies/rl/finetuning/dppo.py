@@ -104,7 +104,7 @@ class InstructedCritic(nn.Module):
 
     Args:
         encoder: frozen encoder of the initial policy, which is no part of the critic's state.
-        network: maps the encoded observation (B, T, outputs) to values (B, 1).
+        network: maps the encoded observation (B, steps, outputs) to values (B, 1).
     """
 
     def __init__(self, encoder: ObservationEncoder, network: nn.Module) -> None:
@@ -124,8 +124,8 @@ def _critic(policy: DiffusionPolicy, hidden: tuple[int, ...]) -> nn.Module:
     """An untrained critic of the observations of `policy`, which is frozen."""
     if not policy.language_conditioned:
         return _network(policy.encoded_shape, hidden)
-    history = policy.observation_shape[0]
-    return InstructedCritic(policy.encoder, _network((history, policy.encoder.outputs), hidden))
+    encoder = policy.encoder
+    return InstructedCritic(encoder, _network((encoder.steps, encoder.outputs), hidden))
 
 
 def _network(shape: tuple[int, int], hidden: tuple[int, ...]) -> nn.Module:

@@ -298,9 +298,7 @@ def test_half_precision_is_judged_by_the_examples_of_torch_in_float32(
 
 
 # The steps of the last one share their weights.
-@pytest.mark.parametrize(
-    "name", in_every_run(["bc", "sac", "diffusion_mlp"], "bc", "diffusion_mlp")
-)
+@pytest.mark.parametrize("name", in_every_run(["bc", "sac", "diffusion_mlp"], "diffusion_mlp"))
 def test_quantised_matrix_products_are_judged_by_the_examples_of_torch_in_float32(
     name: str, whole: Callable[[str], Whole], demos: Path, tmp_path: Path
 ) -> None:

@@ -139,6 +139,7 @@ def test_the_policy_file_needs_no_package_of_weights(
     np.testing.assert_array_equal(load_policy(trained)(inputs, noise), expected)
 
 
+@pytest.mark.nightly
 def test_a_killed_training_finds_its_maps(
     demos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

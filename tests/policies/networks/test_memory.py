@@ -1,0 +1,236 @@
+"""Policies with a memory of the observed steps: what they remember, trained and exported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor
+
+from policies.card import Shapes
+from policies.export.graph import to_onnx
+from policies.imitation.config import PretrainConfig
+from policies.imitation.pretrain import pretrain
+from policies.load import load_module, new_module
+from policies.networks.config import CnnEncoderConfig, MemoryConfig, MlpConfig
+from policies.networks.memory import WindowMemory
+from policies.policy import Batch, ObservationTensors
+from policies.policy_config import (
+    BehaviourCloningConfig,
+    BesoConfig,
+    DiffusionPolicyConfig,
+    PolicyConfig,
+)
+from policies.training.config import TrainingConfig
+from robots.errors import HandoffError
+from robots.interfaces import no_progress
+
+KINDS = ("gru", "attention", "mean")
+STEPS = 5
+WINDOW: dict[str, Any] = {
+    "observation_fields": ("goal", "agent"),
+    "n_obs_steps": STEPS,
+    "horizon": 8,
+    "n_action_steps": 2,
+    "memory": MemoryConfig(features=8),
+}
+SHAPES = Shapes({"goal": (0, 2), "agent": (2, 4)}, 2, None, {})
+SEEN = Shapes({"goal": (0, 2), "agent": (2, 4)}, 2, None, {"camera": (24, 24, 3)})
+BC = BehaviourCloningConfig(head="mse", hidden=(32,), **WINDOW)
+DIFFUSION = DiffusionPolicyConfig(
+    train_timesteps=20, inference_steps=1, network=MlpConfig(width=16, blocks=1), **WINDOW
+)
+FAMILIES: dict[str, PolicyConfig] = {
+    "bc": BC,
+    "diffusion": DIFFUSION,
+    "flow": replace(DIFFUSION, objective="flow"),
+    "beso": BesoConfig(
+        goal_fields=("agent",), layers=1, heads=2, width=16, sampling_steps=1, **WINDOW
+    ),
+}
+
+
+def of_kind(config: Any, kind: str, **changes: Any) -> Any:
+    return replace(config, memory=MemoryConfig(kind=kind, features=8), **changes)  # type: ignore[arg-type]
+
+
+def windows(rows: int, seed: int = 0) -> Tensor:
+    return torch.randn(rows, STEPS, 4, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_newest_step_stays_and_the_summary_follows_it(kind: str):
+    memory = WindowMemory(MemoryConfig(kind=kind, features=8), STEPS, 4)  # type: ignore[arg-type]
+    window = windows(3)
+    encoded = memory(window)
+    assert encoded.shape == (3, 1, 4 + 8)
+    assert torch.equal(encoded[:, 0, :4], window[:, -1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_observed_step_counts_and_so_does_their_order(kind: str):
+    torch.manual_seed(0)
+    memory = WindowMemory(MemoryConfig(kind=kind, features=8), STEPS, 4)  # type: ignore[arg-type]
+    window = windows(1)
+    before = memory(window)[0, 0, 4:]
+    for step in range(STEPS):
+        changed = window.clone()
+        changed[:, step] += 1.0
+        assert (memory(changed)[0, 0, 4:] - before).abs().max() > 1e-4, step
+    turned = torch.cat([window[:, :-1].flip(1), window[:, -1:]], dim=1)
+    assert (memory(turned)[0, 0, 4:] - before).abs().max() > 1e-4
+
+
+def test_running_means_of_a_constant_are_its_projection_and_rates_cover_the_window():
+    memory = WindowMemory(MemoryConfig(kind="mean", features=8), STEPS, 4)
+    constant = torch.ones(1, STEPS, 4)
+    summary = memory.summary
+    expected = summary.embed(constant[:, 0])  # type: ignore[operator]
+    assert torch.allclose(memory(constant)[:, 0, 4:], expected, atol=1e-6)
+    rates = torch.nn.functional.softplus(summary.rate_M)  # type: ignore[arg-type]
+    assert (rates[0].item(), rates[-1].item()) == pytest.approx((2.0, 2.0 / STEPS), rel=1e-4)
+
+
+def answers_of(module: Any, observation: ObservationTensors, noise: Tensor) -> tuple[Any, Any]:
+    """What torch and ONNX Runtime compute."""
+    module = module.eval().requires_grad_(False)
+    graph = to_onnx(module, 20).SerializeToString()
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    given = {"observation": observation.vector_BTO, "noise": noise, **observation.sensors}
+    (action,) = session.run(["action"], {name: part.numpy() for name, part in given.items()})
+    expected = module(observation.vector_BTO, noise, observation.sensors or None)
+    return expected.numpy(), np.asarray(action)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_exported_with_pictures_as_torch_computes(kind: str):
+    torch.manual_seed(0)
+    seeing = of_kind(
+        BC,
+        kind,
+        image_fields=("camera",),
+        image_encoder=CnnEncoderConfig(channels=(16,), kernel=3, keypoints=4, features=8),
+    )
+    draw = torch.Generator().manual_seed(0)
+    shape = (3, STEPS, 24, 24, 3)
+    pictures = {"camera": torch.randint(0, 256, shape, dtype=torch.uint8, generator=draw)}
+    observation = ObservationTensors(windows(3), pictures)
+    expected, action = answers_of(new_module(seeing, SEEN), observation, torch.zeros(3, 8, 2))
+    np.testing.assert_allclose(action, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["diffusion", "flow", "beso"])
+def test_other_families_are_exported_with_a_memory(family: str):
+    torch.manual_seed(0)
+    noise = torch.randn(3, 8, 2, generator=torch.Generator().manual_seed(1))
+    module = new_module(FAMILIES[family], SHAPES)
+    expected, action = answers_of(module, ObservationTensors(windows(3)), noise)
+    np.testing.assert_allclose(action, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_policy_with_a_memory_is_trained_saved_and_read(family: str, demos: Path, tmp_path: Path):
+    training = TrainingConfig(
+        steps=3, learning_rate=1e-3, batch_size=4, precision="fp32", preflight_seconds=0.0
+    )
+    policy = replace(FAMILIES[family], anchor_field=None)
+    pretrain(
+        PretrainConfig(policy=policy, training=training, validation_fraction=0.0),
+        demos,
+        tmp_path,
+        no_progress,
+    )
+    module, card = load_module(tmp_path)
+    assert card.model == policy
+    assert any(name.startswith("encoder.memory.") for name in module.state_dict())
+
+
+def test_the_recurrent_memory_is_torchs():
+    torch.manual_seed(0)
+    summary, cell = WindowMemory(MemoryConfig(features=8), STEPS, 4).summary, torch.nn.GRUCell(4, 8)
+    own = {"weight_ih": "inputs.weight", "bias_ih": "inputs.bias"}
+    own |= {"weight_hh": "states.weight", "bias_hh": "states.bias"}
+    summary.load_state_dict({own[name]: part for name, part in cell.state_dict().items()})
+    state, window = torch.zeros(3, 8), windows(3)
+    for step in window.unbind(1):
+        state = cell(step, state)
+    assert torch.allclose(summary(window), state, atol=1e-6)
+
+
+def cue_examples(rows: int, seed: int) -> Batch:
+    """Chunks that repeat two entries of the first observed step, which no later one shows."""
+    window = windows(rows, seed)
+    chunk = window[:, :1, :2].expand(-1, 8, -1).clone()
+    return Batch(ObservationTensors(window), chunk, torch.zeros(rows, 8, dtype=torch.bool))
+
+
+def slow_examples(rows: int, seed: int) -> Batch:
+    """Chunks that repeat a quantity which every step shows with as much noise."""
+    slow = 2**-0.5 * torch.randn(rows, 1, 4, generator=torch.Generator().manual_seed(seed))
+    window = slow + 2**-0.5 * windows(rows, seed + 1)
+    chunk = slow[..., :2].expand(-1, 8, -1).clone()
+    return Batch(ObservationTensors(window), chunk, torch.zeros(rows, 8, dtype=torch.bool))
+
+
+def error_after_training(
+    config: PolicyConfig, examples_of: Callable[[int, int], Batch] = cue_examples
+) -> float:
+    """Mean squared error on new windows."""
+    torch.manual_seed(0)
+    module, steps = new_module(config, SHAPES), config.n_obs_steps
+    optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
+    rng = np.random.default_rng(0)
+
+    def shown(examples: Batch) -> Batch:
+        vector = examples.obs.vector_BTO[:, -steps:]
+        return examples._replace(obs=examples.obs._replace(vector_BTO=vector))
+
+    for update in range(200):
+        optimizer.zero_grad()
+        module.loss(shown(examples_of(64, 7 * update)), rng).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return module.eval().loss(shown(examples_of(500, 10_000)), rng).item()
+
+
+NEWEST = replace(BC, n_obs_steps=1, memory=None)
+
+
+@pytest.mark.parametrize("kind", ["gru", "attention"])
+def test_it_learns_to_remember_what_the_first_step_showed(kind: str):
+    assert error_after_training(of_kind(BC, kind)) < 0.3
+
+
+def test_the_newest_step_does_not_tell_what_the_first_showed():
+    assert error_after_training(NEWEST) > 0.8
+
+
+def test_running_means_tell_a_slow_quantity_from_noise():
+    # Five steps with noise of 0.5 leave an error of 0.5 / 6, the newest one of 0.25.
+    assert error_after_training(of_kind(BC, "mean"), slow_examples) < 0.13
+    assert error_after_training(NEWEST, slow_examples) > 0.22
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (replace(BC, n_obs_steps=1), "memory is set, but n_obs_steps is 1"),
+        (
+            replace(BC, memory=MemoryConfig(kind="attention", features=6)),
+            r"memory\.features is 6, expected a multiple of 4",
+        ),
+        (
+            replace(FAMILIES["beso"], goal="field", goal_fields=("goal",)),
+            "memory would show the goal fields",
+        ),
+    ],
+)
+def test_a_memory_that_cannot_be_is_refused(config: PolicyConfig, said: str):
+    with pytest.raises(HandoffError, match=said):
+        new_module(config, SHAPES)
