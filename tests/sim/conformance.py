@@ -3,7 +3,6 @@ stating one fact."""
 
 from __future__ import annotations
 
-import gc
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,19 +48,10 @@ def envs(
 
 
 def close_idle() -> None:
-    """Closes shared environments that no check uses any more.
-
-    ManiSkill collects garbage at every close, which takes seconds in the process of the tests; here
-    once for all.
-    """
-    gc.freeze()
-    try:
-        for envs in _idle.values():
-            while envs:
-                envs.pop().close()
-    finally:
-        gc.unfreeze()
-    gc.collect()
+    """Closes shared environments that no check uses any more."""
+    for envs in _idle.values():
+        while envs:
+            envs.pop().close()
 
 
 Check = Callable[[Entry], None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -234,7 +235,15 @@ def test_save_and_restore_repeat_the_future(pick, task):
     engine.close()
 
 
-def test_scenes_that_are_rebuilt_are_collected_now_and_then(pick) -> None:
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    """Takes back that the tests' process has frozen its objects, which the engine would respect."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+def test_scenes_that_are_rebuilt_are_collected_now_and_then(pick, unfrozen) -> None:
     class Cycle:
         def __init__(self) -> None:
             self.itself = self
