@@ -29,7 +29,7 @@ from sim.evaluation.protocol import (
     digest,
     protocol_statement,
 )
-from sim.evaluation.rollout import EpisodeResult, rollout
+from sim.evaluation.rollout import SOLVED, EpisodeResult, rollout
 from sim.parallel import Report, map_pieces
 
 if TYPE_CHECKING:
@@ -230,7 +230,14 @@ def run_episodes(
     finished = sum(map(len, results))
     steps = len(seeds) * protocol.max_steps
 
+    ended = [episode for episodes in results.values() for episode in episodes]
+
     def report(done: int, total: int, note: str = "") -> None:
+        # A batch tells of its own episodes alone, of which none is solved when it begins.
+        if note.endswith(SOLVED):
+            solved, begun = map(int, note.removesuffix(SOLVED).split("/"))
+            solved += sum(episode.success for episode in ended)
+            note = f"{solved}/{len(ended) + begun}{SOLVED}"
         progress(finished * protocol.max_steps + done, steps, note)
 
     if results:
@@ -238,6 +245,7 @@ def run_episodes(
     job = partial(_run_batch, protocol, make_env, record)
 
     def keep(index: int, episodes: list[EpisodeResult]) -> None:
+        ended.extend(episodes)
         if kept is not None:
             kept.write(missing[index], episodes)
 
@@ -324,7 +332,7 @@ def _run_batch(
     report_steps(
         protocol.max_steps,
         protocol.max_steps,
-        f"{sum(e.success for e in episodes)}/{len(episodes)} solved",
+        f"{sum(e.success for e in episodes)}/{len(episodes)}{SOLVED}",
     )
     return episodes
 

@@ -38,6 +38,10 @@ class EpisodeResult:
     """Sum of the environment's costs over the steps; None where it reports none."""
 
 
+SOLVED = " solved"
+"""End of the note of a progress report, after solved/begun episodes."""
+
+
 def rollout(
     agent: Agent,
     env: VecEnv,
@@ -78,7 +82,7 @@ def rollout(
         statistics.add(observation, action_NA, result)
         observation = result.observation
         watch(observation)
-        progress(step + 1, max_steps, f"{int(statistics.success.sum())}/{len(seeds)} solved")
+        progress(step + 1, max_steps, f"{int(statistics.success.sum())}/{len(seeds)}{SOLVED}")
         if not statistics.running.any():
             break
     return statistics.episodes()

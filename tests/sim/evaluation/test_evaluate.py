@@ -185,10 +185,10 @@ def test_progress_ends_at_its_total(tmp_path, workers):
         tmp_path,
         config,
         max_steps=8,
-        progress=lambda done, total, note="": reports.append((done, total)),
+        progress=lambda done, total, note="": reports.append((done, total, note)),
     )
-    assert reports[-1] == (40, 40)
-    assert [done for done, _ in reports] == sorted(done for done, _ in reports)
+    assert reports[-1] == (40, 40, "0/5 solved"), "of all batches"
+    assert [done for done, *_ in reports] == sorted(done for done, *_ in reports)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
