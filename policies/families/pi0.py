@@ -18,6 +18,7 @@ from policies.families.vla_checkpoint import (
     COMPUTATION_AND_HUB,
     KnownSettings,
     VlaCheckpoint,
+    expert_names,
     renamed,
 )
 from policies.networks.action_expert import ExpertLayers
@@ -30,18 +31,7 @@ _EXPERT = "model.paligemma_with_expert.gemma_expert."
 _VLM = "model.paligemma_with_expert.paligemma."
 _NAMES = (
     (r"expert\.state\.(\w+)", r"model.state_proj.\1"),
-    (r"expert\.embed\.(\w+)", r"model.action_in_proj.\1"),
-    (r"expert\.out\.(\w+)", r"model.action_out_proj.\1"),
-    (r"expert\.join\.0\.(\w+)", r"model.action_time_mlp_in.\1"),
-    (r"expert\.join\.1\.(\w+)", r"model.action_time_mlp_out.\1"),
-    (r"expert\.norm\.weight", rf"{_EXPERT}model.norm.weight"),
-    (r"expert\.(layers\.\d+)\.([qkvo]_proj\.\w+)", rf"{_EXPERT}model.\1.self_attn.\2"),
-    (r"expert\.(layers\.\d+)\.((?:gate|up|down)_proj\.\w+)", rf"{_EXPERT}model.\1.mlp.\2"),
-    (r"expert\.(layers\.\d+)\.attention_norm\.(\w+)", rf"{_EXPERT}model.\1.input_layernorm.\2"),
-    (
-        r"expert\.(layers\.\d+)\.feedforward_norm\.(\w+)",
-        rf"{_EXPERT}model.\1.post_attention_layernorm.\2",
-    ),
+    *expert_names(f"{_EXPERT}model."),
     (r"backbone\.text\.(.+)", rf"{_VLM}model.language_model.\1"),
     (r"backbone\.vision\.(.+)", rf"{_VLM}model.vision_tower.\1"),
     (r"backbone\.connector\.(.+)", rf"{_VLM}model.multi_modal_projector.\1"),

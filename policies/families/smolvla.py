@@ -13,6 +13,7 @@ from policies.families.vla_checkpoint import (
     COMPUTATION_AND_HUB,
     KnownSettings,
     VlaCheckpoint,
+    expert_names,
     renamed,
 )
 from policies.networks.action_expert import ExpertLayers
@@ -20,21 +21,10 @@ from policies.networks.vlm import BackboneCode, VisionLanguageModel
 from policies.policy_config import VlaConfig
 
 _NUMBER = (int, float)
-_EXPERT, _VLM = "model.vlm_with_expert.lm_expert.", "model.vlm_with_expert.vlm.model."
+_VLM = "model.vlm_with_expert.vlm.model."
 _NAMES = (
     (r"backbone\.state_projections\.0\.(\w+)", r"model.state_proj.\1"),
-    (r"expert\.embed\.(\w+)", r"model.action_in_proj.\1"),
-    (r"expert\.out\.(\w+)", r"model.action_out_proj.\1"),
-    (r"expert\.join\.0\.(\w+)", r"model.action_time_mlp_in.\1"),
-    (r"expert\.join\.1\.(\w+)", r"model.action_time_mlp_out.\1"),
-    (r"expert\.norm\.weight", rf"{_EXPERT}norm.weight"),
-    (r"expert\.(layers\.\d+)\.([qkvo]_proj\.\w+)", rf"{_EXPERT}\1.self_attn.\2"),
-    (r"expert\.(layers\.\d+)\.((?:gate|up|down)_proj\.\w+)", rf"{_EXPERT}\1.mlp.\2"),
-    (r"expert\.(layers\.\d+)\.attention_norm\.(\w+)", rf"{_EXPERT}\1.input_layernorm.\2"),
-    (
-        r"expert\.(layers\.\d+)\.feedforward_norm\.(\w+)",
-        rf"{_EXPERT}\1.post_attention_layernorm.\2",
-    ),
+    *expert_names("model.vlm_with_expert.lm_expert."),
     (r"backbone\.text\.(.+)", rf"{_VLM}text_model.\1"),
     (r"backbone\.vision\.(.+)", rf"{_VLM}vision_model.\1"),
     (r"backbone\.connector\.(.+)", rf"{_VLM}connector.\1"),

@@ -238,6 +238,26 @@ def renamed(name: str, names: Sequence[tuple[str, str]], kind: str) -> str:
     raise HandoffError(f"{kind}: the weight {name} has no name in a checkpoint.")
 
 
+def expert_names(layers: str) -> tuple[tuple[str, str], ...]:
+    """Names for `renamed` of the expert and of the projections of actions and time.
+
+    Args:
+        layers: what stands before the names of the expert's layers in the checkpoint.
+    """
+    block = r"expert\.(layers\.\d+)\."
+    return (
+        (r"expert\.embed\.(\w+)", r"model.action_in_proj.\1"),
+        (r"expert\.out\.(\w+)", r"model.action_out_proj.\1"),
+        (r"expert\.join\.0\.(\w+)", r"model.action_time_mlp_in.\1"),
+        (r"expert\.join\.1\.(\w+)", r"model.action_time_mlp_out.\1"),
+        (r"expert\.norm\.weight", rf"{layers}norm.weight"),
+        (rf"{block}([qkvo]_proj\.\w+)", rf"{layers}\1.self_attn.\2"),
+        (rf"{block}((?:gate|up|down)_proj\.\w+)", rf"{layers}\1.mlp.\2"),
+        (rf"{block}attention_norm\.(\w+)", rf"{layers}\1.input_layernorm.\2"),
+        (rf"{block}feedforward_norm\.(\w+)", rf"{layers}\1.post_attention_layernorm.\2"),
+    )
+
+
 def padded_noise(noise_BHA: Tensor, entries: int) -> Tensor:
     """Noise (B, H, entries) from that of the robot's entries: the chunk's noise once more, moved by
     one action, by two, and so on, so that every entry is standard normal.

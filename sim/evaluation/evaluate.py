@@ -29,7 +29,7 @@ from sim.evaluation.protocol import (
     digest,
     protocol_statement,
 )
-from sim.evaluation.rollout import SOLVED, EpisodeResult, rollout
+from sim.evaluation.rollout import EpisodeResult, rollout
 from sim.parallel import Report, map_pieces
 
 if TYPE_CHECKING:
@@ -229,19 +229,16 @@ def run_episodes(
     missing = [batch for batch in batches if batch not in results]
     finished = sum(map(len, results))
     steps = len(seeds) * protocol.max_steps
-
     ended = [episode for episodes in results.values() for episode in episodes]
 
     def report(done: int, total: int, note: str = "") -> None:
         # A batch tells of its own episodes alone, of which none is solved when it begins.
-        if note.endswith(SOLVED):
-            solved, begun = map(int, note.removesuffix(SOLVED).split("/"))
-            solved += sum(episode.success for episode in ended)
-            note = f"{solved}/{len(ended) + begun}{SOLVED}"
-        progress(finished * protocol.max_steps + done, steps, note)
+        counted = f"{sum(episode.success for episode in ended)}/{len(ended)} solved"
+        progress(finished * protocol.max_steps + done, steps, counted if ended else note)
 
     if results:
-        report(0, 0, f"{finished} of {len(seeds)} episodes kept from the interrupted attempt")
+        kept_note = f"{finished} of {len(seeds)} episodes kept from the interrupted attempt"
+        progress(finished * protocol.max_steps, steps, kept_note)
     job = partial(_run_batch, protocol, make_env, record)
 
     def keep(index: int, episodes: list[EpisodeResult]) -> None:
@@ -252,6 +249,7 @@ def run_episodes(
     if missing:
         computed = map_pieces(load, job, missing, workers, steps, report, keep)
         results |= dict(zip(missing, computed, strict=True))
+        report((len(seeds) - finished) * protocol.max_steps, steps)
     return [episode for batch in batches for episode in results[batch]]
 
 
@@ -332,7 +330,7 @@ def _run_batch(
     report_steps(
         protocol.max_steps,
         protocol.max_steps,
-        f"{sum(e.success for e in episodes)}/{len(episodes)}{SOLVED}",
+        f"{sum(e.success for e in episodes)}/{len(episodes)} solved",
     )
     return episodes
 

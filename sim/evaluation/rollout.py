@@ -38,10 +38,6 @@ class EpisodeResult:
     """Sum of the environment's costs over the steps; None where it reports none."""
 
 
-SOLVED = " solved"
-"""End of the note of a progress report, after solved/begun episodes."""
-
-
 def rollout(
     agent: Agent,
     env: VecEnv,
@@ -82,7 +78,7 @@ def rollout(
         statistics.add(observation, action_NA, result)
         observation = result.observation
         watch(observation)
-        progress(step + 1, max_steps, f"{int(statistics.success.sum())}/{len(seeds)}{SOLVED}")
+        progress(step + 1, max_steps, f"{int(statistics.success.sum())}/{len(seeds)} solved")
         if not statistics.running.any():
             break
     return statistics.episodes()

@@ -15,20 +15,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from policies.card import Shapes
-from policies.export.onnx import ExportConfig, export
 from policies.families.pi0 import VARIANTS, Pi0Checkpoint
 from policies.families.vla import VlaPolicy
-from policies.imitation.config import PretrainConfig
-from policies.imitation.pretrain import pretrain
-from policies.load import load_module
 from policies.networks.config import BackboneConfig
 from policies.networks.vlm import padded_image
 from policies.policy_config import VlaConfig
-from policies.training.config import TrainingConfig
-from real.deploy.bundle_checks import golden_parity, read_golden
-from real.deploy.onnx_policy import OnnxPolicy
 from robots.errors import HandoffError
-from robots.interfaces import no_progress
+from tests.policies.families.checkpoint_training import SMALL, trained_from
 from tests.policies.families.pi0_fixture import (
     ACTION,
     EXPERT,
@@ -42,11 +35,10 @@ from tests.policies.families.pi0_fixture import (
     write_paligemma,
 )
 from tests.policies.families.test_vla import batch, noise, obs, policy
-from tests.policies.seeing import write_seeing_demonstrations
 from tests.policies.vlm_fixture import write_tokenizer
 
 WEIGHTS = "model.safetensors"
-SIZES = {"expert_width": 0.5, "self_attention_every": 1}
+SIZES: dict[str, Any] = {"expert_width": 0.5, "self_attention_every": 1}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -215,37 +207,11 @@ def test_a_weight_that_is_missing_is_named(backbone: Path, checkpoint: Path, tmp
 
 
 def test_it_trains_moves_and_exports(backbone: Path, checkpoint: Path, tmp_path: Path):
-    demos, saved, bundle = tmp_path / "demos", tmp_path / "saved", tmp_path / "bundle"
-    write_seeing_demonstrations(demos)
-    saved.mkdir()
-    bundle.mkdir()
-    given = shutil.copytree(checkpoint, tmp_path / "checkpoint")
-    config = VlaConfig(
-        backbone=BackboneConfig(folder=str(backbone)),
-        checkpoint=str(given),
-        observation_fields=("agent",),
-        image_fields=("camera",),
-        horizon=4,
-        n_action_steps=2,
-        inference_steps=1,
-        expert_width=0.5,
-        self_attention_every=1,
-        instruction="follow the light",
-    )
-    training = TrainingConfig(
-        steps=2, learning_rate=1e-3, batch_size=4, precision="fp32", preflight_seconds=0.0
-    )
-    imitation = PretrainConfig(policy=config, training=training, validation_fraction=0.0)
-    pretrain(imitation, demos, saved, no_progress)
-    shutil.rmtree(given)
-    module, _ = load_module(saved)
-    assert isinstance(module, VlaPolicy)
+    config = replace(SMALL, **SIZES, inference_steps=1)
+    folder, module, parity = trained_from(config, backbone, checkpoint, tmp_path)
     assert isinstance(module.checkpoint, Pi0Checkpoint)
-    assert {path.name for path in (saved / "pi0").iterdir()} == {"config.json"}
-    names = ExportConfig(action_interface="pd_target", golden=8)
-    export(names, saved, demos, bundle, no_progress, "p" * 64, "d" * 64)
-    golden = read_golden(bundle / "golden.npz")
-    assert golden_parity(OnnxPolicy(bundle / "policy.onnx"), golden).normalised <= 1e-4
+    assert {path.name for path in (folder / "pi0").iterdir()} == {"config.json"}
+    assert parity <= 1e-4
 
 
 def published_sizes(folder: Path) -> VlaPolicy:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
+import json
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
-from policies.families.vla_checkpoint import padded_noise
+from policies.families.pi0 import GemmaSizes
+from tests.policies.families.lerobot_answers import GIVEN, SAVED, Compared, compared
 from tests.policies.families.pi0_fixture import (
     ACTION,
     STATE,
@@ -20,14 +18,7 @@ from tests.policies.families.pi0_fixture import (
     pi0_shapes,
     write_paligemma,
 )
-from tests.policies.families.test_smolvla_itself import (
-    CAMERAS,
-    SENTENCES,
-    Compared,
-    observation,
-    velocity_loss,
-)
-from tests.policies.families.test_vla import noise, policy
+from tests.policies.families.test_vla import policy
 from tests.policies.vlm_fixture import VISION
 from tests.robots.episodes.formats.lerobot_environment import install, lacking
 
@@ -40,7 +31,8 @@ pytestmark = [
 
 # Its sizes are fixed in its code: the variants of Gemma by name, the vocabulary, and the vision
 # tower by the defaults of transformers.
-ANSWER = """
+ANSWER = (
+    """
 import json
 import sys
 from pathlib import Path
@@ -87,13 +79,9 @@ variants = {
     "gemma_300m": modeling_pi0.GemmaConfig(*sizes["expert"]),
 }
 modeling_pi0.get_gemma_config = variants.__getitem__
-given = {name: torch.from_numpy(part) for name, part in np.load(folder / "given.npz").items()}
-cameras = sorted(name for name in given if name.startswith("camera"))
-features = {
-    f"observation.images.{name}": PolicyFeature(FeatureType.VISUAL, tuple(given[name].shape[1:]))
-    for name in cameras
-}
-features["observation.state"] = PolicyFeature(FeatureType.STATE, (given["state"].shape[1],))
+"""
+    + GIVEN
+    + """
 horizon, entries = given["actions"].shape[1:]
 config = configuration_pi0.PI0Config(
     input_features=features,
@@ -108,18 +96,9 @@ config = configuration_pi0.PI0Config(
 )
 torch.manual_seed(0)
 policy = modeling_pi0.PI0Policy(config).float().eval()
-with torch.no_grad():
-    for name, part in policy.named_parameters():
-        # Their initialisation at 0 would hide a forgotten one, and small weights a rotary one.
-        if part.ndim == 1:
-            part.add_(0.1 * torch.randn_like(part))
-        elif "embed" not in name and part.ndim == 2:
-            part.normal_(std=1.5 * part.shape[1] ** -0.5)
-policy.save_pretrained(folder)
-batch = {f"observation.images.{name}": given[name].float() / 255.0 for name in cameras}
-batch["observation.state"] = given["state"]
-batch["observation.language.tokens"] = given["tokens"]
-batch["observation.language.attention_mask"] = given["mask"]
+"""
+    + SAVED
+    + """
 answers = {}
 with torch.no_grad():
     answers["chunk"] = policy.predict_action_chunk(dict(batch), noise=given["noise"])
@@ -138,12 +117,11 @@ with torch.no_grad():
     answers["loss"] = loss[:, :, :entries].mean(dim=-1)[~given["padded"]].mean()
 np.savez(folder / "answers.npz", **{name: part.numpy() for name, part in answers.items()})
 """
+)
 
 
 def sizes(vocabulary: int) -> str:
-    import json
-
-    def gemma(variant: Any) -> list[int]:
+    def gemma(variant: GemmaSizes) -> list[int]:
         order = ("width", "layers", "inner", "heads", "kv_heads", "head_dim")
         return [getattr(variant, name) for name in order]
 
@@ -159,49 +137,18 @@ def sizes(vocabulary: int) -> str:
     )
 
 
-def compared(python: Path, folder: Path) -> Compared:
-    """Lets LeRobot write a tiny checkpoint of random weights and answer, then answers from it."""
-    backbone = write_paligemma(folder / "backbone")
-    words = policy(backbone)
-    tokens = words.tokens(SENTENCES)
-    vocabulary = words.backbone.text.embed_tokens.num_embeddings
-    given, rows = observation(), len(SENTENCES)
-    clean, time = noise(rows, 1), torch.tensor([0.3, 0.9])
-    padded = torch.tensor([[False] * 4, [False, False, True, True]])
-    wide = padded_noise(noise(rows), ACTION)
-    arrays: dict[str, Any] = {
-        "state": given.vector_BTO[:, 0],
-        "tokens": tokens.token_BL,
-        "mask": tokens.mask_BL,
-        "noise": wide,
-        "actions": clean,
-        "padded": padded,
-        "time": time,
-    }
-    arrays |= {name: part[:, -1].movedim(-1, 1) for name, part in given.sensors.items()}
-    np.savez(folder / "given.npz", **{name: part.numpy() for name, part in arrays.items()})
-    subprocess.run([python, "-c", ANSWER, folder, sizes(vocabulary)], check=True)
-    with np.load(folder / "answers.npz") as answers:
-        lerobot = dict(answers)
-    module = policy(
-        backbone, CAMERAS, checkpoint=str(folder), expert_width=0.5, self_attention_every=1
-    ).eval()
-    with torch.no_grad():
-        # The chunk of the flow has half the deviation that LeRobot's has.
-        own = {"chunk": 2.0 * module.sample(given, noise(rows))}
-        own["loss"] = velocity_loss(module, clean, wide, time, padded)
-    return Compared(lerobot, {name: part.numpy() for name, part in own.items()})
-
-
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Compared]:
     python = install(tmp_path_factory.mktemp("lerobot"), "lerobot[pi]==0.6.1")
     folder = tmp_path_factory.mktemp("checkpoint")
+    words = policy(write_paligemma(folder / "backbone")).backbone.text.embed_tokens
+    own = {"expert_width": 0.5, "self_attention_every": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "policies.families.pi0.VARIANTS", {"gemma_2b": TINY_VLM, "gemma_300m": TINY_EXPERT}
         )
-        return folder, compared(python, folder)
+        answered = compared(python, ANSWER, [sizes(words.num_embeddings)], folder, ACTION, **own)
+    return folder, answered
 
 
 def test_chunk_and_loss_are_those_of_lerobot(answers: tuple[Path, Compared]):

@@ -13,24 +13,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from policies.export.onnx import ExportConfig, export
 from policies.families.smolvla import smolvla_name
 from policies.families.vla import VlaPolicy
 from policies.families.vla_checkpoint import padded_noise
-from policies.imitation.config import PretrainConfig
-from policies.imitation.pretrain import pretrain
-from policies.load import load_module
 from policies.networks.config import BackboneConfig
-from policies.policy_config import VlaConfig
 from policies.rl.finetuning.vla import check_language_conditioned
-from policies.training.config import TrainingConfig
-from real.deploy.bundle_checks import golden_parity, read_golden
-from real.deploy.onnx_policy import OnnxPolicy
 from robots.errors import HandoffError
-from robots.interfaces import no_progress
+from tests.policies.families.checkpoint_training import SMALL, trained_from
 from tests.policies.families.smolvla_fixture import TINY, settings, smolvla_shapes, write_checkpoint
 from tests.policies.families.test_vla import batch, noise, obs, policy
-from tests.policies.seeing import write_seeing_demonstrations
 from tests.policies.vlm_fixture import write_backbone
 
 WEIGHTS = "model.safetensors"
@@ -262,44 +253,9 @@ def test_the_checkpoint_takes_part_in_the_cache_key_and_excludes_fine_tuning(
 
 
 def test_it_trains_moves_and_exports(backbone: Path, checkpoint: Path, tmp_path: Path):
-    demos, saved, bundle = tmp_path / "demos", tmp_path / "saved", tmp_path / "bundle"
-    write_seeing_demonstrations(demos)
-    saved.mkdir()
-    bundle.mkdir()
-    given = shutil.copytree(checkpoint, tmp_path / "checkpoint")
-    config = VlaConfig(
-        backbone=BackboneConfig(folder=str(backbone)),
-        checkpoint=str(given),
-        observation_fields=("agent",),
-        image_fields=("camera",),
-        horizon=4,
-        n_action_steps=2,
-        inference_steps=2,
-        instruction="follow the light",
-    )
-    training = TrainingConfig(
-        steps=2, learning_rate=1e-3, batch_size=4, precision="fp32", preflight_seconds=0.0
-    )
-    pretrain(
-        PretrainConfig(policy=config, training=training, validation_fraction=0.0),
-        demos,
-        saved,
-        no_progress,
-    )
-    shutil.rmtree(given)
-    module, _ = load_module(saved)
-    assert {path.name for path in (saved / "smolvla").iterdir()} == {"config.json"}
-    export(
-        ExportConfig(action_interface="pd_target", golden=8),
-        saved,
-        demos,
-        bundle,
-        no_progress,
-        "p" * 64,
-        "d" * 64,
-    )
-    golden = read_golden(bundle / "golden.npz")
-    assert golden_parity(OnnxPolicy(bundle / "policy.onnx"), golden).normalised <= 1e-4
+    folder, module, parity = trained_from(SMALL, backbone, checkpoint, tmp_path)
+    assert {path.name for path in (folder / "smolvla").iterdir()} == {"config.json"}
+    assert parity <= 1e-4
     trained = module.state_dict()["expert.embed.weight"]
     start = load_file(checkpoint / WEIGHTS)[smolvla_name("expert.embed.weight")]
     assert 0.0 < (trained - start).abs().max() < 0.1
