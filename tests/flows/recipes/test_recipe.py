@@ -24,12 +24,16 @@ from tests.flows.recipe_stages import declared, options
 
 POLICIES = available("policy")
 DENOISERS = ("mlp", "unet", "unet_image", "transformer", "flow")
-"""Policies of the diffusion family; all others have the name of their family."""
+"""Policies of the diffusion family."""
+VLAS = ("vla", "pi0")
+"""Policies of the vla family; all others have the name of their family."""
+BACKBONES = (*VLAS, "token_vla")
+"""Policies on a vision-language model, whose folder the user names."""
 
 
 def chosen(name: str, folder: Path) -> list[str]:
     """Overrides that choose a policy, with its mandatory options."""
-    folders = [f"teacher.policy.backbone.folder={folder}"] if name in ("vla", "token_vla") else []
+    folders = [f"teacher.policy.backbone.folder={folder}"] if name in BACKBONES else []
     return [f"teacher.policy={name}", *folders]
 
 
@@ -181,7 +185,8 @@ def test_every_named_policy_replaces_the_whole_block(name: str, tmp_path: Path) 
     built = declared("demo", [*chosen(name, tmp_path), *alone, "demos.download=false"])
     model = built["teacher"].config.policy
     plain = name.removesuffix("_laptop")
-    assert model.kind == ("diffusion" if plain in DENOISERS else plain)
+    family = "diffusion" if plain in DENOISERS else "vla" if plain in VLAS else plain
+    assert model.kind == family
     assert set(to_plain(model)) == {field.name for field in fields(model)}
     assert list(built) == ["demos", "teacher", "scores"]
     assert plan(list(built.values()), tmp_path)[0].action == "run"
