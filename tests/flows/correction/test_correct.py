@@ -119,7 +119,7 @@ def offline_policy(folder: Path, demos: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", in_every_run(ALGORITHMS, "hil_serl", "hg_dagger"))
+@pytest.mark.parametrize("kind", in_every_run(ALGORITHMS, "hil_serl"))
 def test_a_session_trains_and_saves_its_policy(kind: str, demos: Episodes, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()

@@ -26,6 +26,7 @@ from policies.policy_config import BehaviourCloningConfig, BesoConfig, Diffusion
 from robots.config import validate
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
+from tests.nightly import in_every_run
 from tests.policies.imitation.test_frozen_encoder import BESO, CONFIG, CPU, FLOW, POLICY, observed
 from tests.policies.seeing import write_seeing_demonstrations
 
@@ -68,7 +69,9 @@ def test_pictures_are_cropped_and_changed_in_training_alone() -> None:
         assert not torch.equal(seen[1], seen[3])
 
 
-@pytest.mark.parametrize("policy", [POLICY, FLOW, BESO], ids=["bc", "flow", "beso"])
+@pytest.mark.parametrize(
+    "policy", in_every_run([POLICY, FLOW, BESO], BESO), ids=["bc", "flow", "beso"]
+)
 def test_it_trains_and_its_exported_file_takes_pictures(
     policy: BehaviourCloningConfig | DiffusionPolicyConfig | BesoConfig,
     demos: Path,

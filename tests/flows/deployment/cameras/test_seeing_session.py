@@ -152,6 +152,7 @@ def test_the_policy_acts_on_pictures_of_the_contracts_size(
     assert calibration["principal_point"] == [12.5, 12.0]
 
 
+@pytest.mark.nightly  # In every run a session without cameras connects to an address.
 def test_an_arm_at_an_address_goes_the_same_way(film: Path, bundle: Path, tmp_path: Path) -> None:
     lab = Lab("127.0.82.2")
     with lab.open() as tracker:
