@@ -149,6 +149,9 @@ class InstructedPolicyConfig(ChunkPolicyConfig):
     """Default instruction of a language-conditioned policy, used for episodes without one in
     training and for requests without one at inference. None uses the name of the task in training
     and raises an error at inference."""
+    memory: MemoryConfig | None = None
+    """Summary of the `n_obs_steps` observed steps, at least two; None gives the policy all steps
+    side by side. ACT observes several steps by a memory only."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -184,9 +187,6 @@ class EncodedPolicyConfig(InstructedPolicyConfig):
     """Image encoder; one instance per camera, which share a frozen trunk."""
     point_encoder: PointEncoderConfig = field(default_factory=PointEncoderConfig)
     """Point-cloud encoder; one instance per point cloud."""
-    memory: MemoryConfig | None = None
-    """Summary of the `n_obs_steps` observed steps, at least two; None gives the policy all steps
-    side by side."""
 
     @property
     def external_folders(self) -> Mapping[str, str]:
@@ -219,6 +219,9 @@ class VisionLanguagePolicyConfig(ChunkPolicyConfig):
     `object` does so too, but fields of the same size share a projection and differ by a learned
     name embedding, so that what is learned about one cube transfers to the next. Without cameras
     the state tokens are the whole observation."""
+    memory: MemoryConfig | None = None
+    """Summary of the `n_obs_steps` observed states, at least two, for each state token; None gives
+    a token all steps side by side."""
     instruction: str | None = None
     """Default instruction, used for episodes without one in training and for requests without one
     at inference. None uses the name of the task in training and raises an error at inference."""

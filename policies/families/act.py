@@ -36,7 +36,8 @@ class ActPolicy(ChunkPolicy):
     """ACT, decoded from latent 0 at inference; see `ChunkPolicy`.
 
     Raises:
-        HandoffError: more than one observation step, no inputs, or incompatible sizes.
+        HandoffError: more than one observation step without a memory, no inputs, or incompatible
+            sizes.
     """
 
     def __init__(
@@ -91,9 +92,14 @@ def gaussian_divergence(mean_BZ: Tensor, log_variance_BZ: Tensor) -> Tensor:
 
 
 def _check(config: ActConfig, shapes: Shapes) -> None:
-    if config.n_obs_steps != 1:
+    if config.n_obs_steps != 1 and config.memory is None:
         raise HandoffError(
-            f"act: n_obs_steps is {config.n_obs_steps}, expected 1. ACT observes the newest step only."
+            f"act: n_obs_steps is {config.n_obs_steps}, expected 1. ACT observes the newest step only; with "
+            "policy.memory.kind it remembers the observation vectors of several."
+        )
+    if config.memory is not None and not shapes.observation:
+        raise HandoffError(
+            "act: memory is set, but observation_fields is empty. ACT remembers observation vectors, not pictures."
         )
     if not shapes.observation and not shapes.sensors:
         raise HandoffError(

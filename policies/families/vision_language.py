@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from policies.card import Shapes
 from policies.families.lora import add_adapters
 from policies.language.instruction_features import given_instructions
+from policies.networks.memory import WindowMemory
 from policies.networks.vlm import Prefix, load_backbone
 from policies.policy import ChunkPolicy, InstructionTokens, ObservationTensors
 from policies.policy_config import TokenVlaConfig, VlaConfig
@@ -82,7 +83,20 @@ class VisionLanguagePolicy(ChunkPolicy):
         self.frozen = config.train_backbone == "none"
         self._entries = _state_entries(config, shapes)
         self._padded_state = None if checkpoint is None else checkpoint.state
-        state = [config.n_obs_steps * (entries.stop - entries.start) for entries in self._entries]
+        sizes = [entries.stop - entries.start for entries in self._entries]
+        state = [config.n_obs_steps * size for size in sizes]
+        self.memories = nn.ModuleList()
+        """One memory per state token; empty without `memory`."""
+        if config.memory is not None:
+            if not sizes or checkpoint is not None:
+                raise HandoffError(
+                    "policy: memory is set, but there is no state to remember, or the policy starts from a checkpoint, "
+                    "which observes the newest step alone. Set observation_fields, or leave memory out."
+                )
+            self.memories.extend(
+                WindowMemory(config.memory, config.n_obs_steps, size) for size in sizes
+            )
+            state = [size + config.memory.features for size in sizes]
         self._state_in_prefix = checkpoint is None or checkpoint.state_in_prefix
         if checkpoint is not None:
             state = [checkpoint.state] if checkpoint.state_in_prefix else []
@@ -118,7 +132,10 @@ class VisionLanguagePolicy(ChunkPolicy):
 
     def state(self, obs: ObservationTensors) -> list[Tensor]:
         """Entries (B, S) of every state token, padded with zeros as the released weights want."""
-        state = [obs.vector_BTO[..., entries].flatten(1) for entries in self._entries]
+        state = [obs.vector_BTO[..., entries] for entries in self._entries]
+        if self.memories:
+            state = [memory(part) for memory, part in zip(self.memories, state, strict=True)]
+        state = [part.flatten(1) for part in state]
         if self._padded_state is not None:
             state = [pad(part, (0, self._padded_state - part.shape[1])) for part in state]
         return state

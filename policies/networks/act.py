@@ -25,6 +25,7 @@ from policies.chunk_policy_config import EncodedPolicyConfig
 from policies.language.sentence_encoder import SentenceEncoder
 from policies.networks.field_modules import FieldModules
 from policies.networks.images.image_encoder import ResNet18
+from policies.networks.memory import WindowMemory
 from policies.networks.mlp import sinusoidal_embedding
 from policies.networks.observation_encoder import ObservationEncoder, instruction_features
 from policies.policy import ObservationTensors
@@ -84,8 +85,8 @@ class LatentEncoder(nn.Module):
 
 class ChunkTransformer(nn.Module):
     """Decoder from latent and observation to a chunk: one token each for the latent, the
-    observation vector, every point cloud and the instruction, and one per position in every
-    camera's feature map.
+    observation vector and what a memory tells of those before, every point cloud and the
+    instruction, and one per position in every camera's feature map.
 
     Args:
         config: sizes, cameras and point clouds.
@@ -114,7 +115,11 @@ class ChunkTransformer(nn.Module):
             {name: nn.Linear(point.features, width) for name in config.point_fields}
         )
         self.latent = nn.Linear(config.latent, width)
-        self.observation = nn.Linear(shapes.observation, width) if shapes.observation else None
+        entries, self.memory = shapes.observation, None
+        if config.memory is not None:
+            self.memory = WindowMemory(config.memory, config.n_obs_steps, entries)
+            entries += config.memory.features
+        self.observation = nn.Linear(entries, width) if entries else None
         self.language = instruction_features(config, sentences)
         self.words = None if config.language is None else nn.Linear(config.language.features, width)
         single = 1 + bool(shapes.observation) + len(self.points) + (self.words is not None)
@@ -141,8 +146,8 @@ class ChunkTransformer(nn.Module):
 
         Args:
             latent_BZ: zeros at inference.
-            obs: see `ObservationTensors`, normalised, of which the newest vector is used, and
-                sensors with one step.
+            obs: see `ObservationTensors`, normalised, of which the newest step is used, and by a
+                memory the vectors of all.
             generator: source of noise on the instruction's embedding; None adds none.
 
         Raises:
@@ -151,8 +156,10 @@ class ChunkTransformer(nn.Module):
         vector_BO, sensors = obs.vector_BTO[:, -1], obs.sensors
         single = [self.latent(latent_BZ)]
         if self.observation is not None:
-            single.append(self.observation(vector_BO))
-        clouds = ObservationTensors(vector_BO[:, None, :0], sensors)
+            known_BO = vector_BO if self.memory is None else self.memory(obs.vector_BTO)[:, 0]
+            single.append(self.observation(known_BO))
+        newest = {name: sensors[name][:, -1:] for name in self.points}
+        clouds = ObservationTensors(vector_BO[:, None, :0], newest)
         single += [
             self.clouds[name](encoder(clouds)[:, 0]) for name, encoder in self.points.items()
         ]
@@ -164,7 +171,7 @@ class ChunkTransformer(nn.Module):
         tokens: list[Tensor] = [torch.stack(single, dim=1)]
         positions: list[Tensor] = [self.position_LW]
         for name, trunk in self.trunks.items():
-            maps_BWRC = trunk(_scaled(name, sensors[name][:, 0]))
+            maps_BWRC = trunk(_scaled(name, sensors[name][:, -1]))
             rows, columns = maps_BWRC.shape[2:]
             tokens.append(self.places[name](maps_BWRC.flatten(2).transpose(1, 2)))
             positions.append(

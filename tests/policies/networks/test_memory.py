@@ -15,23 +15,35 @@ from torch import Tensor
 
 from policies.card import Shapes
 from policies.export.graph import to_onnx
+from policies.export.onnx import ExportConfig, export
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
-from policies.load import load_module, new_module
-from policies.networks.config import CnnEncoderConfig, MemoryConfig, MlpConfig
+from policies.load import load_module, load_policy, new_module
+from policies.networks.config import (
+    BackboneConfig,
+    CnnEncoderConfig,
+    MemoryConfig,
+    MlpConfig,
+    ScratchConfig,
+)
 from policies.networks.memory import WindowMemory
 from policies.policy import Batch, ObservationTensors
 from policies.policy_config import (
+    ActConfig,
     BehaviourCloningConfig,
     BesoConfig,
     DiffusionPolicyConfig,
     PolicyConfig,
+    TokenVlaConfig,
+    VlaConfig,
 )
 from policies.training.config import TrainingConfig
+from real.deploy.onnx_policy import OnnxPolicy
 from robots.errors import HandoffError
-from robots.interfaces import no_progress
+from robots.interfaces import PolicyInput, no_progress
 
 KINDS = ("gru", "attention", "mean")
+SAID = "reach the goal"
 STEPS = 5
 WINDOW: dict[str, Any] = {
     "observation_fields": ("goal", "agent"),
@@ -46,6 +58,24 @@ BC = BehaviourCloningConfig(head="mse", hidden=(32,), **WINDOW)
 DIFFUSION = DiffusionPolicyConfig(
     train_timesteps=20, inference_steps=1, network=MlpConfig(width=16, blocks=1), **WINDOW
 )
+ACT = ActConfig(
+    width=16,
+    heads=2,
+    feedforward=32,
+    latent_layers=1,
+    encoder_layers=1,
+    latent=4,
+    dropout=0.0,
+    **WINDOW,
+)
+
+
+def small_vla(family: type[VlaConfig] | type[TokenVlaConfig], **sizes: Any) -> PolicyConfig:
+    scratch = ScratchConfig(sentences=(SAID,), width=32, layers=1, heads=4, feedforward=48)
+    backbone = BackboneConfig(scratch=scratch, instruction_tokens=8)
+    return family(backbone=backbone, train_backbone="all", instruction=SAID, **{**WINDOW, **sizes})
+
+
 FAMILIES: dict[str, PolicyConfig] = {
     "bc": BC,
     "diffusion": DIFFUSION,
@@ -53,6 +83,9 @@ FAMILIES: dict[str, PolicyConfig] = {
     "beso": BesoConfig(
         goal_fields=("agent",), layers=1, heads=2, width=16, sampling_steps=1, **WINDOW
     ),
+    "act": ACT,
+    "vla": small_vla(VlaConfig, expert_width=0.5, expert_layers=1, inference_steps=1),
+    "token_vla": small_vla(TokenVlaConfig),
 }
 
 
@@ -125,7 +158,7 @@ def test_every_kind_is_exported_with_pictures_as_torch_computes(kind: str):
     np.testing.assert_allclose(action, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["diffusion", "flow", "beso"])
+@pytest.mark.parametrize("family", ["diffusion", "flow", "beso", "act"])
 def test_other_families_are_exported_with_a_memory(family: str):
     torch.manual_seed(0)
     noise = torch.randn(3, 8, 2, generator=torch.Generator().manual_seed(1))
@@ -148,7 +181,49 @@ def test_a_policy_with_a_memory_is_trained_saved_and_read(family: str, demos: Pa
     )
     module, card = load_module(tmp_path)
     assert card.model == policy
-    assert any(name.startswith("encoder.memory.") for name in module.state_dict())
+    assert any(".memory." in name or "memories." in name for name in module.state_dict())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_learns_from_the_oldest_observed_step(family: str):
+    torch.manual_seed(0)
+    module = new_module(FAMILIES[family], SHAPES).eval().requires_grad_(False)
+    examples = cue_examples(3, 0)
+    before = module.loss(examples, np.random.default_rng(0))
+    examples.obs.vector_BTO[:, 0] += 1.0
+    assert (module.loss(examples, np.random.default_rng(0)) - before).abs().max() > 1e-5
+
+
+@pytest.mark.nightly  # In every run it is exported with one observed step.
+@pytest.mark.parametrize("state_tokens", ["one", "field"])
+def test_a_vla_with_a_memory_is_exported(state_tokens: str, demos: Path, tmp_path: Path):
+    policy, bundle = tmp_path / "policy", tmp_path / "bundle"
+    policy.mkdir()
+    bundle.mkdir()
+    config = replace(FAMILIES["vla"], anchor_field=None, state_tokens=state_tokens)  # type: ignore[arg-type]
+    training = TrainingConfig(
+        steps=3, learning_rate=1e-3, batch_size=4, precision="fp32", preflight_seconds=0.0
+    )
+    pretrain(
+        PretrainConfig(policy=config, training=training, validation_fraction=0.0),
+        demos,
+        policy,
+        no_progress,
+    )
+    export(
+        ExportConfig(action_interface="pd_target", golden=20),
+        policy,
+        demos,
+        bundle,
+        no_progress,
+        "p" * 64,
+        "d" * 64,
+    )
+    exported = OnnxPolicy(bundle / "policy.onnx")
+    given = PolicyInput(windows(3).numpy(), {}, (SAID,) * 3)
+    noise = np.random.default_rng(1).standard_normal((3, 8, 2), dtype=np.float32)
+    expected = load_policy(policy)(given, noise)
+    np.testing.assert_allclose(exported(given, noise), expected, atol=1e-4)
 
 
 def test_the_recurrent_memory_is_torchs():
@@ -179,12 +254,14 @@ def slow_examples(rows: int, seed: int) -> Batch:
 
 
 def error_after_training(
-    config: PolicyConfig, examples_of: Callable[[int, int], Batch] = cue_examples
+    config: PolicyConfig,
+    examples_of: Callable[[int, int], Batch] = cue_examples,
+    rate: float = 1e-2,
 ) -> float:
     """Mean squared error on new windows."""
     torch.manual_seed(0)
     module, steps = new_module(config, SHAPES), config.n_obs_steps
-    optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(module.parameters(), lr=rate)
     rng = np.random.default_rng(0)
 
     def shown(examples: Batch) -> Batch:
@@ -195,16 +272,24 @@ def error_after_training(
         optimizer.zero_grad()
         module.loss(shown(examples_of(64, 7 * update)), rng).backward()
         optimizer.step()
+    examples = shown(examples_of(500, 10_000))
     with torch.no_grad():
-        return module.eval().loss(shown(examples_of(500, 10_000)), rng).item()
+        predicted = module.eval().sample(examples.obs, torch.zeros_like(examples.chunk_BHA))
+    return (predicted - examples.chunk_BHA).square().mean().item()
 
 
 NEWEST = replace(BC, n_obs_steps=1, memory=None)
 
 
-@pytest.mark.parametrize("kind", ["gru", "attention"])
-def test_it_learns_to_remember_what_the_first_step_showed(kind: str):
-    assert error_after_training(of_kind(BC, kind)) < 0.3
+@pytest.mark.parametrize(
+    ("config", "kind", "rate"),
+    [(BC, "gru", 1e-2), (BC, "attention", 1e-2), (ACT, "attention", 3e-3)],
+    ids=["bc-gru", "bc-attention", "act-attention"],
+)
+def test_it_learns_to_remember_what_the_first_step_showed(
+    config: PolicyConfig, kind: str, rate: float
+):
+    assert error_after_training(of_kind(config, kind), rate=rate) < 0.3
 
 
 def test_the_newest_step_does_not_tell_what_the_first_showed():
@@ -229,6 +314,8 @@ def test_running_means_tell_a_slow_quantity_from_noise():
             replace(FAMILIES["beso"], goal="field", goal_fields=("goal",)),
             "memory would show the goal fields",
         ),
+        (replace(ACT, memory=None), "n_obs_steps is 5, expected 1.*policy.memory.kind"),
+        (replace(FAMILIES["vla"], n_obs_steps=1), "memory is set, but n_obs_steps is 1"),
     ],
 )
 def test_a_memory_that_cannot_be_is_refused(config: PolicyConfig, said: str):
