@@ -366,4 +366,7 @@ class SpatialEmbeddings(nn.Module):
 
     def forward(self, map_BCHW: Tensor) -> Tensor:
         """(B, E C) weighted sums."""
-        return torch.einsum("bchw,echw->bec", map_BCHW, self.place_ECHW).flatten(1)
+        # The few weightings first: on a CPU that takes less than half of an einsum's time.
+        place_CEP = self.place_ECHW.flatten(2).transpose(0, 1).contiguous()
+        sum_CEB = torch.bmm(place_CEP, map_BCHW.flatten(2).permute(1, 2, 0))
+        return sum_CEB.permute(2, 1, 0).flatten(1)

@@ -78,6 +78,9 @@ def test_spatial_embeddings_by_hand():
     embeddings = SpatialEmbeddings(2, 1, 1, 2)
     embeddings.place_ECHW.data = torch.tensor([[[[1.0, 0.0]]], [[[2.0, -1.0]]]])
     assert embeddings(torch.tensor([[[[3.0, 5.0]]]])).tolist() == [[3.0, 1.0]]
+    embeddings, maps = SpatialEmbeddings(3, 4, 2, 5), torch.randn(6, 4, 2, 5)
+    expected = torch.einsum("bchw,echw->bec", maps, embeddings.place_ECHW).flatten(1)
+    assert torch.allclose(embeddings(maps), expected, atol=1e-5)
 
 
 def test_serls_small_encoder_has_its_published_shapes():
