@@ -67,6 +67,10 @@ class ChunkPolicyConfig:
                 f"policy: {self.n_action_steps} actions executed from index {self.n_obs_steps - 1} of a chunk, whose "
                 f"horizon is {self.horizon}; n_obs_steps - 1 + n_action_steps must not exceed horizon."
             )
+        for option in ("observation_fields", "image_fields", "point_fields"):
+            names: tuple[str, ...] = getattr(self, option)
+            if len(set(names)) < len(names):
+                raise HandoffError(f"policy: {option} are {list(names)}, expected each name once.")
 
     @classmethod
     def with_placeholders(cls, missing: str) -> Self:
@@ -155,6 +159,7 @@ class InstructedPolicyConfig(ChunkPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_memory(self.memory, self.n_obs_steps)
         if self.instruction is not None and self.language is None:
             raise HandoffError(
                 f"policy: the instruction '{self.instruction}' for a policy without a sentence encoder. Set "
@@ -222,6 +227,11 @@ class VisionLanguagePolicyConfig(ChunkPolicyConfig):
     memory: MemoryConfig | None = None
     """Summary of the `n_obs_steps` observed states, at least two, for each state token; None gives
     a token all steps side by side."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_memory(self.memory, self.n_obs_steps)
+
     instruction: str | None = None
     """Default instruction, used for episodes without one in training and for requests without one
     at inference. None uses the name of the task in training and raises an error at inference."""
@@ -250,3 +260,10 @@ class VisionLanguagePolicyConfig(ChunkPolicyConfig):
     def finetuning_methods(self) -> tuple[str, ...]:
         """See `ChunkPolicyConfig.finetuning_methods`."""
         return ("vla",)
+
+
+def _check_memory(memory: MemoryConfig | None, steps: int) -> None:
+    if memory is not None and steps < 2:
+        raise HandoffError(
+            f"policy: memory is set, but n_obs_steps is {steps}. A memory remembers the steps before the newest."
+        )

@@ -193,6 +193,13 @@ class ActConfig(InstructedPolicyConfig):
     point_encoder: PointEncoderConfig = field(default_factory=PointEncoderConfig)
     """Point-cloud encoder; one instance per point cloud."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width % self.heads or self.width % 4:
+            raise HandoffError(
+                f"act: width {self.width} with {self.heads} heads, expected a multiple of the heads and of 4."
+            )
+
     @property
     def ensemble(self) -> float | None:
         """See `ChunkPolicyConfig.ensemble`."""

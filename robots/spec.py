@@ -141,6 +141,10 @@ def check_field(name: str, spec: FieldSpec, array: np.ndarray, leading: int = 1)
         HandoffError: wrong shape, wrong kind of dtype, or a non-finite entry; names its index.
     """
     if array.shape[leading:] != tuple(spec.shape) or array.ndim != leading + len(spec.shape):
+        if spec.unit == "u8" and array.shape[leading:] == (spec.shape[-1], *spec.shape[:-1]):
+            raise HandoffError(
+                f"{name}: shape {array.shape}, expected {tuple(spec.shape)} at the end: put the colours last."
+            )
         raise HandoffError(
             f"{name}: shape {array.shape}, expected {leading} leading dimension(s) followed by {tuple(spec.shape)}. "
             "Does the data belong to another task?"

@@ -154,6 +154,15 @@ def test_sessions_with_a_person_import_nothing_heavy(module: str) -> None:
     assert {name.split(".")[0] for name in loaded.split()}.isdisjoint(HEAVY)
 
 
+def test_scripted_demonstrations_depend_on_no_policy() -> None:
+    # What a stage imports is part of its artifact's identity: they would be recorded again.
+    modules = "flows.stages.data.scripted", "sim.recording.demonstrations", "sim.make"
+    code = f"import sys, {', '.join(modules)}; print(*sys.modules)"
+    command = [sys.executable, "-c", code]
+    loaded = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert [name for name in loaded.split() if name.split(".")[0] == "policies"] == []
+
+
 def test_vendor_packages_are_imported_inside_functions_only() -> None:
     offenders = [
         f"{file.relative_to(ROOT)}:{node.lineno}"

@@ -2,15 +2,17 @@
 
 Otherwise a policy that observes `drawer` in a task without one, or a forgotten protocol, fails only
 after the stages before it. Tasks of an arm and gym-pusht declare their fields. Where the task is
-not known from the options, e.g. after a stage of one's own, nothing is checked. Point clouds are
-not checked, and of cameras the crops alone (`flows.recipes.pictures`).
+not known from the options, e.g. after a stage of one's own, nothing is checked. Cameras, point
+clouds and actions are checked where a data set is imported, whose fields are all known, and the
+crops of cameras by `flows.recipes.pictures`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from flows.deployment.config import DeployConfig
 from flows.runner.stage import Stage
@@ -20,11 +22,11 @@ from flows.stages.data.config import (
     FilterEpisodesConfig,
     MergeConfig,
     RecordPlayConfig,
-    RelabelConfig,
     RolloutConfig,
     ScriptedConfig,
 )
 from flows.stages.data.ingest import SHIPPED
+from flows.stages.data.relabel import RelabelConfig
 from robots.episodes.curation.choose import SplitConfig
 from robots.episodes.demonstrations import field_role, open_demonstrations
 from robots.episodes.ingest import IngestConfig
@@ -38,6 +40,12 @@ WORLD_MODEL = "world_model"
 """Input with which a policy is fine-tuned in imagination, without the protocol's environments."""
 BLOCKS = ("policy", "algorithm", "algorithm.policy", "algorithm.learner", "env")
 """Options that may hold `observation_fields`."""
+OTHER_FIELDS: Mapping[str, Literal["picture", "other"]] = {
+    "image_fields": "picture",
+    "point_fields": "other",
+    "action_field": "other",
+}
+"""Options beside it that name recorded fields."""
 POLICY_INPUTS = ("student", "policy", "bundle", "teacher")
 """Inputs whose policy observes what the policy or bundle of a stage observes, first match."""
 
@@ -51,14 +59,18 @@ class Fields(NamedTuple):
     pictures: Mapping[str, tuple[int, int]] = {}
     """Height and width [px] of the pictures of observed cameras, by field, as far as they are
     known."""
+    whole: bool = False
+    """Whether `names` and `pictures` are all: cameras, point clouds and actions, too."""
 
 
 class Observed(NamedTuple):
-    """Fields that a policy observes, under the option that names them."""
+    """Fields that a policy observes or learns, under the option that names them."""
 
     stage: str
     option: str
     names: tuple[str, ...]
+    kind: Literal["vector", "picture", "other"] = "vector"
+    """What they are: those that are no vectors are known of imported data sets alone."""
 
 
 def check_observed(stage: Stage, *, data: bool = True) -> None:
@@ -83,12 +95,15 @@ def check_observed(stage: Stage, *, data: bool = True) -> None:
 
 def _check(stage: Stage, where: str, observed: list[Observed], given: Fields) -> None:
     for entry in observed:
+        if entry.kind != "vector" and not given.whole:
+            continue
+        known = given.pictures.keys() if entry.kind == "picture" else given.names
         for field in entry.names:
-            if field not in given.names:
+            if not any(fnmatchcase(name, field) for name in known):
                 owner = "" if entry.stage == stage.name else f" of the stage {entry.stage}"
                 raise HandoffError(
                     f"stage {stage.name}: {entry.option}{owner} has the field '{field}', which {where} ({given.of}) "
-                    f"lacks; {suggest(field, sorted(given.names), 'it has')}"
+                    f"lacks; {suggest(field, sorted(known), 'it has')}"
                 )
 
 
@@ -106,6 +121,10 @@ def _observed(stage: Stage) -> Iterator[Observed]:
         anchor = getattr(block, "anchor_field", None)
         if anchor is not None:
             yield Observed(stage.name, f"{path}.anchor_field", (anchor,))
+        for option, kind in OTHER_FIELDS.items():
+            named = getattr(block, option, ())
+            names = (named,) if isinstance(named, str) else tuple(named)
+            yield Observed(stage.name, f"{path}.{option}", names, kind)
 
 
 def _observed_by_policy(stage: Stage) -> Iterator[Observed]:
@@ -154,7 +173,7 @@ def _imported(config: IngestConfig) -> Fields | None:
         for name, spec in fields.items()
         if spec.unit == "u8" and len(spec.shape) == 3 and field_role(name, spec) == "observation"
     }
-    return Fields(f"{path.name}, episodes of {schema.name}", frozenset(fields), pictures)
+    return Fields(f"{path.name}, episodes of {schema.name}", frozenset(fields), pictures, True)
 
 
 def _task(task: str, robot: str) -> Fields:
@@ -185,4 +204,6 @@ def recorded_fields(stage: Stage, *, data: bool = True) -> Fields | None:
         return None
     names = frozenset[str]().union(*(source.names for source in known))
     pictures = {name: size for source in known[::-1] for name, size in source.pictures.items()}
-    return Fields(", ".join(dict.fromkeys(source.of for source in known)), names, pictures)
+    of = ", ".join(dict.fromkeys(source.of for source in known))
+    # Another reward adds fields, which no policy observes.
+    return Fields(of, names, pictures, all(source.whole for source in known))

@@ -107,7 +107,3 @@ def _check(config: ActConfig, shapes: Shapes) -> None:
         )
     if config.decoder_layers < 1:
         raise HandoffError(f"act: {config.decoder_layers} decoder_layers, expected 1 or more.")
-    if config.width % config.heads or config.width % 4:
-        raise HandoffError(
-            f"act: width {config.width} with {config.heads} heads, expected a multiple of the heads and of 4."
-        )

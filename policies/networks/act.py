@@ -115,7 +115,8 @@ class ChunkTransformer(nn.Module):
             {name: nn.Linear(point.features, width) for name in config.point_fields}
         )
         self.latent = nn.Linear(config.latent, width)
-        entries, self.memory = shapes.observation, None
+        entries = shapes.observation
+        self.memory = None
         if config.memory is not None:
             self.memory = WindowMemory(config.memory, config.n_obs_steps, entries)
             entries += config.memory.features

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Discriminator
+from pydantic import Discriminator, Field
 
 from policies.augmentation.config import ImageAugmentationConfig
 from robots.config import (
@@ -18,6 +18,9 @@ from robots.config import (
     config,
 )
 from robots.errors import HandoffError
+
+ChannelGroups = Annotated[Count, Field(multiple_of=16)]
+"""Channels of an image encoder, whose GroupNorm has groups of 16."""
 
 
 @config
@@ -136,7 +139,7 @@ class ResnetEncoderConfig(TrainedEncoderConfig):
     camera."""
 
     kind: Literal["resnet"] = "resnet"
-    channels: tuple[Count, ...] = (64, 128, 256, 512)
+    channels: tuple[ChannelGroups, ...] = (64, 128, 256, 512)
     """Channels of the ResNet's stages, which have two blocks each; multiples of 16. The default is
     ResNet-18."""
 
@@ -147,7 +150,7 @@ class CnnEncoderConfig(TrainedEncoderConfig):
     camera in the manner of Levine et al. (arXiv 1504.00702)."""
 
     kind: Literal["cnn"] = "cnn"
-    channels: tuple[Count, ...] = (32, 64, 64)
+    channels: tuple[ChannelGroups, ...] = (32, 64, 64)
     """Channels of the convolutions; multiples of 16. Each halves height and width, so three have
     feature maps of 8 px per place."""
     kernel: Count = 5
@@ -269,6 +272,10 @@ class ScratchConfig:
     without cameras."""
 
 
+MEMORY_HEADS = 4
+"""Heads of a memory by attention."""
+
+
 @config
 class MemoryConfig:
     """A summary of the observed steps, which a policy gets beside the newest step in place of all
@@ -280,6 +287,13 @@ class MemoryConfig:
     (`mean`), for quantities that change slowly."""
     features: Count = 64
     """Number of features of the summary; with `attention` a multiple of 4."""
+
+    def __post_init__(self) -> None:
+        if self.kind == "attention" and self.features % MEMORY_HEADS:
+            raise HandoffError(
+                f"policy: memory.features is {self.features}, expected a multiple of {MEMORY_HEADS}, the heads of "
+                "attention."
+            )
 
 
 @config

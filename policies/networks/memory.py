@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, softplus
 
-from policies.networks.config import MemoryConfig
-from robots.errors import HandoffError
+from policies.networks.config import MEMORY_HEADS, MemoryConfig
 
 
 class WindowMemory(nn.Module):
@@ -26,17 +25,10 @@ class WindowMemory(nn.Module):
         config: kind and size.
         steps: T.
         entries: O.
-
-    Raises:
-        HandoffError: fewer than two steps, or features that the heads do not divide.
     """
 
     def __init__(self, config: MemoryConfig, steps: int, entries: int) -> None:
         super().__init__()
-        if steps < 2:
-            raise HandoffError(
-                "policy: memory is set, but n_obs_steps is 1. A memory remembers the observed steps before the newest."
-            )
         self.summary = _SUMMARIES[config.kind](entries, config.features, steps)
 
     def forward(self, window_BTO: Tensor) -> Tensor:
@@ -69,14 +61,8 @@ class _Attention(nn.Module):
     """What the newest step finds in all steps, by attention of several heads over learned
     positions."""
 
-    HEADS = 4
-
     def __init__(self, entries: int, features: int, steps: int) -> None:
         super().__init__()
-        if features % self.HEADS:
-            raise HandoffError(
-                f"policy: memory.features is {features}, expected a multiple of {self.HEADS}, the heads of attention."
-            )
         self.embed = nn.Linear(entries, features)
         self.position_TM = nn.Parameter(0.02 * torch.randn(steps, features))
         self.norm = nn.LayerNorm(features)
@@ -87,7 +73,7 @@ class _Attention(nn.Module):
     def forward(self, window_BTO: Tensor) -> Tensor:
         step_BTM = self.norm(self.embed(window_BTO) + self.position_TM)
         query_BNTD, key_BNTD, value_BNTD = (
-            part.unflatten(-1, (self.HEADS, -1)).transpose(1, 2)
+            part.unflatten(-1, (MEMORY_HEADS, -1)).transpose(1, 2)
             for part in (self.query(step_BTM[:, -1:]), *self.key_value(step_BTM).chunk(2, dim=-1))
         )
         found_BNTD = scaled_dot_product_attention(query_BNTD, key_BNTD, value_BNTD)

@@ -157,13 +157,10 @@ def stack_fields(contract: Contract, observation: Mapping[str, Any]) -> np.ndarr
             spec is not None and contract.n_obs_steps == 1 and np.ndim(value) == len(spec.shape)
         )
         arrays[name] = np.asarray(value)[None] if single else np.asarray(value)
+        if spec is not None:
+            _check_steps(name, spec, arrays[name], contract)
     check_fields(contract.observation, arrays)
     steps = contract.n_obs_steps
-    for name, array in arrays.items():
-        if len(array) != steps:
-            raise HandoffError(
-                f"{name}: {len(array)} steps, expected the newest {steps}. Does the client keep a history?"
-            )
     rows = [_float32(name, arrays[name]).reshape(steps, -1) for name in contract.observation]
     return np.concatenate(rows, axis=1)[None]
 
@@ -184,9 +181,11 @@ def read_observation(contract: Contract, request: Mapping[str, Any]) -> np.ndarr
     sensors = {name: vectors.pop(name) for name in contract.sensors if name in vectors}
     prompt = vectors.pop(PROMPT, None) if contract.instruction else None
     missing = sorted(contract.sensors.keys() - sensors.keys())
-    if missing:
+    unknown = sorted(vectors.keys() - contract.observation.keys())
+    if missing or (unknown and contract.sensors):
         raise HandoffError(
-            f"fields: missing {missing}; the policy has the sensors {sorted(contract.sensors)}."
+            f"fields: missing {missing}, unknown {unknown}; the policy observes {sorted(contract.observation)} and the "
+            f"sensors {sorted(contract.sensors)}."
         )
     if prompt is not None and not (isinstance(prompt, str) and len(prompt) <= LONGEST_PROMPT):
         raise HandoffError(
@@ -243,12 +242,23 @@ def _sensor(contract: Contract, name: str, value: Any) -> np.ndarray:
         raise HandoffError(
             f"{name}: images are {array.dtype}, expected uint8 from 0 to 255. Were they scaled?"
         )
+    _check_steps(name, spec, array, contract)
     check_field(name, spec, array)
-    if len(array) != steps:
-        raise HandoffError(
-            f"{name}: {len(array)} steps, expected the newest {steps}. Does the client keep a history?"
-        )
     return array.astype(spec.dtype)[None]
+
+
+def _check_steps(name: str, spec: FieldSpec, array: np.ndarray, contract: Contract) -> None:
+    """Refuses a single observation, and another number of observed steps than the policy's."""
+    steps, stride = contract.n_obs_steps, contract.observation_stride
+    if steps == 1:
+        return
+    single = array.shape == tuple(spec.shape)
+    if single or (array.shape[1:] == tuple(spec.shape) and len(array) != steps):
+        found = "one step" if single else f"{len(array)} steps"
+        raise HandoffError(
+            f"{name}: {found}, expected {(steps, *spec.shape)}, {steps} observed steps at a stride of {stride}, "
+            "newest last. The server keeps no history; the client does."
+        )
 
 
 def _float32(name: str, array: np.ndarray) -> np.ndarray:

@@ -394,7 +394,7 @@ def test_a_served_policy_sees_the_pictures_of_a_request(trained: Path):
     np.testing.assert_array_equal(answer["prediction"], load_policy(trained)(given, noise)[0])
     assert "missing ['camera']" in blind
     assert "camera: images are float64, expected uint8" in scaled
-    assert "camera: 1 steps, expected the newest 2" in short
+    assert "camera: 1 steps, expected" in short
 
 
 def test_a_served_language_conditioned_policy_gets_the_prompt(trained: Path):

@@ -162,7 +162,7 @@ WRONG = {
     "missing field": ({"agent": None}, "missing ['agent']"),
     "unknown field": ({"wrist": np.zeros(2)}, "unknown ['wrist']"),
     "shape": ({"agent": np.zeros((2, 3))}, "agent: shape (2, 3)"),
-    "history": ({"agent": np.zeros((1, 2))}, "agent: 1 steps, expected the newest 2"),
+    "history": ({"agent": np.zeros((1, 2))}, "agent: 1 steps, expected (2, 2), 2 observed steps"),
     "kind": ({"agent": np.zeros((2, 2), complex)}, "dtype '<c16' is not accepted"),
     "not finite": ({"agent": np.full((2, 2), np.nan)}, "agent: value at index (0, 0) is nan"),
     "list": ({"agent": [[0.0, 0.0], [0.0, 0.0]]}, "agent: is a list"),

@@ -9,11 +9,6 @@ from pydantic import Field
 
 from flows.config.protocols import push_t_published
 from flows.session.config import HilEnvConfig, HilOperator
-from policies.rewards.config import (
-    ClassifierRewardConfig,
-    ImageTextRewardConfig,
-    SuccessRewardConfig,
-)
 from robots.config import Count, Seed, Whole, config
 from robots.episodes.curation.choose import FilterConfig
 from robots.episodes.curation.examination import ExamineConfig
@@ -22,7 +17,7 @@ from robots.franka import RobotName
 from robots.seed_ranges import DEMONSTRATIONS, PLAY, ROLLOUTS
 from sim.evaluation.protocol import Protocol
 from sim.make import TaskName
-from sim.recording.config import ExpertDemonstrationsConfig, PlayConfig, TaskRewardConfig
+from sim.recording.config import ExpertDemonstrationsConfig, PlayConfig
 
 
 @config
@@ -137,21 +132,3 @@ class MergeConfig:
     """Whether only episodes are taken whose metadata record success, or record nothing about it."""
     episodes_each: Count | None = None
     """Largest number of episodes of each store, the first ones; None takes all."""
-
-
-RelabelReward = Annotated[
-    SuccessRewardConfig | ClassifierRewardConfig | ImageTextRewardConfig | TaskRewardConfig,
-    Field(discriminator="kind"),
-]
-
-
-@config
-class RelabelConfig:
-    """Copy of a store with another reward and success."""
-
-    reward: RelabelReward = field(default_factory=SuccessRewardConfig)
-    """Source of reward and success."""
-    stream: str = "policy"
-    """Stream of the steps."""
-    cut: bool = True
-    """Whether an episode ends with its first solved step."""

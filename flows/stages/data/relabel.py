@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from flows.artifacts import Classifier, Episodes, Output
-from flows.stages.data.config import RelabelConfig
-from policies.rewards.config import ImageTextRewardConfig
+from policies.rewards.config import (
+    ClassifierRewardConfig,
+    ImageTextRewardConfig,
+    SuccessRewardConfig,
+)
+from robots.config import config
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 from sim.recording.config import TaskRewardConfig
@@ -18,6 +25,24 @@ if TYPE_CHECKING:
     from policies.rewards.labels import EpisodeLabels
     from robots.episodes.store import EpisodeStore
     from sim.recording.task_rewards import TaskRewards
+
+
+RelabelReward = Annotated[
+    SuccessRewardConfig | ClassifierRewardConfig | ImageTextRewardConfig | TaskRewardConfig,
+    Field(discriminator="kind"),
+]
+
+
+@config
+class RelabelConfig:
+    """Copy of a store with another reward and success."""
+
+    reward: RelabelReward = field(default_factory=SuccessRewardConfig)
+    """Source of reward and success."""
+    stream: str = "policy"
+    """Stream of the steps."""
+    cut: bool = True
+    """Whether an episode ends with its first solved step."""
 
 
 def external(config: RelabelConfig, fetch: bool) -> dict[str, str]:

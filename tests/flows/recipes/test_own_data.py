@@ -124,3 +124,33 @@ def test_the_data_must_be_given_and_have_the_fields_that_are_observed(data: Path
     named = (f"demos.data={data}", "trained.policy.observation_fields=[state]")
     with pytest.raises(HandoffError, match=r"has the field 'state'.* it has action, obs"):
         list(stages(read_recipe("own_data", named), fetch=False))
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            "image_fields=[observation.images.fornt]",
+            r"image_fields has the field 'observation.images.fornt'.*did you mean 'observation.images.front'",
+        ),
+        ("image_fields=[rear*]", r"image_fields has the field 'rear\*'.*it has observation"),
+        ("image_fields=[observation.state]", "image_fields has the field 'observation.state'"),
+        ("point_fields=[cloud]", "point_fields has the field 'cloud'"),
+        ("action_field=actoin", "action_field has the field 'actoin'.*did you mean 'action'"),
+        ("observation_fields=[observation.state,observation.state]", "expected each name once"),
+        ("memory.kind=gru", "memory is set, but n_obs_steps is 1"),
+        ("width=100", "width 100 with 8 heads, expected a multiple"),
+    ],
+)
+def test_what_the_data_lack_is_known_before_anything_is_read(
+    option: str, message: str, data: Path
+) -> None:
+    with pytest.raises(HandoffError, match=message):
+        list(stages(read_recipe("own_data", (f"demos.data={data}", f"trained.policy.{option}"))))
+
+
+def test_channels_of_a_small_network_are_known_to_be_wrong_with_their_option() -> None:
+    cnn = "teacher.policy.image_encoder={kind: cnn, channels: [8, 16]}"
+    said = r"teacher\.policy\.image_encoder\.channels.*multiple of 16"
+    with pytest.raises(HandoffError, match=said):
+        list(stages(read_recipe("demo", ("teacher.policy=unet", cnn))))

@@ -8,7 +8,7 @@ import pytest
 from flows.config.options import build
 from flows.runner.signature import find_kind
 from flows.stages.data import relabel
-from flows.stages.data.config import RelabelConfig
+from flows.stages.data.relabel import RelabelConfig
 from flows.stages.learn import offline
 from flows.stages.learn.config import OfflinePolicyConfig
 from policies.rewards.config import ClassifierRewardConfig

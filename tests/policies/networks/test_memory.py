@@ -303,21 +303,25 @@ def test_running_means_tell_a_slow_quantity_from_noise():
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("family", "changes", "said"),
     [
-        (replace(BC, n_obs_steps=1), "memory is set, but n_obs_steps is 1"),
+        ("bc", {"n_obs_steps": 1}, "memory is set, but n_obs_steps is 1"),
+        ("vla", {"n_obs_steps": 1}, "memory is set, but n_obs_steps is 1"),
         (
-            replace(BC, memory=MemoryConfig(kind="attention", features=6)),
-            r"memory\.features is 6, expected a multiple of 4",
-        ),
-        (
-            replace(FAMILIES["beso"], goal="field", goal_fields=("goal",)),
+            "beso",
+            {"goal": "field", "goal_fields": ("goal",)},
             "memory would show the goal fields",
         ),
-        (replace(ACT, memory=None), "n_obs_steps is 5, expected 1.*policy.memory.kind"),
-        (replace(FAMILIES["vla"], n_obs_steps=1), "memory is set, but n_obs_steps is 1"),
+        ("act", {"memory": None}, r"n_obs_steps is 5, expected 1.*policy\.memory\.kind"),
+        ("act", {"observation_fields": ()}, "memory is set, but observation_fields is empty"),
     ],
 )
-def test_a_memory_that_cannot_be_is_refused(config: PolicyConfig, said: str):
+def test_a_memory_that_cannot_be_is_refused(family: str, changes: dict[str, Any], said: str):
+    shapes = SHAPES if changes.get("observation_fields", True) else Shapes({}, 2, None, {})
     with pytest.raises(HandoffError, match=said):
-        new_module(config, SHAPES)
+        new_module(replace(FAMILIES[family], **changes), shapes)
+
+
+def test_attention_needs_features_for_all_heads():
+    with pytest.raises(HandoffError, match=r"memory\.features is 6, expected a multiple of 4"):
+        MemoryConfig(kind="attention", features=6)
