@@ -52,6 +52,10 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     """Bound on every clean sample that the sampler predicts [normalised units]."""
     network: NetworkConfig = field(default_factory=MlpConfig)
     """Denoising network."""
+    noise_draws: Count = 1
+    """Draws of noise and noise level per training example, for which its observation is encoded
+    once. Where the encoder of pictures costs more than the denoiser, several make the gradient less
+    noisy at little cost."""
     step_conditioned: bool = False
     """Whether the network of a `flow` is also conditioned on the length of the sampler's step; set
     by the distillation `shortcut`, which learns it."""

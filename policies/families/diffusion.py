@@ -182,7 +182,8 @@ class DiffusionPolicy(DenoisingPolicy):
 
     def loss(self, batch: Batch, generator: np.random.Generator) -> Tensor:
         """Mean squared error of the predicted velocity at uniformly drawn timesteps."""
-        clean_BHA, device = batch.chunk_BHA, batch.chunk_BHA.device
+        draws = self.config.noise_draws
+        clean_BHA, device = batch.chunk_BHA.repeat_interleave(draws, dim=0), batch.chunk_BHA.device
         timestep_B = torch.from_numpy(
             generator.integers(0, self.config.train_timesteps, len(clean_BHA))
         ).to(device)
@@ -198,6 +199,7 @@ class DiffusionPolicy(DenoisingPolicy):
         drops = self.training and isinstance(self.config.network, TransformerConfig)
         with repeatable_dropout(generator, device) if drops else nullcontext():
             condition_BTO = self.encoder(batch.obs, generator if self.training else None)
+            condition_BTO = condition_BTO.repeat_interleave(draws, dim=0)
             predicted_BHA = self.denoiser(noisy_BHA, timestep_B, condition_BTO)
         return mse_loss(predicted_BHA.float(), velocity_BHA)
 

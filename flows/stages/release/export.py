@@ -97,6 +97,12 @@ def with_meaning(config: ExportConfig, card: PolicyCard, demos: Path) -> ExportC
         # Recorded at an arm, whose session has steps of its own.
         about = (store.metadata(episode) for episode in range(store.num_episodes))
         config = replace(config, steps=action_steps_of(about))
+        if task is None and config.steps is None:
+            raise HandoffError(
+                f"export: actions of '{schema.name}' are cartesian_delta, shares of a step, and the episodes state no "
+                "steps. Set steps, such as {axes: [x, y, z, yaw], translation: 0.02, rotation: 0.1}, to what an entry "
+                "of 1 moved [m, rad], or action_interface to as_recorded if entries are metres."
+            )
     if task is None or config.action_interface != task.actions.kind:
         return config
     if config.steps is None and isinstance(task.actions, CartesianDelta):

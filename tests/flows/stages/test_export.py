@@ -93,6 +93,15 @@ def test_steps_that_are_given_are_kept(tmp_path: Path) -> None:
     assert with_meaning(ExportConfig(steps=steps), card("reach"), demos).steps == steps
 
 
+def test_steps_of_unknown_length_are_refused_and_may_be_given(tmp_path: Path) -> None:
+    deltas = FieldSpec(shape=(4,), interface="cartesian_delta")
+    demos = demonstrations(tmp_path / "demos", "blocks", deltas)
+    with pytest.raises(HandoffError, match=r"'blocks' are cartesian_delta, .* state no steps"):
+        with_meaning(ExportConfig(), card("blocks"), demos)
+    steps = CartesianDelta(translation=0.05)
+    assert with_meaning(ExportConfig(steps=steps), card("blocks"), demos).steps == steps
+
+
 def test_positions_of_a_task_with_steps_are_refused(tmp_path: Path) -> None:
     demos = demonstrations(tmp_path / "demos", "reach")
     with pytest.raises(

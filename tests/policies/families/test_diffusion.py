@@ -1,4 +1,5 @@
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from policies.card import Shapes
 from policies.checkpoint import save_policy
 from policies.families.diffusion import DiffusionPolicy
 from policies.load import load_module, load_policy
-from policies.policy import ObservationTensors
+from policies.policy import Batch, ObservationTensors
 from policies.policy_config import DiffusionPolicyConfig
 from robots.errors import HandoffError
 from tests.policies.conftest import TINY
@@ -130,3 +131,24 @@ def test_the_default_policy_starts_from_the_weights_it_always_had():
     for name, value in sorted(module.state_dict().items()):
         digest.update(name.encode() + value.numpy().tobytes())
     assert digest.hexdigest() == "d4ca45651963a471070c4a31ba4c8d01b3151378aefe835c9c9ac8059e0c911a"
+
+
+@pytest.mark.parametrize("objective", ["diffusion", "flow"])
+def test_several_draws_are_those_of_as_many_equal_examples(objective: str):
+    torch.manual_seed(0)
+    config = replace(TINY, objective=objective)  # type: ignore[arg-type]
+    shapes = Shapes.of_vector(4, 2, anchor=2)
+    module = DiffusionPolicy(config, shapes).eval()
+    several = DiffusionPolicy(replace(config, noise_draws=3), shapes).eval()
+    several.load_state_dict(module.state_dict())
+    vector, chunk = (torch.from_numpy(part) for part in inputs(5))
+
+    def batch(times: int) -> Batch:
+        seen = ObservationTensors(vector.repeat_interleave(times, dim=0))
+        shown = chunk.repeat_interleave(times, dim=0)
+        return Batch(seen, shown, torch.zeros(shown.shape[:2], dtype=torch.bool))
+
+    expected = module.loss(batch(3), np.random.default_rng(0))
+    loss = several.loss(batch(1), np.random.default_rng(0))
+    assert torch.allclose(loss, expected, rtol=1e-6)
+    assert not torch.allclose(loss, module.loss(batch(1), np.random.default_rng(0)), rtol=1e-3)
