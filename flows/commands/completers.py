@@ -110,10 +110,16 @@ def overrides(context: CompletionContext) -> Candidates:
     if context.incomplete.startswith("~"):
         yield from ((f"~{name}", "remove") for name, _ in stage_names(context))
         return
-    try:
-        recipe = read_recipe(_recipe_name(context))
-        declared = stages(recipe, fetch=None)
-    except HandoffError:
+    # What is on the command line before the word decides which options there are.
+    given = [token.value for token in context.argument.tokens]
+    for before in (given, ()) if given else ((),):
+        try:
+            recipe = read_recipe(_recipe_name(context), before)
+            declared = stages(recipe, fetch=None)
+            break
+        except HandoffError:
+            continue
+    else:
         return
     # Copies of a stage share its options.
     copies = {stage.name.partition("@")[0]: stage for stage in reversed(declared)}
@@ -127,6 +133,7 @@ def overrides(context: CompletionContext) -> Candidates:
         ("runs", recipe.runs, "folder of the runs"),
         *(("shared." + key, value, "several stages") for key, value in recipe.shared.items()),
         *((name, to_plain(copy.config), copy.uses) for name, copy in copies.items()),
+        *_absent(begun.split("."), copies),
     ]
     for name, value, about in known:
         for key, leaf in _leaves(name, value):
@@ -139,6 +146,17 @@ def overrides(context: CompletionContext) -> Candidates:
     for value in values:
         if f"{begun}={value}".startswith(context.incomplete):
             yield f"{begun}={value}", ""
+
+
+def _absent(keys: list[str], stages: Mapping[str, Stage]) -> Iterator[tuple[str, Any, str]]:
+    """Yields the options of an absent block that the word begins to name."""
+    from flows.config.choices import absent_block
+    from robots.config import to_plain
+
+    stage, path = stages.get(keys[0]), keys[1:-1]
+    block = absent_block(stage.config, path) if stage is not None and path else None
+    if stage is not None and block is not None:
+        yield ".".join(keys[:-1]), to_plain(block()), stage.uses
 
 
 def _values(keys: list[str], stages: Sequence[Stage], folders: Sequence[Path]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -26,13 +26,10 @@ def choices(options: Any, keys: Sequence[str], folders: Sequence[Path] = ()) -> 
         Words of a literal, names of robots or tasks, named options of a block, kinds of a union,
         `true` and `false`, and `null` where the option may be absent; empty for other values.
     """
-    owner = options
-    for key in keys[:-2]:
-        owner = getattr(owner, key, None)
-    block = owner if len(keys) < 2 else getattr(owner, keys[-2], None)
+    owner = _block(options, keys[:-2])
     if keys[-1] == KIND and len(keys) > 1:
         return _kinds(_hint(owner, keys[-2]))
-    hint = _hint(block, keys[-1])
+    hint = _hint(_block(options, keys[:-1]), keys[-1])
     if not classes_of(hint):
         return list(dict.fromkeys(_words(hint)))
     # Blocks of several stages have one name and one folder.
@@ -44,9 +41,34 @@ def choices(options: Any, keys: Sequence[str], folders: Sequence[Path] = ()) -> 
     ]
 
 
+def absent_block(options: Any, keys: Sequence[str]) -> type | None:
+    """Returns the class of a block of options that is absent and would have its defaults; None if
+    there is none."""
+    block = _block(options, keys)
+    if not isinstance(block, type) or any(
+        item.default is MISSING and item.default_factory is MISSING
+        for item in fields(block)
+        if item.init
+    ):
+        return None
+    return block
+
+
+def _block(options: Any, keys: Sequence[str]) -> Any:
+    """The block of options at a path, or of an absent one the first class that it can have; None if
+    there is none."""
+    block = options
+    for key in keys:
+        inner = None if isinstance(block, type) else getattr(block, key, None)
+        if inner is None:
+            inner = next(iter(classes_of(_hint(block, key))), None)
+        block = inner
+    return block
+
+
 def _kinds(hint: Any) -> list[str]:
-    """Kinds of the classes of a union."""
-    return sorted(str(getattr(cls, KIND)) for cls in classes_of(hint) if hasattr(cls, KIND))
+    """Kinds of the classes of a union, of which a class may have several."""
+    return sorted({kind for cls in classes_of(hint) for kind in _words(_hint(cls, KIND))})
 
 
 def _hint(owner: Any, key: str) -> Any:

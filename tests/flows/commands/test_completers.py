@@ -56,6 +56,27 @@ def test_an_option_is_completed_with_its_value(capsys: pytest.CaptureFixture[str
     assert shared == {"shared.env.task=reach": "several stages"}
 
 
+def test_options_are_those_of_what_was_chosen_before(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ("plan", "own_data", "trained.policy.uses=bc")
+    found = completed(capsys, *chosen, "trained.policy.he")
+    assert found == {"trained.policy.head=gmm": "pretrain"}
+    encoders = completed(capsys, *chosen, "trained.policy.image_encoder.kind=e")
+    assert list(encoders) == ["trained.policy.image_encoder.kind=efficientnet_lite0"]
+    # A word that cannot be read changes nothing.
+    found = completed(capsys, "plan", "own_data", "nonsense", "trained.policy.hea")
+    assert found == {"trained.policy.heads=8": "pretrain"}
+
+
+def test_an_absent_block_is_completed_with_its_defaults(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    memory = "trained.policy.memory."
+    found = completed(capsys, "run", "pick_cube_cameras", memory)
+    assert found == {f"{memory}kind=gru": "pretrain", f"{memory}features=64": "pretrain"}
+    kinds = completed(capsys, "run", "pick_cube_cameras", f"{memory}kind=")
+    assert list(kinds) == [f"{memory}kind={kind}" for kind in ("gru", "attention", "mean")]
+
+
 def test_files_and_finished_runs_are_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
