@@ -16,7 +16,7 @@ import numpy as np
 from flows.reports.dataset_text import counted
 from flows.session.config import HilEnvConfig, HilOperator
 from robots.franka.robot import Robot
-from robots.interfaces import Label, Observation, VecEnv
+from robots.interfaces import Observation, VecEnv
 
 if TYPE_CHECKING:
     from real.console.server import ConsoleConfig
@@ -77,6 +77,7 @@ def run_console_session(
     from flows.session.viewer import scene_viewer
     from real.console.process import open_console
     from robots.episodes.corrections import EpisodeAssembler, corrections_schema, open_corrections
+    from robots.episodes.metadata.episode_metadata import next_start
     from robots.episodes.running_episode import recover_interrupted
 
     env_config = HilEnvConfig(task=task, observation_fields=())
@@ -101,14 +102,12 @@ def run_console_session(
             assembler = EpisodeAssembler(store, 1, origin.entries(), now=wall_clock(live=True))
             session = EpisodeLoop(env, person, propose, pace=operator.speed)
             say(f"console  {console.url}")
-            redo = False
             while episodes is None or store.num_episodes < episodes:
-                seed = store.num_episodes - redo
+                seed = next_start(store)
                 reset(seed)
                 outcome: EpisodeOutcome = session.run(seed, assembler, {})
                 if outcome.stopped:
                     break
-                redo = outcome.label is Label.REDO
             return store.num_episodes
 
 

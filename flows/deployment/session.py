@@ -51,7 +51,7 @@ from robots.contract import ONNX_FILE, Contract
 from robots.control.actions import PD_TARGET
 from robots.errors import HandoffError
 from robots.franka import find_robot
-from robots.interfaces import Label, Observation
+from robots.interfaces import Observation
 
 if TYPE_CHECKING:
     from real.arm import ArmState
@@ -236,15 +236,15 @@ def next_episode(
 ) -> bool:
     """Waits for the person, runs an episode and reports its outcome; returns False when the session
     is over."""
+    from robots.episodes.metadata.episode_metadata import next_start
+
     if not wait_for_resume(supervisor.supervision) or not supervisor.confirmed(say):
         return False
-    # An episode to be repeated is in the store as well.
-    seed = session.first_seed + store.num_episodes - supervisor.repeat
+    seed = session.first_seed + next_start(store)
     episode = run_supervised(session, setup, policy, supervisor, seed, store, about)
     if supervisor.supervision.stopped:
         return False
     if episode.recorded:
-        supervisor.repeat = episode.label is Label.REDO
         say(f"episode {store.num_episodes}: {episode.summary}")
     if setup.manual_reset:
         supervisor.hold("place the objects, then go on")
@@ -342,8 +342,6 @@ class _TableSupervisor(ArmSupervisor):
         )
         """Comparison of their pictures with the training data."""
         self.scene: PushTScene | None = None
-        self.repeat = False
-        """Whether the next episode repeats the same start."""
         self._q = np.zeros(find_robot(session.arm.robot).num_joints)
         self._pose = np.zeros(3)
         contract, config = policy.contract, session.supervision

@@ -196,8 +196,6 @@ class _Recorder:
         self._robot: Robot = find_robot(session.arm.robot)
         width_max = self._robot.gripper.width_max if session.use_gripper else None
         self._policy = StillPolicy(contract, width_max)
-        self._repeat = False
-        """Whether the next episode repeats the same start."""
         self.session = ""
         """Name of the session, recorded with every episode."""
         self.calibration: dict[str, CameraCalibration] = {}
@@ -217,16 +215,15 @@ class _Recorder:
     def next_episode(self, say: Callable[[str], None]) -> bool:
         """Waits for the person, records an episode and reports it; returns False when the session
         is over."""
+        from robots.episodes.metadata.episode_metadata import next_start
+
         supervision = self.supervisor.supervision
         if not wait_for_resume(supervision):
             return False
-        # An attempt to be repeated is among the dropped episodes.
-        seed = self.demos.num_episodes + self._dropped.num_episodes - self._repeat
-        record = self._run(seed)
+        record = self._run(next_start(self.demos, self._dropped))
         if supervision.stopped:
             return False
         if record is not None:
-            self._repeat = record.label is Label.REDO
             outcome = record.label.name.lower() if record.label else "no label, dropped"
             say(
                 f"episode {self.demos.num_episodes + self._dropped.num_episodes}: {outcome}, "

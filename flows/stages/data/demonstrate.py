@@ -36,6 +36,7 @@ def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Epis
     )
     from flows.session.episodes import EpisodeLoop, EpisodeOutcome
     from robots.episodes.corrections import EpisodeAssembler, open_corrections
+    from robots.episodes.metadata.episode_metadata import next_start
     from robots.episodes.running_episode import recover_interrupted
 
     env, engine = make_session_env(config.env, on_end="freeze")
@@ -70,7 +71,6 @@ def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Epis
 
             if store.num_episodes:
                 say(f"{store.num_episodes} demonstrations kept that were recorded before")
-            redo = False
             while store.num_episodes < config.episodes:
                 attempts = store.num_episodes + dropped.num_episodes
                 if not live and attempts >= MAX_ATTEMPTS * config.episodes:
@@ -78,13 +78,14 @@ def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Epis
                         f"{config.env.task}: the scripted expert solved {store.num_episodes} of {attempts} attempts, "
                         f"expected {config.episodes} demonstrations. Is its time limit too short?"
                     )
-                outcome = session.run(config.first_seed + attempts - redo, assembler, {}, choose)
+                outcome = session.run(
+                    config.first_seed + next_start(store, dropped), assembler, {}, choose
+                )
                 if outcome.stopped:
                     raise HandoffError(
                         f"demonstrations: stopped by the person after {store.num_episodes} of {config.episodes}. "
                         "Run the same command to resume."
                     )
-                redo = outcome.label is Label.REDO
             lengths = [int(n) for n in _lengths(store)]
             metrics = {
                 "episodes": store.num_episodes,

@@ -14,13 +14,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from robots.config import config, to_plain, validate
 from robots.control.actions import CartesianDelta
 from robots.episodes.metadata.camera_calibration import CameraCalibration
 from robots.errors import HandoffError
 from robots.interfaces import Label
+
+if TYPE_CHECKING:
+    from robots.episodes.segments.indexed_episodes import IndexedEpisodes
 
 Host = Literal["simulated", "twin", "real"]
 """Where an episode was recorded: in a simulated environment, at the simulated arm with its
@@ -116,6 +119,21 @@ def episode_end(label: Label, person: str, *, terminated: bool, judge: Judge) ->
             )
         case _:
             return EpisodeEnd(ended_by="label", labelled_by=person)
+
+
+def next_start(*stores: IndexedEpisodes) -> int:
+    """Number of the start of a session's next attempt: it grows by one with every attempt, and stays
+    the same for an attempt after one that is to be repeated.
+
+    Args:
+        stores: stores that together hold all attempts of the session.
+    """
+    reasons = [
+        store.metadata(episode).get("discard_reason")
+        for store in stores
+        for episode in range(store.num_episodes)
+    ]
+    return len(reasons) - reasons.count(Label.REDO.name.lower())
 
 
 def action_steps_of(episodes: Iterable[Mapping[str, Any]]) -> CartesianDelta | None:

@@ -113,13 +113,16 @@ def test_a_person_leads_the_simulated_arm_and_judges(tmp_path, bundle):
         labelled(page, "KeyR", 2)
         page.go()
         stepped(page, 3)
+        labelled(page, "KeyR", 3)
+        page.go()
+        stepped(page, 3)
         page.keys("End")
         session.ended()
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
-    assert store.num_episodes == 2, "the one that the end of the session cut off is not there"
+    assert store.num_episodes == 3, "the one that the end of the session cut off is not there"
     check_led(store, "fr3 twin")
     assert store.metadata(1)["discard_reason"] == "redo"
-    assert store.metadata(1)["seed"] == 1
+    assert [store.metadata(number)["seed"] for number in range(3)] == [0, 1, 1]
     assert {line["who"] for line in logged(tmp_path / "console", "took the arm over")} == {"ada"}
 
 

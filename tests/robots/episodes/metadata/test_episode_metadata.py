@@ -12,6 +12,7 @@ from robots.episodes.metadata.episode_metadata import (
     EpisodeOrigin,
     episode_end,
     new_session,
+    next_start,
     utc_now,
 )
 from robots.interfaces import Label
@@ -77,3 +78,33 @@ def test_wall_times_are_utc_and_sort_as_text():
     age = datetime.now(UTC) - datetime.fromisoformat(first)
     assert 0.0 <= age.total_seconds() + 0.001 < 60.0
     assert new_session()[:10] in (first[:10], second[:10])
+
+
+class Attempts:
+    """A store of attempts that ended with these reasons to discard them."""
+
+    def __init__(self, *reasons: str | None) -> None:
+        self.num_episodes = len(reasons)
+        self._reasons = reasons
+
+    def metadata(self, episode: int) -> dict[str, str | None]:
+        return {"discard_reason": self._reasons[episode]}
+
+
+@pytest.mark.parametrize(
+    ("attempts", "number"),
+    [
+        ((), 0),
+        ((None,), 1),
+        ((None, "redo"), 1),
+        ((None, "redo", "redo", "redo"), 1),
+        ((None, "redo", "redo", None), 2),
+        ((None, "discard", "failure"), 3),
+    ],
+)
+def test_an_attempt_that_is_to_be_repeated_keeps_its_start(
+    attempts: tuple[str | None, ...], number: int
+) -> None:
+    assert next_start(Attempts(*attempts)) == number  # type: ignore[arg-type]
+    kept, dropped = attempts[::2], attempts[1::2]
+    assert next_start(Attempts(*kept), Attempts(*dropped)) == number  # type: ignore[arg-type]
