@@ -10,7 +10,7 @@ import time
 import numpy as np
 from websockets.sync.client import connect
 
-from real.cameras.camera_process import frame
+from real.cameras.camera_process import frame as frame_of
 from real.console.commands import Mode
 from robots.interfaces import Label
 from robots.wire.policy import pack
@@ -217,7 +217,7 @@ def test_pictures_strip_and_counters_are_shown(tab, robot, opened):
     picture[..., 0] = 200
     with connect(opened.uri) as camera:
         camera.send(pack({"kind": "hello", "role": "camera", "token": opened.camera_token}))
-        camera.send(frame("front", picture))
+        camera.send(frame_of("front", picture))
         tab.page.wait_for_selector("#cameras canvas")
     colour = tab.page.evaluate(
         "[...document.querySelector('#cameras canvas').getContext('2d').getImageData(9, 9, 1, 1).data]"
@@ -339,5 +339,10 @@ def test_the_scene_is_of_another_origin_and_cannot_read_the_token(browser, opene
         )
         assert frame.evaluate(read) == "SecurityError"
         assert tab.page.evaluate("sessionStorage.length") > 0
+        # Beside the scene a picture is as high as its place, not cut off below it.
+        camera.send(frame_of("front", np.full((240, 320, 3), 200, np.uint8)))
+        tab.until("document.querySelector('#cameras canvas')?.height === 240")
+        bottom = "document.querySelector('#cameras {}').getBoundingClientRect().bottom"
+        assert tab.page.evaluate(f"{bottom.format('canvas')} <= {bottom.format('figure')} + 1")
         tab.context.close()
         server.shutdown()
