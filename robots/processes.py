@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -30,6 +31,8 @@ from robots.signals import ENDING_SIGNALS, blocked_interrupt, exit_code, raising
 
 END_SECONDS = 10.0
 """Time limit for the `finally` blocks of a process, after which it is killed [s]."""
+CHECK_SECONDS = 0.2
+"""Time between two looks at a process that is kept [s]."""
 CLOSED_PIPE_ERRORS = (EOFError, BrokenPipeError, ConnectionResetError)
 """Errors raised by a pipe whose other end is closed."""
 LONGEST_COMMAND = 100
@@ -114,6 +117,58 @@ def spawn(
     with blocked_interrupt():
         process.start()
     return process
+
+
+class KeptProcess:
+    """A spawned process that is started again when a signal kills it, until `end`; one that ended
+    by itself stays ended. See `spawn`."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., None],
+        arguments: tuple[Any, ...],
+        *,
+        seconds: float = END_SECONDS,
+    ) -> None:
+        """Starts `function(*arguments)` in a new process; see `spawn` for the arguments.
+
+        Args:
+            name: name of the process.
+            function: function to be run.
+            arguments: arguments of the function.
+            seconds: time limit of `end` before the process is killed [s].
+        """
+        self._begin = partial(spawn, name, function, arguments, daemon=True)
+        self._seconds = seconds
+        self._ending = threading.Event()
+        self._process = self._begin()
+        self._thread = threading.Thread(target=self._keep, name=f"{name}-keeper", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running process."""
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.is_alive()
+
+    def end(self) -> None:
+        """Ends the process for good."""
+        self._ending.set()
+        self._thread.join(self._seconds)
+        end([self._process], self._seconds)
+
+    def _keep(self) -> None:
+        while not self._ending.is_set():
+            self._process.join(CHECK_SECONDS)
+            if self._process.is_alive() or self._ending.is_set():
+                continue
+            if killing_signal(self._process.exitcode or 0) is None:
+                return
+            self._process = self._begin()
 
 
 def end(processes: Sequence[BaseProcess], seconds: float = END_SECONDS) -> None:

@@ -3,7 +3,8 @@ delay control."""
 
 from __future__ import annotations
 
-import multiprocessing
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,8 +16,7 @@ import numpy as np
 from flows.session.config import HilEnvConfig
 from real.cameras.camera_process import frame
 from robots.errors import HandoffError
-from robots.processes import end_with_parent
-from robots.signals import blocked_interrupt
+from robots.processes import KeptProcess
 from robots.wire.policy import pack, unpack
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 HEIGHT, WIDTH = 240, 320
 """Size of the images [px]."""
+END_SECONDS = 5.0
+"""Time limit for the process to end after it was asked to [s]."""
 WAIT_SECONDS = 0.5
 """Time between two attempts to connect to the console [s]."""
 
@@ -46,7 +48,8 @@ def scene_reader(engine: MujocoEngine) -> Callable[[], bytes]:
 
 @contextmanager
 def scene_viewer(env: HilEnvConfig, console: OpenConsole, *, images: bool = True) -> Iterator[None]:
-    """Renders the session's environment in a separate process while the context lasts.
+    """Renders the session's environment in a separate process while the context lasts; one that is
+    killed is started again.
 
     Without a simulator, as on the computer of a real arm, nothing is rendered: the page shows the
     real cameras.
@@ -62,24 +65,25 @@ def scene_viewer(env: HilEnvConfig, console: OpenConsole, *, images: bool = True
         return
     from real.console.process import without_robot_token
 
-    context = multiprocessing.get_context("spawn")
     arguments = (env, console.uri, console.camera_token, images)
-    process = context.Process(target=_run_viewer, args=arguments, name="handoff-view", daemon=True)
-    # Ctrl-C at the terminal ends the session, which then ends this process.
-    with without_robot_token(), blocked_interrupt():
-        process.start()
+    with without_robot_token():
+        viewer = KeptProcess("handoff-view", _run_viewer, arguments, seconds=END_SECONDS)
     try:
         yield
     finally:
-        process.terminate()
-        process.join(5.0)
+        viewer.end()
 
 
 def _run_viewer(env: HilEnvConfig, uri: str, token: str, images: bool) -> None:
     """Main function of the viewer's process: reconnects until it is terminated."""
     from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
-    end_with_parent()
+    from real.console.process import ROBOT_VARIABLE
+
+    # A viewer that is started again is not to have the robot's token either. Ctrl-C at the terminal
+    # ends the session, which then ends this process.
+    os.environ.pop(ROBOT_VARIABLE, None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     view, pause = _View(env, images), threading.Event()
     while True:
         with suppress(OSError, ConnectionClosed, InvalidHandshake, InvalidMessage, HandoffError):

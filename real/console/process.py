@@ -6,12 +6,10 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +18,7 @@ from real.console.bindings import stored_bindings
 from real.console.client import ConsoleClientConfig
 from real.console.server import BINDINGS, ConsoleConfig
 from robots.errors import HandoffError
-from robots.processes import end, killing_signal, spawn
+from robots.processes import KeptProcess
 from robots.wire.addresses import is_loopback
 from robots.wire.policy import TOKEN_VARIABLE, check_token
 
@@ -127,52 +125,15 @@ def console_address() -> tuple[ConsoleClientConfig, str]:
     return ConsoleClientConfig(uri=parts[0], watchdog=float(parts[2])), parts[1]
 
 
-class _SupervisedServer:
-    """The server's process, which is started again when it is killed."""
-
-    def __init__(self, arguments: tuple[Any, ...]) -> None:
-        self._arguments = arguments
-        self._ending = threading.Event()
-        self._process = self._begin()
-        self._thread = threading.Thread(target=self._keep, name="console-keeper", daemon=True)
-        self._thread.start()
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the running server."""
-        return self._process.pid
-
-    def alive(self) -> bool:
-        """Whether the server runs."""
-        return self._process.is_alive()
-
-    def end(self) -> None:
-        """Ends the server."""
-        self._ending.set()
-        self._thread.join(END_SECONDS)
-        end([self._process], END_SECONDS)
-
-    def _begin(self) -> BaseProcess:
-        return spawn("handoff-console", _serve, self._arguments, daemon=True)
-
-    def _keep(self) -> None:
-        while not self._ending.is_set():
-            self._process.join(0.2)
-            # A server that ended by itself could not listen; only a killed one is started again.
-            if not self._process.is_alive() and not self._ending.is_set():
-                if killing_signal(self._process.exitcode or 0) is None:
-                    return
-                self._process = self._begin()
-
-
-def _start(config: ConsoleConfig, arguments: tuple[Any, ...]) -> _SupervisedServer:
+def _start(config: ConsoleConfig, arguments: tuple[Any, ...]) -> KeptProcess:
     """A server that listens.
 
     Args:
         config: its address.
         arguments: those of `_serve`.
     """
-    server = _SupervisedServer(arguments)
+    # A server that ended by itself could not listen.
+    server = KeptProcess("handoff-console", _serve, arguments, seconds=END_SECONDS)
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if not server.alive():

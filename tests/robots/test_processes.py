@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from robots.errors import GateError, HandoffError
-from robots.processes import Child, ChildEndedError, cause_of_death, end, end_with_parent, spawn
+from robots.processes import (
+    CHECK_SECONDS,
+    Child,
+    ChildEndedError,
+    KeptProcess,
+    cause_of_death,
+    end,
+    end_with_parent,
+    spawn,
+)
 
 LONG = 20.0
 """Limit of a wait [s] that only a defect reaches."""
@@ -153,3 +162,26 @@ def test_a_process_that_nobody_started_goes_on() -> None:
     assert multiprocessing.parent_process() is None
     end_with_parent()
     time.sleep(0.1)
+
+
+def wait_for_end(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def test_a_kept_process_is_started_again_when_it_is_killed():
+    kept = KeptProcess("kept", wait_for_end, (60.0,), seconds=2.0)
+    first = kept.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: kept.pid not in (first, None) and kept.alive())
+    kept.end()
+    assert not kept.alive()
+
+
+def test_a_kept_process_that_ended_by_itself_stays_ended():
+    kept = KeptProcess("kept", wait_for_end, (0.0,), seconds=2.0)
+    first = kept.pid
+    wait_until(lambda: not kept.alive())
+    time.sleep(3 * CHECK_SECONDS)
+    assert (kept.pid, kept.alive()) == (first, False)
+    kept.end()
