@@ -122,8 +122,8 @@ def episode_end(label: Label, person: str, *, terminated: bool, judge: Judge) ->
 
 
 def next_start(*stores: IndexedEpisodes) -> int:
-    """Number of the start of a session's next attempt: it grows by one with every attempt, and stays
-    the same for an attempt after one that is to be repeated.
+    """Number of the start of a session's next attempt: it grows by one with every attempt, and
+    stays the same after an attempt that is to be repeated.
 
     Args:
         stores: stores that together hold all attempts of the session.
