@@ -99,7 +99,8 @@ def _check(stage: Stage, where: str, observed: list[Observed], given: Fields) ->
             continue
         known = given.pictures.keys() if entry.kind == "picture" else given.names
         for field in entry.names:
-            if not any(fnmatchcase(name, field) for name in known):
+            # All cameras of a data set without one are none.
+            if field != "*" and not any(fnmatchcase(name, field) for name in known):
                 owner = "" if entry.stage == stage.name else f" of the stage {entry.stage}"
                 raise HandoffError(
                     f"stage {stage.name}: {entry.option}{owner} has the field '{field}', which {where} ({given.of}) "
