@@ -227,14 +227,13 @@ class VisionLanguagePolicyConfig(ChunkPolicyConfig):
     memory: MemoryConfig | None = None
     """Summary of the `n_obs_steps` observed states, at least two, for each state token; None gives
     a token all steps side by side."""
+    instruction: str | None = None
+    """Default instruction, used for episodes without one in training and for requests without one
+    at inference. None uses the name of the task in training and raises an error at inference."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_memory(self.memory, self.n_obs_steps)
-
-    instruction: str | None = None
-    """Default instruction, used for episodes without one in training and for requests without one
-    at inference. None uses the name of the task in training and raises an error at inference."""
 
     @classmethod
     def with_placeholders(cls, missing: str) -> Self:

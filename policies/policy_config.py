@@ -53,7 +53,7 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     network: NetworkConfig = field(default_factory=MlpConfig)
     """Denoising network."""
     noise_draws: Count = 1
-    """Draws of noise and noise level per training example, for which its observation is encoded
+    """Draws of noise and noise level per example in imitation, for which its observation is encoded
     once. Where the encoder of pictures costs more than the denoiser, several make the gradient less
     noisy at little cost."""
     step_conditioned: bool = False

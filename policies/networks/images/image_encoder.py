@@ -16,7 +16,7 @@ policy; `policies.networks.images.image_size` computes the sizes. `SpatialEmbedd
 of SERL's encoders instead.
 
 Shape suffixes: B batch, T observed steps, N images, H height, W width (both [px]), C channels, K
-keypoints, E spatial embeddings, F features.
+keypoints, E spatial embeddings, P places of a map, F features.
 """
 
 from __future__ import annotations
