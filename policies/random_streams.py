@@ -49,6 +49,9 @@ class RandomStream(IntEnum):
     """The noise of chunks that are compared with recorded actions, one draw per episode."""
     SAMPLE_PLOT = 7 * _REGION
     """Noise and goals of the plot of sampled chunks, one draw."""
+    FIELD_DROPOUT = 8 * _REGION
+    """The windows of update n in which observation fields are hidden; process p as for
+    `UPDATE`."""
 
 
 class LearnerStream(IntEnum):

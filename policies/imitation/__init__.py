@@ -1,6 +1,7 @@
 """Pretrains policies from demonstrations.
 
 - `config`: options of pretraining; imports no torch.
+- `field_dropout`: hides observation fields in some of the training windows.
 - `initial_weights`: weights of a saved policy as the start of a training.
 - `objective`: training setup and loss for the training loop.
 - `open_loop`: errors of a policy's actions against recorded ones.

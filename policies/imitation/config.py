@@ -42,6 +42,10 @@ class PretrainConfig:
     validation_fraction: ShareBelowOne = 0.02
     """Fraction of every store's episodes that is held out for the validation loss; 0 trains on
     all."""
+    field_dropout: dict[str, ShareBelowOne] = field(default_factory=dict)
+    """Fraction of the training windows in which an observation field is hidden, by its name: in its
+    place stands the middle of its range, in all observed steps. For fields that tell where the
+    demonstrator was already going, and so hide what else has to be seen; never at inference."""
     keep_every: Whole = 0
     """Updates between intermediate policies, saved in folders `step-<updates>`; 0 saves the last
     one only."""

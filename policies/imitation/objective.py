@@ -42,6 +42,7 @@ from policies.data.windows import (
     window_index,
 )
 from policies.imitation.config import PretrainConfig
+from policies.imitation.field_dropout import FieldDropout
 from policies.imitation.initial_weights import check_initial, load_initial_weights
 from policies.load import new_module
 from policies.networks.observation_encoder import ObservationEncoder
@@ -298,6 +299,7 @@ def imitation_objective(
     precision: str,
     mixture: MixedWindows | None = None,
     workers: BatchWorkers | None = None,
+    dropout: FieldDropout | None = None,
 ) -> Objective[Batch]:
     """The family's training loss on the batch of each update.
 
@@ -309,11 +311,15 @@ def imitation_objective(
         precision: `bf16` or `fp32`.
         mixture: division of the windows among stores; by default a single store.
         workers: processes that decode batches; by default this process does.
+        dropout: observation fields that are hidden now and then; by default none.
     """
     mixture = mixture or MixedWindows((len(windows),), (1.0,))
+    hide = dropout or FieldDropout(())
     batches = ImitationBatches(windows, mixture, batch_size, seed, workers)
 
     def loss(batch: Batch, step: int) -> Tensor:
+        vector_BTO = hide(batch.obs.vector_BTO, rng(seed, RandomStream.FIELD_DROPOUT + step))
+        batch = batch._replace(obs=batch.obs._replace(vector_BTO=vector_BTO))
         with autocast(precision, module.device):
             return module.loss(batch, rng(seed, step))
 

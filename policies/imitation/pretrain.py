@@ -46,6 +46,7 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
     """
     from policies.checkpoint import save_policy
     from policies.data.frames import FrameStorage
+    from policies.imitation.field_dropout import FieldDropout
     from policies.imitation.objective import imitation_objective, prepare
     from policies.imitation.validation import validation_loss
     from policies.networks.images.image_size import encoded_sizes, small_crop_note, small_crops
@@ -77,6 +78,7 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
             precision,
             mixture,
             workers if config.workers else None,
+            FieldDropout.of(config.field_dropout, card.shapes.entries),
         )
         identity = _identity(config, train_windows.digest(), precision, device)
 
