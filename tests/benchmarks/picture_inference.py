@@ -88,7 +88,8 @@ def main() -> None:
 
 
 def encoders(kinds: Sequence[str] | None) -> dict[str, PicturePartConfig]:
-    """Options of every kind of image encoder, by name.
+    """Options of every kind of image encoder but the one of a folder, whose size is that of the
+    model in it, by name.
 
     Args:
         kinds: names to choose; None chooses all.
@@ -96,12 +97,17 @@ def encoders(kinds: Sequence[str] | None) -> dict[str, PicturePartConfig]:
     Raises:
         SystemExit: an unknown name.
     """
-    from policies.networks.config import ImageEncoderConfig, ResnetEncoderConfig
+    from policies.networks.config import (
+        FolderEncoderConfig,
+        ImageEncoderConfig,
+        ResnetEncoderConfig,
+    )
     from robots.config import classes_of
 
     whole = ResnetEncoderConfig()
     small = replace(whole, channels=tuple(width // 4 for width in whole.channels))
-    known: dict[str, Any] = {cls.kind: cls() for cls in classes_of(ImageEncoderConfig)}  # type: ignore[attr-defined]
+    own = [cls for cls in classes_of(ImageEncoderConfig) if cls is not FolderEncoderConfig]
+    known: dict[str, Any] = {cls.kind: cls() for cls in own}  # type: ignore[attr-defined]
     known[SMALL] = small
     chosen = known if kinds is None else kinds
     unknown = sorted(set(chosen) - known.keys())
