@@ -47,6 +47,8 @@ class ConsoleAddress:
     host: str = "127.0.0.1"
     port: int = 8700
     """Port; 0 takes a free one."""
+    spacemouse: bool = False
+    """Whether a SpaceMouse at this machine moves the arm for the person in control."""
 
 
 def run_attended(
@@ -86,7 +88,7 @@ def run_attended(
     from real.console.server import ConsoleConfig
 
     folder = runs_folder(recipe.runs) / recipe.name / "console"
-    settings = ConsoleConfig(host=address.host, port=address.port)
+    settings = ConsoleConfig(host=address.host, port=address.port, spacemouse=address.spacemouse)
     attach = partial(results_at_console, runs_folder(recipe.runs))
     with open_console(settings, folder, attach) as opened, scene_viewer(_env(declared), opened):
         screen.print(f"console  {opened.url}", highlight=False, soft_wrap=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,25 @@ if TYPE_CHECKING:
 
 
 def console_command(
-    task: str, policy: str, out: Path, config: ConsoleConfig, person: str, episodes: int | None
+    task: str,
+    policy: str,
+    out: Path,
+    config: ConsoleConfig,
+    person: str,
+    episodes: int | None,
+    seconds: float | None = None,
 ) -> None:
-    """Runs `handoff console`; see `run_console_session`. `person` is the name of the operator."""
+    """Runs `handoff console`; see `run_console_session`.
+
+    Args:
+        task: see there, as `policy`, `out`, `config` and `episodes`.
+        policy: acts unless the person takes over.
+        out: folder of the session.
+        config: address of the console.
+        person: name of the operator.
+        episodes: number of episodes that ends the session.
+        seconds: longest episode [s]; None takes the usual one.
+    """
     from rich.console import Console
 
     screen = Console()
@@ -34,6 +51,7 @@ def console_command(
         screen.print(text, highlight=False, soft_wrap=True)
 
     operator = HilOperator(kind="console", person=person)
+    operator = operator if seconds is None else replace(operator, seconds=seconds)
     recorded = run_console_session(task, policy, out, config, operator, episodes, say)
     number = counted(recorded, "episode")
     say(
@@ -68,6 +86,8 @@ def run_console_session(
             task.
     """
     from flows.session.environment import (
+        finish,
+        inform,
         make_operator,
         make_session_env,
         session_origin,
@@ -81,7 +101,7 @@ def run_console_session(
     from robots.episodes.running_episode import recover_interrupted
 
     env_config = HilEnvConfig(task=task, observation_fields=())
-    env, engine = make_session_env(env_config, on_end="freeze")
+    env, engine = make_session_env(env_config, on_end="freeze", seconds=operator.seconds)
     with (
         closing(env),
         open_console(config, out / "console") as console,
@@ -93,7 +113,15 @@ def run_console_session(
         )
         with (
             open_corrections(out / "store.zarr", schema) as store,
-            closing(make_operator(operator, engine, stage="practice")) as person,
+            closing(
+                make_operator(
+                    operator,
+                    engine,
+                    stage="practice",
+                    max_steps=env.max_steps,
+                    still=policy == "still",
+                )
+            ) as person,
         ):
             origin = session_origin(
                 env_config, engine, "practice", live=True, policy=policy, policy_digest=digest
@@ -108,6 +136,8 @@ def run_console_session(
                 outcome: EpisodeOutcome = session.run(seed, assembler, {})
                 if outcome.stopped:
                     break
+                inform(person, {"episodes": str(store.num_episodes)})
+            finish(person, f"{counted(store.num_episodes, 'episode')} recorded.")
             return store.num_episodes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -25,9 +25,19 @@ from flows.commands.parameters import (
 )
 from robots.errors import HandoffError
 
+if TYPE_CHECKING:
+    from flows.attended import ConsoleAddress
+
 CONSOLE_PORT = 8700
 """Default port of the console."""
-SpaceMouse = Annotated[Flag, Parameter(help="Also read a SpaceMouse at this machine.")]
+SpaceMouse = Annotated[Flag, Parameter(help="The console also reads a SpaceMouse at this machine.")]
+Seconds = Annotated[
+    float | None,
+    Parameter(
+        help="Longest attempt of a person in simulation [s]; default: 60.",
+        validator=Number(gt=0.0),
+    ),
+]
 Episodes = Annotated[
     int | None,
     Parameter(
@@ -45,7 +55,9 @@ def hil(
     operator: OperatorName | None = None,
     host: Host = LOOPBACK,
     port: Port = CONSOLE_PORT,
+    spacemouse: SpaceMouse = False,
     person: Person = None,
+    seconds: Seconds = None,
     steps: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     seed: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
     until: Until = None,
@@ -82,6 +94,7 @@ def hil(
     name = None if person is None else quoted(person)
     for place in ("shared", *own):
         given |= {f"{place}.operator.kind": operator, f"{place}.operator.person": name}
+        given |= {f"{place}.operator.seconds": seconds}
     chosen = [f"{key}={value}" for key, value in given.items() if value is not None]
     if out is not None:
         chosen += [f"runs={quoted(out.parent)}", f"name={quoted(out.name)}"]
@@ -89,7 +102,7 @@ def hil(
         hil_recipe(task),
         [*overrides, *chosen],
         until=until,
-        address=ConsoleAddress(host=host, port=port),
+        address=ConsoleAddress(host=host, port=port, spacemouse=spacemouse),
     )
     Console().print(
         f"summary  {path}\nreport   {path.with_name('report.html')}",
@@ -116,8 +129,10 @@ def record(
     cameras: Flag = False,
     video: Flag = False,
     person: Person = None,
+    seconds: Seconds = None,
     host: Host = LOOPBACK,
     port: Port = CONSOLE_PORT,
+    spacemouse: SpaceMouse = False,
     out: Path | None = None,
     debug: Debug = False,
 ) -> None:
@@ -141,6 +156,8 @@ def record(
         handoff record pick_cube --operator spacemouse --cameras --person ada
         handoff record fold_towel --arm 172.16.0.2 --camera front=0 --camera wrist=2
     """
+    from flows.attended import ConsoleAddress
+
     folder = out or Path("runs") / "record" / task
     if arm is None:
         if camera:
@@ -154,13 +171,20 @@ def record(
             "shared.env.instruction": instruction,
             "shared.operator.kind": operator,
             "shared.operator.person": person,
+            "shared.operator.seconds": None if seconds is None else str(seconds),
             "demos.episodes": str(episodes),
         }
-        _record_in_simulation(folder, chosen, overrides, host, port)
+        address = ConsoleAddress(host=host, port=port, spacemouse=spacemouse)
+        _record_in_simulation(folder, chosen, overrides, address)
         return
+    if seconds is not None:
+        raise HandoffError(
+            "--seconds are those of an attempt in simulation; at an arm a label ends it."
+        )
     if cameras:
         raise HandoffError("--cameras are the simulated ones; at an arm give --camera NAME=SOURCE.")
     from flows.deployment.demonstrations.command import record_arm_command
+    from real.console.server import ConsoleConfig
 
     record_arm_command(
         task,
@@ -173,8 +197,7 @@ def record(
         operator=operator,
         episodes=episodes,
         person=person or "",
-        host=host,
-        port=port,
+        console=ConsoleConfig(host=host, port=port, spacemouse=spacemouse),
     )
 
 
@@ -182,8 +205,7 @@ def _record_in_simulation(
     folder: Path,
     chosen: Mapping[str, str | None],
     overrides: Sequence[str],
-    host: str,
-    port: int,
+    address: ConsoleAddress,
 ) -> None:
     """Runs the recipe hil/record, with all that it writes below one folder, and links `demos` there
     to the newest recording.
@@ -192,12 +214,11 @@ def _record_in_simulation(
         folder: folder of the recording.
         chosen: values of options by their path; None leaves an option as it is.
         overrides: further overrides.
-        host: address of the console.
-        port: its port.
+        address: address of the console.
     """
     from rich.console import Console
 
-    from flows.attended import ConsoleAddress, run_attended
+    from flows.attended import run_attended
     from flows.config.overrides import quoted
     from flows.reports.summary import place_link
 
@@ -211,7 +232,6 @@ def _record_in_simulation(
             if value is not None
         ),
     ]
-    address = ConsoleAddress(host=host, port=port)
     summary = run_attended("hil/record", [*values, *overrides], address=address)
     demos = summary.parent / "demos"
     # An override of `runs` may have put them elsewhere, such as in a storage.
@@ -230,6 +250,7 @@ def console(
     host: Host = LOOPBACK,
     port: Port = CONSOLE_PORT,
     spacemouse: SpaceMouse = False,
+    seconds: Seconds = None,
     episodes: Episodes = None,
     out: Path | None = None,
     debug: Debug = False,
@@ -250,7 +271,7 @@ def console(
 
     config = ConsoleConfig(host=host, port=port, spacemouse=spacemouse)
     folder = out or Path("runs") / "console" / task
-    console_command(task, policy, folder, config, person or "", episodes)
+    console_command(task, policy, folder, config, person or "", episodes, seconds)
 
 
 def deploy(

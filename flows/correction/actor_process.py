@@ -4,7 +4,7 @@ episodes."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,6 +16,7 @@ from flows.correction.config import CorrectConfig
 from flows.correction.guide import GuidePolicy, recorded_schedule
 from flows.correction.pictures import session_trunk
 from flows.session.environment import (
+    inform,
     make_operator,
     make_session_env,
     session_origin,
@@ -80,7 +81,8 @@ def act(
         )
         stack.enter_context(closing(env))
         operator = _TrackedOperator(
-            make_operator(config.operator, engine), config.operator.half_life
+            make_operator(config.operator, engine, max_steps=env.max_steps),
+            config.operator.half_life,
         )
         stack.enter_context(closing(operator))
         # Episode store, journal and connection to the learner.
@@ -96,7 +98,7 @@ def act(
         origin = session_origin(config.env, engine, "training", live=live)
         schedule = recorded_schedule(config.algorithm, folder / "store.zarr", config.seed)
         assembler = EpisodeAssembler(store, 1, origin.entries(), now=wall_clock(live=live))
-        recorder = _Recorder(assembler, operator, client.digest, schedule)
+        recorder = _Recorder(assembler, operator, client.digest, schedule, config.steps)
         actions = learner_actions(config.algorithm, env.action_spec, engine.task.robot)
 
         def watch(step: ActorStep) -> None:
@@ -199,6 +201,9 @@ class _TrackedOperator:
     def status(self) -> str:
         return self._operator.status()
 
+    def inform(self, facts: Mapping[str, str]) -> None:
+        inform(self._operator, facts)
+
     def close(self) -> None:
         self._operator.close()
 
@@ -236,7 +241,9 @@ class _Recorder:
         operator: _TrackedOperator,
         digest: Callable[[int], str | None],
         schedule: GuideSchedule | None = None,
+        steps: int = 0,
     ) -> None:
+        self._total_steps = steps
         self._assembler = assembler
         self._operator = operator
         self._digest = digest
@@ -312,3 +319,8 @@ class _Recorder:
             if self._schedule is not None:
                 line += f", guide's share {self._schedule.horizons[self._schedule.stage]} steps"
             parent.send(("status", line))
+            learner = f"policy {state.version}" if state.version >= 0 else "no policy yet"
+            if state.condition != "connected":
+                learner = f"{state.condition}, {learner}"
+            steps = f"{self._operator.steps:,} of {self._total_steps:,}"
+            self._operator.inform({"steps": steps, "learner": learner})

@@ -160,8 +160,10 @@ def deploy(
     with ExitStack() as stack:
         stack.enter_context(held_for_session(session, say))
         opened_console = stack.enter_context(open_console(console, out / "console"))
+        # Cameras of the session take the place of drawn ones.
+        drawn = simulated and not cameras
         stack.enter_context(
-            scene_viewer(HilEnvConfig(task="push_t", robot=name), opened_console, images=simulated)
+            scene_viewer(HilEnvConfig(task="push_t", robot=name), opened_console, images=drawn)
         )
         newest = stack.enter_context(camera_streams(cameras, opened_console))
         pictures = observed_pictures(policy.contract, newest, age_limits(cameras, session.max_age))
@@ -185,6 +187,7 @@ def deploy(
         while episodes is None or store.num_episodes < episodes:
             if not next_episode(session, setup, policy, supervisor, store, about, say):
                 break
+        supervisor.operator.finish(f"{counted(store.num_episodes, 'episode')} recorded.")
         return store.num_episodes
 
 
@@ -238,16 +241,20 @@ def next_episode(
     is over."""
     from robots.episodes.metadata.episode_metadata import next_start
 
+    seed = session.first_seed + next_start(store)
+    # The person sees the start before they let the arm move.
+    setup.place(seed)
+    if not setup.manual_reset:
+        supervisor.preview(setup.pose())
     if not wait_for_resume(supervisor.supervision) or not supervisor.confirmed(say):
         return False
-    seed = session.first_seed + next_start(store)
     episode = run_supervised(session, setup, policy, supervisor, seed, store, about)
     if supervisor.supervision.stopped:
         return False
     if episode.recorded:
         say(f"episode {store.num_episodes}: {episode.summary}")
     if setup.manual_reset:
-        supervisor.hold("place the objects, then go on")
+        supervisor.hold("Place the objects, then resume.")
     return True
 
 
@@ -342,7 +349,7 @@ class _TableSupervisor(ArmSupervisor):
         )
         """Comparison of their pictures with the training data."""
         self.scene: PushTScene | None = None
-        self._q = np.zeros(find_robot(session.arm.robot).num_joints)
+        self._q = find_robot(session.arm.robot).q_home
         self._pose = np.zeros(3)
         contract, config = policy.contract, session.supervision
         super().__init__(
@@ -353,8 +360,18 @@ class _TableSupervisor(ArmSupervisor):
             config,
             BoardMotion(self.plane, config.speed, contract.rate_hz),
             person,
-            self._scene,
+            self._packed_scene,
+            drawn=True,
         )
+
+    def preview(self, pose: np.ndarray) -> None:
+        """Shows the table before an episode begins.
+
+        Args:
+            pose: (3,) of the T [m, m, rad], board frame.
+        """
+        self._pose = pose
+        self.show()
 
     def confirmed(self, say: Callable[[str], None]) -> bool:
         """Asks the person whether to go on if a picture looks unlike the training data; returns
@@ -368,7 +385,7 @@ class _TableSupervisor(ArmSupervisor):
             return True
         for line in unlike:
             say(line)
-        self.hold(f"{'; '.join(unlike)}. Go on nevertheless?")
+        self.hold(f"{'; '.join(unlike)}. Resume nevertheless?")
         return wait_for_resume(self.supervision)
 
     def observe(self, state: ArmState, begin: float) -> Observation:
@@ -387,7 +404,7 @@ class _TableSupervisor(ArmSupervisor):
         self._pose = observation["block_pose"]
         return {**observation, **self.pictures.observe(state, begin)}
 
-    def _scene(self) -> bytes:
+    def _packed_scene(self) -> bytes:
         from robots.wire.policy import pack
         from sim.tasks.push_t.geometry import base_pose_of_tee
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flows.session.config import HilOperator
 from flows.session.environment import person_name
+from flows.session.viewer import described_cameras
 
 if TYPE_CHECKING:
     from real.deploy.person_motion import PersonMotion
@@ -32,6 +33,8 @@ class ArmSupervisor:
             login.
         scene: returns the packed scene, for those who draw it; None sends none.
         width_max: largest opening of the gripper [m]; None if actions have no entry for one.
+        drawn: whether `flows.session.viewer.scene_viewer` draws the scene.
+        still: whether nobody but the person moves the arm, as in demonstrations.
 
     Raises:
         HandoffError: no console is open.
@@ -48,6 +51,9 @@ class ArmSupervisor:
         person: str = "",
         scene: Callable[[], bytes] | None = None,
         width_max: float | None = None,
+        *,
+        drawn: bool = False,
+        still: bool = False,
     ) -> None:
         from real.console.client import ConsoleClient
         from real.console.console_operator import ConsoleOperator
@@ -55,14 +61,23 @@ class ArmSupervisor:
         from real.deploy.supervision import Supervision
 
         address, token = console_address()
-        client = ConsoleClient(address, token, {"task": task, "stage": stage, "rate_hz": rate_hz})
+        about: dict[str, Any] = {"task": task, "stage": stage, "rate_hz": rate_hz}
+        about |= {"actions": spec.names, "still": still}
+        client = ConsoleClient(address, token, {**about, **(described_cameras() if drawn else {})})
         client.start()
+        self._client = client
+        self._scene = scene
         self.person = person_name(HilOperator(kind="console", person=person))
         """Name that is recorded where nobody at the console had the arm."""
         self.operator = ConsoleOperator(
             spec, config.takeover, client, self.person, rate_hz, scene, width_max=width_max
         )
         self.supervision = Supervision(self.operator, config, motion, self.operator.report_step)
+
+    def show(self) -> None:
+        """Shows the scene to those who draw it, while nothing moves."""
+        if self._scene is not None:
+            self._client.show(self._scene())
 
     def hold(self, reason: str) -> None:
         """Requests a hold and waits until the console holds; the arm stays still until a person

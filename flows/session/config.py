@@ -8,7 +8,7 @@ from typing import Literal
 from real.teleop.keyboard import KeyboardConfig
 from real.teleop.spacemouse import SpaceMouseConfig
 from real.teleop.takeover import TakeoverConfig
-from robots.config import Count, Hertz, NonNegative, Whole, config
+from robots.config import Count, Hertz, NonNegative, Seconds, Whole, config
 from robots.episodes.segments.video_codec import VideoConfig
 from robots.franka import RobotName
 from sim.make import TaskName
@@ -67,6 +67,9 @@ class HilOperator:
         default_factory=lambda: TakeoverConfig(translation=0.6, rotation=0.6)
     )
     """Speeds at full deflection at the console; its port is an option of `handoff hil`."""
+    seconds: Seconds = 60.0
+    """Longest demonstration of a person, or attempt in practice [s]. A simulated operator has the
+    time limit of the environment, as everybody has in training."""
     speed: NonNegative = 1.0
     """Speed of the simulation for a person, in units of real time. With a simulated operator,
     demonstrations run at full speed."""

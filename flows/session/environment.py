@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +14,7 @@ from robots.franka.robot import Robot
 from robots.interfaces import Observation, Operator, VecEnv
 
 if TYPE_CHECKING:
+    from real.console.console_operator import ConsoleOperator
     from robots.episodes.metadata.episode_metadata import EpisodeOrigin, WallClock
     from robots.episodes.schema import EpisodeSchema
     from sim.engines.mujoco import MujocoEngine
@@ -81,7 +82,11 @@ def wall_clock(*, live: bool) -> WallClock | None:
 
 
 def make_session_env(
-    config: HilEnvConfig, *, on_end: Literal["reset", "freeze"], ignore_success: bool = False
+    config: HilEnvConfig,
+    *,
+    on_end: Literal["reset", "freeze"],
+    ignore_success: bool = False,
+    seconds: float | None = None,
 ) -> tuple[EngineVecEnv, MujocoEngine]:
     """Creates one environment of the task with a sparse reward, and its engine.
 
@@ -89,6 +94,7 @@ def make_session_env(
         config: task and options.
         on_end: see `sim.vec_env.VecEnvConfig`.
         ignore_success: success does not end an episode.
+        seconds: time limit of an episode [s]; None takes that of `config`.
 
     Raises:
         HandoffError: no such task or instruction, or a field that is not in its observation.
@@ -112,9 +118,10 @@ def make_session_env(
         raise HandoffError(
             f"{config.task}: no fields {missing} in its observation, it has {known}."
         )
+    limit = config.max_steps if seconds is None else max(1, round(seconds * engine.rate_hz))
     env = CapturingVecEnv(
         IgnoreSuccess(engine) if ignore_success else engine,
-        VecEnvConfig(on_end=on_end, max_steps=config.max_steps),
+        VecEnvConfig(on_end=on_end, max_steps=limit),
         latency=engine.picture_age,
     )
     return env, engine
@@ -132,7 +139,13 @@ def session_schema(config: HilEnvConfig, env: VecEnv) -> EpisodeSchema:
 
 
 def make_operator(
-    config: HilOperator, engine: MujocoEngine, *, demonstrates: bool = False, stage: str = ""
+    config: HilOperator,
+    engine: MujocoEngine,
+    *,
+    demonstrates: bool = False,
+    stage: str = "",
+    max_steps: int | None = None,
+    still: bool = False,
 ) -> Operator:
     """Creates the operator of the session.
 
@@ -141,6 +154,8 @@ def make_operator(
         engine: engine of the environment.
         demonstrates: a simulated operator controls every step, without errors.
         stage: stage name shown at the console; empty takes "demonstration" or "training".
+        max_steps: time limit of an episode, shown there too [control periods].
+        still: whether nobody but the person moves the arm, as in demonstrations.
 
     Raises:
         HandoffError: no such device, or an action interface that it does not support.
@@ -167,25 +182,69 @@ def make_operator(
                 spec, person_name(config), config.spacemouse, keys=keys, width_max=width_max
             )
         case "console":
-            from flows.session.viewer import scene_reader
-            from real.console.client import ConsoleClient
-            from real.console.console_operator import ConsoleOperator
-            from real.console.process import console_address
-
-            address, token = console_address()
             stage = stage or ("demonstration" if demonstrates else "training")
-            client = ConsoleClient(
-                address,
-                token,
-                {"task": engine.task.name, "stage": stage, "rate_hz": engine.rate_hz},
-            )
-            client.start()
-            person = person_name(config)
-            rate = engine.rate_hz
-            scene = scene_reader(engine)
-            return ConsoleOperator(
-                spec, config.console, client, person, rate, scene, width_max=width_max
-            )
+            return _console_operator(config, engine, stage, max_steps, still=demonstrates or still)
+
+
+def _console_operator(
+    config: HilOperator, engine: MujocoEngine, stage: str, max_steps: int | None, *, still: bool
+) -> ConsoleOperator:
+    """A person at the console, to whom task and episodes are described."""
+    from flows.session.viewer import described_cameras, scene_reader
+    from real.console.client import ConsoleClient
+    from real.console.console_operator import ConsoleOperator
+    from real.console.process import console_address
+    from robots.language.text import INSTRUCTION, decode
+
+    task = engine.task
+    spec, rate = engine.action_spec, engine.rate_hz
+
+    def about_episode() -> dict[str, Any]:
+        about: dict[str, Any] = {} if max_steps is None else {"seconds": max_steps / rate}
+        if INSTRUCTION in task.observations:
+            text = task.observations[INSTRUCTION].read(engine.view)
+            about["instruction"] = decode(text)[0]
+        return about
+
+    address, token = console_address()
+    about = {
+        "task": task.name,
+        "brief": task.brief,
+        "stage": stage,
+        "rate_hz": rate,
+        "actions": spec.names,
+        "still": still,
+        "joint_limits": [task.robot.limits.q_min.tolist(), task.robot.limits.q_max.tolist()],
+        **described_cameras(),
+    }
+    client = ConsoleClient(address, token, about)
+    client.start()
+    return ConsoleOperator(
+        spec,
+        config.console,
+        client,
+        person_name(config),
+        rate,
+        scene_reader(engine),
+        width_max=task.robot.gripper.width_max,
+        about_episode=about_episode,
+    )
+
+
+def inform(operator: Operator, facts: Mapping[str, str]) -> None:
+    """Shows what the session counts to a person at the console, by name and in words."""
+    from real.console.console_operator import ConsoleOperator
+
+    if isinstance(operator, ConsoleOperator):
+        operator.inform(facts)
+
+
+def finish(operator: Operator, why: str) -> None:
+    """Tells a person at the console that the session is over, and why."""
+    from real.console.console_operator import ConsoleOperator
+
+    if isinstance(operator, ConsoleOperator):
+        operator.finish(why)
 
 
 def person_name(config: HilOperator) -> str:

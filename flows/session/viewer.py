@@ -27,6 +27,8 @@ HEIGHT, WIDTH = 240, 320
 """Size of the images [px]."""
 END_SECONDS = 5.0
 """Time limit for the process to end after it was asked to [s]."""
+REFRESH_SECONDS = 0.3
+"""Time after which images of a scene that does not change are sent again [s]."""
 WAIT_SECONDS = 0.5
 """Time between two attempts to connect to the console [s]."""
 
@@ -44,6 +46,12 @@ def scene_reader(engine: MujocoEngine) -> Callable[[], bytes]:
         )
 
     return scene
+
+
+def described_cameras() -> dict[str, Any]:
+    """What the robot's process tells the console about cameras, beside those that announce
+    themselves: that a process which draws will name its own."""
+    return {} if find_spec("mujoco") is None else {"cameras": None}
 
 
 @contextmanager
@@ -84,7 +92,14 @@ def _run_viewer(env: HilEnvConfig, uri: str, token: str, images: bool) -> None:
     # ends the session, which then ends this process.
     os.environ.pop(ROBOT_VARIABLE, None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    view, pause = _View(env, images), threading.Event()
+    pause = threading.Event()
+    try:
+        view = _View(env, images)
+    except Exception:
+        # Nobody is to wait for pictures that will not come.
+        with suppress(OSError, ConnectionClosed, InvalidHandshake, InvalidMessage, HandoffError):
+            _announce_nothing(uri, token)
+        raise
     while True:
         with suppress(OSError, ConnectionClosed, InvalidHandshake, InvalidMessage, HandoffError):
             _draw(view, uri, token)
@@ -116,6 +131,11 @@ class _View:
             self._cameras = Cameras(self._model, options) if images else None
         self.scene = Scene3D(self._model)
 
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """Names of the cameras whose images are rendered."""
+        return () if self._cameras is None else self._cameras.config.names
+
     def frames(self, packed: bytes) -> Iterator[bytes]:
         """Updates the 3-D scene, then yields the camera images, encoded for the pages."""
         scene = unpack(packed)
@@ -134,9 +154,8 @@ def _draw(view: _View, uri: str, token: str) -> None:
     from websockets.sync.client import connect
 
     with connect(uri, max_size=2**20, compression=None, proxy=None) as connection:
-        connection.send(
-            pack({"kind": "hello", "role": "camera", "token": token, "scene": view.scene.port})
-        )
+        hello = {"kind": "hello", "role": "camera", "token": token, "cameras": view.cameras}
+        connection.send(pack({**hello, "scene": view.scene.port}))
         newest = connection.recv()
         while True:
             # Render only the newest scene: if rendering is slower than the environment, scenes are
@@ -146,4 +165,14 @@ def _draw(view: _View, uri: str, token: str) -> None:
                     newest = connection.recv(timeout=0.0)
             for image in view.frames(newest if isinstance(newest, bytes) else b""):
                 connection.send(image)
-            newest = connection.recv()
+            # While nothing moves, the same images show that this process still draws.
+            with suppress(TimeoutError):
+                newest = connection.recv(timeout=REFRESH_SECONDS)
+
+
+def _announce_nothing(uri: str, token: str) -> None:
+    """Tells the console that this process has no cameras."""
+    from websockets.sync.client import connect
+
+    with connect(uri, compression=None, proxy=None) as connection:
+        connection.send(pack({"kind": "hello", "role": "camera", "token": token, "cameras": ()}))

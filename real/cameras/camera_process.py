@@ -122,9 +122,8 @@ def _stream(name: str, config: CameraConfig, newest: NewestPicture, uri: str, to
     camera = Camera(config)
     try:
         with connect(uri, max_size=2**20, compression=None, proxy=None) as connection:
-            connection.send(
-                pack({"kind": "hello", "role": "camera", "token": token, "draws": False})
-            )
+            hello = {"kind": "hello", "role": "camera", "token": token, "cameras": [name]}
+            connection.send(pack({**hello, "draws": False}))
             due = time.monotonic()
             while True:
                 picture = camera.read()

@@ -1,9 +1,6 @@
 """Lets people watch, take over and label in a browser, by a server process beside the arm's loop.
 
-- `arbiter`: who is in control, what the arm is commanded, and when it holds still.
-- `people`: inputs, message rates and labels of the people at the console.
-- `commands`: the command that the console sends to the robot's process.
-- `bindings`: the map from keys, axes and buttons to actions.
+- `control`: who is in control, what the arm is commanded, and when it holds still.
 - `messages`: messages between pages, server and the robot's process.
 - `server`: the server's state and its websockets.
 - `page_connection`: what each page has received, and its next message.

@@ -18,7 +18,7 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidURI
 from websockets.sync.client import ClientConnection, connect
 
-from real.console.commands import STILL, ControlCommand, Mode
+from real.console.control.commands import STILL, ControlCommand, Mode
 from real.console.messages import read_command
 from robots.config import Delay, Seconds, config
 from robots.errors import HandoffError
@@ -67,6 +67,8 @@ class ConsoleClient:
         self._queued = threading.Condition()
         self._messages: deque[bytes] = deque(maxlen=WAITING_MESSAGES)
         self._scene: bytes | None = None
+        self._description: tuple[bytes, bytes | None] | None = None
+        """The newest message, and scene, that describe the present."""
         self._newest: tuple[ControlCommand, float, int] = (NO_COMMAND, -np.inf, 0)
         """The newest command, the time at which it came [s], and the number of its connection."""
         self._held = True
@@ -106,6 +108,22 @@ class ConsoleClient:
             self._messages.append(packed)
             self._scene = scene or self._scene
             self._queued.notify_all()
+
+    def describe(self, message: Mapping[str, Any], scene: bytes | None = None) -> None:
+        """Queues a message that describes the present, such as the beginning of an episode, and a
+        scene; both are sent again whenever the connection is opened again, until the next."""
+        self._description = pack(dict(message)), scene
+        self.send(message, scene)
+
+    def show(self, scene: bytes) -> None:
+        """Queues a scene for those who draw it."""
+        with self._queued:
+            self._scene = scene
+            self._queued.notify_all()
+
+    def await_hold(self) -> None:
+        """Holds the arm still until a command to hold, or to stop, comes."""
+        self._held = True
 
     def _check_age(self, received: float) -> None:
         """Holds the arm if the newest command, received at that time [s], is too old, and says so
@@ -151,6 +169,7 @@ class ConsoleClient:
                 pack({"kind": "hello", "role": "robot", "token": self._token, "about": self._about})
             )
             self._connections += 1
+            self._describe_again()
             # One thread sends, this one receives; whichever fails first ends the other.
             sender = threading.Thread(
                 target=self._send, args=(connection, ended), name="console-out", daemon=True
@@ -168,6 +187,17 @@ class ConsoleClient:
                 ended.set()
                 with self._queued:
                     self._queued.notify_all()
+
+    def _describe_again(self) -> None:
+        """Queues the description before what waits for the console, unless it waits itself."""
+        if self._description is None:
+            return
+        message, scene = self._description
+        with self._queued:
+            if message not in self._messages:
+                self._messages.appendleft(message)
+            self._scene = self._scene or scene
+            self._queued.notify_all()
 
     def _send(self, connection: ClientConnection, ended: threading.Event) -> None:
         with contextlib.suppress(OSError, ConnectionClosed):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from real.console.commands import STILL, ControlCommand, Mode
+from real.console.control.commands import STILL, ControlCommand, Mode
 from real.teleop.takeover import HandInput, Takeover, TakeoverConfig
 from robots.interfaces import Intervention, Label, Observation, Requests
 from robots.spec import ActionSpec
 
-DISPLAYED_FIELDS = ("q", "grasp_pose", "width", "tau_ext")
+DISPLAYED_FIELDS = ("q", "grasp_pose", "width", "tau_ext", "target_offset")
 """Fields of the observation that pages show, if it has them."""
 
 
@@ -31,6 +31,14 @@ class ConsoleConnection(Protocol):
 
     def send(self, message: dict[str, Any], scene: bytes | None = None) -> None:
         """Sends a message, and a packed scene for those who draw it."""
+        ...
+
+    def describe(self, message: dict[str, Any], scene: bytes | None = None) -> None:
+        """Sends what describes the present, now and whenever the connection is opened again."""
+        ...
+
+    def await_hold(self) -> None:
+        """Holds the arm still until the console commands it to hold."""
         ...
 
     def close(self) -> None:
@@ -52,6 +60,8 @@ class ConsoleOperator:
         scene: returns the packed scene, for those who draw it; None sends no scene.
         now: returns the time [s].
         width_max: largest opening of the gripper [m]; None if actions have no entry for one.
+        about_episode: returns what pages show of the episode that begins, such as `instruction` and
+            `seconds`, its time limit.
 
     Raises:
         HandoffError: actions that are not Cartesian steps.
@@ -67,12 +77,15 @@ class ConsoleOperator:
         scene: Callable[[], bytes] | None = None,
         now: Callable[[], float] = time.monotonic,
         width_max: float | None = None,
+        about_episode: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._takeover = Takeover(spec, config, person, "console", now, width_max)
         self._client = client
         self._person = person
         self._scene = scene
         self._rate_hz = rate_hz
+        self._about_episode = about_episode
+        self._facts: dict[str, str] = {}
         self._command = client.command()
         self._connection = client.connection
         self._label_number = 0
@@ -89,6 +102,11 @@ class ConsoleOperator:
         self._episode += 1
         self._steps = 0
         self._corrected_steps = 0
+        about = {"episode": self._episode, **self._about_episode()}
+        # With the scene, so that its pictures are there before anybody resumes.
+        self._client.describe(
+            {"kind": "begin", "told": about}, None if self._scene is None else self._scene()
+        )
 
     def intervene(self, proposed: np.ndarray, observation: Observation) -> Intervention:
         """See `robots.interfaces.Operator`.
@@ -117,7 +135,8 @@ class ConsoleOperator:
         label = Label.NONE
         if command.label_number != self._label_number:
             self._label_number = command.label_number
-            label = command.label
+            # One that was given to an episode which has ended counts for no other.
+            label = command.label if command.episode == self._episode else Label.NONE
             self._last_label = label
         stop = command.mode is Mode.STOP
         return Requests(label, command.mode is Mode.HOLD, stop, engaged=command.mode is Mode.PERSON)
@@ -147,6 +166,16 @@ class ConsoleOperator:
         Returns at once; `requests` is `paused` as soon as the arm holds still.
         """
         self._client.send({"kind": "hold", "why": why})
+
+    def inform(self, facts: Mapping[str, str]) -> None:
+        """Shows what the session counts on the pages, by name and in words; sends changes only."""
+        if dict(facts) != self._facts:
+            self._facts = dict(facts)
+            self._client.send({"kind": "facts", "told": self._facts})
+
+    def finish(self, why: str) -> None:
+        """Tells the pages that the session is over, and why."""
+        self._client.send({"kind": "finish", "why": why})
 
     def report_step(
         self,
@@ -193,6 +222,8 @@ class ConsoleOperator:
             {"kind": "step", "told": step}, None if self._scene is None else self._scene()
         )
         if last:
+            # Keys that are still down must not move the next episode before the console holds.
+            self._client.await_hold()
             self._client.send({"kind": "end", "told": self._episode_report(success, label)})
 
     def _episode_report(self, success: bool, label: Label) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Reads and writes the messages between pages, server and the robot's process, and checks each.
 
 A page sends JSON: `hello`, `inputs`, `press`, `claim`, `give`, `bind`, `restore`. The robot's
-process and its cameras send msgpack maps (`robots.wire.policy`), never pickle: `hello`, `step`,
-`end`, `scene`, `frame`, and receive `command` and `scene`.
+process and its cameras send msgpack maps (`robots.wire.policy`), never pickle: `hello`, `begin`,
+`step`, `end`, `facts`, `hold`, `finish`, `scene`, `frame`, and receive `command` and `scene`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from real.console.bindings import ACTIONS, MOST_AXES, MOST_BUTTONS, MOST_KEYS, Inputs
-from real.console.commands import ControlCommand, Mode
+from real.console.control.bindings import ACTIONS, MOST_AXES, MOST_BUTTONS, MOST_KEYS, Inputs
+from real.console.control.commands import ControlCommand, Mode
 from real.teleop.takeover import HandInput
 from robots.errors import HandoffError
 from robots.interfaces import Label
@@ -103,6 +103,7 @@ def command_message(command: ControlCommand) -> dict[str, Any]:
         "sequence": command.sequence,
         "label": int(command.label),
         "said": command.label_number,
+        "episode": command.episode,
     }
 
 
@@ -121,6 +122,7 @@ def read_command(message: Mapping[str, Any]) -> ControlCommand:
             sequence=int(message["sequence"]),
             label=Label(message["label"]),
             label_number=int(message["said"]),
+            episode=int(message["episode"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise HandoffError(

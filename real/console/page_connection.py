@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from real.console.arbiter import ControlArbiter
-from real.console.bindings import ACTIONS
+from real.console.control.arbiter import ControlArbiter
+from real.console.control.bindings import ACTIONS
 from real.console.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -18,12 +19,13 @@ class PageConnection:
     Args:
         socket: the page's websocket.
         number: number of the page at the arbiter.
+        frames: newest image of every camera so far.
     """
 
-    def __init__(self, socket: WebSocket, number: int) -> None:
+    def __init__(self, socket: WebSocket, number: int, frames: Mapping[str, bytes]) -> None:
         self.socket = socket
         self.number = number
-        self.frames: dict[str, bytes] = {}
+        self.frames = dict(frames)
         """Newest image of every camera that has not been sent yet."""
         self.stale = True
         """Whether the description of the task, or the bindings, changed since they were sent."""
@@ -56,6 +58,7 @@ class PageConnection:
             "you": self.number,
             **arbiter.page_state(),
             "state": telemetry.robot,
+            "facts": telemetry.facts,
             "scene": scene_path,
         }
         # A new episode, another task or other bindings: the page starts with an empty plot.
@@ -63,7 +66,7 @@ class PageConnection:
             self.stale = False
             self._episode = telemetry.episode
             self._steps_sent = telemetry.first
-            message["about"] = telemetry.about
+            message["about"] = {**telemetry.about, **telemetry.running}
             message["episode"] = telemetry.episode
             message["counters"] = telemetry.counters()
             message["bindings"] = arbiter.bindings.inputs

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from real.console.attached import Attach
-from real.console.bindings import stored_bindings
 from real.console.client import ConsoleClientConfig
+from real.console.control.bindings import stored_bindings
 from real.console.server import BINDINGS, ConsoleConfig
 from robots.errors import HandoffError
 from robots.processes import KeptProcess
@@ -176,7 +176,15 @@ def _serve(
         ws_per_message_deflate=False,
         **limited_protocols(),
     )
-    uvicorn.Server(settings).run()
+
+    class Server(uvicorn.Server):
+        """A server whose pages know that the session is over before their connections close."""
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            await console.say_goodbye()
+            await super().shutdown(sockets)
+
+    Server(settings).run()
 
 
 def _free_port(host: str) -> int:

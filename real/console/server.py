@@ -14,23 +14,24 @@ import contextlib
 import hmac
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from real.console.arbiter import ArbiterConfig, ControlArbiter
 from real.console.attached import Attach, AttachedPages
 from real.console.audit import AuditLog
-from real.console.bindings import RefusedBindingError, stored_bindings
-from real.console.commands import STILL
+from real.console.control.arbiter import ArbiterConfig, ControlArbiter
+from real.console.control.bindings import RefusedBindingError, stored_bindings
+from real.console.control.commands import STILL
+from real.console.control.people import FloodedError
+from real.console.control.picture_watch import PictureWatch
 from real.console.messages import command_message, read_inputs, read_message, read_text
 from real.console.page_connection import PageConnection
-from real.console.people import FloodedError
 from real.console.scene_proxy import SceneProxy
-from real.console.telemetry import Telemetry
+from real.console.telemetry import Telemetry, result_text
 from real.teleop.spacemouse import SpaceMouse
-from robots.config import Hertz, Port, config
+from robots.config import Delay, Hertz, Port, config
 from robots.errors import HandoffError
 from robots.storage.durable import write_atomically
 from robots.wire.policy import check_token, pack, unpack
@@ -55,6 +56,8 @@ WRONG_TOKEN = 4401
 """Code with which the websocket of a wrong token is closed."""
 _UNREADABLE = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 """Errors of a greeting or message that is no map of the expected form."""
+ENDED = 4410
+"""Code with which the websockets of all pages are closed when the session is over."""
 FLOODED = 4429
 """Code with which the websocket of a page that sends too many messages is closed."""
 
@@ -70,6 +73,9 @@ class ConsoleConfig:
     """TCP port to listen at; 0 takes a free one."""
     state_hz: Hertz = 50.0
     """Rate of messages to a page [1/s]."""
+    picture_seconds: Delay | None = 1.0
+    """Age of the newest picture of a camera above which the arm holds still [s]; None moves the arm
+    without pictures."""
     spacemouse: bool = False
     """Whether a SpaceMouse at the server's machine moves the arm for the person in control."""
     arbiter: ArbiterConfig = field(default_factory=ArbiterConfig)
@@ -113,8 +119,14 @@ class ConsoleServer:
         self._bindings_file = folder / BINDINGS
         self.audit = AuditLog(folder / "audit.jsonl")
         bindings = stored_bindings(self._bindings_file)
+        self.pictures = PictureWatch(config.picture_seconds, now)
+        """Whether the pages have recent pictures."""
         self.arbiter = ControlArbiter(
-            config.arbiter, bindings, self.audit, now, lambda: self.audit.trouble
+            config.arbiter,
+            bindings,
+            self.audit,
+            now,
+            lambda: self.audit.trouble or self.pictures.trouble(),
         )
         self.telemetry = Telemetry()
         self.scene_proxy = SceneProxy()
@@ -123,6 +135,8 @@ class ConsoleServer:
         self._renderers: dict[WebSocket, asyncio.Event] = {}
         """Processes that draw the scene, each with an event that a new scene has come."""
         self._scene: bytes | None = None
+        self._frames: dict[str, bytes] = {}
+        """Newest image of every camera, for pages that join later."""
         self.attached = (
             None if attach is None else AttachedPages(attach(), lambda text: _equal(text, token))
         )
@@ -170,7 +184,7 @@ class ConsoleServer:
         name = await self._authenticate(socket, address)
         if name is None:
             return
-        page = PageConnection(socket, self.arbiter.join(name, address))
+        page = PageConnection(socket, self.arbiter.join(name, address), self._frames)
         self._pages[page.number] = page
         self._changed.set()
         sender = asyncio.create_task(self._send(page))
@@ -217,11 +231,23 @@ class ConsoleServer:
         if LARGER in socket.scope:
             socket.scope[LARGER](LARGEST_FRAME)
         if role == "camera":
-            await self._serve_camera(
-                socket, hello.get("scene"), draws=hello.get("draws") is not False
-            )
+            cameras = [str(name) for name in hello.get("cameras", ())]
+            draws = hello.get("draws") is not False
+            await self._serve_camera(socket, hello.get("scene"), cameras, draws=draws)
         else:
             await self._serve_robot(socket, about)
+
+    async def say_goodbye(self) -> None:
+        """Tells all pages that the session is over, and closes them."""
+        why = self.arbiter.why if self.arbiter.robot else ""
+        self.arbiter.finish(f"The session is over. {why}".strip())
+        for page in list(self._pages.values()):
+            with contextlib.suppress(RuntimeError, OSError, _disconnected()):
+                message = page.next_message(
+                    self.arbiter, self.telemetry, None, self._episodes_ended
+                )
+                await page.socket.send_text(json.dumps(message))
+            await _close(page.socket, ENDED, self.arbiter.why)
 
     def _read_device(self) -> None:
         """Reads the SpaceMouse at this machine; if its cable was pulled, the arm holds still."""
@@ -315,6 +341,8 @@ class ConsoleServer:
         if replaced is not None:
             await _close(replaced, 1000, "another robot's process connected")
         self.telemetry.begin(about)
+        if "cameras" in about:
+            self.pictures.await_cameras(about["cameras"])
         for page in self._pages.values():
             page.stale = True
         self.arbiter.robot_connected(True, str(about.get("task", "")))
@@ -322,7 +350,10 @@ class ConsoleServer:
         try:
             while True:
                 message = unpack(await socket.receive_bytes())
-                if message["kind"] == "step":
+                if message["kind"] == "begin":
+                    self.telemetry.begin_episode(message["told"])
+                    self.arbiter.begin_episode(self.telemetry.episode)
+                elif message["kind"] == "step":
                     self.telemetry.step(message["told"])
                 elif message["kind"] == "scene":
                     self._set_scene(message["scene"])
@@ -332,12 +363,24 @@ class ConsoleServer:
                     self._changed.set()
                 elif message["kind"] == "end":
                     self.telemetry.end(message["told"])
+                    self.arbiter.end_episode(result_text(message["told"]))
                     self._episodes_ended += 1
+                    await self._send_hold(socket)
+                    self._changed.set()
+                elif message["kind"] == "facts":
+                    facts = dict(message["told"])
+                    self.telemetry.facts = {str(name): str(facts[name]) for name in facts}
+                elif message["kind"] == "finish":
+                    self.arbiter.finish(str(message["why"])[:200])
+                    self._changed.set()
         except (HandoffError, *_UNREADABLE, RuntimeError, OSError, _disconnected()):
             await _close(socket, BAD_MESSAGE, "gone")
         finally:
             if self._robot is socket:
                 self._robot = None
+                self.telemetry.leave()
+                for page in self._pages.values():
+                    page.stale = True
                 self.arbiter.robot_connected(False, str(about.get("task", "")))
                 self._changed.set()
 
@@ -347,16 +390,20 @@ class ConsoleServer:
         for changed in self._renderers.values():
             changed.set()
 
-    async def _serve_camera(self, socket: WebSocket, scene_port: Any, *, draws: bool) -> None:
+    async def _serve_camera(
+        self, socket: WebSocket, scene_port: Any, cameras: Sequence[str], *, draws: bool
+    ) -> None:
         """Serves a process that sends images until it disconnects.
 
         Args:
             socket: the process's websocket.
             scene_port: port of the loopback at which the process shows the scene; another type than
                 int if it shows none.
+            cameras: names of the cameras whose images the process sends.
             draws: whether the process draws the scene, and therefore receives it.
         """
         changed = asyncio.Event()
+        self.pictures.announce(cameras, draws=draws)
         if draws:
             self._renderers[socket] = changed
         if draws and self._scene is not None:
@@ -368,6 +415,8 @@ class ConsoleServer:
             while True:
                 frame = await socket.receive_bytes()
                 name = frame[1 : 1 + frame[0]].decode("ascii", "replace")
+                self.pictures.picture(name)
+                self._frames[name] = frame
                 for page in self._pages.values():
                     page.frames[name] = frame
         except (IndexError, KeyError, RuntimeError, OSError, _disconnected()):

@@ -26,6 +26,10 @@ class Telemetry:
     def __init__(self) -> None:
         self.about: dict[str, Any] = {}
         """Description of the task that the robot's process sent when it connected."""
+        self.facts: dict[str, str] = {}
+        """What the session counts, such as demonstrations and the learner's steps, in words."""
+        self.running: dict[str, Any] = {}
+        """Description of the running episode, such as its instruction and time limit."""
         self.robot: dict[str, Any] = {}
         """The newest state: joints, pose, gripper opening, who acted."""
         self.steps: deque[list[float | None]] = deque(maxlen=LONGEST)
@@ -41,10 +45,36 @@ class Telemetry:
     def begin(self, about: Mapping[str, Any]) -> None:
         """The robot's process connected; statistics of ended episodes are kept."""
         self.about = dict(about)
+        self.running = {}
         self.robot = {}
         self.episode = -1
         self.steps.clear()
         self.first = 0
+
+    def leave(self) -> None:
+        """The robot's process disconnected: what it was doing is over."""
+        self.about = {}
+        self.facts = {}
+        self.running = {}
+        self.robot = {}
+
+    def begin_episode(self, report: Mapping[str, Any]) -> None:
+        """An episode began.
+
+        Args:
+            report: key `episode`; optionally `instruction`, and `seconds`, its time limit.
+
+        Raises:
+            HandoffError: a key is missing.
+        """
+        _check(report, ("episode",))
+        self.running = dict(report)
+        self._begin_steps(report["episode"])
+
+    def _begin_steps(self, episode: int) -> None:
+        self.episode = episode
+        self.first = 0
+        self.steps.clear()
 
     def step(self, step: Mapping[str, Any]) -> None:
         """Adds a control step.
@@ -58,9 +88,7 @@ class Telemetry:
         """
         _check(step, _STEP_KEYS)
         if step["episode"] != self.episode:
-            self.episode = step["episode"]
-            self.first = 0
-            self.steps.clear()
+            self._begin_steps(step["episode"])
         if len(self.steps) == LONGEST:
             self.first += 1
         probability = step.get("probability")
@@ -105,6 +133,23 @@ class Telemetry:
             "cycle": sum(seconds) / len(seconds) if seconds else None,
             "last": recent[-1]["label"],
         }
+
+
+def result_text(report: Mapping[str, Any]) -> str:
+    """How an episode ended, as a sentence for the pages.
+
+    Args:
+        report: see `Telemetry.end`; with the key `episode`, its number.
+    """
+    number, seconds = int(report.get("episode", -1)) + 1, float(report["seconds"])
+    name = f"Episode {number}" if number else "The episode"
+    label = report["label"]
+    if report["dropped"]:
+        again = "; the same start follows" if label == "redo" else ""
+        return f"{name} is discarded{again}."
+    outcome = "success" if report["success"] else "no success"
+    by = " by label" if label in ("success", "failure") else ""
+    return f"{name}: {outcome}{by} after {seconds:.1f} s."
 
 
 def _check(report: Mapping[str, Any], keys: tuple[str, ...]) -> None:

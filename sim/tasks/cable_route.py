@@ -372,6 +372,7 @@ def task(robot: Robot) -> Task:
     """Returns the task for `robot`."""
     return Task(
         name="cable_route",
+        brief="Press the cable into the clip.",
         robot=robot,
         handled=tuple(f"cable{i}" for i in range(SEGMENTS)),
         scene=partial(_scene, robot),

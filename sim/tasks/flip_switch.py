@@ -239,6 +239,7 @@ def task(robot: Robot) -> Task:
     q_start = upright_posture(robot, MIDDLE, 0.0)
     return Task(
         name="flip_switch",
+        brief="Push the orange lever over to its other side.",
         robot=robot,
         handled=("lever",),
         scene=partial(_scene, robot),

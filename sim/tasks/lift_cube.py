@@ -113,6 +113,7 @@ def task(robot: Robot) -> Task:
     """Returns the task for `robot`."""
     return Task(
         name="lift_cube",
+        brief="Grasp the red cube and lift it eight centimetres.",
         robot=robot,
         handled=("cube",),
         scene=partial(_scene, robot),

@@ -246,6 +246,7 @@ def task(robot: Robot) -> Task:
     q_start = upright_posture(robot, MIDDLE, 0.0)
     return Task(
         name="open_drawer",
+        brief="Pull the drawer open by its handle.",
         robot=robot,
         handled=("drawer",),
         scene=partial(_scene, robot),

@@ -239,6 +239,7 @@ def task(robot: Robot) -> Task:
     """Returns the task for `robot`."""
     return Task(
         name="peg_insert",
+        brief="Put the peg into the square hole.",
         robot=robot,
         handled=("peg",),
         scene=partial(_scene, robot),

@@ -183,6 +183,7 @@ def task(robot: Robot) -> Task:
     q_start = upright_posture(robot, MIDDLE, 0.0)
     return Task(
         name="pick_by_name",
+        brief="Grasp the cube that the instruction names, and lift it eight centimetres.",
         robot=robot,
         handled=tuple(COLOURS),
         scene=partial(_scene, robot),

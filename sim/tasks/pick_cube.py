@@ -163,6 +163,7 @@ def task(robot: Robot) -> Task:
     """Returns the task for `robot`."""
     return Task(
         name="pick_cube",
+        brief="Bring the red cube to the green ball and hold it there.",
         robot=robot,
         handled=("cube",),
         scene=partial(_scene, robot),

@@ -85,6 +85,7 @@ def task(robot: Robot) -> Task:
     """Returns the task for `robot`."""
     return Task(
         name="reach",
+        brief="Move the fingertips to the green ball and stop there.",
         robot=robot,
         scene=partial(_scene, robot),
         reset=_reset,

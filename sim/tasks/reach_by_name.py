@@ -157,6 +157,7 @@ def task(robot: Robot) -> Task:
     """Returns the task for `robot`."""
     return Task(
         name="reach_by_name",
+        brief="Move the fingertips to the marker that the instruction names, and stop there.",
         robot=robot,
         scene=partial(_scene, robot),
         reset=_reset,

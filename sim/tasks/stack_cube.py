@@ -167,6 +167,7 @@ def task(robot: Robot) -> Task:
     q_start = upright_posture(robot, MIDDLE, 0.0)
     return Task(
         name="stack_cube",
+        brief="Put the red cube on the green one and let it go.",
         robot=robot,
         handled=("red", "green"),
         scene=partial(_scene, robot),

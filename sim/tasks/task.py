@@ -123,6 +123,8 @@ class Task:
     """(N,) bool: the task is solved, which ends the episode."""
     expert: Callable[[View], ExpertTarget]
     """Scripted expert, a function of the current state only, so it can take over at any time."""
+    brief: str = ""
+    """What is to be done, in one sentence for a person at the console."""
     failure: Callable[[View], np.ndarray] = never
     """(N,) bool: the task can no longer be solved, which ends the episode."""
     info: Mapping[str, Callable[[View], np.ndarray]] = field(default_factory=dict)

@@ -38,7 +38,7 @@ import numpy as np
 
 from real.cameras.camera_process import frame
 from real.console.client import ConsoleClient
-from real.console.commands import Mode
+from real.console.control.commands import Mode
 from real.console.process import OpenConsole, open_console
 from real.console.server import ConsoleConfig
 from robots.wire.policy import pack

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from real.console.commands import STILL, ControlCommand, Mode
+from real.console.control.commands import STILL, ControlCommand, Mode
 from real.console.messages import command_message, read_command, read_inputs, read_message
 from real.deploy import object_tracker
 from real.deploy.governor import GovernorConfig, ReferenceGovernor

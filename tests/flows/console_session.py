@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from websockets.exceptions import ConnectionClosed
+
 from real.console.process import OpenConsole
 from tests.real.console.pages import Page, until
 
@@ -31,12 +33,17 @@ class Session:
     def page(self) -> Page:
         page = Page(self.opened)
         _SESSION_OF[page] = self
-        until(lambda: page.state()["robot"], STARTS)
+        until(lambda: ready(page.state()), STARTS)
         return page
 
     def ended(self) -> None:
         self.process.join(20.0)
         assert not self.process.is_alive()
+
+
+def ready(state: dict[str, Any]) -> bool:
+    """Whether there is a robot, with pictures."""
+    return state["robot"] and not state["trouble"]
 
 
 _SESSION_OF: WeakKeyDictionary[Page, Session] = WeakKeyDictionary()
@@ -83,3 +90,16 @@ def ended_episodes(page: Page, episodes: int) -> None:
         assert time.monotonic() < limit, f"{ended} of {episodes} episodes ended, {_stacks(page)}"
         page.keys()
         ended = len(page.state().get("episodes", [])) or ended
+
+
+def ended_by(page: Page) -> None:
+    """Holds the key that ends the session until it has ended."""
+    limit = time.monotonic() + STARTS
+    while time.monotonic() < limit:
+        try:
+            page.keys("End")
+            if page.state()["mode"] == "stop":
+                return
+        except ConnectionClosed:
+            return
+    raise AssertionError(f"the session did not end, {_stacks(page)}")

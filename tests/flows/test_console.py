@@ -10,10 +10,10 @@ import numpy as np
 
 from flows.console import run_console_session
 from flows.session.config import HilOperator
-from real.console.arbiter import ArbiterConfig
+from real.console.control.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
 from robots.episodes.store import EpisodeStore
-from tests.flows.console_session import Session, ended_episodes, labelled, stepped
+from tests.flows.console_session import Session, ended_by, ended_episodes, labelled, stepped
 from tests.real.console.pages import logged
 
 
@@ -46,7 +46,7 @@ def test_a_session_is_recorded_with_both_actions_and_labels(tmp_path):
         page.go()
         stepped(page, 3)
         labelled(page, "KeyR", 2)
-        page.keys("End")
+        ended_by(page)
         session.ended()
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
     assert store.num_episodes == 2
@@ -87,7 +87,7 @@ def test_a_killed_session_keeps_finished_episodes_and_appends_to_them(tmp_path):
         page.go()
         stepped(page, 3)
         labelled(page, "KeyS", 1)
-        page.keys("End")
+        ended_by(page)
         again.ended()
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
     assert [store.metadata(episode)["success"] for episode in range(2)] == [False, True]
@@ -99,7 +99,7 @@ def test_an_expert_can_be_watched_and_interrupted(tmp_path):
     with contextlib.closing(page.socket):
         page.go()
         ended_episodes(page, 1)
-        page.keys("End")
+        ended_by(page)
         session.ended()
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
     assert store.metadata(0)["success"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,8 +32,7 @@ def record_arm_command(
     operator: str,
     episodes: int,
     person: str,
-    host: str,
-    port: int,
+    console: ConsoleConfig,
 ) -> None:
     """Runs the command, whose parameters `flows.commands.sessions.record` describes.
 
@@ -58,7 +58,7 @@ def record_arm_command(
         build_session(DemonstrationSession, "record", chosen),
         task,
         out,
-        ConsoleConfig(host=host, port=port, spacemouse=DEVICES[operator]),
+        replace(console, spacemouse=console.spacemouse or DEVICES[operator]),
         person=person,
         episodes=episodes,
         say=say,

@@ -94,6 +94,8 @@ def record_at_arm(
         recorder.session = new_session()
         while recorder.demos.num_episodes < episodes and recorder.next_episode(say):
             pass
+        number = counted(recorder.demos.num_episodes, "demonstration")
+        recorder.supervisor.operator.finish(f"{number} recorded.")
         return recorder.demos.path
 
 
@@ -140,7 +142,8 @@ def _open(
     host: DemonstrationHost = RealHost(session)
     if not session.host:
         env = HilEnvConfig(task=task, robot=session.arm.robot)
-        stack.enter_context(scene_viewer(env, opened))
+        # Cameras of the session take the place of drawn ones.
+        stack.enter_context(scene_viewer(env, opened, images=not session.cameras))
         host = stack.enter_context(simulated_host(session, task))
     recorder = _Recorder(session, contract, host, pictures, (demos, dropped), person)
     recorder.calibration = calibration
@@ -210,6 +213,8 @@ class _Recorder:
             person,
             self._packed_scene if host.scene() is not None else None,
             width_max,
+            drawn=host.scene() is not None,
+            still=True,
         )
 
     def next_episode(self, say: Callable[[str], None]) -> bool:
@@ -218,9 +223,13 @@ class _Recorder:
         from robots.episodes.metadata.episode_metadata import next_start
 
         supervision = self.supervisor.supervision
+        start = next_start(self.demos, self._dropped)
+        # The person sees the start before they let the arm move.
+        self._host.place(start)
+        self.supervisor.show()
         if not wait_for_resume(supervision):
             return False
-        record = self._run(next_start(self.demos, self._dropped))
+        record = self._run(start)
         if supervision.stopped:
             return False
         if record is not None:
@@ -231,7 +240,7 @@ class _Recorder:
                 f"{counted(self.demos.num_episodes, 'demonstration')}"
             )
         if self._host.manual_reset:
-            self.supervisor.hold("place the objects, then go on")
+            self.supervisor.hold("Place the objects, then resume.")
         return True
 
     def _run(self, seed: int) -> LoopRecord | None:

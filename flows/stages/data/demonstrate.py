@@ -27,6 +27,7 @@ def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Epis
         HandoffError: the expert rarely succeeds, or the person stopped.
     """
     from flows.session.environment import (
+        inform,
         make_operator,
         make_session_env,
         session_origin,
@@ -39,15 +40,18 @@ def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Epis
     from robots.episodes.metadata.episode_metadata import next_start
     from robots.episodes.running_episode import recover_interrupted
 
-    env, engine = make_session_env(config.env, on_end="freeze")
+    live = config.operator.kind != "simulated"
+    seconds = config.operator.seconds if live else None
+    env, engine = make_session_env(config.env, on_end="freeze", seconds=seconds)
     with closing(env):
         schema = session_schema(config.env, env)
         with (
             open_corrections(out / "store.zarr", schema) as store,
             open_corrections(out / "dropped.zarr", schema) as dropped,
-            closing(make_operator(config.operator, engine, demonstrates=True)) as operator,
+            closing(
+                make_operator(config.operator, engine, demonstrates=True, max_steps=env.max_steps)
+            ) as operator,
         ):
-            live = config.operator.kind != "simulated"
             origin = session_origin(config.env, engine, "demonstration", live=live)
             recover_interrupted(store, into=dropped)
             assembler = EpisodeAssembler(
@@ -73,6 +77,8 @@ def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Epis
                 say(f"{store.num_episodes} demonstrations kept that were recorded before")
             while store.num_episodes < config.episodes:
                 attempts = store.num_episodes + dropped.num_episodes
+                shown = f"{store.num_episodes} of {config.episodes}"
+                inform(operator, {"demonstrations": shown, "attempts": str(attempts)})
                 if not live and attempts >= MAX_ATTEMPTS * config.episodes:
                     raise HandoffError(
                         f"{config.env.task}: the scripted expert solved {store.num_episodes} of {attempts} attempts, "

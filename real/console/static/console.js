@@ -61,6 +61,7 @@ function connect() {
     disconnected(event.reason || "The console does not answer.");
     if (event.code === 4401) { sessionStorage.removeItem("handoff-token"); showLogin("Wrong token. Enter the token that the console printed."); return; }
     if (event.code === 4400 || event.code === 4429) return;   // a new connection would be closed again
+    if (event.code === 4410) { ended(event.reason); return; }  // a later session has another token
     setTimeout(connect, Math.min(3000, 250 * 2 ** page.tries++));
   };
 }
@@ -116,19 +117,31 @@ setInterval(checkSilence, 100);
 function showMode(name, why) {
   const person = page.state?.people?.[page.state.controller] ?? "";
   const mine = page.state && page.state.controller === page.you;
-  const titles = { policy: "POLICY", person: mine ? "YOU" : person.toUpperCase() || "PERSON", hold: "HOLD", stop: "STOP", away: "DISCONNECTED" };
+  const still = page.about.still === true;
+  const titles = {
+    policy: still ? "NOBODY" : "POLICY", person: mine ? "YOU" : person.toUpperCase() || "PERSON", hold: "HOLD", stop: "STOP", away: "DISCONNECTED", ended: "ENDED",
+  };
   const hints = {
-    policy: mine ? "Hold a key to take over the arm." : "", person: mine ? "Release it to give the arm back." : "", away: why,
+    policy: !mine ? "" : still ? "Hold a key to move the arm." : "Hold a key to take over the arm.",
+    person: !mine ? "" : still ? "Release it and the arm stands still." : "Release it to give the arm back.", away: why,
   };
   $("mode").textContent = titles[name];
+  document.title = `${titles[name]} · Handoff console`;
   $("why").textContent = why || hints[name] || "";
-  document.body.dataset.mode = name === "away" ? "hold" : name;
+  document.body.dataset.mode = name === "away" || name === "ended" ? "hold" : name;
   if (name !== page.mode) { page.mode = name; beep(name); }
 }
 
 function disconnected(why) {
   showMode("away", why);
   page.shownKey = null;   // the next state is shown even if it equals the last one
+}
+
+// The session is over, and its server with it.
+function ended(why) {
+  showMode("ended", `${why} Reload the page to join the next session.`);
+  for (const button of document.querySelectorAll("aside button, #end")) button.disabled = true;
+  page.shownKey = null;
 }
 
 // The 3-D scene comes from its own process, through this server. Software rendering would delay
@@ -175,6 +188,7 @@ function draw() {
   if (!page.dirty || !page.state) return;
   page.dirty = false;
   showState();
+  showEpisode();
   showScene();
   if (now - page.drawn < CANVAS_PERIOD) { page.dirty = true; return; }
   page.drawn = now;
@@ -202,7 +216,12 @@ function showWaiting(waiting) {
 function showState() {
   const state = page.state;
   if (state.pending !== null) $("undo-left").value = state.undo_left / state.undo;
-  const key = JSON.stringify([state.mode, state.why, state.controller, state.asking, state.people, state.robot, state.pending, state.waiting, page.about, page.socket?.readyState]);
+  if (state.ending !== null) $("ending").value = state.ending;
+  $("ending").hidden = state.ending === null;
+  const key = JSON.stringify([
+    state.mode, state.why, state.trouble, state.controller, state.asking, state.people, state.robot, state.pending, state.labels, state.waiting,
+    page.steps.length > 0, page.about, page.socket?.readyState,
+  ]);
   if (key === page.shownKey) return;
   page.shownKey = key;
   showKeys();
@@ -221,12 +240,53 @@ function showState() {
   $("claim").hidden = $("take").hidden = mine;
   $("give").hidden = !mine;
   $("give").textContent = state.asking === null ? "Give up control" : `Hand over to ${state.people[state.asking]}`;
-  $("go").disabled = !mine || state.mode !== "hold" || !state.robot || state.pending !== null;
-  for (const button of document.querySelectorAll("#say .labels button, [data-press='end session']")) button.disabled = !mine || !state.robot;
+  $("go").disabled = !mine || state.mode !== "hold" || !state.robot || state.pending !== null || state.trouble;
+  $("go-word").textContent = page.steps.length && state.labels ? "Resume" : "Start";
+  for (const button of document.querySelectorAll("#say .labels button")) {
+    button.disabled = !mine || !state.robot || !state.labels;
+    button.classList.toggle("pending", button.dataset.press === state.pending);
+  }
+  $("end").disabled = !mine || !state.robot;
+  const named = page.about.actions, moves = (name) => !named || named.includes(name);
+  $("grips").hidden = !moves("gripper");
+  $("pad-turn").hidden = !moves("yaw");
+  $("pad-up").hidden = !moves("z");
   $("undo").hidden = state.pending === null;
   // If the focused control disappears, the next Enter must not mean `go on`.
   const gone = focused?.matches("main button, footer button") && (focused.disabled || focused.offsetParent === null);
   if (gone && focused !== $("go")) $("halt").focus();
+}
+
+// The task, the running episode and the arm, as words.
+function showEpisode() {
+  const { about, state } = page, rate = about.rate_hz ?? 10;
+  $("episode").hidden = !about.task;
+  if (!about.task) return;
+  write("brief", about.brief || about.task);
+  write("instruction", about.instruction ? `“${about.instruction}”` : "");
+  const seconds = (page.first + page.steps.length) / rate, limit = about.seconds;
+  const number = about.episode === undefined ? "" : `Episode ${about.episode + 1} · `;
+  write("time", number + (limit ? `${seconds.toFixed(1)} of ${limit.toFixed(0)} s` : `${seconds.toFixed(1)} s`));
+  $("time-left").hidden = !limit;
+  if (limit) $("time-left").value = Math.min(1, seconds / limit);
+  write("facts", [...Object.entries(state.facts ?? {}).map(([name, value]) => `${name}: ${value}`), ...armFacts(state.state ?? {}, about)].join(" · "));
+}
+
+function write(id, text) {
+  if ($(id).textContent !== text) $(id).textContent = text;
+}
+
+// Joint limits, external torques and the lead of the target, of the newest step.
+function armFacts(state, about) {
+  const facts = [], { q, tau_ext: torques, target_offset: lead } = state, limits = about.joint_limits;
+  if (q && limits) {
+    const margins = q.map((angle, n) => Math.min(angle - limits[0][n], limits[1][n] - angle) * 180 / Math.PI);
+    const nearest = margins.indexOf(Math.min(...margins));
+    if (margins[nearest] < 15) facts.push(`joint ${nearest + 1} is ${margins[nearest].toFixed(0)}° from its limit`);
+  }
+  if (torques) facts.push(`external torque ${Math.max(...torques.map(Math.abs)).toFixed(1)} N m`);
+  if (lead) facts.push(`arm ${(1000 * Math.hypot(...lead.slice(0, 3))).toFixed(0)} mm behind its target`);
+  return facts;
 }
 
 function showCounters(counters) {
@@ -235,7 +295,7 @@ function showCounters(counters) {
     [percent(counters.success), `success of the last ${counters.of} (${percent(counters.low)} to ${percent(counters.high)})`],
     [counters.takeovers.toFixed(1), "takeovers per episode"],
     [percent(counters.corrected), "of the steps corrected"],
-    [counters.cycle === null ? "–" : `${counters.cycle.toFixed(1)} s`, `per success; ${counters.episodes} episodes, ${counters.dropped} dropped`],
+    [counters.cycle === null ? "–" : `${counters.cycle.toFixed(1)} s`, `per success · ${counters.episodes} ${counters.episodes === 1 ? "episode" : "episodes"}, ${counters.dropped} discarded`],
   ] : [["–", "no episode has ended yet"]];
   $("counters").replaceChildren(...cells.map(([figure, about]) => {
     const cell = document.createElement("div"), b = document.createElement("b"), small = document.createElement("small");
@@ -279,7 +339,16 @@ function showKeys() {
     const key = names.find((name) => name.startsWith("key "));
     button.querySelector("kbd").textContent = key ? spoken(key) : "";
   }
+  $("legend").textContent = legend();
   showBindings();
+}
+
+// The keys that move the arm, in one line per kind.
+const LEGEND = [["move", "forward", "back", "left", "right"], ["up, down", "up", "down"], ["turn", "turn left", "turn right"], ["slow", "slow"]];
+function legend() {
+  const key = (action) => (page.bindings[action] ?? []).find((name) => name.startsWith("key "));
+  return LEGEND.map(([what, ...actions]) => [what, actions.map(key).filter(Boolean).map(spoken)])
+    .filter(([, keys]) => keys.length).map(([what, keys]) => `${what} ${keys.join(" ")}`).join(" · ");
 }
 
 function showDevices() {
@@ -328,7 +397,7 @@ $("sound").onclick = () => {
 };
 // One tone per mode: high while a person moves the arm, low while it holds still.
 function beep(name) {
-  const pitch = { policy: 440, person: 660, hold: 220, stop: 165 }[name];
+  const pitch = { policy: 440, person: 660, hold: 220, stop: 165, ended: 165 }[name];
   if (!page.sound || !pitch || !navigator.userActivation?.hasBeenActive) return;
   page.audio ??= new AudioContext();
   const tone = page.audio.createOscillator(), gain = page.audio.createGain(), now = page.audio.currentTime;

@@ -32,9 +32,10 @@ addEventListener("mousedown", (event) => {
   leaveControl();
 });
 
-/** The displayed name of an action; stored maps have "hand" for the gripper. */
-export const label = (action) => action.replace(/^(open|close) hand$/, "$1 gripper");
+/** The displayed name of an action; stored maps have older names. */
+const NAMES = { "open hand": "open gripper", "close hand": "close gripper", "hold still": "hold", "go on": "start, resume" };
+export const label = (action) => NAMES[action] ?? action;
 
 /** The displayed name of an input: `S`, `↑`, `button 3`. */
 export const spoken = (name) => name
-  .replace(/^key (Key|Digit)?/, "").replace(/^Arrow(.*)/, (_, direction) => ({ Up: "↑", Down: "↓", Left: "←", Right: "→" })[direction]);
+  .replace(/^key (Key|Digit)?/, "").replace(/^(Shift|Control|Alt)(Left|Right)$/, "$1").replace(/^Arrow(.*)/, (_, direction) => ({ Up: "↑", Down: "↓", Left: "←", Right: "→" })[direction]);

@@ -25,7 +25,7 @@ export function drawStrip(canvas, steps, first, rate) {
   const left = 76, shown = steps.slice(-Math.max(60, Math.floor((width - left - 10) / 3)));
   const from = first + steps.length - shown.length;
   const each = (width - left - 10) / Math.max(60, shown.length);
-  const rows = [["who", 10, 22], ["reward", 40, 20], ["success?", 66, 20], ["gripper", 92, 14]];
+  const rows = [["control", 10, 22], ["reward", 40, 20], ["P(success)", 66, 20], ["gripper", 92, 14]];
   context.fillStyle = colour("--faint");
   for (const [name, y, tall] of rows) context.fillText(name, 12, y + tall / 2 + 4);
   const largest = (entry) => Math.max(1e-9, ...shown.map((step) => Math.abs(step[entry] ?? 0)));

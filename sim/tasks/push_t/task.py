@@ -124,6 +124,7 @@ def task(robot: Robot) -> Task:
     """Returns the task for `robot`."""
     return Task(
         name="push_t",
+        brief="Push the grey T onto the green one.",
         robot=robot,
         handled=("tee",),
         scene=partial(_scene, robot),

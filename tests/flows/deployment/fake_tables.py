@@ -18,8 +18,8 @@ from flows.deployment.config import DeployConfig, DeploySession, DeployTaskConfi
 from flows.deployment.push_t_table import EXTRA, PushTTable
 from flows.deployment.task_table import TaskTable as TableOfTask
 from flows.deployment.twin import DeployTable, TwinSetup, run_start
-from real.console.commands import Mode
 from real.console.console_operator import ConsoleOperator
+from real.console.control.commands import Mode
 from real.deploy.episode_recorder import deploy_schema
 from real.deploy.loop import LoopConfig
 from real.deploy.person_motion import STEPS, BoardMotion

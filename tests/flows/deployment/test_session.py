@@ -22,7 +22,7 @@ from flows.deployment.config import DeploySession
 from flows.deployment.release import released_bundle
 from flows.runner.artifact import seal
 from real.clock import PacedClock
-from real.console.arbiter import ArbiterConfig
+from real.console.control.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
 from real.deploy.loop import LoopConfig
 from real.deploy.object_tracker import TrackerConfig
@@ -34,7 +34,7 @@ from robots.wire.policy import pack
 from sim.tasks.push_t.geometry import initial_state
 from sim.twin.push_t_world import PushTWorld
 from sim.twin.twin import TwinConfig, start_twin
-from tests.flows.console_session import Session, labelled, stepped
+from tests.flows.console_session import Session, ended_by, labelled, stepped
 from tests.real.console.pages import logged, until
 from tests.real.onnx_models import save_policy
 
@@ -116,7 +116,7 @@ def test_a_person_leads_the_simulated_arm_and_judges(tmp_path, bundle):
         labelled(page, "KeyR", 3)
         page.go()
         stepped(page, 3)
-        page.keys("End")
+        ended_by(page)
         session.ended()
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
     assert store.num_episodes == 3, "the one that the end of the session cut off is not there"
@@ -140,7 +140,7 @@ def test_a_held_arm_stands_still_under_control_and_goes_on(tmp_path, bundle):
         page.go()
         stepped(page, 3)
         labelled(page, "KeyQ", 1)
-        page.keys("End")
+        ended_by(page)
         session.ended()
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
     about, times = store.metadata(0), store.read(0, "policy", ["step_time"])["step_time"].ravel()
@@ -213,8 +213,8 @@ def test_an_arm_at_an_address_goes_the_same_way(tmp_path, bundle):
         page = session.page()
         with contextlib.closing(page.socket):
             lead(page)
-            until(lambda: held_for(page).startswith("place the objects"))
-            page.keys("End")
+            until(lambda: held_for(page).startswith("Place the objects"))
+            ended_by(page)
             session.ended()
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
     check_led(store, f"fr3 at {lab.host}")

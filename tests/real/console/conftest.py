@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from real.console.arbiter import ArbiterConfig
 from real.console.client import ConsoleClient, ConsoleClientConfig
-from real.console.commands import Mode
+from real.console.control.arbiter import ArbiterConfig
+from real.console.control.commands import Mode
 from real.console.process import OpenConsole, open_console
 from real.console.server import ConsoleConfig
 from tests.real.console.pages import until
@@ -27,7 +27,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(folder: Path) -> Iterator[OpenConsole]:
     # A page on a busy machine may be late; how long each may be, the desk's own tests say with a
     # clock of their own.
-    config = ConsoleConfig(port=0, arbiter=ArbiterConfig(watchdog=1.0, undo=UNDO))
+    # Pictures come from the tests that show them, and then no more.
+    limits = ArbiterConfig(watchdog=1.0, undo=UNDO)
+    config = ConsoleConfig(port=0, picture_seconds=None, arbiter=limits)
     with open_console(config, folder) as opened:
         yield opened
 
@@ -39,6 +41,7 @@ def robot(opened: OpenConsole) -> Iterator[ConsoleClient]:
         opened.robot_token,
         {"task": "reach", "stage": "test", "rate_hz": 20.0},
     )
+    line.describe({"kind": "begin", "told": {"episode": 0}})
     line.start()
     until(lambda: line.connection == 1)
     yield line

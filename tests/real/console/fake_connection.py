@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from real.console.commands import STILL, ControlCommand, Mode
+from real.console.control.commands import STILL, ControlCommand, Mode
 from real.teleop.takeover import HandInput
 from robots.interfaces import Label
 
@@ -15,7 +15,9 @@ class FakeConnection:
         self.messages: list[dict[str, Any]] = []
         self.scenes: list[bytes | None] = []
         self.closed = False
-        self.now = ControlCommand(Mode.HOLD, STILL, "ada", 0, Label.NONE, 0)
+        self.holds = 0
+        """How often it was told to hold until the console does."""
+        self.now = ControlCommand(Mode.HOLD, STILL, "ada", 0, Label.NONE, 0, 0)
 
     def command(self) -> ControlCommand:
         return self.now
@@ -23,6 +25,12 @@ class FakeConnection:
     def send(self, message: dict[str, Any], scene: bytes | None = None) -> None:
         self.messages.append(message)
         self.scenes.append(scene)
+
+    def describe(self, message: dict[str, Any], scene: bytes | None = None) -> None:
+        self.send(message, scene)
+
+    def await_hold(self) -> None:
+        self.holds += 1
 
     def close(self) -> None:
         self.closed = True

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from real.console.client import ConsoleClient
-from real.console.commands import ControlCommand, Mode
+from real.console.control.commands import ControlCommand, Mode
 from tests.conftest import chromium, require
 from tests.real.console.pages import until
 

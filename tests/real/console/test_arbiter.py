@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from real.console.arbiter import ArbiterConfig, ControlArbiter
-from real.console.bindings import DEFAULTS, Bindings, Inputs, RefusedBindingError
-from real.console.commands import STILL, Mode
-from real.console.people import FloodedError
+from real.console.control.arbiter import ArbiterConfig, ControlArbiter
+from real.console.control.bindings import DEFAULTS, Bindings, Inputs, RefusedBindingError
+from real.console.control.commands import STILL, Mode
+from real.console.control.people import FloodedError
 from real.teleop.takeover import HandInput
 from robots.errors import HandoffError
 from robots.interfaces import Label
@@ -22,6 +22,7 @@ class Setup:
         self.time, self.log, self.sequence = 100.0, [], 0
         self.arbiter = ControlArbiter(ArbiterConfig(), Bindings(), self.write, lambda: self.time)
         self.arbiter.robot_connected(True, "reach")
+        self.arbiter.begin_episode(0)
         self.ada = self.arbiter.join("ada", "here")
 
     def write(self, who: str, what: str, details: Mapping[str, Any]) -> None:
@@ -202,7 +203,7 @@ def test_the_same_label_again_does_not_wait(running):
     running.keys("KeyQ")
     running.keys()
     running.keys("KeyQ")
-    assert running.arbiter.command()[4:] == (Label.FAILURE, 1)
+    assert running.arbiter.command()[4:] == (Label.FAILURE, 1, 0)
 
 
 def test_a_label_that_is_taken_back_never_counts(running):
@@ -217,7 +218,7 @@ def test_another_label_takes_the_place_of_the_first(running):
     running.keys("KeyS")
     running.keys("KeyQ")
     running.wait(1.6)
-    assert running.arbiter.command()[4:] == (Label.FAILURE, 1)
+    assert running.arbiter.command()[4:] == (Label.FAILURE, 1, 0)
 
 
 def test_a_label_counts_although_the_page_went_but_the_arm_stays_still(running):
@@ -225,7 +226,7 @@ def test_a_label_counts_although_the_page_went_but_the_arm_stays_still(running):
     running.arbiter.leave(running.ada, "closed")
     running.time += 2.0
     running.arbiter.tick()
-    assert running.arbiter.command()[4:] == (Label.SUCCESS, 1)
+    assert running.arbiter.command()[4:] == (Label.SUCCESS, 1, 0)
     assert running.arbiter.mode is Mode.HOLD
 
 
@@ -260,12 +261,125 @@ def test_a_robot_that_comes_back_holds_still_and_knows_no_old_label(running):
     assert running.arbiter.command().label_number == 0
 
 
-def test_the_end_ends_it_for_good(running):
+def test_the_key_that_ends_the_session_is_held_to_confirm(running):
     running.keys("End")
+    assert running.arbiter.command().mode is Mode.HOLD
+    assert running.arbiter.why == "Keep End pressed to end the session."
+    running.wait(0.9, "End")
+    assert running.arbiter.command().mode is Mode.HOLD
+    assert running.arbiter.page_state()["ending"] == pytest.approx(0.9, abs=0.04)
+    running.wait(0.2, "End")
     assert running.arbiter.command().mode is Mode.STOP
+    assert running.arbiter.why == "ada ended the session."
     running.keys("Enter")
     running.arbiter.hold("anything")
     assert running.arbiter.command().mode is Mode.STOP
+
+
+def test_a_tap_on_the_key_that_ends_the_session_only_holds(running):
+    running.keys("End")
+    running.wait(0.5, "End")
+    running.keys()
+    running.wait(3.0)
+    assert running.arbiter.mode is Mode.HOLD
+    assert running.arbiter.why == "ada released End; the session goes on."
+    assert running.arbiter.page_state()["ending"] is None
+
+
+def test_a_page_that_falls_silent_with_the_end_pressed_does_not_end_the_session(running):
+    running.keys("End")
+    running.time += 5.0
+    running.arbiter.tick()
+    assert running.arbiter.mode is Mode.HOLD
+
+
+def test_the_end_of_an_episode_is_a_hold_with_its_result(running):
+    running.keys("ArrowUp")
+    running.arbiter.end_episode("Episode 1: success after 3.2 s.")
+    assert running.arbiter.command().mode is Mode.HOLD
+    assert running.arbiter.why == "Episode 1: success after 3.2 s."
+    running.arbiter.begin_episode(1)
+    # A key held over the end moves nothing until it is released.
+    running.wait(1.4, "ArrowUp")
+    assert running.arbiter.mode is Mode.HOLD
+    running.wait(0.3, "ArrowUp")
+    assert running.arbiter.command().mode is Mode.POLICY
+    running.keys()
+    running.keys("ArrowUp")
+    assert running.arbiter.command().mode is Mode.PERSON
+
+
+def test_a_hold_after_the_end_of_an_episode_waits_for_the_person(running):
+    running.arbiter.end_episode("Episode 1: no success after 5.0 s.")
+    running.keys("Escape")
+    running.wait(5.0)
+    assert running.arbiter.mode is Mode.HOLD
+    running.go()
+    assert running.arbiter.mode is Mode.POLICY
+
+
+def test_who_left_during_the_pause_finds_the_arm_held(running):
+    running.arbiter.end_episode("Episode 1: no success after 5.0 s.")
+    running.time += 2.0
+    running.arbiter.tick()
+    assert running.arbiter.mode is Mode.HOLD
+    assert running.arbiter.why == "Ready. Press Enter to start."
+
+
+def test_the_person_need_not_wait_for_the_pause(running):
+    running.arbiter.end_episode("Episode 1: no success after 5.0 s.")
+    running.go()
+    assert running.arbiter.mode is Mode.POLICY
+
+
+def test_an_arm_that_held_still_stays_so_after_the_episode(running):
+    running.keys("Escape")
+    running.keys()
+    running.arbiter.end_episode("Episode 1: no success after 5.0 s.")
+    running.wait(5.0)
+    assert running.arbiter.mode is Mode.HOLD
+
+
+def test_a_label_between_episodes_is_refused_in_words(running):
+    running.arbiter.end_episode("Episode 1: success after 3.2 s.")
+    running.keys("KeyQ")
+    assert running.arbiter.why == "No episode is running, so the label failure does not count."
+    assert running.happened("label not taken")
+    running.wait(2.0)
+    assert running.arbiter.command().label_number == 0
+    # The arm resumes as it would have.
+    assert running.arbiter.mode is Mode.POLICY
+
+
+def test_a_label_that_the_end_of_the_episode_overtook_does_not_count_and_says_so(running):
+    running.keys("KeyQ")
+    running.arbiter.end_episode("Episode 1: success after 3.2 s.")
+    assert running.arbiter.why == (
+        "Episode 1: success after 3.2 s. The label failure came too late and does not count."
+    )
+    assert running.happened("label too late")
+    running.arbiter.begin_episode(1)
+    running.wait(3.0)
+    assert running.arbiter.command().label_number == 0
+    assert running.arbiter.mode is Mode.POLICY
+
+
+def test_a_label_names_its_episode(running):
+    running.arbiter.end_episode("Episode 1: success after 3.2 s.")
+    running.arbiter.begin_episode(1)
+    running.keys("KeyS")
+    running.wait(1.6)
+    assert running.arbiter.command()[4:] == (Label.SUCCESS, 1, 1)
+
+
+def test_a_session_that_is_over_shows_who_ended_it(running):
+    running.arbiter.finish("20 demonstrations recorded.")
+    assert (running.arbiter.mode, running.arbiter.why) == (
+        Mode.STOP,
+        "20 demonstrations recorded.",
+    )
+    running.arbiter.finish("The session is over.")
+    assert running.arbiter.why == "20 demonstrations recorded."
 
 
 def test_bindings_change_while_it_holds_still_by_who_has_control(running):
@@ -288,7 +402,7 @@ def test_a_binding_that_is_refused_is_written_down_and_changes_nothing(running):
     with pytest.raises(RefusedBindingError):
         running.arbiter.bind(running.ada, "left", "key Escape", swap=True)
     assert running.log[-1][1] == "not bound"
-    assert "Hold still" in running.log[-1][2]["why"]
+    assert "Hold" in running.log[-1][2]["why"]
     assert running.arbiter.bindings.inputs == DEFAULTS
     running.go()
     running.keys("Escape")

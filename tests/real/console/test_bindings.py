@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from real.console.bindings import (
+from real.console.control.bindings import (
     ACTIONS,
     DEFAULTS,
     NEEDED,
@@ -117,8 +117,8 @@ def test_a_swap_leaves_no_action_without_a_key_that_needs_one():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("key Escape", "Escape is bound to Hold still"),
-        ("button 4", "Button 4 is bound to Hold still"),
+        ("key Escape", "Escape is bound to Hold"),
+        ("button 4", "Button 4 is bound to Hold"),
         ("key Tab", "Tab moves between"),
     ],
 )
@@ -190,3 +190,18 @@ def test_unknown_actions_and_inputs_for_two_are_named():
         Bindings({"fly": ["key KeyF"]})
     with pytest.raises(HandoffError, match="'forward' and 'back'"):
         Bindings({"forward": ["key KeyW"], "back": ["key KeyW"]})
+
+
+def test_slow_motion_is_a_fifth_and_takes_nothing_over():
+    assert not Bindings().hand(keys("ShiftLeft")).engaged
+    person_input = Bindings().hand(keys("ShiftLeft", "ArrowUp", "ArrowLeft"))
+    np.testing.assert_allclose(person_input.twist[:2], [0.2, 0.2])
+
+
+def test_a_stored_map_from_before_slow_motion_keeps_its_inputs(tmp_path):
+    path = tmp_path / "bindings.json"
+    older = {action: list(bound) for action, bound in DEFAULTS.items() if action != "slow"}
+    path.write_text(json.dumps({**older, "up": ["key ShiftLeft"]}))
+    bindings = stored_bindings(path)
+    assert bindings.inputs["up"] == ("key ShiftLeft",)
+    assert bindings.inputs["slow"] == ("button 10",)

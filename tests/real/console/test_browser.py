@@ -11,7 +11,10 @@ import numpy as np
 from websockets.sync.client import connect
 
 from real.cameras.camera_process import frame as frame_of
-from real.console.commands import Mode
+from real.console.client import ConsoleClient
+from real.console.control.commands import Mode
+from real.console.process import open_console
+from real.console.server import ConsoleConfig
 from robots.interfaces import Label
 from robots.wire.policy import pack
 from tests.real.console.conftest import UNDO
@@ -35,7 +38,7 @@ def test_the_banner_says_why_it_holds(tab, robot):
     tab.page.keyboard.press("Escape")
     reaches(robot, Mode.HOLD)
     tab.shows("HOLD")
-    assert tab.page.inner_text("#why") == "ada pressed Hold still."
+    assert tab.page.inner_text("#why") == "ada pressed Hold."
 
 
 def test_labels_can_be_taken_back_and_count_once(tab, robot):
@@ -187,6 +190,8 @@ def test_everything_can_be_done_from_the_keyboard(browser, opened, robot):
     page.keyboard.press("KeyS")
     until(lambda: robot.command().label_number == 1)
     page.keyboard.press("End")
+    reaches(robot, Mode.HOLD)
+    page.keyboard.down("End")
     reaches(robot, Mode.STOP)
     context.close()
 
@@ -248,6 +253,88 @@ def test_pictures_strip_and_counters_are_shown(tab, robot, opened):
     tab.until(
         "new Set(document.getElementById('strip').getContext('2d').getImageData(80, 20, 400, 1).data).size > 4"
     )
+
+
+def test_a_key_held_over_the_end_of_an_episode_moves_nothing_before_it_is_released(tab, robot):
+    driven(tab, robot)
+    robot.await_hold()
+    end = {"episode": 0, "success": True, "label": "none", "steps": 64, "corrected": 64}
+    robot.send({"kind": "end", "told": {**end, "takeovers": 1, "seconds": 3.2, "dropped": False}})
+    assert robot.command().mode is Mode.HOLD
+    tab.until("document.getElementById('why').textContent === 'Episode 1: success after 3.2 s.'")
+    robot.describe({"kind": "begin", "told": {"episode": 1}})
+    # It resumes by itself, with the key still down.
+    reaches(robot, Mode.POLICY)
+    tab.page.keyboard.up("ArrowUp")
+    tab.page.keyboard.down("ArrowUp")
+    reaches(robot, Mode.PERSON)
+    tab.page.keyboard.up("ArrowUp")
+
+
+def test_labels_are_offered_while_an_episode_runs(tab, robot):
+    tab.until("!document.querySelector('[data-press=success]').disabled")
+    end = {"episode": 0, "success": False, "label": "none", "steps": 9, "corrected": 0}
+    robot.send({"kind": "end", "told": {**end, "takeovers": 0, "seconds": 0.9, "dropped": False}})
+    tab.until("document.querySelector('[data-press=success]').disabled")
+    tab.page.keyboard.press("KeyS")
+    tab.until(
+        "document.getElementById('why').textContent === "
+        "'No episode is running, so the label success does not count.'"
+    )
+
+
+def test_task_time_and_state_of_the_arm_are_on_the_page(browser, opened):
+    about = {
+        "task": "reach",
+        "brief": "Move the fingertips to the green ball and stop there.",
+        "stage": "demonstration",
+        "rate_hz": 20.0,
+        "actions": ["x", "y", "z", "roll", "pitch", "yaw"],
+        "still": True,
+        "joint_limits": [[-2.0] * 7, [2.0] * 7],
+    }
+    line = ConsoleClient(opened.client_config(), opened.robot_token, about)
+    line.describe({"kind": "begin", "told": {"episode": 6, "seconds": 60.0}})
+    line.start()
+    tab = Tab(browser, opened.url).ready()
+    line.send({"kind": "facts", "told": {"demonstrations": "8 of 20"}})
+    step = {"episode": 6, "reward": 0.0, "person": True, "q": [0.0] * 3 + [1.9] + [0.0] * 3}
+    for _ in range(68):
+        line.send({"kind": "step", "told": {**step, "target_offset": [0.008, 0.0, 0.0]}})
+    tab.until("document.getElementById('time').textContent === 'Episode 7 · 3.4 of 60 s'")
+    assert tab.page.inner_text("#brief") == about["brief"]
+    assert tab.page.inner_text("#facts") == (
+        "demonstrations: 8 of 20 · joint 4 is 6° from its limit · arm 8 mm behind its target"
+    )
+    assert tab.page.evaluate("document.getElementById('time-left').value") == 3.4 / 60
+    # This task has no gripper.
+    assert tab.page.is_hidden("#grips")
+    tab.page.keyboard.press("Enter")
+    tab.shows("NOBODY")
+    tab.context.close()
+    line.close()
+
+
+def test_shift_slows_the_arm_down(tab, robot):
+    driven(tab, robot)
+    tab.page.keyboard.down("Shift")
+    until(lambda: robot.command().hand.twist[0] == 0.2)
+    tab.page.keyboard.up("Shift")
+    until(lambda: robot.command().hand.twist[0] == 1.0)
+    assert "slow Shift" in tab.page.inner_text("#legend")
+
+
+def test_a_session_that_is_over_says_so(browser, tmp_path):
+    with open_console(ConsoleConfig(port=0), tmp_path) as opened:
+        tab = Tab(browser, opened.url)
+        tab.until("handoff.state?.mode === 'hold' && handoff.socket.readyState === 1")
+    tab.shows("ENDED")
+    assert tab.page.inner_text("#why") == (
+        "The session is over. Reload the page to join the next session."
+    )
+    assert tab.page.title() == "ENDED · Handoff console"
+    assert tab.errors == []
+    tab.context.close()
 
 
 def test_light_and_dark_and_no_request_to_anybody_else(tab, opened):

@@ -3,8 +3,8 @@ anew."""
 
 import pytest
 
-from real.console.bindings import DEFAULTS
-from real.console.commands import Mode
+from real.console.control.bindings import DEFAULTS
+from real.console.control.commands import Mode
 from tests.real.console.pages import logged, until
 from tests.real.console.tabs import Tab, driven, reaches
 
@@ -210,7 +210,7 @@ def test_escape_in_the_dialog_of_who_looks_on_holds_the_arm(tab, browser, opened
     assert robot.command().mode is Mode.PERSON
     bob.page.keyboard.press("Escape")
     reaches(robot, Mode.HOLD)
-    tab.until("document.getElementById('why').textContent === 'bob pressed Hold still.'")
+    tab.until("document.getElementById('why').textContent === 'bob pressed Hold.'")
     bob.context.close()
     tab.page.keyboard.up("ArrowUp")
 
@@ -233,7 +233,7 @@ def test_a_gamepad_in_the_dialog_stops(tab, browser, opened, robot):
     bob.page.click("#open-devices")
     bob.page.evaluate("pad.buttons[4].value = 1")
     reaches(robot, Mode.HOLD)
-    tab.until("document.getElementById('why').textContent === 'bob pressed Hold still.'")
+    tab.until("document.getElementById('why').textContent === 'bob pressed Hold.'")
     bob.context.close()
     tab.page.keyboard.up("ArrowUp")
 
@@ -268,14 +268,14 @@ def test_escape_answers_the_question_with_no(tab):
 
 
 def test_a_key_that_holds_still_stops_everywhere_and_cannot_be_taken(tab, robot):
-    changing(tab, "hold still")
+    changing(tab, "hold")
     tab.page.keyboard.press("KeyH")
     tab.until("handoff.bindings['hold still'].includes('key KeyH')")
     assert "key Escape" in bindings(tab)["hold still"]
     changing(tab, "forward")
     tab.page.keyboard.press("KeyH")
     tab.page.wait_for_selector("#bind-ask:not([hidden])")
-    assert "H is bound to Hold still" in tab.page.inner_text("#bind-why")
+    assert "H is bound to Hold" in tab.page.inner_text("#bind-why")
     assert not tab.page.is_visible("#bind-yes")
     tab.page.click("#bind-no")
     tab.page.click("#devices button[type=submit]")

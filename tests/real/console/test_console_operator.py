@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from real.console.commands import Mode
 from real.console.console_operator import ConsoleOperator
+from real.console.control.commands import Mode
 from real.teleop.takeover import HandInput, TakeoverConfig
 from robots.interfaces import Label
 from robots.spec import ActionSpec
@@ -139,6 +139,7 @@ def test_steps_and_the_end_of_the_episode_are_reported(operator, connection, clo
     )
     assert end["seconds"] == pytest.approx(3 / 20)
     assert not end["dropped"]
+    assert connection.holds == 1, "keys that are down must not move the next episode"
 
 
 def test_episodes_are_counted_from_the_first_reset(operator, connection):
@@ -162,5 +163,36 @@ def test_episodes_are_counted_from_the_first_reset(operator, connection):
         label=Label.NONE,
         last=False,
     )
-    assert [message["told"]["episode"] for message in connection.messages] == [0, 0, 1]
-    assert connection.messages[1]["told"]["dropped"]
+    told = [(message["kind"], message["told"]["episode"]) for message in connection.messages]
+    assert told == [("begin", 0), ("step", 0), ("end", 0), ("begin", 1), ("step", 1)]
+    assert connection.messages[2]["told"]["dropped"]
+
+
+def test_a_label_of_an_episode_that_has_ended_counts_for_no_other(operator, connection):
+    operator.reset([1])
+    set_command(connection, Mode.POLICY, label=Label.FAILURE, label_number=1, episode=0)
+    assert operator.requests().label is Label.NONE
+    set_command(connection, Mode.POLICY, label=Label.FAILURE, label_number=2, episode=1)
+    assert operator.requests().label is Label.FAILURE
+
+
+def test_an_episode_is_described_with_its_scene_before_it_begins(connection, clock):
+    operator = ConsoleOperator(
+        SPEC,
+        TakeoverConfig(),
+        connection,
+        "login",
+        20.0,
+        lambda: b"scene",
+        clock,
+        0.08,
+        lambda: {"instruction": "reach the red marker", "seconds": 60.0},
+    )
+    operator.reset([0])
+    assert connection.messages == [
+        {
+            "kind": "begin",
+            "told": {"episode": 0, "instruction": "reach the red marker", "seconds": 60.0},
+        }
+    ]
+    assert connection.scenes == [b"scene"]

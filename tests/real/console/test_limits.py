@@ -16,13 +16,13 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from real.console import client as clients
-from real.console.arbiter import ArbiterConfig, ControlArbiter
 from real.console.audit import AuditLog, read_audit
-from real.console.bindings import Bindings
 from real.console.client import ConsoleClient
-from real.console.commands import STILL, ControlCommand, Mode
+from real.console.control.arbiter import ArbiterConfig, ControlArbiter
+from real.console.control.bindings import Bindings
+from real.console.control.commands import STILL, ControlCommand, Mode
+from real.console.control.people import MOST_REFUSALS
 from real.console.messages import read_inputs
-from real.console.people import MOST_REFUSALS
 from real.console.process import OpenConsole, open_console
 from real.console.server import ConsoleConfig
 from robots.errors import HandoffError
@@ -300,7 +300,7 @@ def test_the_arm_holds_before_anything_is_written() -> None:
         modes.clear()
         act()
         assert set(modes) == {Mode.HOLD}
-        arbiter.mode = Mode.POLICY
+        arbiter.motion.mode = Mode.POLICY
 
 
 def test_a_log_that_cannot_be_written_says_so_and_goes_on_when_it_can(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from real.console.bindings import Inputs
-from real.console.commands import ControlCommand, Mode
+from real.console.control.bindings import Inputs
+from real.console.control.commands import ControlCommand, Mode
 from real.console.messages import (
     command_message,
     read_command,

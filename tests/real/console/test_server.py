@@ -14,9 +14,9 @@ from starlette.websockets import WebSocket
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from real.console.bindings import DEFAULTS, stored_bindings
 from real.console.client import ConsoleClient, ConsoleClientConfig
-from real.console.commands import ControlCommand, Mode
+from real.console.control.bindings import DEFAULTS, stored_bindings
+from real.console.control.commands import ControlCommand, Mode
 from real.console.messages import read_command
 from real.console.process import ROBOT_VARIABLE, OpenConsole, console_address, open_console
 from real.console.server import ConsoleConfig, ConsoleServer
@@ -171,12 +171,15 @@ def test_a_page_of_another_site_is_turned_away_and_nothing_happens(page, robot, 
 
 
 def test_a_label_arrives_once(page, robot):
+    robot.describe({"kind": "begin", "told": {"episode": 3}})
+    until(lambda: page.newest()["labels"])
     page.go()
     page.keys("KeyS")
     page.keys()
     page.keys("KeyS")
     until(lambda: robot.command().label_number == 1)
     assert robot.command().label is Label.SUCCESS
+    assert robot.command().episode == 3
 
 
 def test_pages_are_told_of_steps_and_ends(page, robot):
@@ -293,7 +296,7 @@ def test_a_refused_binding_is_told_to_the_page_that_asked_and_changes_nothing(pa
     page.say(kind="restore")
     page.say(kind="bind", action="left", input="key Escape", swap=True)
     assert refusal(page) == {
-        "why": "Escape is bound to Hold still, which keeps its inputs. Choose another input.",
+        "why": "Escape is bound to Hold, which keeps its inputs. Choose another input.",
         "swap": False,
     }
     page.say(kind="bind", action="forward", input="key KeyS")
@@ -384,7 +387,7 @@ def test_a_hold_reaches_the_robot_however_soon_a_person_goes_on(tmp_path, messag
         async def send_bytes(self, data: bytes) -> None:
             self.commands.append(read_command(unpack(data)))
             # A person answers in the same moment.
-            server.arbiter.mode = Mode.POLICY
+            server.arbiter.motion.mode = Mode.POLICY
 
     server = ConsoleServer(ConsoleConfig(), "p" * 32, "r" * 32, "c" * 32, tmp_path)
     robot = Robot()

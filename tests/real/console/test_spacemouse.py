@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from real.console import server
-from real.console.bindings import Inputs
-from real.console.commands import Mode
+from real.console.control.bindings import Inputs
+from real.console.control.commands import Mode
 from real.console.server import ConsoleConfig, ConsoleServer
 from real.teleop.spacemouse import SpaceMouse
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from real.console.commands import STILL, Mode
 from real.console.console_operator import ConsoleOperator
+from real.console.control.commands import STILL, Mode
 from real.deploy.episode_recorder import LoopRecord
 from real.deploy.loop import LoopConfig, run_episode
 from real.deploy.person_motion import STEPS, BoardMotion

@@ -20,7 +20,7 @@ from flows.deployment.cameras.pictures import ArmPictures
 from flows.deployment.config import DeploySession
 from real.cameras.calibration.calibration_file import add_to_file
 from real.cameras.config import CameraConfig
-from real.console.arbiter import ArbiterConfig
+from real.console.control.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
 from real.deploy.loop import LoopConfig
 from real.deploy.object_tracker import TrackerConfig
@@ -32,7 +32,7 @@ from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from sim.twin.twin import TwinConfig
-from tests.flows.console_session import Session, labelled, stepped
+from tests.flows.console_session import Session, ended_by, labelled, stepped
 from tests.flows.deployment.test_session import Lab, held_for
 from tests.real.console.pages import until
 from tests.real.fakes import contract
@@ -96,7 +96,8 @@ def deployed(out: Path, bundle: Path, session: DeploySession, here: Any) -> None
         else:
             sys.stderr.write(f"{text}\n")
 
-    console = ConsoleConfig(port=0, arbiter=ArbiterConfig(watchdog=2.0))
+    limits = ArbiterConfig(watchdog=2.0)
+    console = ConsoleConfig(port=0, picture_seconds=5.0, arbiter=limits)
     deploying.deploy(session, bundle, out, console, say=say)
 
 
@@ -141,7 +142,7 @@ def test_the_policy_acts_on_pictures_of_the_contracts_size(
         page.go()
         stepped(page, 12)
         labelled(page, "KeyS", 1)
-        page.keys("End")
+        ended_by(page)
         running.ended()
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
     check_seen(store)
@@ -169,7 +170,7 @@ def test_an_arm_at_an_address_goes_the_same_way(film: Path, bundle: Path, tmp_pa
             page.go()
             stepped(page, 12)
             labelled(page, "KeyS", 1)
-            page.keys("End")
+            ended_by(page)
             running.ended()
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
     assert store.metadata(0)["robot"] == f"fr3 at {lab.host}"
@@ -207,7 +208,7 @@ def test_a_person_is_asked_about_a_picture_unlike_the_training_data(
         until(lambda: "front: " in held_for(page))
         why = held_for(page)
         assert "of 1.0 (limit): looks unlike the training data" in why
-        assert why.endswith("Go on nevertheless?")
+        assert why.endswith("Resume nevertheless?")
         # A person reads for longer than the session needs to see the hold.
         for _ in range(20):
             page.keys()
@@ -215,7 +216,7 @@ def test_a_person_is_asked_about_a_picture_unlike_the_training_data(
         page.go()
         stepped(page, 3)
         labelled(page, "KeyS", 1)
-        page.keys("End")
+        ended_by(page)
         running.ended()
     about = EpisodeStore.open(tmp_path / "store.zarr", "r").metadata(0)
     assert about["picture_distance"]["front"] > 1.0
@@ -231,7 +232,7 @@ def test_nobody_is_asked_about_pictures_like_those_of_the_training(
         page.go()
         stepped(page, 3)
         labelled(page, "KeyS", 1)
-        page.keys("End")
+        ended_by(page)
         running.ended()
     about = EpisodeStore.open(tmp_path / "store.zarr", "r").metadata(0)
     assert about["picture_distance"]["front"] <= 1.0

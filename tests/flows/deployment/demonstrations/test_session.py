@@ -23,7 +23,7 @@ from flows.deployment.demonstrations.session import record_at_arm
 from real.cameras.calibration.calibration_file import add_to_file
 from real.cameras.config import CameraConfig
 from real.clock import PacedClock
-from real.console.arbiter import ArbiterConfig
+from real.console.control.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
 from real.deploy.schedule import WatchdogConfig
 from robots.control.actions import CartesianDelta
@@ -72,7 +72,8 @@ def record(out: Path, session: DemonstrationSession, episodes: int, here: Any) -
         else:
             sys.stderr.write(f"{text}\n")
 
-    console = ConsoleConfig(port=0, arbiter=ArbiterConfig(watchdog=2.0))
+    limits = ArbiterConfig(watchdog=2.0)
+    console = ConsoleConfig(port=0, picture_seconds=5.0, arbiter=limits)
     record_at_arm(session, "pick_cube", out, console, episodes=episodes, say=say)
 
 

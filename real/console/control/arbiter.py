@@ -13,26 +13,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from real.console.bindings import (
+from real.console.control.arm_mode import ArmMode, Log
+from real.console.control.bindings import (
     END,
+    HELD,
     HOLD,
     LABELS,
-    MOVING,
     RESUME,
     UNDO,
     Bindings,
     Inputs,
     RefusedBindingError,
 )
-from real.console.commands import STILL, ControlCommand, Mode
-from real.console.people import EpisodeLabel, FloodedError, PendingLabel, Person, RefusalCount
+from real.console.control.commands import STILL, ControlCommand, Mode
+from real.console.control.labels import EpisodeLabel, PendingLabel
+from real.console.control.people import FloodedError, Person, RefusalCount
 from real.teleop.takeover import HandInput
 from robots.config import Count, Delay, Seconds, config
 from robots.errors import HandoffError
 from robots.interfaces import Label
-
-Log = Callable[[str, str, Mapping[str, Any]], None]
-"""Writes an action to the audit log; the arguments are who, what and details."""
 
 
 @config
@@ -44,6 +43,11 @@ class ArbiterConfig:
     undo: Delay = 1.5
     """Time for which a label can be undone and the arm holds still [s]. Giving the same label again
     makes it final at once."""
+    end: Delay = 1.0
+    """Time for which the key that ends the session is held until it ends [s]."""
+    pause: Delay | None = 1.5
+    """Time for which the arm holds still after an episode, with its result on the pages; then it
+    resumes by itself if it moved before [s]. None waits for the person."""
     messages: Count = 300
     """Highest number of messages per second from one page before it is disconnected [1/s]."""
 
@@ -56,7 +60,7 @@ class ControlArbiter:
         bindings: map from keys and buttons to actions.
         log: called with every action, before the action becomes visible to anybody.
         now: returns the time [s].
-        trouble: says why the log fails, which holds the arm; empty if it does not.
+        trouble: says why nothing may move, such as a log that fails; empty if everything may.
     """
 
     def __init__(
@@ -71,7 +75,8 @@ class ControlArbiter:
         self.bindings = bindings
         self._log = log
         self._now = now
-        self._trouble = trouble
+        self.motion = ArmMode(log, now, trouble)
+        """Source of the arm's motion."""
         self._refusals = RefusalCount()
         self.people: dict[int, Person] = {}
         """People by the numbers of their pages."""
@@ -79,17 +84,22 @@ class ControlArbiter:
         """Number of the page in control."""
         self.asking: int | None = None
         """Number of the page that asks for control."""
-        self.mode = Mode.HOLD
-        self.why = "Press Go on to start."
-        """Cause of the mode HOLD or STOP, for the pages."""
+        self.motion.why = self._ready()
         self.robot = False
         """Whether the robot's process is connected."""
-        self._hand = STILL
         self._device_hand = STILL
         self._label = EpisodeLabel()
-        self._released = True
-        """Whether every input that moves the arm was released since the arm last held still."""
         self._next_number = 1
+
+    @property
+    def mode(self) -> Mode:
+        """Source of the arm's motion."""
+        return self.motion.mode
+
+    @property
+    def why(self) -> str:
+        """Cause of the mode HOLD or STOP, for the pages."""
+        return self.motion.why
 
     def join(self, name: str, address: str) -> int:
         """Adds a page that sent the right token, and returns its number.
@@ -168,10 +178,13 @@ class ControlArbiter:
             self.hold(f"The page of {person.name} is hidden.")
         person.hand = self.bindings.hand(inputs)
         hand = self._merged(person.hand)
+        if person.ending is not None and END not in down:
+            person.ending = None
+            self.hold(f"{person.name} released {self.bindings.key(END)}; the session goes on.")
         # Actions that stop the arm come before those that move it.
-        for action in sorted(pressed - MOVING, key=lambda action: action != HOLD):
+        for action in sorted(pressed - HELD, key=lambda action: action != HOLD):
             self.press(number, action)
-        self._move(person, hand)
+        self.motion.move(person.name, hand)
 
     def device(self, hand: HandInput) -> None:
         """Takes the input of a device at the server, such as a SpaceMouse, for whoever is in
@@ -179,17 +192,18 @@ class ControlArbiter:
         self._device_hand = hand
         if self.controller is not None:
             person = self.people[self.controller]
-            self._move(person, self._merged(person.hand))
+            self.motion.move(person.name, self._merged(person.hand))
 
     def press(self, number: int, action: str) -> None:
-        """Takes a page's action that does not move the arm: a label, undo, hold still, go on, end.
+        """Takes a page's action that does not move the arm: a label, undo, hold still, go on, and
+        the beginning of the end of the session.
 
         Raises:
             HandoffError: unknown action.
         """
         person = self.people[number]
         if action == HOLD:
-            self.hold(f"{person.name} pressed Hold still.")
+            self.hold(f"{person.name} pressed Hold.")
         elif number != self.controller:
             self._log(person.name, "not in control", {"asked for": action})
         elif action in LABELS:
@@ -199,10 +213,8 @@ class ControlArbiter:
         elif action == RESUME:
             self._resume(person)
         elif action == END:
-            self.mode = Mode.STOP
-            self.why = f"{person.name} ended the session."
-            self._hand = STILL
-            self._log(person.name, "ended the session", {})
+            person.ending = self._now()
+            self.hold(f"Keep {self.bindings.key(END)} pressed to end the session.")
         else:
             raise HandoffError(
                 f"console: '{action}' is no action of a page. Does the page have another version?"
@@ -262,39 +274,60 @@ class ControlArbiter:
         self._log("robot", "connected" if connected else "lost", {"about": about})
         self.robot = connected
         self._label.reset()
-        if self.mode is Mode.STOP and connected:
-            self.mode = Mode.HOLD
-        self.hold("The robot connected." if connected else "The robot disconnected.")
+        if connected:
+            self.motion.reopen()
+        self.hold(self._ready() if connected else "The robot disconnected.")
+
+    def begin_episode(self, episode: int) -> None:
+        """An episode of this number began; its label may be given."""
+        self._label.begin(episode)
+
+    def end_episode(self, result: str) -> None:
+        """The running episode ended: the arm holds still, with the result on the pages, and resumes
+        by itself if it moved before. A label that was still pending does not count.
+
+        Args:
+            result: the result as a sentence.
+        """
+        moved = self.motion.moving
+        late = self._label.end()
+        if late is not None:
+            label = late.label.name.lower()
+            self._log(late.person, "label too late", {"label": label})
+            result = f"{result} The label {label} came too late and does not count."
+        self.hold(result)
+        if self.config.pause is not None and (moved or (late is not None and late.resume)):
+            self.motion.resume_after(self.config.pause)
+
+    def finish(self, why: str) -> None:
+        """The session is over; if a person ended it, they stay the cause that the pages show."""
+        self.motion.stop("console", "finished", why)
 
     def hold(self, why: str) -> None:
         """Holds the arm still until the person in control presses `go on`."""
-        moving = self.mode in (Mode.POLICY, Mode.PERSON)
-        if moving:
-            self.mode = Mode.HOLD
-        if self.mode is Mode.HOLD:
-            self.why = why
         if self._label.pending is not None:
             self._label.pending.resume = False
-        self._hand = STILL
-        self._released = False
-        # Last: the arm does not wait for a disk.
-        if moving:
-            self._log("console", "hold", {"why": why})
+        self.motion.hold(why)
 
     def tick(self) -> None:
-        """Checks the watchdog and the pending label; to be called a hundred times per second."""
+        """Checks the watchdog, the pending label and what is held to end the session; to be called
+        a hundred times per second."""
         now = self._now()
-        if self.mode in (Mode.POLICY, Mode.PERSON):
+        self._end_session(now)
+        if self.motion.moving:
             person = None if self.controller is None else self.people[self.controller]
             if person is None:
                 self.hold("Nobody has control.")
-            elif self._trouble():
-                self.hold(self._trouble())
+            elif trouble := self.motion.trouble():
+                self.hold(trouble)
             elif now - person.last_heard > self.config.watchdog:
                 silent_ms = 1e3 * (now - person.last_heard)
                 self.hold(f"The page of {person.name} was silent for {silent_ms:.0f} ms.")
         if self._label.pending is not None and now >= self._label.pending.until:
             self._commit_label()
+        if self.motion.due():
+            self.motion.why = self._ready()
+            self._resume_if_present("resumed by itself")
         left_out = self._refusals.left_out(now)
         if left_out:
             self._log("console", "refused", {"why": "many connections", "more": left_out})
@@ -304,7 +337,13 @@ class ControlArbiter:
         person = None if self.controller is None else self.people[self.controller]
         name, sequence = ("", -1) if person is None else (person.name, person.sequence)
         return ControlCommand(
-            self.mode, self._hand, name, sequence, self._label.final, self._label.number
+            self.mode,
+            self.motion.hand,
+            name,
+            sequence,
+            self._label.final,
+            self._label.number,
+            self._label.episode,
         )
 
     def page_state(self) -> dict[str, Any]:
@@ -312,19 +351,40 @@ class ControlArbiter:
         pending = self._label.pending
         now = self._now()
         names = {number: person.name for number, person in self.people.items()}
+        controller = None if self.controller is None else self.people[self.controller]
+        ending = None if controller is None else controller.ending
         return {
             "mode": self.mode.value,
-            "why": self.why if self.mode in (Mode.HOLD, Mode.STOP) else "",
+            "why": self.motion.shown_why,
+            "trouble": bool(self.motion.trouble()),
             "controller": self.controller,
             "asking": self.asking,
             "people": names,
             "robot": self.robot,
-            "sequence": -1 if self.controller is None else self.people[self.controller].sequence,
+            "sequence": -1 if controller is None else controller.sequence,
             "pending": None if pending is None else pending.label.name.lower(),
             "undo": self.config.undo,
             "undo_left": None if pending is None else max(0.0, pending.until - now),
             "label": self._label.final.name.lower(),
+            "labels": self._label.running is not None,
+            "ending": None
+            if ending is None
+            else min(1.0, (now - ending) / max(1e-3, self.config.end)),
+            "resume_left": self.motion.resume_left,
         }
+
+    def _ready(self) -> str:
+        return f"Ready. Press {self.bindings.key(RESUME)} to start."
+
+    def _end_session(self, now: float) -> None:
+        """Ends the session if the person in control has held its key for long enough."""
+        person = None if self.controller is None else self.people[self.controller]
+        if person is None or person.ending is None or now - person.ending < self.config.end:
+            return
+        person.ending = None
+        # A page that fell silent with the key down holds nothing any more.
+        if END in person.down and self._controller_present():
+            self.motion.stop(person.name, "ended the session", f"{person.name} ended the session.")
 
     def _rebind(
         self, number: int, details: Mapping[str, Any], make: Callable[[], Bindings]
@@ -338,40 +398,29 @@ class ControlArbiter:
         except RefusedBindingError as refused:
             self._log(name, "not bound", {**details, "mode": self.mode.value, "why": str(refused)})
             raise
-        self._released = False
+        self.motion.released = False
         self._log(name, "bound", details)
 
     def _merged(self, hand: HandInput) -> HandInput:
         """The page's input, or the device's if the page moves nothing; notes when both are
         released."""
         merged = hand if hand.engaged else self._device_hand
-        self._released |= not merged.engaged
+        self.motion.released |= not merged.engaged
         return merged
-
-    def _move(self, person: Person, hand: HandInput) -> None:
-        if self.mode not in (Mode.POLICY, Mode.PERSON):
-            return
-        engaged = hand.engaged and self._released
-        if engaged != (self.mode is Mode.PERSON):
-            self._log(person.name, "took the arm over" if engaged else "gave the arm back", {})
-        self.mode = Mode.PERSON if engaged else Mode.POLICY
-        self._hand = hand if engaged else STILL
 
     def _take_control(self, number: int) -> None:
         previous = None if self.controller is None else self.people[self.controller].name
         self.controller = number
         self.asking = None
+        for person in self.people.values():
+            person.ending = None
         name = self.people[number].name
         self._log(name, "has control", {"before": previous})
-        self.hold(f"{name} took control." if previous else "Press Go on to start.")
+        self.hold(f"{name} took control." if previous else self._ready())
 
     def _give_label(self, person: Person, label: Label) -> None:
-        if not self.robot or self.mode is Mode.STOP:
-            self._log(
-                person.name,
-                "label not taken",
-                {"label": label.name.lower(), "mode": self.mode.value},
-            )
+        if not self.robot or self.mode is Mode.STOP or self._label.running is None:
+            self._refuse_label(person, label)
             return
         pending = self._label.pending
         again = pending is not None and pending.label is label
@@ -383,6 +432,15 @@ class ControlArbiter:
         self.hold(f"{person.name} labelled the episode: {label.name.lower()}.")
         self._label.pending = PendingLabel(label, person.name, self._now() + self.config.undo)
 
+    def _refuse_label(self, person: Person, label: Label) -> None:
+        """Says that no episode runs that could have the label; the arm resumes as it would."""
+        details = {"label": label.name.lower(), "mode": self.mode.value}
+        self._log(person.name, "label not taken", details)
+        if self.mode is Mode.HOLD and self.robot:
+            self.motion.why = (
+                f"No episode is running, so the label {label.name.lower()} does not count."
+            )
+
     def _undo(self, person: Person) -> None:
         pending = self._label.pending
         if pending is None:
@@ -390,27 +448,34 @@ class ControlArbiter:
             return
         self._log(person.name, "took back", {"label": pending.label.name.lower()})
         self._label.pending = None
-        self.why = f"{person.name} undid the label."
+        self.motion.why = f"{person.name} undid the label."
 
     def _commit_label(self) -> None:
         """Makes the pending label final; the arm resumes if the person in control is present."""
         committed = self._label.commit()
         details = {"label": committed.label.name.lower(), "number": self._label.number}
         self._log(committed.person, "label counts", details)
-        ready = self._controller_present() and not self._trouble()
-        if self.mode is Mode.HOLD and committed.resume and ready:
-            self.mode = Mode.POLICY
-            self.why = ""
+        if self.mode is Mode.HOLD and committed.resume:
+            self._resume_if_present("resumed after the label")
 
     def _resume(self, person: Person) -> None:
         if self.mode is not Mode.HOLD or self._label.pending is not None:
             return
         if not self.robot or not person.visible:
-            self.why = "Wait for the robot to connect." if not self.robot else "Show the page."
+            why = "Wait for the robot to connect." if not self.robot else "Show the page."
+            self.motion.why = why
             return
-        self._log(person.name, "said go on", {})
-        self.why = self._trouble()
-        self.mode = Mode.HOLD if self.why else Mode.POLICY
+        self.motion.resume(person.name, "said go on")
+
+    def _resume_if_present(self, what: str) -> None:
+        """Lets the arm move again without a person's word, if the one in control is there to see
+        it and nothing is in the way.
+
+        Args:
+            what: for the log.
+        """
+        if self._controller_present() and not self.motion.trouble():
+            self.motion.resume("console", what)
 
     def _controller_present(self) -> bool:
         if self.controller is None:

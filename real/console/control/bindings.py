@@ -48,8 +48,14 @@ GRIPS = {"close hand": -1, "open hand": 1}
 DEAD_MAN = "hold the arm"
 """Action that takes the arm over and moves nothing; a gamepad's axes count only while it is
 down."""
+SLOW = "slow"
+"""Action that slows the motion down while it is down, and takes nothing over by itself."""
+SLOW_SPEED = 0.2
+"""Speed of slow motion, relative to the usual one."""
 MOVING = frozenset((DEAD_MAN, *MOVES, *GRIPS))
 """Actions that take the arm over."""
+HELD = MOVING | {SLOW}
+"""Actions that count while they are down, and not when they are pressed."""
 LABELS = {
     "success": Label.SUCCESS,
     "failure": Label.FAILURE,
@@ -61,7 +67,7 @@ UNDO = "undo"
 HOLD = "hold still"
 RESUME = "go on"
 END = "end session"
-ACTIONS = (*MOVES, *GRIPS, DEAD_MAN, *LABELS, UNDO, HOLD, RESUME, END)
+ACTIONS = (*MOVES, *GRIPS, DEAD_MAN, SLOW, *LABELS, UNDO, HOLD, RESUME, END)
 """All actions, in the order of the page."""
 STOP_KEY = "key Escape"
 """Input that holds the arm still on every map. On the page it also cancels dialogs, so it cannot be
@@ -87,6 +93,7 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
     "close hand": ("key KeyC", "button 6"),
     "open hand": ("key KeyO", "button 7"),
     "hold the arm": ("key Space", "button 5"),
+    "slow": ("key ShiftLeft", "button 10"),
     "success": ("key KeyS", "button 3"),
     "failure": ("key KeyQ", "button 0"),
     "redo": ("key KeyR", "button 2"),
@@ -193,7 +200,7 @@ class Bindings:
             )
         if holder == HOLD:
             raise RefusedBindingError(
-                f"{_spoken(name)} is bound to Hold still, which keeps its inputs. Choose another input."
+                f"{_spoken(name)} is bound to Hold, which keeps its inputs. Choose another input."
             )
         # The new input replaces the action's inputs of the same kind: key, button or axis.
         kind = name.split(" ")[0]
@@ -222,6 +229,12 @@ class Bindings:
     def restored(self) -> Bindings:
         """The map of the defaults."""
         return Bindings(dead_zone=self._dead_zone)
+
+    def key(self, action: str) -> str:
+        """Name of the first key of an action, for sentences on the page; the action's name if it
+        has none."""
+        names = [name for name in self.inputs[action] if name.startswith("key ")]
+        return _spoken(names[0]) if names else _label(action)
 
     def down(self, inputs: Inputs) -> frozenset[str]:
         """Actions whose keys or buttons are down; axes do not count."""
@@ -252,9 +265,12 @@ class Bindings:
         if inputs.stick is not None:
             forward, left, up, turn = inputs.stick
             twist += np.array([forward, left, up, 0.0, 0.0, turn])
+        twist = np.clip(twist, -1.0, 1.0)
         engaged = inputs.stick is not None or not down.isdisjoint(MOVING)
+        if SLOW in down:
+            twist *= SLOW_SPEED
         grip = sum(sign for action, sign in GRIPS.items() if action in down)
-        return HandInput(engaged, np.clip(twist, -1.0, 1.0), grip)
+        return HandInput(engaged, twist, grip)
 
     def _deflected(self, axes: tuple[float, ...]) -> np.ndarray:
         """(6,) twist that the axes ask for, in [-1, 1]."""
@@ -283,13 +299,24 @@ def stored_bindings(path: Path) -> Bindings:
     if not path.exists():
         return Bindings()
     try:
-        return Bindings(json.loads(path.read_text()))
+        return Bindings(_completed(json.loads(path.read_text())))
     except HandoffError as error:
         raise HandoffError(f"{path}: {error} Delete the file for the default bindings.") from None
     except (ValueError, AttributeError, TypeError) as error:
         raise HandoffError(
             f"{path}: cannot be read ({error}). Delete the file for the default bindings."
         ) from None
+
+
+def _completed(stored: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """A stored map with the actions that came after it, without inputs that it gives to others."""
+    taken = {name for bound in stored.values() for name in bound}
+    added = {
+        action: tuple(name for name in DEFAULTS[action] if name not in taken)
+        for action in (SLOW,)
+        if action not in stored
+    }
+    return {**stored, **added}
 
 
 def _check(inputs: Mapping[str, Sequence[str]]) -> None:
@@ -332,14 +359,15 @@ def _quoted(action: str | None) -> str:
 
 
 def _label(action: str) -> str:
-    """Name of an action on the page; stored maps have "hand" for the gripper."""
-    return (
-        action.replace("hand", "gripper").capitalize() if action in GRIPS else action.capitalize()
-    )
+    """Name of an action on the page; stored maps have older names."""
+    if action in GRIPS:
+        return action.replace("hand", "gripper").capitalize()
+    return {HOLD: "Hold", RESUME: "Start, resume"}.get(action, action.capitalize())
 
 
 def _spoken(name: str) -> str:
     """Name of an input at the beginning of a sentence: `S` for `key KeyS`, `Button 3` for
     `button 3`."""
     code = re.sub(r"^key (Key|Digit)?", "", name)
+    code = re.sub(r"^(Shift|Control|Alt)(Left|Right)$", r"\1", code)
     return _ARROWS.get(code, code[:1].upper() + code[1:])

@@ -1,13 +1,12 @@
-"""Holds the state of the people at the console: their inputs, message rates and label."""
+"""Holds the state of the people at the console: their inputs and message rates."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from real.console.commands import STILL
+from real.console.control.commands import STILL
 from real.teleop.takeover import HandInput
 from robots.errors import HandoffError
-from robots.interfaces import Label
 
 MOST_REFUSALS = 10
 """Largest number of refused connections in a period that are written down one by one."""
@@ -28,9 +27,11 @@ class Person:
     down: frozenset[str] = frozenset()
     """Actions whose keys or buttons are down."""
     hand: HandInput = STILL
-    """Motion that the newest inputs ask for."""
+    """ArmMode that the newest inputs ask for."""
     sequence: int = -1
     """Number of the newest inputs."""
+    ending: float | None = None
+    """Time since which the person holds the key that ends the session [s]; None if they do not."""
     window_start: float = 0.0
     """Start of the second in which messages are being counted [s]."""
     window_messages: int = 0
@@ -72,41 +73,3 @@ class RefusalCount:
 
 class FloodedError(HandoffError):
     """A page sent more messages than `ArbiterConfig.messages` allows."""
-
-
-@dataclass
-class PendingLabel:
-    """A label that can still be undone."""
-
-    label: Label
-    person: str
-    until: float
-    """Time at which the label takes effect [s]."""
-    resume: bool = True
-    """Whether the arm resumes once the label takes effect."""
-
-
-class EpisodeLabel:
-    """The label of the running episode: pending while it can be undone, then final."""
-
-    def __init__(self) -> None:
-        self.pending: PendingLabel | None = None
-        self.final = Label.NONE
-        """The last label that took effect."""
-        self.number = 0
-        """Number of labels that took effect since the robot's process connected."""
-
-    def reset(self) -> None:
-        """Forgets all labels, for a new connection of the robot's process."""
-        self.pending = None
-        self.final = Label.NONE
-        self.number = 0
-
-    def commit(self) -> PendingLabel:
-        """Makes the pending label final, and returns it."""
-        assert self.pending is not None, "only called with a pending label"
-        committed = self.pending
-        self.pending = None
-        self.final = committed.label
-        self.number += 1
-        return committed

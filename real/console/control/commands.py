@@ -30,7 +30,7 @@ class ControlCommand(NamedTuple):
 
     mode: Mode
     hand: HandInput
-    """Motion that the person asks for, in mode PERSON."""
+    """ArmMode that the person asks for, in mode PERSON."""
     person: str
     """Name of the person in control; empty if nobody is."""
     sequence: int
@@ -40,3 +40,5 @@ class ControlCommand(NamedTuple):
     label_number: int
     """Number of the label, counted from 1; 0 before the first. A label takes effect once, when its
     number is new."""
+    episode: int = -1
+    """Number of the episode that the label is for; -1 before the first label."""

@@ -1,0 +1,112 @@
+"""Holds the source of the arm's motion: policy, person, hold or stop, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from real.console.control.commands import STILL, Mode
+from real.teleop.takeover import HandInput
+
+Log = Callable[[str, str, Mapping[str, Any]], None]
+"""Writes an action to the audit log; the arguments are who, what and details."""
+
+
+class ArmMode:
+    """The mode, its cause, and the motion that a person asks for.
+
+    Args:
+        log: called with every change, before it becomes visible to anybody; a hold is logged
+            last, because the arm does not wait for a disk.
+        now: returns the time [s].
+        trouble: says why nothing may move; empty if everything may.
+    """
+
+    def __init__(self, log: Log, now: Callable[[], float], trouble: Callable[[], str]) -> None:
+        self._log = log
+        self._now = now
+        self.trouble = trouble
+        self.mode = Mode.HOLD
+        self.why = ""
+        """Cause of the mode HOLD or STOP, for the pages."""
+        self.hand = STILL
+        """ArmMode that the person asks for, in mode PERSON."""
+        self.released = True
+        """Whether every input that moves the arm was released since the arm last held still."""
+        self._resume_at: float | None = None
+
+    @property
+    def moving(self) -> bool:
+        """Whether policy or person may move the arm."""
+        return self.mode in (Mode.POLICY, Mode.PERSON)
+
+    @property
+    def resume_left(self) -> float | None:
+        """Time until the arm resumes by itself [s]; None if it does not."""
+        return None if self._resume_at is None else max(0.0, self._resume_at - self._now())
+
+    @property
+    def shown_why(self) -> str:
+        """The cause for the pages; in HOLD, what does not let the arm move comes first."""
+        if self.mode is Mode.HOLD:
+            return self.trouble() or self.why
+        return self.why if self.mode is Mode.STOP else ""
+
+    def hold(self, why: str) -> None:
+        """Holds the arm still until somebody or something resumes."""
+        moved = self.moving
+        if moved:
+            self.mode = Mode.HOLD
+        if self.mode is Mode.HOLD:
+            self.why = why
+        self._resume_at = None
+        self.hand = STILL
+        self.released = False
+        if moved:
+            self._log("console", "hold", {"why": why})
+
+    def stop(self, who: str, what: str, why: str) -> None:
+        """Ends the session; a session that has ended keeps its cause."""
+        if self.mode is Mode.STOP:
+            return
+        self.mode = Mode.STOP
+        self.why = why
+        self.hand = STILL
+        self._log(who, what, {"why": why})
+
+    def reopen(self) -> None:
+        """A session that had ended begins again, in HOLD."""
+        if self.mode is Mode.STOP:
+            self.mode = Mode.HOLD
+
+    def move(self, person: str, hand: HandInput) -> None:
+        """Takes the motion that the person in control asks for; what was held since before the
+        arm held still moves nothing until it is released."""
+        if not self.moving:
+            return
+        engaged = hand.engaged and self.released
+        if engaged != (self.mode is Mode.PERSON):
+            self._log(person, "took the arm over" if engaged else "gave the arm back", {})
+        self.mode = Mode.PERSON if engaged else Mode.POLICY
+        self.hand = hand if engaged else STILL
+
+    def resume(self, who: str, what: str) -> None:
+        """Lets the arm move again, unless something is in the way."""
+        if self.mode is not Mode.HOLD:
+            return
+        self._log(who, what, {})
+        self._resume_at = None
+        # After the log, which may have failed.
+        self.why = self.trouble()
+        self.mode = Mode.HOLD if self.why else Mode.POLICY
+
+    def resume_after(self, seconds: float) -> None:
+        """Resumes in `seconds`, unless the arm is held for another reason until then."""
+        self._resume_at = self._now() + seconds
+
+    def due(self) -> bool:
+        """Whether the arm is to resume by itself now; true once."""
+        if self._resume_at is None or self._now() < self._resume_at:
+            return False
+        self._resume_at = None
+        return True
