@@ -4,13 +4,11 @@
 - `server`: the command and state connections.
 - `protocol`: the messages.
 - `commands`: requests and their replies.
-- `control_unit`: modes, errors and limits of the robot.
-- `checks`: the robot's limit checks.
+- `unit`: the robot's control unit without its network.
 - `link`: sockets of the connections.
 - `keep_alive`: repeats the last state of a twin that its computer delays.
 - `state`: the robot's state message.
 - `gripper`: the gripper's server.
-- `arm_model`: dynamics model of the controller, and its URDF.
 - `world`: the interface of the simulated physics.
 - `arm_world`: an arm without a gripper.
 - `push_t_world`: an arm at the push-T table.

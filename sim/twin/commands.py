@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from sim.twin import protocol
-from sim.twin.control_unit import ControlUnit
 from sim.twin.link import Link, Request
 from sim.twin.protocol import Command, Controller, Generator, MoveStatus, RobotMode, SetterStatus
+from sim.twin.unit.control_unit import ControlUnit
 
 RECOVERY_EMERGENCY = 5
 """Status of a recovery request while the user stop is pressed."""
@@ -69,6 +69,7 @@ def reply_to_move(link: Link, command_id: int, status: MoveStatus) -> None:
 
 def _begin_move(command_id: int, values: tuple, unit: ControlUnit) -> MoveStatus:
     controller_mode, generator_mode, *deviations_and_async = values
+    asynchronous = deviations_and_async[6]
     if controller_mode > Controller.EXTERNAL or generator_mode + 1 > Generator.NONE:
         return MoveStatus.INVALID_ARGUMENT
     if not np.isfinite(deviations_and_async).all():
@@ -76,8 +77,8 @@ def _begin_move(command_id: int, values: tuple, unit: ControlUnit) -> MoveStatus
     if unit.robot_mode is not RobotMode.IDLE:
         return MoveStatus.NOT_POSSIBLE
     controller, generator = Controller(controller_mode), Generator(generator_mode + 1)
-    # The twin has no Cartesian motion generator; clients control Cartesian motions with torques.
-    if generator in (Generator.CARTESIAN_POSITION, Generator.CARTESIAN_VELOCITY):
+    # The twin does not plan a client's sparse targets.
+    if asynchronous:
         return MoveStatus.NOT_POSSIBLE
     if generator is Generator.NONE and controller is not Controller.EXTERNAL:
         return MoveStatus.INVALID_ARGUMENT

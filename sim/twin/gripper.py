@@ -15,7 +15,6 @@ from math import inf, isfinite
 
 from robots.franka.robot import Gripper
 from sim.scene.scene import GRIPPER_STIFFNESS
-from sim.twin.checks import PERIOD
 from sim.twin.link import Request, Service
 from sim.twin.protocol import (
     GRIPPER_HEADER,
@@ -27,6 +26,7 @@ from sim.twin.protocol import (
     GripperStatus,
     gripper_response,
 )
+from sim.twin.unit.checks import PERIOD
 from sim.twin.world import TwinGripper
 
 REACHED = 0.001

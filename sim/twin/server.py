@@ -26,12 +26,12 @@ import numpy as np
 
 from robots.errors import HandoffError
 from sim.twin import commands
-from sim.twin.checks import PERIOD
-from sim.twin.control_unit import ControlUnit
 from sim.twin.gripper import GripperServer
 from sim.twin.link import Link
 from sim.twin.protocol import STATE, ErrorBit, MoveStatus
 from sim.twin.state import StateWriter
+from sim.twin.unit.checks import PERIOD
+from sim.twin.unit.control_unit import ControlUnit
 from sim.twin.world import World
 
 PAUSE = 0.3
@@ -97,6 +97,8 @@ class Server:
         self._gripper_count = 0
         self._gripper_deadline = 0.0
         self._motion_began = 0.0
+        self._motion_counted = 0.0
+        """Wall time up to which the running motion is part of `motion_s`."""
         self._closed = False
 
     def run(self) -> None:
@@ -298,8 +300,9 @@ class Server:
         profile["state_s"] += sent - began
         profile["wait_s"] += received - sent
         profile["world_s"] += ended - received
-        if not self.unit.moving:
-            profile["motion_s"] += ended - self._motion_began
+        # Tick by tick, so that it is right however the motion ends.
+        profile["motion_s"] += ended - self._motion_counted
+        self._motion_counted = ended
 
     # Events.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.twin.checks import PERIOD
-from sim.twin.control_unit import ControlUnit
 from sim.twin.protocol import STATE
+from sim.twin.unit.checks import PERIOD
+from sim.twin.unit.control_unit import ControlUnit
 
 GRAVITY = (0.0, 0.0, -9.81)
 """Gravitational acceleration in the base frame [m/s^2]; the client's gravity model reads it from
@@ -26,6 +26,8 @@ class StateWriter:
             name: self.record[name][0] for name in STATE.names or () if STATE[name].shape
         }
         self._base_T_ee = np.zeros((4, 4), order="F")
+        self._twists = False
+        """Whether the state has twists of the end effector that are not zero."""
 
     def write(self) -> None:
         """Writes all fields except the message id."""
@@ -74,6 +76,17 @@ class StateWriter:
         self._base_T_ee[:] = self._unit.world.base_T_ee @ self._unit.NE_T_EE
         pose = self._base_T_ee.ravel(order="F")
         field["O_T_EE"][:] = field["O_T_EE_d"][:] = field["O_T_EE_c"][:] = pose
+        unit = self._unit
+        if unit.moves_end_effector:
+            cartesian = unit.cartesian
+            field["O_T_EE_d"][:] = field["O_T_EE_c"][:] = cartesian.pose.ravel(order="F")
+            field["O_dP_EE_d"][:] = field["O_dP_EE_c"][:] = cartesian.twist
+            field["O_ddP_EE_c"][:] = cartesian.acceleration
+            self._twists = True
+        elif self._twists:
+            for name in ("O_dP_EE_d", "O_dP_EE_c", "O_ddP_EE_c"):
+                field[name][:] = 0.0
+            self._twists = False
         elbow = q[2], (1.0 if q[3] >= 0.0 else -1.0)
         field["elbow"][:] = field["elbow_d"][:] = field["elbow_c"][:] = elbow
 

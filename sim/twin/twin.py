@@ -19,7 +19,7 @@ from robots.errors import HandoffError
 from robots.imported_code import CodeGuard, current_guard, install_guard
 from robots.signals import blocked_interrupt
 from robots.wire.addresses import is_loopback
-from sim.twin.checks import PERIOD
+from sim.twin.unit.checks import PERIOD
 from sim.twin.world import World
 
 START_TIMEOUT = 60.0

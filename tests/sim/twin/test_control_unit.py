@@ -3,9 +3,9 @@ import pytest
 
 from robots.franka import find_robot
 from sim.twin import commands
-from sim.twin.control_unit import ControlUnit
 from sim.twin.protocol import COMMAND, Controller, ErrorBit, Generator, MoveStatus, RobotMode
 from sim.twin.push_t_world import PushTWorld
+from sim.twin.unit.control_unit import ControlUnit
 
 FR3 = find_robot("fr3")
 
@@ -64,6 +64,16 @@ def test_a_position_motion_must_start_where_the_arm_is(unit):
     unit.begin(1, Controller.JOINT_IMPEDANCE, Generator.JOINT_POSITION)
     unit.cycle(command(q_c=FR3.q_home + 0.01))
     assert errors(unit) == [ErrorBit.START_POSITION_INVALID]
+
+
+@pytest.mark.parametrize("beside", [1e-6, 1e-5, 1e-4, 9e-4])
+def test_a_position_motion_may_start_a_little_beside_and_is_then_at_rest(unit, beside):
+    unit.begin(1, Controller.JOINT_IMPEDANCE, Generator.JOINT_POSITION)
+    for _ in range(5):
+        unit.cycle(command(q_c=FR3.q_home + beside))
+    assert errors(unit) == []
+    np.testing.assert_allclose(unit.reference[0], FR3.q_home + beside)
+    np.testing.assert_allclose(unit.reference[1:], 0.0, atol=1e-9)
 
 
 def test_a_position_step_is_a_discontinuity(unit):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from robots.errors import HandoffError
 from sim.twin import protocol
 from sim.twin.commands import handle
-from sim.twin.control_unit import ControlUnit
 from sim.twin.link import Link, Request
 from sim.twin.push_t_world import PushTWorld
+from sim.twin.unit.control_unit import ControlUnit
 from tests.sim.twin.loopback import address
 
 
@@ -110,9 +110,10 @@ def test_connect_with_another_version_is_rejected_with_ours(unit):
     assert link.udp_port == 0
 
 
-def test_cartesian_generators_are_refused_as_not_possible(unit):
+def test_targets_that_the_robot_would_plan_itself_are_refused_as_not_possible(unit):
     link = FakeLink()
-    payload = struct.pack("<II", protocol.Controller.JOINT_IMPEDANCE, 2) + bytes(105)
+    modes = struct.pack("<II", protocol.Controller.JOINT_IMPEDANCE, 0)
+    payload = modes + struct.pack("<3d3dB7d", *np.zeros(6), 1, *np.ones(7))
     handle(Request(protocol.Command.MOVE, 3, payload), unit, link, nothing)  # type: ignore[arg-type]
     assert link.replies == [struct.pack("<IIIB", 1, 3, 13, protocol.MoveStatus.NOT_POSSIBLE)]
     assert not unit.moving

@@ -24,12 +24,12 @@ from robots.franka.catalog import ROBOTS
 from robots.franka.kinematics import inverse_kinematics
 from robots.franka.urdf_limits import check_urdf
 from sim.tasks.push_t.geometry import flange_target
-from sim.twin.arm_model import urdf_of_arm
-from sim.twin.control_unit import ControlUnit
 from sim.twin.protocol import COMMAND, Controller, ErrorBit, Generator
 from sim.twin.push_t_world import PushTWorld
 from sim.twin.task_world import TaskWorld
 from sim.twin.twin import TwinConfig, start_twin
+from sim.twin.unit.arm_model import urdf_of_arm
+from sim.twin.unit.control_unit import ControlUnit
 from tests.sim.twin.loopback import address
 from tests.sim.twin.still_world import StillWorld
 

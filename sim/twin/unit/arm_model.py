@@ -72,6 +72,27 @@ class ArmModel:
         self._mujoco.mj_inverse(self._model, data)
         return np.clip(data.qfrc_inverse, -self._tau_max, self._tau_max)
 
+    def pose_and_jacobian(
+        self, q: np.ndarray, flange_T_ee: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Pose (4, 4) base_T_ee [m] of the end effector, and the Jacobian (6, J) of its point in
+        base axes.
+
+        Args:
+            q: (J,) [rad].
+            flange_T_ee: (4, 4) the end effector [m].
+        """
+        data, J = self._data, self._jacobian
+        data.qpos[:] = q
+        self._mujoco.mj_kinematics(self._model, data)
+        self._mujoco.mj_comPos(self._model, data)
+        pose = np.eye(4)
+        pose[:3, :3] = data.site_xmat[self._flange].reshape(3, 3)
+        pose[:3, 3] = data.site_xpos[self._flange]
+        pose = pose @ flange_T_ee
+        self._mujoco.mj_jac(self._model, data, J[:3], J[3:], pose[:3, 3], self._last_body)
+        return pose, J.copy()
+
     def external_wrench(
         self, q: np.ndarray, tau_ext: np.ndarray, flange_p_k: np.ndarray
     ) -> np.ndarray:

@@ -6,8 +6,6 @@ from __future__ import annotations
 import numpy as np
 
 from robots.errors import HandoffError
-from sim.twin import checks
-from sim.twin.arm_model import ArmModel
 from sim.twin.protocol import (
     JOINTS,
     N_ERRORS,
@@ -17,10 +15,25 @@ from sim.twin.protocol import (
     MoveStatus,
     RobotMode,
 )
+from sim.twin.unit import checks
+from sim.twin.unit.arm_model import ArmModel
+from sim.twin.unit.cartesian_reference import CartesianReference
 from sim.twin.world import World
 
 SUCCESS_WINDOW = 100
 """Window of `control_command_success_rate` [commands] (FCI documentation)."""
+
+
+_CARTESIAN = (Generator.CARTESIAN_POSITION, Generator.CARTESIAN_VELOCITY)
+_JOINT_ERRORS = {
+    ErrorBit.COMMANDED_POSITION_LIMITS: ErrorBit.CARTESIAN_JOINT_POSITION_LIMITS,
+    ErrorBit.COMMANDED_VELOCITY_LIMITS: ErrorBit.CARTESIAN_JOINT_VELOCITY_LIMITS,
+    ErrorBit.COMMANDED_VELOCITY_DISCONTINUITY: ErrorBit.CARTESIAN_JOINT_VELOCITY_DISCONTINUITY,
+    ErrorBit.COMMANDED_ACCELERATION_DISCONTINUITY: (
+        ErrorBit.CARTESIAN_JOINT_ACCELERATION_DISCONTINUITY
+    ),
+}
+"""Errors of joints that follow a motion of the end effector, by those of a joint motion."""
 
 
 class ControlUnit:
@@ -46,6 +59,8 @@ class ControlUnit:
         self.world = world
         self._limits = world.robot.limits
         self.arm = ArmModel(world.robot)
+        self.cartesian = CartesianReference(self.arm, world.robot.cartesian)
+        """Commanded motion of the end effector; in use while `moves_end_effector`."""
         self.robot_mode = RobotMode.IDLE
         self.controller = Controller.OTHER
         self.generator = Generator.IDLE
@@ -85,6 +100,11 @@ class ControlUnit:
         return self.robot_mode is RobotMode.MOVE
 
     @property
+    def moves_end_effector(self) -> bool:
+        """Whether a motion is active whose client commands poses or twists of the end effector."""
+        return self.moving and self.generator in _CARTESIAN
+
+    @property
     def success_rate(self) -> float:
         """Fraction of the last 100 expected commands that were received."""
         return self._received.count(1) / SUCCESS_WINDOW
@@ -113,6 +133,8 @@ class ControlUnit:
         self.command_received = False
         self._motion_id = motion_id
         self._lost_in_row = 0
+        if generator in _CARTESIAN:
+            self.cartesian.begin(self.reference[0], self.world.flange_T_ee @ self.NE_T_EE)
         self._received[:] = b"\x01" * SUCCESS_WINDOW
         limits = self._limits
         contact_limits = (self.tau_ext_max, self.F_ext_max)
@@ -178,6 +200,8 @@ class ControlUnit:
         error = None
         if self.generator in (Generator.JOINT_POSITION, Generator.JOINT_VELOCITY):
             error = self._follow(command, first)
+        elif self.generator in _CARTESIAN:
+            error = self._follow_end_effector(command, first)
         if error is None and self.controller is Controller.EXTERNAL:
             tau = command["tau_J_d"][0].copy()
             error = checks.check_torque(self._limits, tau, self.tau_d)
@@ -192,8 +216,12 @@ class ControlUnit:
         old, new = self.reference, np.empty_like(self.reference)
         if self.generator is Generator.JOINT_POSITION:
             new[0] = command["q_c"][0]
-            if first and (error := checks.check_start(new[0], old[0])) is not None:
-                return error
+            if first:
+                # A motion may begin a little beside the desired position: that is its start, at
+                # rest, and no step that the arm would have to make in a millisecond.
+                if (error := checks.check_start(new[0], old[0])) is not None:
+                    return error
+                old = np.stack([new[0], *np.zeros((2, len(new[0])))])
             new[1] = (new[0] - old[0]) / checks.PERIOD
         else:
             new[1] = command["dq_c"][0]
@@ -204,11 +232,40 @@ class ControlUnit:
             self.reference = new
         return error
 
+    def _follow_end_effector(self, command: np.ndarray, first: bool) -> ErrorBit | None:
+        cartesian, q = self.cartesian, self.reference[0]
+        if self.generator is Generator.CARTESIAN_POSITION:
+            pose = command["O_T_EE_c"][0].reshape(4, 4).T
+            error = cartesian.follow_pose(pose, first=first)
+        else:
+            error = cartesian.follow_twist(command["O_dP_EE_c"][0])
+        if error is None and command["valid_elbow"][0]:
+            error = cartesian.follow_elbow(command["elbow_c"][0], q, first=first)
+        else:
+            cartesian.release_elbow()
+        return self._follow_joints(first=first) if error is None else error
+
+    def _follow_joints(self, *, first: bool) -> ErrorBit | None:
+        """Moves the joints towards the commanded pose of the end effector."""
+        old, new = self.reference, np.zeros_like(self.reference)
+        new[0] = old[0] + self.cartesian.joint_step(old[0])
+        if not first or self.generator is Generator.CARTESIAN_VELOCITY:
+            new[1] = (new[0] - old[0]) / checks.PERIOD
+            new[2] = (new[1] - old[1]) / checks.PERIOD
+        error = checks.check_joint_reference(self._limits, new, old)
+        if error is None:
+            self.reference = new
+        return None if error is None else _JOINT_ERRORS[error]
+
     def _finish(self) -> None:
         position, velocity = self.reference[0].copy(), self.reference[1]
         follows = self.generator is not Generator.NONE
         slowest = checks.TOLERANCE * checks.PERIOD * self._limits.ddq_max
-        if follows and (np.abs(velocity) > slowest).any():
+        if self.generator in _CARTESIAN:
+            if not self.cartesian.at_rest:
+                self.trip(ErrorBit.CARTESIAN_VELOCITY_DISCONTINUITY)
+                return
+        elif follows and (np.abs(velocity) > slowest).any():
             self.trip(ErrorBit.COMMANDED_VELOCITY_DISCONTINUITY)
             return
         self.end(MoveStatus.SUCCESS)
@@ -223,6 +280,10 @@ class ControlUnit:
         self.lost_packets += 1
         if self._lost_in_row >= checks.LOST_PACKETS_MAX:
             self.trip(ErrorBit.COMMUNICATION_CONSTRAINTS)
+        elif self.generator in _CARTESIAN:
+            self.cartesian.extrapolate()
+            if (error := self._follow_joints(first=False)) is not None:
+                self.trip(error)
         elif self.generator is not Generator.NONE:
             q, dq, ddq = self.reference
             self.reference[:2] = (
