@@ -243,10 +243,14 @@ def check_yaml(text: str) -> None:
 
     from flows.recipes.graph import stages
     from flows.recipes.recipe import KEYS, read_recipe
+    from flows.session.standalone_twin import Faults
     from robots.config import validate
     from sim.evaluation.protocol import Protocol
 
     values = yaml.safe_load(text)
+    if isinstance(values, list):
+        validate(Faults, {"faults": values}, "faults")
+        return
     if "engine" in values:
         validate(Protocol, values, "protocol")
         return

@@ -159,6 +159,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "console": sessions.console,
         "approve": sessions.approve,
         "deploy": sessions.deploy,
+        "twin": sessions.twin,
         "clear-fault": sessions.clear_fault,
         "camera board": machine.camera_board,
         "camera calibrate": machine.camera_calibrate,

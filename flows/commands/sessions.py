@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -24,6 +24,7 @@ from flows.commands.parameters import (
     Until,
 )
 from robots.errors import HandoffError
+from robots.franka import RobotName
 
 if TYPE_CHECKING:
     from flows.attended import ConsoleAddress
@@ -328,6 +329,41 @@ def deploy(
         person=person or "",
         episodes=episodes,
     )
+
+
+def twin(
+    task: Annotated[str, Parameter(completer=completers.tasks)] = "reach",
+    /,
+    *,
+    robot: Annotated[RobotName, Parameter(help="Name of the arm.")] = "fr3",
+    host: Annotated[
+        str, Parameter(help="Address of this computer, 127.0.0.x; the protocol fixes the ports.")
+    ] = "127.0.0.2",
+    clock: Literal["paced", "lockstep", "real"] = "paced",
+    seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    faults: Path | None = None,
+    debug: Debug = False,
+) -> None:
+    """Simulate an arm behind the robot's network protocol, for any program of the robot.
+
+    Programs of libfranka, pylibfranka and franky run unmodified at its address; Ctrl-C ends it.
+
+    Args:
+        task: Name of a task, whose table the arm has.
+        clock: paced waits for its client, lockstep does so and is as fast as it can, real waits
+            for nobody.
+        seed: Seed of the start.
+        faults: YAML file with a list of faults: user_stop, freeze, drop, push.
+
+    Examples:
+        handoff twin pick_cube
+        handoff twin reach --robot panda --host 127.0.0.3 --clock real
+        handoff twin open_drawer --faults faults.yaml
+    """
+    from flows.session.standalone_twin import StandaloneTwin, twin_command
+
+    options = StandaloneTwin(task=task, robot=robot, host=host, clock=clock, seed=seed)
+    twin_command(options, faults)
 
 
 def approve(

@@ -7,4 +7,5 @@
 - `viewer`: a process that renders the environment for the console.
 - `scene_3d`: the 3-D scene that the console shows.
 - `arm_supervisor`: the person at the console as the loop of an arm sees them.
+- `standalone_twin`: a simulated arm behind the robot's protocol, for programs of others.
 """

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
+from setproctitle import setproctitle
 
 from real.cameras.camera import Camera
 from real.cameras.config import CameraConfig, CameraOptionError, check_camera
@@ -101,6 +102,7 @@ def _stream_and_reconnect(
     from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
     end_with_parent()
+    setproctitle(f"handoff: camera {name}")
     newest = NewestPicture(config.height, memory)
     pause = threading.Event()
     reported = ""

@@ -6,6 +6,7 @@ torques in steps of 1 ms."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -96,6 +97,10 @@ class ArmWorld:
         self._qvel = data.qvel
         self._tau_J = data.qfrc_actuator[joints]
         self._tau_ext = data.qfrc_constraint[joints]
+        self._applied = data.qfrc_applied[joints]
+        self._push: tuple[np.ndarray, int] | None = None
+        """A push on the end effector: force (3,) [N] in the base frame, and steps that it lasts."""
+        self._tip_body = int(model.site(tip).bodyid[0])
         self._tip_position = data.site(tip).xpos
         self._tip_axes = data.site(tip).xmat
         self.flange_T_ee = np.eye(4)
@@ -138,7 +143,7 @@ class ArmWorld:
         It is MuJoCo's exact constraint force, not an estimate. At a joint limit it includes the
         limit's torque.
         """
-        return self._tau_ext
+        return self._tau_ext if self._push is None else self._tau_ext + self._applied
 
     @property
     def base_T_ee(self) -> np.ndarray:
@@ -147,6 +152,34 @@ class ArmWorld:
         pose[:3, :3] = self._tip_axes.reshape(3, 3)
         pose[:3, 3] = self._tip_position
         return pose
+
+    def push(self, force: Sequence[float], seconds: float) -> None:
+        """Something pushes the end effector for some time.
+
+        Args:
+            force: (3,) force on the end effector, base frame [N].
+            seconds: duration [s].
+
+        Raises:
+            HandoffError: a force that is not finite.
+        """
+        if not np.isfinite(force).all():
+            raise HandoffError(f"{self.name}: force {force} N, expected finite values.")
+        self._push = np.array(force, dtype=float), round(seconds / STEP)
+
+    def _apply_push(self, force: np.ndarray, steps: int) -> None:
+        """Applies the push of this step as joint torques, as long as it lasts."""
+        import mujoco
+
+        applied = self.data.qfrc_applied[: len(self._q)]
+        if steps == 0:
+            applied[:] = 0.0
+            self._push = None
+            return
+        jacobian = np.zeros((3, self.model.nv))
+        mujoco.mj_jac(self.model, self.data, jacobian, None, self._tip_position, self._tip_body)
+        applied[:] = force @ jacobian[:, : len(self._q)]
+        self._push = force, steps - 1
 
     def step(self, tau: np.ndarray) -> None:
         """Advances 1 ms under torques `tau` (J,) [Nm] without gravity, clipped to the joints'
@@ -160,6 +193,8 @@ class ArmWorld:
                 f"{self.name}: torque command {tau.tolist()} Nm at {self.data.time:.3f} s, expected finite values. "
                 "Did the controller divide by zero?"
             )
+        if self._push is not None:
+            self._apply_push(*self._push)
         self._ctrl[:] = tau
         # The position and velocity stages come last, so that poses and contacts belong to the new
         # state at no extra cost.

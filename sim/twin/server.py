@@ -97,6 +97,9 @@ class Server:
         self._gripper_count = 0
         self._gripper_deadline = 0.0
         self._motion_began = 0.0
+        self._dropped_share = 0.0
+        """Share of the commands that are lost on purpose."""
+        self._dropping = np.random.default_rng(0)
         self._motion_counted = 0.0
         """Wall time up to which the running motion is part of `motion_s`."""
         self._closed = False
@@ -219,6 +222,8 @@ class Server:
             self._send_next_state()
             sent = clock()
             command = self._await_command() if moving else None
+            if self._dropped_share and self._dropping.random() < self._dropped_share:
+                command = None
             received = clock()
         elif not moving:
             # At rest states are sent by the wall clock; the robot's clock also counts the ticks
@@ -376,6 +381,10 @@ class Server:
             case "user_stop":
                 self.unit.press_user_stop(arguments[0])
                 self._after_change()
+                self._reply(None)
+            case "drop":
+                self._dropped_share = arguments[0]
+                self._dropping = np.random.default_rng(0)
                 self._reply(None)
             case "stats":
                 self._reply(self._stats())

@@ -13,6 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
 import numpy as np
+from setproctitle import setproctitle
 
 from robots.config import Delay, Seconds, Whole, config
 from robots.errors import HandoffError
@@ -155,6 +156,17 @@ class Twin:
         """Presses or releases the user stop button."""
         self._request("user_stop", pressed)
 
+    def drop_commands(self, share: float) -> None:
+        """From now on this share of the client's commands is lost, at random; the same ones in
+        every run."""
+        self._request("drop", share)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the twin."""
+        assert self._process.pid is not None
+        return self._process.pid
+
     def stats(self) -> dict[str, float]:
         """Counts and times since the start.
 
@@ -257,6 +269,7 @@ def _serve(
 ) -> None:
     """Entry point of the twin's process."""
     install_guard(guard)
+    setproctitle(f"handoff: twin {settings.host}")
     from sim.twin.gripper import GripperServer
     from sim.twin.link import Link
     from sim.twin.server import Server
