@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from real.teleop.takeover import HandInput, Takeover, TakeoverConfig, base_twist
-from real.teleop.terminal import ESCAPE, Keys, Terminal
+from real.teleop.terminal import END, ESCAPE, Keys, Terminal
 from robots.config import Delay, config
 from robots.interfaces import Intervention, Label, Observation, Requests
 from robots.spec import ActionSpec
@@ -43,15 +43,16 @@ STILL = "space"
 """Key that takes the arm over and moves nothing."""
 LABELS = {
     "s": Label.SUCCESS,
-    "enter": Label.SUCCESS,
     "q": Label.FAILURE,
     "r": Label.REDO,
     "d": Label.DISCARD,
-    "backspace": Label.DISCARD,
 }
-"""Labels of the episode, by key."""
-PAUSE = "p"
-STOP = ESCAPE
+"""Labels of the episode, by key; the same keys as at the console."""
+HOLD = ESCAPE
+RESUME = "enter"
+AGAIN_SECONDS = 2.0
+"""Time in which the key that ends the session is pressed again for the session to end [s]; a
+terminal cannot tell that a key is held."""
 
 
 @config
@@ -83,9 +84,15 @@ class KeySource(Protocol):
 
 
 class LabelKeys:
-    """Labels, pause and stop by the keyboard, beside any device that moves the arm."""
+    """Labels, hold and end by the keyboard, beside any device that moves the arm.
 
-    def __init__(self) -> None:
+    Args:
+        now: returns the time [s].
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._end_pressed = -AGAIN_SECONDS
         self.paused = False
         self._stop = False
         self._label = Label.NONE
@@ -98,10 +105,18 @@ class LabelKeys:
             if key in LABELS:
                 self._label = LABELS[key]
                 self.last = LABELS[key]
-            elif key == PAUSE:
-                self.paused = not self.paused
-            elif key == STOP:
-                self._stop = True
+            elif key == HOLD:
+                self.paused = True
+            elif key == RESUME:
+                self.paused = False
+            elif key == END:
+                self._stop |= self._ending
+                self.paused = True
+                self._end_pressed = self._now()
+
+    @property
+    def _ending(self) -> bool:
+        return self._now() - self._end_pressed < AGAIN_SECONDS
 
     def requests(self) -> Requests:
         """See `robots.interfaces.Operator.requests`."""
@@ -111,7 +126,9 @@ class LabelKeys:
 
     def status(self, engaged: bool) -> str:
         """See `robots.interfaces.Operator.status`."""
-        mode = "PAUSED" if self.paused else "YOU" if engaged else "policy"
+        if self._ending:
+            return "HOLD, End again ends the session, Enter resumes"
+        mode = "HOLD, Enter resumes" if self.paused else "YOU" if engaged else "policy"
         return mode if self.last is Label.NONE else f"{mode}, last label {self.last.name.lower()}"
 
 
@@ -142,7 +159,7 @@ class KeyboardOperator:
         config = config or KeyboardConfig()
         self._takeover = Takeover(spec, config.takeover, operator, "keyboard", now, width_max)
         self._keys = Keys(config.hold_time, config.repeat_time, now)
-        self._labels = LabelKeys()
+        self._labels = LabelKeys(now)
         self._source = keys or Terminal()
 
     def reset(self, seeds: Sequence[int], env_ids: Sequence[int] | None = None) -> None:
@@ -202,11 +219,11 @@ def bindings(view_yaw: float = 0.0) -> list[tuple[str, str]]:
         ("t g", "tilt back, forward"),
         ("n m", "tilt right, left"),
         ("c o", "close, open the gripper"),
-        ("space", "hold still"),
-        ("s or enter, q", "label the episode: success, failure"),
+        ("space", "take over the arm and keep it still"),
+        ("s, q", "label the episode: success, failure"),
         ("r, d", "drop the episode: repeat its start, take the next start"),
-        ("p", "pause, resume"),
-        ("escape", "end the session; run the same command to continue"),
+        ("escape, enter", "hold the arm, resume"),
+        ("end, end", "end the session; run the same command to continue"),
     ]
 
 

@@ -212,7 +212,9 @@ def bindings() -> list[tuple[str, str]]:
     from real.teleop import keyboard
 
     labels = [
-        row for row in keyboard.bindings() if row[0] in ("s or enter, q", "r, d", "p", "escape")
+        row
+        for row in keyboard.bindings()
+        if row[0] in ("s, q", "r, d", "escape, enter", "end, end")
     ]
     return [
         ("move the cap", "take over the arm; release it to give the arm back"),

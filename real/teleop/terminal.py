@@ -23,6 +23,7 @@ from typing import Any
 from robots.errors import HandoffError
 
 ESCAPE = "escape"
+END = "end"
 _SEQUENCES = {
     b"\x1b[A": "up",
     b"\x1b[B": "down",
@@ -32,6 +33,10 @@ _SEQUENCES = {
     b"\x1bOB": "down",
     b"\x1bOC": "right",
     b"\x1bOD": "left",
+    b"\x1b[F": END,
+    b"\x1bOF": END,
+    b"\x1b[4~": END,
+    b"\x1b[8~": END,
 }
 _NAMES = {b" ": "space", b"\r": "enter", b"\n": "enter", b"\x7f": "backspace", b"\x08": "backspace"}
 _FATAL = (signal.SIGTERM, signal.SIGHUP)
@@ -126,10 +131,11 @@ def parse_keys(rest: bytes, data: bytes) -> tuple[list[str], bytes]:
     keys = []
     while waiting:
         if waiting[:1] == b"\x1b":
-            if waiting[:3] in _SEQUENCES:
-                keys.append(_SEQUENCES[waiting[:3]])
-                waiting = waiting[3:]
-            elif len(waiting) < 3 and any(sequence.startswith(waiting) for sequence in _SEQUENCES):
+            known = [sequence for sequence in _SEQUENCES if waiting.startswith(sequence)]
+            if known:
+                keys.append(_SEQUENCES[known[0]])
+                waiting = waiting[len(known[0]) :]
+            elif any(sequence.startswith(waiting) for sequence in _SEQUENCES):
                 return keys, waiting
             elif waiting[1:2] in (b"[", b"O"):
                 waiting = _after_sequence(waiting)

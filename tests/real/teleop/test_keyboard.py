@@ -8,7 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from real.teleop.keyboard import KeyboardConfig, KeyboardOperator, bindings
+from real.console.control.bindings import DEFAULTS
+from real.console.control.bindings import LABELS as CONSOLE_LABELS
+from real.teleop.keyboard import LABELS, KeyboardConfig, KeyboardOperator, bindings
 from real.teleop.takeover import TakeoverConfig
 from robots.interfaces import Intervention, Label
 from tests.real.teleop.hands import SPEC, FakeClock, FakeKeys
@@ -84,7 +86,6 @@ def test_a_reset_lets_the_arm_go() -> None:
         ("q", Label.FAILURE),
         ("r", Label.REDO),
         ("d", Label.DISCARD),
-        ("enter", Label.SUCCESS),
     ],
 )
 def test_a_label_is_told_once_and_stays_on_the_screen(key: str, label: Label) -> None:
@@ -95,14 +96,35 @@ def test_a_label_is_told_once_and_stays_on_the_screen(key: str, label: Label) ->
     assert setup.operator.status() == f"policy, last label {label.name.lower()}"
 
 
-def test_p_pauses_and_goes_on_and_escape_stops() -> None:
+def test_escape_holds_and_enter_resumes_as_at_the_console() -> None:
     setup = OperatorSetup()
-    setup.keys.press("p")
+    setup.keys.press("escape")
     assert setup.operator.requests().paused
-    assert setup.operator.status() == "PAUSED"
-    setup.keys.press("p", "escape")
+    assert setup.operator.status() == "HOLD, Enter resumes"
+    setup.keys.press("escape")
+    assert setup.operator.requests().paused
+    setup.keys.press("enter")
     requests = setup.operator.requests()
-    assert (requests.paused, requests.stop) == (False, True)
+    assert (requests.paused, requests.stop, requests.label) == (False, False, Label.NONE)
+
+
+def test_the_session_ends_by_a_key_that_is_pressed_twice() -> None:
+    setup = OperatorSetup()
+    setup.keys.press("end")
+    requests = setup.operator.requests()
+    assert (requests.paused, requests.stop) == (True, False)
+    assert setup.operator.status() == "HOLD, End again ends the session, Enter resumes"
+    setup.clock.time += 3.0
+    setup.keys.press("end")
+    assert not setup.operator.requests().stop
+    setup.keys.press("end")
+    assert setup.operator.requests().stop
+
+
+def test_every_key_of_a_label_is_that_of_the_console() -> None:
+    for key, label in LABELS.items():
+        assert CONSOLE_LABELS[label.name.lower()] is label
+        assert f"key Key{key.upper()}" in DEFAULTS[label.name.lower()]
 
 
 def test_closing_gives_the_keyboard_back() -> None:

@@ -83,6 +83,12 @@ def test_a_terminal_that_is_none_is_refused(tmp_path: object) -> None:
         Terminal("/dev/null")
 
 
+@pytest.mark.parametrize("sequence", [b"\x1b[F", b"\x1bOF", b"\x1b[4~", b"\x1b[8~"])
+def test_the_end_key_is_read_from_every_terminal(sequence: bytes) -> None:
+    assert parse_keys(b"", sequence + b"s") == (["end", "s"], b"")
+    assert parse_keys(b"", sequence[:2]) == ([], sequence[:2])
+
+
 def test_a_split_escape_sequence_is_one_key() -> None:
     assert parse_keys(b"", b"\x1b") == ([], b"\x1b")
     assert parse_keys(b"\x1b", b"[D") == (["left"], b"")
