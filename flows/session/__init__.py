@@ -5,6 +5,7 @@
 - `capture`: capture times of simulated cameras.
 - `episodes`: runs and records episodes in which a person can intervene.
 - `viewer`: a process that renders the environment for the console.
+- `viewed_scene`: the scene as a person sees it, with a camera over the shoulder.
 - `scene_3d`: the 3-D scene that the console shows.
 - `arm_supervisor`: the person at the console as the loop of an arm sees them.
 - `standalone_twin`: a simulated arm behind the robot's protocol, for programs of others.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
     from real.console.process import OpenConsole
     from sim.engines.mujoco import MujocoEngine
 
-HEIGHT, WIDTH = 240, 320
-"""Size of the images [px]."""
 END_SECONDS = 5.0
 """Time limit for the process to end after it was asked to [s]."""
+FRAME_SECONDS = 1.0 / 15.0
+"""Shortest time from one set of images to the next [s]."""
+NICENESS = 10
+"""Lowered priority of the process: on few cores its software rendering must not delay the arm."""
 REFRESH_SECONDS = 0.3
 """Time after which images of a scene that does not change are sent again [s]."""
 WAIT_SECONDS = 0.5
@@ -92,6 +95,7 @@ def _run_viewer(env: HilEnvConfig, uri: str, token: str, images: bool) -> None:
     # ends the session, which then ends this process.
     os.environ.pop(ROBOT_VARIABLE, None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(NICENESS)
     pause = threading.Event()
     try:
         view = _View(env, images)
@@ -107,47 +111,43 @@ def _run_viewer(env: HilEnvConfig, uri: str, token: str, images: bool) -> None:
 
 
 class _View:
-    """Renders scenes of one environment: camera images, where OpenGL is available, and a 3-D
-    scene."""
+    """Renders scenes of one environment: camera images, where OpenGL is available (without it a
+    session goes on, and the page says that there are none), and a 3-D scene."""
 
     def __init__(self, env: HilEnvConfig, images: bool) -> None:
         import mujoco
 
         from flows.session.scene_3d import Scene3D
-        from sim.engines.mujoco import build_model
+        from flows.session.viewed_scene import PersonsCameras, grasp_site, viewed_model
         from sim.make import find_task
-        from sim.scene.cameras import Cameras, CamerasConfig
 
-        task = find_task(env.task, env.rate_hz, env.robot)
         self._mujoco: Any = mujoco
-        self._model = build_model(task, task.actions)
+        self._model = viewed_model(find_task(env.task, env.rate_hz, env.robot))
         self._data = self._mujoco.MjData(self._model)
-        goals = [body for body in range(self._model.nbody) if self._model.body(body).name == "goal"]
-        self._goal = int(self._model.body_mocapid[goals[0]]) if goals else -1
-        self._cameras: Cameras | None = None
-        # Without OpenGL the session continues; the page states that there are no images.
-        with suppress(HandoffError):
-            options = CamerasConfig(height=HEIGHT, width=WIDTH)
-            self._cameras = Cameras(self._model, options) if images else None
+        self._grasp = grasp_site(self._model)
+        self._cameras = PersonsCameras.if_possible(self._model) if images else None
         self.scene = Scene3D(self._model)
 
     @property
     def cameras(self) -> tuple[str, ...]:
         """Names of the cameras whose images are rendered."""
-        return () if self._cameras is None else self._cameras.config.names
+        return () if self._cameras is None else self._cameras.names
 
     def frames(self, packed: bytes) -> Iterator[bytes]:
         """Updates the 3-D scene, then yields the camera images, encoded for the pages."""
-        scene = unpack(packed)
-        self._data.qpos[:] = scene["qpos"]
-        if self._goal >= 0:
-            self._data.mocap_pos[self._goal] = scene["goal"][:3]
-        self._mujoco.mj_kinematics(self._model, self._data)
-        self.scene.show(self._data.xpos, self._data.xquat)
+        from flows.session.viewed_scene import AIDS, AXES_AT, HIDDEN, own_places
+
+        scene, data = unpack(packed), self._data
+        data.qpos[:] = scene["qpos"]
+        data.mocap_pos[:-AIDS] = own_places(self._model, scene["goal"]).reshape(-1, 3)
+        self._mujoco.mj_kinematics(self._model, data)
+        grasp = HIDDEN if self._grasp < 0 else data.site_xpos[self._grasp].copy()
+        data.mocap_pos[-AIDS:] = AXES_AT, grasp
+        self._mujoco.mj_kinematics(self._model, data)
+        self.scene.show(data.xpos, data.xquat)
         if self._cameras is not None:
-            rendered = self._cameras.render([self._model], scene["qpos"][None], scene["goal"][None])
-            for name, image in rendered.items():
-                yield frame(name.removeprefix("image_"), image[0])
+            for name, image in self._cameras.images(data.qpos, scene["goal"], grasp):
+                yield frame(name, image)
 
 
 def _draw(view: _View, uri: str, token: str) -> None:
@@ -158,6 +158,7 @@ def _draw(view: _View, uri: str, token: str) -> None:
         connection.send(pack({**hello, "scene": view.scene.port}))
         newest = connection.recv()
         while True:
+            began = time.monotonic()
             # Render only the newest scene: if rendering is slower than the environment, scenes are
             # skipped.
             with suppress(TimeoutError):
@@ -165,6 +166,7 @@ def _draw(view: _View, uri: str, token: str) -> None:
                     newest = connection.recv(timeout=0.0)
             for image in view.frames(newest if isinstance(newest, bytes) else b""):
                 connection.send(image)
+            time.sleep(max(0.0, began + FRAME_SECONDS - time.monotonic()))
             # While nothing moves, the same images show that this process still draws.
             with suppress(TimeoutError):
                 newest = connection.recv(timeout=REFRESH_SECONDS)

@@ -65,8 +65,11 @@ class ChunkEnv:
         self._trunks = FrozenTrunks(policy) if encode is None else None
         self._encode = encode or policy.encode
         self._extra_fields = extra_fields(policy)
-        check_fits(env.observation_spec, policy, n_action_steps, self._extra_fields)
+        longest = getattr(env, "max_steps", None)
+        check_fits(env.observation_spec, policy, n_action_steps, self._extra_fields, longest)
         history = policy.observation_shape[0]
+        self._first = history > 1 and policy.config.observation_stride > 1
+        """Whether the older of two observed steps is the first of the episode."""
         self._encodes = policy.encoded_shape != policy.observation_shape
         if self._encodes:
             # The features stand for the sensors.
@@ -175,7 +178,7 @@ class ChunkEnv:
         actions_NHA = chunk_NHA[:, self._execute].double().numpy()
         return (
             [actions_NHA[:, :-1], actions_NHA[:, -1:]]
-            if actions_NHA.shape[1] > 1 and len(self._history) > 1
+            if actions_NHA.shape[1] > 1 and len(self._history) > 1 and not self._first
             else [actions_NHA]
         )
 
@@ -199,6 +202,8 @@ class ChunkEnv:
         # A history of two needs the second newest observation, too. In environments that ended
         # before it, the observation is not used any more.
         previous_NO = self._vector(steps[-2].observation) if len(steps) > 1 else self._history[-1]
+        if self._first:
+            previous_NO = self._history[0]
         length = np.stack([step.executed for step in steps]).sum(axis=0, dtype=np.int64)
         # A frozen environment repeats its end flags, so only executed steps count.
         terminated, truncated = newest.terminated & (length > 0), newest.truncated & (length > 0)
@@ -276,6 +281,8 @@ class ChunkEnv:
         newest_NF = self._encoded(steps[-1].observation)
         if len(self._features) == 1:
             return [newest_NF]
+        if self._first:
+            return [self._features[0], newest_NF]
         previous_NF = self._encoded(steps[-2].observation) if len(steps) > 1 else self._features[-1]
         return [previous_NF, newest_NF]
 
@@ -323,13 +330,24 @@ def group_seeds(seeds: Iterator[int], num_envs: int, size: int) -> list[int]:
 
 
 def check_fits(
-    env_fields: Collection[str], policy: ChunkPolicy, n_action_steps: int, extra: Sequence[str]
+    env_fields: Collection[str],
+    policy: ChunkPolicy,
+    n_action_steps: int,
+    extra: Sequence[str],
+    longest: int | None = None,
 ) -> None:
     """Checks that a policy can act in environments with these fields.
 
+    Args:
+        env_fields: fields of the environments.
+        policy: the policy.
+        n_action_steps: executed actions per chunk.
+        extra: fields that the policy reads beside its vector.
+        longest: longest episode [control periods]; None where it is not known.
+
     Raises:
         HandoffError: fields that the environments do not have, more actions than a chunk holds, or
-            a history of more than the two newest steps.
+            a history of other steps than the two newest, or the first and the newest.
     """
     history, horizon = policy.observation_shape[0], policy.chunk_shape[0]
     missing = sorted({*policy.shapes.entries, *extra} - {*env_fields})
@@ -337,10 +355,12 @@ def check_fits(
         raise HandoffError(
             f"finetune: the environments lack the fields {missing}, they have {sorted(env_fields)}."
         )
-    if history > 1 and policy.config.observation_stride > 1:
+    stride = policy.config.observation_stride
+    remembers_first = longest is not None and stride >= longest
+    if history > 1 and stride > 1 and not remembers_first:
         raise HandoffError(
-            f"finetune: the policy observes every {policy.config.observation_stride}th step, expected "
-            "observation_stride 1 or one observed step."
+            f"finetune: the policy observes steps {stride} apart in episodes of at most {longest}, expected one "
+            "observed step, observation_stride 1, or a stride of an episode's length, which remembers its first step."
         )
     if not 1 <= n_action_steps <= horizon - history + 1 or history > 2:
         raise HandoffError(

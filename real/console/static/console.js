@@ -306,6 +306,9 @@ function showCounters(counters) {
   }));
 }
 
+// The person's own camera comes first and is the largest; the others follow by name, whichever came first.
+const before = (name, other) => other !== "shoulder" && (name === "shoulder" || name < other);
+
 // A frame: one byte with the length of the name, the name, then a JPEG.
 async function show(blob) {
   const head = new Uint8Array(await blob.slice(0, 64).arrayBuffer());
@@ -315,9 +318,9 @@ async function show(blob) {
   if (!camera) {
     $("no-camera")?.remove();
     const figure = document.createElement("figure"), canvas = document.createElement("canvas"), caption = document.createElement("figcaption");
-    caption.textContent = name;
+    caption.textContent = figure.dataset.name = name;
     figure.append(canvas, caption);
-    $("cameras").append(figure);
+    $("cameras").insertBefore(figure, [...$("cameras").children].find((other) => before(name, other.dataset.name)) ?? null);
     camera = { figure, canvas, context: canvas.getContext("2d"), at: 0, frames: 0 };
     page.cameras.set(name, camera);
   }

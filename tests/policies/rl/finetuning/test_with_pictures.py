@@ -23,6 +23,7 @@ from policies.rl.collection.chunk_env import ChunkEnv
 from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.finetuning.finetune import finetune
 from policies.rl.offline.offline_dataset import demonstration_dataset
+from robots.errors import HandoffError
 from robots.interfaces import Observation, PolicyInput, no_progress
 from robots.spec import FieldSpec
 from tests.policies.rl.counted_demos import write_counted
@@ -38,7 +39,7 @@ ALGORITHMS = pytest.mark.parametrize(
 )
 
 
-def seeing_policy(history: int) -> DiffusionPolicy:
+def seeing_policy(history: int, stride: int = 1) -> DiffusionPolicy:
     torch.manual_seed(0)
     config = DiffusionPolicyConfig(
         anchor_field=None,
@@ -46,6 +47,7 @@ def seeing_policy(history: int) -> DiffusionPolicy:
         image_fields=("camera",),
         image_encoder=ResnetEncoderConfig(channels=(16,), keypoints=4, features=6),
         n_obs_steps=history,
+        observation_stride=stride,
         horizon=4,
         n_action_steps=2,
         train_timesteps=10,
@@ -120,6 +122,35 @@ def test_an_observation_is_the_encoding_of_its_own_pictures(history: int) -> Non
             }
             for row in after
         ]
+
+
+LONGEST = 8
+"""More steps than an episode of the counting environments has."""
+
+
+def test_a_stride_of_an_episodes_length_remembers_the_first_step_of_every_episode() -> None:
+    policy, env = seeing_policy(2, LONGEST), SeeingCounting(3)
+    env.max_steps = LONGEST  # type: ignore[attr-defined]
+    chunks = ChunkEnv(env, policy, 2, iter(range(5, 100)), 0.9)
+    first = env._obs()
+    for _ in range(5):
+        torch.testing.assert_close(chunks.observation(), observed(policy, [first, env._obs()]))
+        result = chunks.step(torch.zeros(3, *policy.chunk_shape))
+        ended = (result.terminated_N | result.truncated_N).numpy()
+        fresh = env._obs()
+        first = {
+            name: np.where(
+                ended.reshape(-1, *[1] * (first[name].ndim - 1)), fresh[name], first[name]
+            )
+            for name in first
+        }
+
+
+def test_a_shorter_stride_is_refused_with_the_length_of_an_episode() -> None:
+    env = SeeingCounting(3)
+    env.max_steps = LONGEST  # type: ignore[attr-defined]
+    with pytest.raises(HandoffError, match="steps 3 apart in episodes of at most 8"):
+        ChunkEnv(env, seeing_policy(2, 3), 2, iter(range(5, 100)), 0.9)
 
 
 @ALGORITHMS
