@@ -59,14 +59,14 @@ def viewed_model(task: Task) -> mujoco.MjModel:
     world = spec.worldbody
     quat = looking_at(np.array(SHOULDER_FROM), np.array(SHOULDER_AT))
     world.add_camera(name=SHOULDER, pos=SHOULDER_FROM, quat=quat, fovy=42)
-    seen = {"type": mujoco.mjtGeom.mjGEOM_CAPSULE, "contype": 0, "conaffinity": 0, "group": 1}
+    visual = {"type": mujoco.mjtGeom.mjGEOM_CAPSULE, "contype": 0, "conaffinity": 0, "group": 1}
     axes = world.add_body(name="axes", mocap=True)
     for direction, rgba in _AXES:
         end = _AXES_LENGTH * np.array(direction)
-        axes.add_geom(**seen, fromto=[0, 0, 0, *end], size=[0.003, 0, 0], rgba=rgba)
+        axes.add_geom(**visual, fromto=[0, 0, 0, *end], size=[0.003, 0, 0], rgba=rgba)
     line = world.add_body(name="drop_line", mocap=True)
     line.add_geom(
-        **seen,
+        **visual,
         fromto=[0, 0, 0, 0, 0, -_DROP_LENGTH],
         size=[_DROP_RADIUS, 0, 0],
         rgba=[0.95, 0.65, 0.10, 0.8],
