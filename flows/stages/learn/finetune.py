@@ -12,6 +12,7 @@ from flows.artifacts import Dynamics, Episodes, Output, Policy, WorldModel
 from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
 from flows.stages.learn.config import TRAINING_TELEMETRY, FinetunePolicyConfig
 from policies.imitation.config import PretrainConfig
+from policies.policy_config import PolicyConfig
 from policies.rl.finetuning.config import (
     FinetuneAlgorithm,
     FinetuneMethodConfig,
@@ -43,6 +44,7 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
             f"finetune: the policy observes {list(model.sensor_fields)}, but a world model imagines vectors, not "
             "pictures. Fine-tune it in simulated environments, without the input 'world_model'."
         )
+    _check_window(model, config.protocol.max_steps)
     if method.kind in model.finetuning_methods:
         return
     if isinstance(method, VlaFinetuneConfig):
@@ -91,6 +93,17 @@ def run(
 
 def _is_outside(method: FinetuneAlgorithm) -> bool:
     return type(method) not in classes_of(FinetuneMethodConfig)
+
+
+def _check_window(model: PolicyConfig, longest: int) -> None:
+    """Refuses a policy that observes other steps than the two newest, or the first and the newest,
+    of episodes of at most `longest` steps; before hours of imitation learning."""
+    history, stride = model.n_obs_steps, model.observation_stride
+    if history > 2 or (history == 2 and 1 < stride < longest):
+        raise HandoffError(
+            f"finetune: the policy observes {history} steps, {stride} apart, of episodes of at most {longest}; "
+            "expected one step, the two newest, or two that are an episode's length apart, the first and the newest."
+        )
 
 
 def _check_demos(method: FinetuneAlgorithm, *, given: bool) -> None:

@@ -65,6 +65,23 @@ def test_a_family_without_a_denoiser_is_refused_and_one_with_cameras_is_not(kind
     check(options(kind=kind), DEMOS)
 
 
+@pytest.mark.parametrize(
+    ("steps", "stride", "taken"),
+    [(1, 1, True), (2, 1, True), (2, 300, True), (2, 5, False), (3, 1, False)],
+)
+def test_what_a_policy_remembers_is_checked_before_hours_of_imitation(
+    steps: int, stride: int, taken: bool
+) -> None:
+    """In episodes of at most 300 steps."""
+    policy = DiffusionPolicyConfig(n_obs_steps=steps, observation_stride=stride)
+    sources = {"policy": replace(PretrainConfig(), policy=policy)}
+    if taken:
+        check(options(kind="best_of_n"), sources)
+        return
+    with pytest.raises(HandoffError, match="of episodes of at most 300; expected one step"):
+        check(options(kind="best_of_n"), sources)
+
+
 def test_a_key_of_another_method_is_refused_with_its_readers() -> None:
     with pytest.raises(
         HandoffError,
