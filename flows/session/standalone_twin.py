@@ -33,10 +33,9 @@ REPORT_SECONDS = 1.0
 
 
 @config
-class UserStopFault:
-    """Somebody presses the user stop, and releases it."""
+class TimedFault:
+    """When a fault begins and how long it lasts."""
 
-    kind: Literal["user_stop"] = "user_stop"
     at: NonNegative
     """Time of the robot since the start [s]."""
     seconds: Positive = 1.0
@@ -44,38 +43,37 @@ class UserStopFault:
 
 
 @config
-class FreezeFault:
-    """The robot's computer stands still, in wall time."""
+class UserStopFault(TimedFault):
+    """Somebody presses the user stop, and releases it."""
+
+    kind: Literal["user_stop"] = "user_stop"
+
+
+@config
+class FreezeFault(TimedFault):
+    """The robot's computer stands still."""
 
     kind: Literal["freeze"] = "freeze"
-    at: NonNegative
-    """Time of the robot since the start [s]."""
     seconds: Positive = 0.06
     """Duration of wall time [s]."""
 
 
 @config
-class DropFault:
+class DropFault(TimedFault):
     """Commands are lost at random."""
 
     kind: Literal["drop"] = "drop"
-    at: NonNegative
-    """Time of the robot since the start [s]."""
-    seconds: Positive = 1.0
-    """Duration [s]."""
     share: Share = 0.05
     """Share of the commands that are lost."""
 
 
 @config
-class PushFault:
+class PushFault(TimedFault):
     """Something pushes the end effector."""
 
     kind: Literal["push"] = "push"
-    at: NonNegative
-    """Time of the robot since the start [s]."""
     seconds: Positive = 0.2
-    """Duration [s]."""
+    """Duration of the push [s]."""
     force: tuple[float, float, float] = (0.0, 0.0, -20.0)
     """Force on the end effector, base frame [N]."""
 
