@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from robots.config import NonNegative, Positive, Share, config, validate
+from robots.config import Finite, NonNegative, Positive, Share, config, validate
 from robots.errors import HandoffError
 from robots.franka import RobotName
 
@@ -74,7 +74,7 @@ class PushFault(TimedFault):
     kind: Literal["push"] = "push"
     seconds: Positive = 0.2
     """Duration of the push [s]."""
-    force: tuple[float, float, float] = (0.0, 0.0, -20.0)
+    force: tuple[Finite, Finite, Finite] = (0.0, 0.0, -20.0)
     """Force on the end effector, base frame [N]."""
 
 
