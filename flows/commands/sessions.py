@@ -24,7 +24,6 @@ from flows.commands.parameters import (
     Until,
 )
 from robots.errors import HandoffError
-from robots.franka import RobotName
 
 if TYPE_CHECKING:
     from flows.attended import ConsoleAddress
@@ -335,7 +334,7 @@ def twin(
     task: Annotated[str, Parameter(completer=completers.tasks)] = "reach",
     /,
     *,
-    robot: Annotated[RobotName, Parameter(help="Name of the arm.")] = "fr3",
+    robot: Annotated[str, Parameter(help="Name of the arm.")] = "fr3",
     host: Annotated[
         str, Parameter(help="Address of this computer, 127.0.0.x; the protocol fixes the ports.")
     ] = "127.0.0.2",

@@ -20,6 +20,7 @@ from flows.deployment.cameras.pictures import ArmPictures
 from flows.deployment.config import DeploySession
 from real.cameras.calibration.calibration_file import add_to_file
 from real.cameras.config import CameraConfig
+from real.cameras.picture_size import resized
 from real.console.control.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
 from real.deploy.loop import LoopConfig
@@ -71,12 +72,20 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def comparing(folder: Path, light: float) -> Path:
+def pictures_of(film: Path) -> list[np.ndarray]:
+    """The middle of the film's pictures, at the contract's size."""
+    camera = CameraConfig(source=str(film), crop=(8, 0, 48, 48), height=24, width=24)
+    with av.open(str(film)) as container:
+        return [resized(frame, camera) for frame in container.decode(video=0)]
+
+
+def comparing(folder: Path, film: Path, light: float) -> Path:
     """The same policy, whose training pictures were the film's in another light."""
-    # Six episodes of forty steps, each of the whole film.
-    levels = np.tile(light * (40 + np.arange(40) * 200 / 40), 6)
-    pictures = np.array([np.full((24, 24, 3), level, np.uint8) for level in levels])
-    statistics = picture_statistics(lambda step: pictures[step], list(range(40, 241, 40)))
+    # Six episodes, each of a sixth of the film's pictures: every one of them is known.
+    pictures = [(light * picture).astype(np.uint8) for picture in pictures_of(film)]
+    shown = [picture for first in range(6) for picture in pictures[first::6]]
+    ends = list(range(50, len(shown) + 1, 50))
+    statistics = picture_statistics(lambda step: shown[step], ends)
     assert statistics is not None
     camera = FieldSpec(shape=(24, 24, 3), dtype="uint8", unit="u8")
     save_seeing_policy(
@@ -200,7 +209,7 @@ def test_a_camera_that_falls_silent_ends_the_episode(
 def test_a_person_is_asked_about_a_picture_unlike_the_training_data(
     film: Path, tmp_path: Path
 ) -> None:
-    bundle = comparing(tmp_path, light=0.15)
+    bundle = comparing(tmp_path, film, light=0.15)
     running = Session(deployed, tmp_path, bundle, seeing("127.0.82.7", source=str(film)))
     page = running.page()
     with contextlib.closing(page.socket):
@@ -225,7 +234,7 @@ def test_a_person_is_asked_about_a_picture_unlike_the_training_data(
 def test_nobody_is_asked_about_pictures_like_those_of_the_training(
     film: Path, tmp_path: Path
 ) -> None:
-    bundle = comparing(tmp_path, light=1.0)
+    bundle = comparing(tmp_path, film, light=1.0)
     running = Session(deployed, tmp_path, bundle, seeing("127.0.82.8", source=str(film)))
     page = running.page()
     with contextlib.closing(page.socket):
