@@ -8,6 +8,7 @@ from typing import Literal
 from robots.config import Count, Finite, Hertz, Pixels, Whole, config
 from robots.control.actions import ActionInterface
 from robots.control.rotations import RotationForm
+from robots.franka import RobotName
 from robots.spec import Role, check_unit
 
 
@@ -88,8 +89,8 @@ class FieldMapConfig:
 
     task: str | None = None
     """Name of the task in the store; None takes that of the data set."""
-    robot: str = ""
-    """Name of Handoff's robot with which the episodes were recorded, such as `fr3`; empty for
+    robot: RobotName | None = None
+    """Name of Handoff's robot with which the episodes were recorded, such as `fr3`; None for
     another one."""
     rate_hz: Hertz | None = None
     """Steps per second; None takes the rate of the data set, which some formats do not state."""

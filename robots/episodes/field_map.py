@@ -80,7 +80,7 @@ class MappedEpisodes:
         self.schema = EpisodeSchema(
             name=mapping.task or source.schema.task,
             streams={STREAM: StreamSpec(rate_hz=rate, fields=specs)},
-            robot=mapping.robot,
+            robot=mapping.robot or "",
         )
 
     @property
