@@ -259,6 +259,8 @@ class Requests(NamedTuple):
     engaged: bool | None = None
     """Whether the person controls the arm, or will at the next step; None if the device does not
     report it between steps."""
+    labelled_by: str = ""
+    """Name of the person who gave the label; empty if it is not known."""
 
 
 class Operator(Protocol):

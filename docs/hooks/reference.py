@@ -45,14 +45,15 @@ class Group:
 @cache
 def groups() -> tuple[Group, ...]:
     """All configurations that a person writes."""
-    from flows.deployment.config import DeploySession
+    from flows.deployment.config import DeploySession, DeployTaskSession
     from flows.runner.signature import find_kind, shipped_kinds
     from sim.evaluation.protocol import Protocol
 
     kinds = [find_kind(name) for name in shipped_kinds()]
     return (
         *(Group(_stage_title(kind), kind.config, _wiring(kind)) for kind in kinds),
-        Group("Sessions at an arm", DeploySession, "`configs/deploy/`, and of `handoff deploy`."),
+        Group("Push-T at an arm", DeploySession, "`configs/deploy/`, and of `handoff deploy`."),
+        Group("Tasks at an arm", DeployTaskSession, "`configs/deploy/`, and of `handoff deploy`."),
         Group("Protocols", Protocol, "Files in `configs/protocol/`."),
     )
 

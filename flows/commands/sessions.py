@@ -281,12 +281,14 @@ def deploy(
         str,
         Parameter(
             name="OVERRIDES",
-            help="Changes of the session's options in configs/deploy, e.g. supervision.speed=0.1.",
+            help="Changes of the session's options in configs/deploy, e.g. loop.max_steps=600.",
         ),
     ],
     arm: str | None = None,
     tracker: str | None = None,
     camera: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    instruction: str | None = None,
+    mode: Literal["live", "dry-run", "shadow"] = "live",
     person: Person = None,
     host: Host = LOOPBACK,
     port: Port = CONSOLE_PORT,
@@ -295,19 +297,24 @@ def deploy(
     out: Path = Path("runs/deploy"),
     debug: Debug = False,
 ) -> None:
-    """Run a released push-T policy on an arm, supervised by a person at the console.
+    """Run a released policy on an arm, supervised by a person at the console.
 
     Args:
         release: Release folder, signed and approved (`handoff sign`); without --arm also a gate,
             e.g. runs/demo/gate, or an approval.
         arm: Address of the arm's control unit; default: starts a simulated arm.
-        tracker: Address of the tracker of the T, ws://..; required with --arm.
+        tracker: Address of the tracker of push-T's T, ws://..; required there with --arm.
         camera: Camera that the policy observes, or that the console shows, NAME=SOURCE; may be
-            repeated.
+            repeated. A simulated arm draws what is not given.
+        instruction: What a language-conditioned policy is told; default: the sentence of the
+            simulated task, at an arm that of the policy.
+        mode: live: the policy acts. dry-run: at a tenth of its speed. shadow: it only thinks, and
+            what it would do is recorded beside what the person does.
         out: Folder of the session.
 
     Examples:
         handoff deploy runs/demo/gate
+        handoff deploy runs/pick_cube_cameras/gate --mode dry-run
         handoff deploy runs/demo/gate supervision.speed=0.1 --episodes 5
         handoff deploy runs/releases/demo_approved --arm 172.16.0.2 --tracker ws://10.0.0.5:9000
         handoff deploy runs/demo/gate --camera front=0 --camera wrist=/dev/video2
@@ -325,6 +332,8 @@ def deploy(
         arm=arm,
         tracker=tracker,
         cameras=camera,
+        instruction=instruction,
+        mode=mode,
         person=person or "",
         episodes=episodes,
     )

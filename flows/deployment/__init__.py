@@ -11,8 +11,9 @@
 - `verified_policy`: opens a policy after checking what it is and who signed it.
 - `robot_limit`: one holder per arm, on this computer and among several.
 - `fault_clearing`: implements `handoff clear-fault`.
-- `arms`: simulated and real arm set-ups of a session.
+- `arms`: holds the arm of a session, and waits for the person.
 - `safety`: checks the options of a session before anything moves.
 - `deployed_episode`: outcome and metadata of an episode of a session.
+- `session_tables`: the tables of a session: push-T's board, and any other task's with a gripper.
 - `session`: implements `handoff deploy`: episodes supervised at the console.
 """

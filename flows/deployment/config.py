@@ -1,5 +1,5 @@
 """Defines the options of deployments to the twin, at the push-T table or at a task's table, and of
-sessions at an arm."""
+sessions at an arm with either."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from real.deploy.supervision import SupervisionConfig
 from real.franka.config import FrankaConfig
 from real.franka.gripper import GripperDriverConfig
 from real.franka.impedance import GAINS, ImpedanceConfig
-from robots.config import Count, Metres, Seconds, Seed, Whole, config
+from robots.config import Count, Metres, Radians, Seconds, Seed, Whole, config
 from robots.contract import Contract
 from robots.errors import HandoffError
 from robots.franka import find_robot
@@ -144,8 +144,8 @@ class ArmSession(Protocol):
 
 
 @config
-class DeploySession:
-    """All options of a session in which a person supervises a policy at an arm."""
+class SupervisedSession:
+    """The options that all sessions have in which a person supervises a policy at an arm."""
 
     host: str = ""
     """Address of the arm's control unit; empty starts a simulated arm."""
@@ -157,6 +157,34 @@ class DeploySession:
     first_seed: Seed = DEMONSTRATIONS.start
     """Seed of the first start and of the policy's noise in that episode; also places the simulated
     objects."""
+    shadow: bool = False
+    """Whether the policy only thinks: the arm does what the person does, and stays where it is
+    while nobody has it; what the policy would have done is recorded beside it."""
+    speed: Annotated[float, Field(ge=0.05, le=1.0)] = 1.0
+    """Speed of the policy in units of that of its training: with 0.1 every step lasts ten times as
+    long. The gripper's fingers keep their speed."""
+    supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
+    """Speed and takeover of the person at the console."""
+    cameras: dict[str, CameraConfig] = field(default_factory=dict)
+    """Cameras by name, shown at the console. A policy that observes pictures takes `image_NAME` of
+    its contract (or NAME itself) by the camera NAME, and they are recorded."""
+    max_age: Seconds = 0.5
+    """Age of a camera's newest picture above which the episode is ended [s], for cameras that state
+    none."""
+    calibration: str | None = None
+    """File of `handoff camera calibrate` with the cameras that the policy observes; recorded with
+    every episode."""
+    clocks: CameraClockConfig = field(default_factory=CameraClockConfig)
+    """Clocks of the simulated cameras that a policy observes at a simulated arm, where `cameras` is
+    empty."""
+    twin: TwinConfig = field(default_factory=TwinConfig)
+    """The simulated robot; used if `host` is empty."""
+
+
+@config
+class DeploySession(SupervisedSession):
+    """All options of a session with a policy of push-T."""
+
     start: tuple[Metres, Metres] = (0.256, 0.400)
     """Start position of a real arm's pusher [m], board frame; gym-pusht samples that of the
     simulated arm."""
@@ -166,21 +194,41 @@ class DeploySession:
     """Height and posture of the pusher over the table."""
     arm: FrankaConfig = field(default_factory=FrankaConfig)
     """Impedance, collision limits and recording of the arm."""
-    supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
-    """Speed and takeover of the person at the console."""
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
-    """Tracker of the T; required with a real arm, unused in simulation."""
-    cameras: dict[str, CameraConfig] = field(default_factory=dict)
-    """Cameras by name: shown at the console. A policy with pictures observes them, `image_NAME` of
-    its contract (or NAME itself) by the camera NAME, and they are recorded."""
-    max_age: Seconds = 0.5
-    """Age of a camera's newest picture above which the episode is ended [s], for cameras that state
-    none."""
-    calibration: str | None = None
-    """File of `handoff camera calibrate` with the cameras that the policy observes; recorded with
-    every episode."""
-    twin: TwinConfig = field(default_factory=TwinConfig)
-    """The simulated robot; used if `host` is empty."""
+    """Tracker of the T; used at a real arm only."""
+
+
+@config
+class DeployTaskSession(SupervisedSession):
+    """All options of a session with a policy of any other task, whose actions are steps of the
+    gripper's pose."""
+
+    start: tuple[Radians, ...] | None = None
+    """(J,) joint positions at which a real arm begins every episode [rad]; None takes the robot's
+    home. A simulated arm begins as the simulated task does."""
+    lift: Annotated[float, Field(ge=0.0, le=0.3)] = 0.10
+    """Height by which a real arm rises first on its way to the start, so that it touches nothing on
+    the table [m]."""
+    instruction: str | None = None
+    """What a language-conditioned policy is told; None takes the sentence of the simulated task, at
+    a real arm the default instruction of the policy."""
+    gripper: GripperDriverConfig = field(default_factory=GripperDriverConfig)
+    """Speed and force of the gripper."""
+    loop: LoopConfig = field(
+        default_factory=lambda: LoopConfig(
+            stream_hz=200.0,
+            wait_for_policy=False,
+            governor=GovernorConfig(max_speed=0.8, max_acceleration=9.0),
+        )
+    )
+    """Length, rates and limits of the control loop; the governor's workspace is that of the
+    policy's steps."""
+    arm: FrankaConfig = field(
+        default_factory=lambda: FrankaConfig(
+            tool_length=None, impedance=IMPEDANCE, collision_force=COLLISION_FORCE
+        )
+    )
+    """Impedance, collision limits and recording of the arm."""
 
 
 def robot_of_bundle(contract: Contract, arm: FrankaConfig) -> Robot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from robots.interfaces import Label
 
 if TYPE_CHECKING:
-    from flows.deployment.push_t_table import PushTScene
+    from flows.deployment.session_tables.session_table import SessionTable
     from real.deploy.episode_recorder import LoopRecord
     from real.deploy.supervision import Supervision
     from robots.episodes.metadata.episode_metadata import EpisodeEnd
@@ -30,10 +31,15 @@ class DeployedEpisode:
     """Duration in robot time [s]."""
     held: float
     """Time on hold [s], part of `seconds`."""
-    coverage: float
-    """Largest coverage of the goal, 0..1."""
+    about: Mapping[str, Any]
+    """Outcome as the table describes it."""
+    note: str
+    """The same in a phrase; empty if there is nothing to say."""
     corrected: float
     """Share of the steps that the person controlled."""
+    disagreement: float | None
+    """Mean absolute difference between the policy's actions and the person's, over the steps that
+    the person controlled and all entries of an action; None without such a step."""
     recorded: bool
     """False if the person ended the session during the episode, or the episode before its first
     step."""
@@ -43,26 +49,30 @@ class DeployedEpisode:
         """The outcome in a phrase."""
         outcome = "solved" if self.success else "not solved"
         label = "" if self.label is Label.NONE else f", {self.label.name.lower()}"
+        note = f", {self.note}" if self.note else ""
+        differs = "" if self.disagreement is None else f", policy off by {self.disagreement:.2g}"
         return (
-            f"{outcome}{label}, coverage {self.coverage:.2f}, {self.seconds:.1f} s ({self.held:.1f} s held), "
-            f"{100 * self.corrected:.0f} % corrected"
+            f"{outcome}{label}{note}, {self.seconds:.1f} s ({self.held:.1f} s held), "
+            f"{100 * self.corrected:.0f} % corrected{differs}"
         )
 
 
 def episode_outcome(
-    seed: int, record: LoopRecord, scene: PushTScene, supervision: Supervision
+    seed: int, record: LoopRecord, table: SessionTable, supervision: Supervision
 ) -> DeployedEpisode:
     """Returns the outcome of an episode, as far as it has come."""
     labelled = {Label.SUCCESS: True, Label.FAILURE: False}
     interventions = record.policy.get("intervention", [])
     return DeployedEpisode(
         seed=seed,
-        success=labelled.get(record.label, scene.was_solved),
+        success=labelled.get(record.label, table.success),
         label=record.label,
         seconds=record.end - record.begin,
         held=record.held,
-        coverage=scene.best,
+        about=table.describe(),
+        note=table.note(),
         corrected=float(np.mean(interventions)) if interventions else 0.0,
+        disagreement=_disagreement(record),
         recorded=not supervision.stopped and bool(record.policy),
     )
 
@@ -80,10 +90,10 @@ def episode_metadata(
     """
     people = sorted(record.people) or [person]
     operator = ", ".join(people)
-    end = _end(record, episode.label, operator, fault)
+    end = _end(record, episode.label, record.labelled_by or operator, fault)
     return {
         "success": episode.success,
-        "coverage": episode.coverage,
+        **episode.about,
         "label": episode.label.name.lower(),
         "ended_by": end.ended_by,
         "labelled_by": end.labelled_by,
@@ -91,10 +101,21 @@ def episode_metadata(
         "operator": operator,
         "people": [{"name": name, "device": DEVICE} for name in people],
         "interventions": episode.corrected,
+        "disagreement": episode.disagreement,
         "takeovers": int(np.max(record.policy["segment"])) + 1,
         "held_seconds": episode.held,
         "inference_ms": [round(value, 3) for value in record.inference_ms],
     }
+
+
+def _disagreement(record: LoopRecord) -> float | None:
+    """See `DeployedEpisode.disagreement`."""
+    rows = record.policy
+    if not rows:
+        return None
+    steps = zip(rows["intervention"], rows["action"], rows["action_proposed"], strict=False)
+    off = [float(np.abs(done - meant).mean()) for acted, done, meant in steps if acted]
+    return float(np.mean(off)) if off else None
 
 
 def _end(record: LoopRecord, label: Label, operator: str, fault: str | None) -> EpisodeEnd:

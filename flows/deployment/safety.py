@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from operator import attrgetter, ge, le
 from typing import Any
 
-from flows.deployment.config import ArmSession, DeploySession
+from flows.deployment.config import ArmSession, DeploySession, DeployTaskSession
 from real.deploy.governor import check_robot
 from real.deploy.planar_space import Plane
 from real.franka.config import check_data_sheet
@@ -16,6 +16,7 @@ from robots.config import to_plain, validate
 from robots.contract import Contract
 from robots.errors import HandoffError
 from robots.franka import find_robot
+from robots.franka.robot import Robot
 
 ONLY_FOR_TWINS = {
     "loop.wait_for_policy": (True, "the loop would stand while the policy hangs, unwatched"),
@@ -45,7 +46,9 @@ AT_MOST = (
     "arm.rest_torque",
 )
 """Options that a session at a real arm can lower from their defaults, not raise."""
-ALSO_AT_A_BOARD = ("supervision.speed", "tracker.max_age", "max_age")
+ALSO_WITH_A_POLICY = ("supervision.speed", "max_age")
+"""Further ones of a session with a policy."""
+ALSO_AT_A_BOARD = (*ALSO_WITH_A_POLICY, "tracker.max_age")
 """Further ones of a session at the push-T table."""
 AT_LEAST = ("loop.joints.position_margin",)
 """Options that a session at a real arm can raise, not lower."""
@@ -58,7 +61,7 @@ def is_real(session: ArmSession) -> bool:
     return bool(session.host) and not is_on_this_computer(session.host)
 
 
-def check_session(session: DeploySession, contract: Contract) -> None:
+def check_session(session: DeploySession | DeployTaskSession, contract: Contract) -> None:
     """Checks the options of a session.
 
     Args:
@@ -70,12 +73,36 @@ def check_session(session: DeploySession, contract: Contract) -> None:
             another one; or it is for a simulated arm, or looser than its default, at a real one.
     """
     # Options that were not read from text or a command line have not been validated.
-    validate(DeploySession, to_plain(session), "")
-    robot, governor = find_robot(session.arm.robot), session.loop.governor
-    period = 1.0 / contract.rate_hz
-    check_robot(governor, 1.0 / session.loop.stream_hz, robot)
-    session.loop.watchdog.check_period(period)
+    validate(type(session), to_plain(session), "")
+    robot = find_robot(session.arm.robot)
+    check_robot(session.loop.governor, 1.0 / session.loop.stream_hz, robot)
+    session.loop.watchdog.check_period(1.0 / contract.rate_hz)
     check_data_sheet(session.arm, robot)
+    if isinstance(session, DeploySession):
+        _check_board(session, robot)
+    elif session.start is not None:
+        robot.check_per_joint("start", session.start)
+    seconds = longest_episode(session, contract)
+    if seconds > LONGEST:
+        raise HandoffError(
+            f"session: an episode of {session.loop.max_steps} steps at {contract.rate_hz:g} Hz takes up to "
+            f"{seconds:.0f} s, limit {LONGEST:g} s. Lower loop.max_steps."
+        )
+    if is_real(session):
+        usual = type(session)()
+        board = isinstance(session, DeploySession)
+        check_real(session, usual, (*AT_MOST, *(ALSO_AT_A_BOARD if board else ALSO_WITH_A_POLICY)))
+        for name, camera in session.cameras.items():
+            if camera.max_age is not None and camera.max_age > usual.max_age:
+                raise HandoffError(
+                    f"cameras.{name}.max_age is {camera.max_age}, at most {usual.max_age} at a real arm: its limits "
+                    "can be tightened, not loosened."
+                )
+
+
+def _check_board(session: DeploySession, robot: Robot) -> None:
+    """Checks that the arm reaches the board, and the speed and the start on it."""
+    governor = session.loop.governor
     Plane(session.plane).check_reach(governor, robot)
     if session.supervision.speed > governor.max_speed:
         raise HandoffError(
@@ -88,26 +115,12 @@ def check_session(session: DeploySession, contract: Contract) -> None:
             f"session: start {list(session.start)} m lies outside the keep-in box {list(governor.low)} to "
             f"{list(governor.high)} m."
         )
-    seconds = longest_episode(session, contract)
-    if seconds > LONGEST:
-        raise HandoffError(
-            f"session: an episode of {session.loop.max_steps} steps at {contract.rate_hz:g} Hz takes up to "
-            f"{seconds:.0f} s, limit {LONGEST:g} s. Lower loop.max_steps."
-        )
-    if is_real(session):
-        usual = DeploySession()
-        check_real(session, usual, (*AT_MOST, *ALSO_AT_A_BOARD))
-        for name, camera in session.cameras.items():
-            if camera.max_age is not None and camera.max_age > usual.max_age:
-                raise HandoffError(
-                    f"cameras.{name}.max_age is {camera.max_age}, at most {usual.max_age} at a real arm: its limits "
-                    "can be tightened, not loosened."
-                )
 
 
-def longest_episode(session: DeploySession, contract: Contract) -> float:
+def longest_episode(session: DeploySession | DeployTaskSession, contract: Contract) -> float:
     """Longest time for which the arm can be under control in one episode [s]."""
-    return session.loop.max_steps / contract.rate_hz + session.supervision.hold_seconds
+    running = session.loop.max_steps / (contract.rate_hz * session.speed)
+    return running + session.supervision.hold_seconds
 
 
 def check_real(

@@ -13,20 +13,11 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal
 
 from flows.config.options import build_session
 from flows.config.overrides import quoted
-from flows.deployment.arms import (
-    ArmSetup,
-    held_for_session,
-    real_setup,
-    require_simulator,
-    simulated_setup,
-    wait_for_resume,
-)
+from flows.deployment.arms import held_for_session, require_simulator, wait_for_resume
 from flows.deployment.cameras.picture_check import PictureCheck
 from flows.deployment.cameras.pictures import ArmPictures, PictureSource, age_limits
 from flows.deployment.cameras.policy_cameras import (
@@ -34,21 +25,23 @@ from flows.deployment.cameras.policy_cameras import (
     policy_cameras,
     sensor_fields,
 )
-from flows.deployment.config import DeploySession, check_robot_of_session
+from flows.deployment.config import DeploySession, DeployTaskSession, check_robot_of_session
 from flows.deployment.deployed_episode import (
     DEVICE,
     DeployedEpisode,
     episode_metadata,
     episode_outcome,
 )
-from flows.deployment.push_t_table import EXTRA, PushTScene
 from flows.deployment.safety import check_session, is_real, longest_episode
+from flows.deployment.session_tables.gripper_table import object_fields
+from flows.deployment.session_tables.open_table import BOARD_TASK, open_table
+from flows.deployment.session_tables.session_table import SessionPictures, SessionTable
 from flows.reports.dataset_text import counted
 from flows.session.arm_supervisor import ArmSupervisor
 from flows.session.config import HilEnvConfig
 from robots.config import to_plain
 from robots.contract import ONNX_FILE, Contract
-from robots.control.actions import PD_TARGET
+from robots.control.actions import PD_TARGET, CartesianDelta
 from robots.errors import HandoffError
 from robots.franka import find_robot
 from robots.interfaces import Observation
@@ -56,9 +49,14 @@ from robots.interfaces import Observation
 if TYPE_CHECKING:
     from real.arm import ArmState
     from real.console.server import ConsoleConfig
+    from real.deploy.episode_recorder import LoopRecord
     from real.deploy.onnx_policy import OnnxPolicy
     from robots.episodes.store import EpisodeStore
 
+Mode = Literal["live", "dry-run", "shadow"]
+"""What a policy does at an arm: it acts, acts at a tenth of its speed, or only thinks."""
+DRY_RUN_SPEED = 0.1
+"""Speed of a dry run in units of that of the training."""
 SPARE_SECONDS = 10.0
 """Margin of the buffer for robot states beyond the longest episode [s]."""
 
@@ -72,20 +70,28 @@ def deploy_command(
     arm: str | None,
     tracker: str | None,
     cameras: Sequence[str],
+    instruction: str | None,
+    mode: Mode,
     person: str,
     episodes: int | None,
 ) -> None:
     """Runs `handoff deploy`, whose parameters `flows.commands.sessions.deploy` describes."""
     from rich.console import Console
 
-    from flows.deployment.verified_policy import release_entries, verified_policy
+    from flows.deployment.verified_policy import (
+        release_entries,
+        task_of_release,
+        verified_policy,
+    )
 
     say = partial(Console().print, highlight=False, soft_wrap=True)
     chosen = list(overrides)
     chosen += [] if arm is None else [f"host={quoted(arm)}"]
     chosen += [] if tracker is None else [f"tracker.uri={quoted(tracker)}"]
+    chosen += [] if instruction is None else [f"instruction={quoted(instruction)}"]
+    chosen += {"live": [], "dry-run": [f"speed={DRY_RUN_SPEED}"], "shadow": ["shadow=true"]}[mode]
     chosen += camera_overrides(cameras)
-    session = build_session(DeploySession, "push_t", chosen)
+    session = session_of(task_of_release(release), chosen)
     # What moves an arm is signed and approved; a simulated arm takes what passed its gate.
     robot = f"{session.arm.robot} at {session.host}" if is_real(session) else None
     with verified_policy(release, arm=robot, warn=say) as bundle:
@@ -105,8 +111,19 @@ def deploy_command(
     )
 
 
+def session_of(task: str | None, overrides: Sequence[str]) -> DeploySession | DeployTaskSession:
+    """The options of a session with a policy of `task`; None is one that is not known.
+
+    Raises:
+        HandoffError: see `flows.config.options.build_session`.
+    """
+    if task in (BOARD_TASK, None):
+        return build_session(DeploySession, BOARD_TASK, overrides)
+    return build_session(DeployTaskSession, "task", overrides)
+
+
 def deploy(
-    session: DeploySession,
+    session: DeploySession | DeployTaskSession,
     bundle: Path,
     out: Path,
     console: ConsoleConfig,
@@ -119,7 +136,7 @@ def deploy(
     """Runs episodes until the person ends the session; returns how many the store holds.
 
     Args:
-        session: options of arm, limits and rates.
+        session: options of arm, limits and rates, of the class that fits the policy's task.
         bundle: directory with `policy.onnx`.
         out: folder of the store and the console's log; a later session appends to it.
         console: address and port of the console.
@@ -135,79 +152,146 @@ def deploy(
         any other error during an episode. HandoffError: a policy of another task or robot, no arm
         or tracker, a lost connection, or a store with other fields.
     """
-    from flows.session.viewer import scene_viewer
-    from real.cameras.camera_process import camera_streams
-    from real.console.process import open_console
-    from real.deploy.episode_recorder import deploy_schema
     from real.deploy.onnx_policy import OnnxPolicy
-    from robots.episodes.corrections import open_corrections
     from robots.episodes.metadata.episode_metadata import new_session
-    from robots.episodes.running_episode import recover_interrupted
 
-    # The policy must fit task and robot.
-    simulated = not session.host
-    if simulated:
+    if not session.host:
         require_simulator()
     policy = OnnxPolicy(bundle / ONNX_FILE)
-    _check_policy(session, policy.contract)
-    name = session.arm.robot
-    cameras = policy_cameras(policy.contract.sensors, session.cameras)
+    check_policy(session, policy.contract)
+    contract = slowed(policy.contract, session.speed)
+    # At a simulated arm a policy sees the simulated scene, unless cameras are given.
+    drawn = not session.host and not session.cameras
+    cameras = {} if drawn else policy_cameras(contract.sensors, session.cameras)
+    session = replace(session, cameras=cameras)
     # The recording must hold the longest episode.
     seconds = longest_episode(session, policy.contract) + SPARE_SECONDS
     session = replace(session, arm=replace(session.arm, record_seconds=seconds))
     out.mkdir(parents=True, exist_ok=True)
-    # Hold the arm; open console, viewer, cameras, store and arm; then run episodes.
     with ExitStack() as stack:
-        stack.enter_context(held_for_session(session, say))
-        opened_console = stack.enter_context(open_console(console, out / "console"))
-        # Cameras of the session take the place of drawn ones.
-        drawn = simulated and not cameras
-        stack.enter_context(
-            scene_viewer(HilEnvConfig(task="push_t", robot=name), opened_console, images=drawn)
-        )
-        newest = stack.enter_context(camera_streams(cameras, opened_console))
-        pictures = observed_pictures(policy.contract, newest, age_limits(cameras, session.max_age))
-        calibrations = pictures.calibrations(session.calibration, cameras)
-        calibration = {"calibration": to_plain(calibrations)} if calibrations else {}
-        schema = deploy_schema(
-            policy.contract,
-            {**EXTRA, **pictures.fields()},
-            session.loop.stream_hz,
-            find_robot(name),
-            supervised=True,
-        )
-        store = stack.enter_context(open_corrections(out / "store.zarr", schema))
-        recover_interrupted(store, log=say)
-        setup = stack.enter_context(simulated_setup(session) if simulated else real_setup(session))
-        say(f"console  {opened_console.url}")
-        supervisor = _TableSupervisor(session, policy, person, setup, pictures)
-        stack.enter_context(closing(supervisor))
-        supervisor.check.report_unknown(say)
-        about = {**(about or {}), **calibration, "session": new_session()}
+        run, store = _open(stack, session, policy, contract, out, console, person, say)
+        known = {"session": new_session(), "mode": mode_of(session), "speed": session.speed}
+        run.about = {**(about or {}), **run.about, **known}
         while episodes is None or store.num_episodes < episodes:
-            if not next_episode(session, setup, policy, supervisor, store, about, say):
+            if not run.next_episode(say):
                 break
-        supervisor.operator.finish(f"{counted(store.num_episodes, 'episode')} recorded.")
+        run.supervisor.operator.finish(f"{counted(store.num_episodes, 'episode')} recorded.")
         return store.num_episodes
 
 
-def _check_policy(session: DeploySession, contract: Contract) -> None:
-    """Checks that a policy fits the task and the arm of a session.
+def _open(
+    stack: ExitStack,
+    session: DeploySession | DeployTaskSession,
+    policy: OnnxPolicy,
+    contract: Contract,
+    out: Path,
+    console: ConsoleConfig,
+    person: str,
+    say: Callable[[str], None],
+) -> tuple[SupervisedRun, EpisodeStore]:
+    """Holds the arm, and opens console, viewer, cameras, store and arm, until `stack` is closed."""
+    from flows.session.viewer import scene_viewer
+    from real.cameras.camera_process import camera_streams
+    from real.console.process import open_console
+    from robots.episodes.corrections import open_corrections
+    from robots.episodes.running_episode import recover_interrupted
+
+    simulated, cameras = not session.host, session.cameras
+    stack.enter_context(held_for_session(session, say))
+    opened = stack.enter_context(open_console(console, out / "console"))
+    if simulated or contract.task == BOARD_TASK:
+        env = HilEnvConfig(task=contract.task, robot=session.arm.robot)
+        # Cameras of the session take the place of drawn ones.
+        stack.enter_context(scene_viewer(env, opened, images=simulated and not cameras))
+    newest = stack.enter_context(camera_streams(cameras, opened))
+    if contract.sensors and not cameras:
+        table = stack.enter_context(open_table(session, contract))
+        observed = stack.enter_context(table.cameras(contract.sensors, session.clocks))
+        fields = observed.pictures.fields()
+    else:
+        pictures = observed_pictures(contract, newest, age_limits(cameras, session.max_age))
+        calibrations = pictures.calibrations(session.calibration, cameras)
+        observed = SessionPictures(pictures, calibrations, lambda seed: pictures.begin())
+        fields = pictures.fields()
+        table = stack.enter_context(open_table(session, contract))
+    schema = table.schema(fields)
+    store = stack.enter_context(open_corrections(out / "store.zarr", schema))
+    recover_interrupted(store, log=say)
+    say(f"console  {opened.url}")
+    supervisor = stack.enter_context(closing(_supervisor(session, contract, table, person)))
+    run = SupervisedRun(session, policy, contract, table, observed, store, supervisor)
+    run.check.report_unknown(say)
+    return run, store
+
+
+def _supervisor(
+    session: DeploySession | DeployTaskSession, contract: Contract, table: SessionTable, person: str
+) -> ArmSupervisor:
+    """The person at the console, who supervises the table's arm."""
+    drawn = table.scene() is not None
+    supervisor = ArmSupervisor(
+        contract.task,
+        table.robot,
+        contract.rate_hz,
+        table.spec,
+        session.supervision,
+        table.person_motion,
+        person,
+        (lambda: table.scene() or b"") if drawn else None,
+        table.width_max,
+        drawn=drawn,
+        still=session.shadow,
+    )
+    supervisor.supervision.shadow = session.shadow
+    return supervisor
+
+
+def check_policy(session: DeploySession | DeployTaskSession, contract: Contract) -> None:
+    """Checks that a policy fits the options and the arm of a session.
 
     Raises:
-        HandoffError: another task, action interface or robot.
+        HandoffError: another task, action interface or robot, or observations that a real arm has
+            not.
     """
-    if contract.task != "push_t":
+    board = isinstance(session, DeploySession)
+    if board != (contract.task == BOARD_TASK):
+        kind = "push_t" if board else "a task with a gripper"
         raise HandoffError(
-            f"deploy: a policy of task '{contract.task}'; sessions at an arm support push_t only."
+            f"deploy: the options are those of {kind}, the policy's task is '{contract.task}'."
         )
-    if contract.action_interface != PD_TARGET:
+    expected = PD_TARGET if board else CartesianDelta.kind
+    if contract.action_interface != expected:
         raise HandoffError(
-            f"deploy: actions of the policy are '{contract.action_interface}'; sessions at an arm support {PD_TARGET} "
-            "only. Deploy it at the twin by a recipe."
+            f"deploy: actions of the policy are '{contract.action_interface}'; a session of {contract.task} supports "
+            f"'{expected}' only."
         )
     check_robot_of_session(contract, session.arm)
     check_session(session, contract)
+    if isinstance(session, DeploySession):
+        return
+    objects = object_fields(contract, find_robot(session.arm.robot))
+    if session.host and objects:
+        raise HandoffError(
+            f"deploy: the policy observes {', '.join(objects)}, which only a simulator measures. For an arm, train one "
+            "that observes cameras in their place, as configs/pick_cube_cameras.yaml does."
+        )
+    if session.instruction is not None and not contract.instruction:
+        raise HandoffError(
+            f"deploy: an instruction is given, but the policy of {contract.task} takes none. Leave it out."
+        )
+
+
+def slowed(contract: Contract, speed: float) -> Contract:
+    """The contract of a policy whose every step lasts 1 / `speed` times as long."""
+    return contract if speed == 1.0 else replace(contract, rate_hz=contract.rate_hz * speed)
+
+
+def mode_of(session: DeploySession | DeployTaskSession) -> str:
+    """What is recorded of the way in which the policy was run: `shadow`, `dry-run` if it was
+    slowed, else `live`."""
+    if session.shadow:
+        return "shadow"
+    return "live" if session.speed == 1.0 else "dry-run"
 
 
 def observed_pictures(
@@ -228,152 +312,141 @@ def observed_pictures(
     )
 
 
-def next_episode(
-    session: DeploySession,
-    setup: ArmSetup,
-    policy: OnnxPolicy,
-    supervisor: _TableSupervisor,
-    store: EpisodeStore,
-    about: Mapping[str, Any],
-    say: Callable[[str], None],
-) -> bool:
-    """Waits for the person, runs an episode and reports its outcome; returns False when the session
-    is over."""
-    from robots.episodes.metadata.episode_metadata import next_start
+class SupervisedRun:
+    """A policy at a table, with a person at the console.
 
-    seed = session.first_seed + next_start(store)
-    # The person sees the start before they let the arm move.
-    setup.place(seed)
-    if not setup.manual_reset:
-        supervisor.preview(setup.pose())
-    if not wait_for_resume(supervisor.supervision) or not supervisor.confirmed(say):
-        return False
-    episode = run_supervised(session, setup, policy, supervisor, seed, store, about)
-    if supervisor.supervision.stopped:
-        return False
-    if episode.recorded:
-        say(f"episode {store.num_episodes}: {episode.summary}")
-    if setup.manual_reset:
-        supervisor.hold("Place the objects, then resume.")
-    return True
-
-
-def run_supervised(
-    session: DeploySession,
-    setup: ArmSetup,
-    policy: OnnxPolicy,
-    supervisor: _TableSupervisor,
-    seed: int,
-    store: EpisodeStore,
-    about: Mapping[str, Any],
-) -> DeployedEpisode:
-    """Runs one episode, with the metadata `about`; the arm is at rest and the recording is in the
-    store when this returns or raises."""
-    from real.deploy.loop import run_episode
-    from real.deploy.recording import EpisodeRecording
-    from robots.episodes.metadata.episode_metadata import EpisodeOrigin, utc_now
-
-    setup.place(seed)
-    supervisor.scene = scene = PushTScene(setup.pose, supervisor.plane)
-
-    def begin() -> dict[str, Any]:
-        digest = policy.contract.policy
-        person = supervisor.person
-        origin = EpisodeOrigin(
-            robot=setup.robot,
-            host="real" if is_real(session) else "twin",
-            source="deployment",
-            policy=digest,
-            policy_digest=digest,
-        )
-        people = [{"name": person, "device": DEVICE}]
-        known = {"seed": seed, "operator": person, "device": DEVICE, "people": people}
-        distances = supervisor.check.distances
-        compared = {"picture_distance": dict(distances)} if distances else {}
-        return {**about, **origin.entries(), **known, **compared, "began": utc_now()}
-
-    def outcome() -> dict[str, Any] | None:
-        episode = episode_outcome(seed, record, scene, supervisor.supervision)
-        if not episode.recorded and recording.fault is None:
-            return None
-        metadata = episode_metadata(record, episode, supervisor.person, recording.fault)
-        return {**metadata, "ended": utc_now()}
-
-    recording = EpisodeRecording(store, outcome, begin)
-    record = recording.record
-    with recording, setup.arm() as arm:
-        # Move to the start; the person may end the session meanwhile.
-        arm.preflight()
-        if not setup.ready(arm, supervisor.supervision):
-            return episode_outcome(seed, record, scene, supervisor.supervision)
-        # Run the episode until the T is at the goal.
-        supervisor.supervision.begin(seed)
-        supervisor.pictures.begin()
-        with recording.of(arm):
-            run_episode(
-                arm,
-                setup.clock(arm),
-                policy,
-                policy.contract,
-                lambda state: supervisor.observe(state, record.begin),
-                session.loop,
-                space=supervisor.plane,
-                flange_T_ee=arm.flange_T_ee,
-                seed=seed,
-                stop=lambda: scene.solved,
-                record=record,
-                supervision=supervisor.supervision,
-            )
-    return episode_outcome(seed, record, scene, supervisor.supervision)
-
-
-class _TableSupervisor(ArmSupervisor):
-    """The person at the console, and the observation of arm and table for person and policy."""
+    Args:
+        session: options of arm, limits and rates.
+        policy: the policy.
+        contract: its contract, slowed by the session's speed.
+        table: the arm and what is on its table.
+        observed: cameras that the policy observes.
+        store: store of the episodes.
+        supervisor: the person at the console.
+    """
 
     def __init__(
         self,
-        session: DeploySession,
+        session: DeploySession | DeployTaskSession,
         policy: OnnxPolicy,
-        person: str,
-        setup: ArmSetup,
-        pictures: ArmPictures,
+        contract: Contract,
+        table: SessionTable,
+        observed: SessionPictures,
+        store: EpisodeStore,
+        supervisor: ArmSupervisor,
     ) -> None:
-        from real.deploy.person_motion import STEPS, BoardMotion
-        from real.deploy.planar_space import Plane
-
-        self.plane = Plane(session.plane)
-        self.pictures = pictures
-        """Cameras that the policy observes."""
+        self._session = session
+        self._policy = policy
+        self._contract = contract
+        self._table = table
+        self._observed = observed
+        self._store = store
+        calibrations = to_plain(dict(observed.calibrations))
+        self.about: dict[str, Any] = {"calibration": calibrations} if calibrations else {}
+        """JSON-ready metadata of every episode."""
         self.check = PictureCheck(
-            policy.training_pictures, sensor_fields(policy.contract.sensors), pictures
+            policy.training_pictures, sensor_fields(contract.sensors), observed.pictures
         )
-        """Comparison of their pictures with the training data."""
-        self.scene: PushTScene | None = None
-        self._q = find_robot(session.arm.robot).q_home
-        self._pose = np.zeros(3)
-        contract, config = policy.contract, session.supervision
-        super().__init__(
-            contract.task,
-            setup.robot,
-            contract.rate_hz,
-            STEPS,
-            config,
-            BoardMotion(self.plane, config.speed, contract.rate_hz),
-            person,
-            self._packed_scene,
-            drawn=True,
+        """Comparison of the pictures with those of the training."""
+        self.supervisor = supervisor
+
+    def next_episode(self, say: Callable[[str], None]) -> bool:
+        """Waits for the person, runs an episode and reports its outcome; returns False when the
+        session is over."""
+        from robots.episodes.metadata.episode_metadata import next_start
+
+        table, supervision = self._table, self.supervisor.supervision
+        seed = self._session.first_seed + next_start(self._store)
+        # The person sees the start before they let the arm move.
+        self._place(seed)
+        self.supervisor.show()
+        if not wait_for_resume(supervision) or not self._confirmed(say):
+            return False
+        episode = self.run(seed)
+        if supervision.stopped:
+            return False
+        if episode.recorded:
+            say(f"episode {self._store.num_episodes}: {episode.summary}")
+        if table.manual_reset:
+            self.supervisor.hold("Place the objects, then resume.")
+        return True
+
+    def run(self, seed: int) -> DeployedEpisode:
+        """Runs one episode; the arm is at rest and the recording is in the store when this returns
+        or raises."""
+        from real.deploy.loop import run_episode
+        from real.deploy.recording import EpisodeRecording
+        from robots.episodes.metadata.episode_metadata import utc_now
+
+        table, supervision = self._table, self.supervisor.supervision
+        self._place(seed)
+
+        def outcome() -> dict[str, Any] | None:
+            episode = self._outcome(seed, record)
+            if not episode.recorded and recording.fault is None:
+                return None
+            metadata = episode_metadata(record, episode, self.supervisor.person, recording.fault)
+            return {**metadata, "ended": utc_now()}
+
+        def observe(state: ArmState) -> Observation:
+            return {**table.observe(state), **self._observed.pictures.observe(state, record.begin)}
+
+        recording = EpisodeRecording(self._store, outcome, partial(self._origin, seed))
+        record = recording.record
+        with recording, table.gripper() as gripper, table.arm() as arm:
+            # Move to the start; the person may end the session meanwhile.
+            arm.preflight()
+            if not table.ready(arm, gripper, supervision):
+                return self._outcome(seed, record)
+            space, loop = table.motion(arm)
+            supervision.begin(seed)
+            with recording.of(arm):
+                run_episode(
+                    arm,
+                    table.clock(arm),
+                    self._policy,
+                    self._contract,
+                    observe,
+                    loop,
+                    space=space,
+                    flange_T_ee=arm.flange_T_ee,
+                    seed=seed,
+                    gripper=gripper,
+                    stop=table.is_over,
+                    record=record,
+                    supervision=supervision,
+                )
+        return self._outcome(seed, record)
+
+    def _place(self, seed: int) -> None:
+        """Places the objects for the start with that seed."""
+        self._table.place(seed)
+        self._observed.begin(seed)
+
+    def _outcome(self, seed: int, record: LoopRecord) -> DeployedEpisode:
+        """The outcome of an episode, as far as it has come."""
+        return episode_outcome(seed, record, self._table, self.supervisor.supervision)
+
+    def _origin(self, seed: int) -> dict[str, Any]:
+        """Metadata that are known when an episode begins."""
+        from robots.episodes.metadata.episode_metadata import EpisodeOrigin, utc_now
+
+        digest, person = self._contract.policy, self.supervisor.person
+        origin = EpisodeOrigin(
+            robot=self._table.robot,
+            host="real" if is_real(self._session) else "twin",
+            source="deployment",
+            policy=digest,
+            policy_digest=digest,
+            action_steps=self._contract.steps,
         )
+        people = [{"name": person, "device": DEVICE}]
+        known = {"seed": seed, "operator": person, "device": DEVICE, "people": people}
+        distances = self.check.distances
+        compared = {"picture_distance": dict(distances)} if distances else {}
+        return {**self.about, **origin.entries(), **known, **compared, "began": utc_now()}
 
-    def preview(self, pose: np.ndarray) -> None:
-        """Shows the table before an episode begins.
-
-        Args:
-            pose: (3,) of the T [m, m, rad], board frame.
-        """
-        self._pose = pose
-        self.show()
-
-    def confirmed(self, say: Callable[[str], None]) -> bool:
+    def _confirmed(self, say: Callable[[str], None]) -> bool:
         """Asks the person whether to go on if a picture looks unlike the training data; returns
         False if they end the session.
 
@@ -385,29 +458,5 @@ class _TableSupervisor(ArmSupervisor):
             return True
         for line in unlike:
             say(line)
-        self.hold(f"{'; '.join(unlike)}. Resume nevertheless?")
-        return wait_for_resume(self.supervision)
-
-    def observe(self, state: ArmState, begin: float) -> Observation:
-        """The observation of arm and table, with the newest pictures.
-
-        Args:
-            state: state of the arm, just read.
-            begin: robot time of the episode's first observation [s].
-
-        Raises:
-            SafetyError: a tracked pose or a picture is too old.
-        """
-        assert self.scene is not None
-        observation = self.scene.observe(state)
-        self._q = state.q
-        self._pose = observation["block_pose"]
-        return {**observation, **self.pictures.observe(state, begin)}
-
-    def _packed_scene(self) -> bytes:
-        from robots.wire.policy import pack
-        from sim.tasks.push_t.geometry import base_pose_of_tee
-
-        return pack(
-            {"qpos": np.concatenate([self._q, base_pose_of_tee(self._pose)]), "goal": np.zeros(3)}
-        )
+        self.supervisor.hold(f"{'; '.join(unlike)}. Resume nevertheless?")
+        return wait_for_resume(self.supervisor.supervision)

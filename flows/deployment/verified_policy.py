@@ -16,10 +16,12 @@ from tempfile import TemporaryDirectory
 from flows.deployment.release import released_bundle
 from flows.deployment.release_folder import RELEASE_FILE, check_release, is_release
 from flows.runner.artifact import read_manifest
+from robots.contract import CONTRACT_KEY, ONNX_FILE, Contract
 from robots.errors import HandoffError
 from robots.signing.folder import Examination, copied_digest, examine_folder, read_files
 from robots.signing.statement import root_digest
 from robots.signing.trust_store import keys_folder, read_trust_store
+from robots.storage.onnx_file import onnx_metadata
 
 PREFIX = "handoff-release-"
 """Beginning of the names of the private copies."""
@@ -37,6 +39,21 @@ def release_entries(folder: Path) -> dict[str, str]:
         return {}
     name = json.loads(file.read_bytes())["name"]
     return {"release": name, "release_digest": root_digest(read_files(folder)[0])}
+
+
+def task_of_release(path: Path) -> str | None:
+    """Name of the task of a release's policy, by which the options of a session are chosen before
+    anything is verified; nothing of the policy is run. None for what cannot be read, which
+    `verified_policy` or the loading of the policy refuses.
+
+    Args:
+        path: release folder, or artifact of a gate or an approval.
+    """
+    try:
+        file = (path if is_release(path) else released_bundle(path)) / ONNX_FILE
+        return Contract.from_json(onnx_metadata(file.read_bytes())[CONTRACT_KEY]).task
+    except (HandoffError, OSError, KeyError):
+        return None
 
 
 @contextmanager

@@ -139,7 +139,13 @@ class ConsoleOperator:
             label = command.label if command.episode == self._episode else Label.NONE
             self._last_label = label
         stop = command.mode is Mode.STOP
-        return Requests(label, command.mode is Mode.HOLD, stop, engaged=command.mode is Mode.PERSON)
+        return Requests(
+            label,
+            command.mode is Mode.HOLD,
+            stop,
+            engaged=command.mode is Mode.PERSON,
+            labelled_by=command.person if label else "",
+        )
 
     def status(self) -> str:
         """See `robots.interfaces.Operator`."""

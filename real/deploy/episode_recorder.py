@@ -84,6 +84,8 @@ class LoopRecord:
     """Whether the stop condition ended the episode."""
     label: Label = Label.NONE
     """The person's label, which ended the episode."""
+    labelled_by: str = ""
+    """Name of the person who gave it; empty if it is not known, or nobody did."""
     held: float = 0.0
     """Robot time for which the person held the arm still [s]."""
     people: set[str] = field(default_factory=set)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
+from concurrent.futures import wait as wait_for
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,8 @@ class ChunkInference:
         wait: whether `action` waits for a running inference; without waiting it returns the actions
             of the last chunk until the new one has arrived.
         inference_ms: list to which the host time of every inference is appended [ms].
+        grace: time for which `action` waits nevertheless in the step that begins an inference [s],
+            so that a fast policy acts on the observation of the same step, as in its training.
     """
 
     def __init__(
@@ -50,12 +53,16 @@ class ChunkInference:
         seed: int,
         wait: bool,
         inference_ms: list[float],
+        grace: float = 0.0,
     ) -> None:
         self._policy = policy
         self._contract = contract
         self._executor = executor
         self._seed = seed
         self._wait = wait
+        self._grace = grace
+        self._patience = 0.0
+        """Rest of the grace of the running inference [s]."""
         self._inference_ms = inference_ms
         self._schedule = ChunkSchedule(contract)
         self._forget()
@@ -136,6 +143,7 @@ class ChunkInference:
             else vector
         )
         self._running = (self._executor.submit(self._infer, inputs, noise), step)
+        self._patience = self._grace
         self._chunks += 1
         self._schedule.requested(step)
 
@@ -148,9 +156,14 @@ class ChunkInference:
 
     def _receive(self) -> None:
         """Takes the chunk of the running inference, once that has ended or if `wait` is set."""
-        if self._running is None or not (self._wait or self._running[0].done()):
+        if self._running is None:
             return
         future, step = self._running
+        if self._patience and not (self._wait or future.done()):
+            wait_for([future], self._patience)
+            self._patience = 0.0
+        if not (self._wait or future.done()):
+            return
         self._running = None
         self._schedule.receive(future.result(), step)
 

@@ -57,7 +57,8 @@ class LoopConfig:
     """Targets per second [1/s]."""
     wait_for_policy: bool = True
     """Whether the loop waits for a running inference, as robot time in lockstep permits. On
-    hardware (False) the arm executes the last chunk until the new one has arrived."""
+    hardware (False) it waits for one tick of the stream, and the arm executes the last chunk until
+    the new one has arrived."""
     governor: GovernorConfig = field(default_factory=GovernorConfig)
     """Limits of the reference."""
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
@@ -142,7 +143,9 @@ def run_episode(
             episode.run(stop, progress)
     finally:
         # The person's label counts even if a fault ended the episode before it was recorded.
-        record.label = record.label if supervision is None else supervision.label
+        if supervision is not None:
+            record.label = supervision.label
+            record.labelled_by = supervision.labelled_by
         executor.shutdown(wait=False, cancel_futures=True)
     return record
 
@@ -196,6 +199,8 @@ class _Episode:
             seed=self.seed,
             wait=config.wait_for_policy,
             inference_ms=self.record.inference_ms,
+            # A tick that is late by less than its length is made up.
+            grace=self.period,
         )
         self.watchdog = Watchdog(config.watchdog, policy_period, self.now)
         # The person.
@@ -334,6 +339,8 @@ class _Episode:
             if person.intervening:
                 executed = intervention.executed[0]
                 self.record.people.add(intervention.operator)
+            elif person.shadow:
+                executed = intervention.executed[0]
             elif was_intervening:
                 # The person gave the arm back, so the policy plans from where it is now.
                 proposed = self.inference.replan(step)
@@ -371,7 +378,8 @@ class _Episode:
 
     def _with_arm_state(self, observation: Observation) -> Observation:
         """The observation with the arm's state, for the person's side."""
-        return {**observation, "q": self.state.q, "tau_ext": self.state.tau_ext}
+        gripper = {} if self.gripper_target is None else self.gripper_target.observation()
+        return {**observation, **gripper, "q": self.state.q, "tau_ext": self.state.tau_ext}
 
 
 def _ticks_per_step(stream_hz: float, rate_hz: float) -> int:

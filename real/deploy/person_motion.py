@@ -60,6 +60,15 @@ class PersonMotion(Protocol):
         """
         ...
 
+    def still(self, observation: Observation, reference: ReferenceAtStep) -> np.ndarray:
+        """(A,) the action that keeps the arm, and its gripper, as they are.
+
+        Args:
+            observation: observation per field, (1, ...).
+            reference: the loop's reference.
+        """
+        ...
+
 
 class BoardMotion:
     """Implements `PersonMotion` for targets on a board, by an operator whose actions are `STEPS`.
@@ -99,6 +108,10 @@ class BoardMotion:
         self._target = reference.clamp(target + step)
         return intervention._replace(executed=self._target[None].copy())
 
+    def still(self, observation: Observation, reference: ReferenceAtStep) -> np.ndarray:
+        """See `PersonMotion`: the target stays."""
+        return reference.target
+
 
 class StepMotion:
     """Implements `PersonMotion` for steps of a gripper's pose, by an operator with the same
@@ -125,15 +138,14 @@ class StepMotion:
         reference: ReferenceAtStep,
     ) -> Intervention:
         """See `PersonMotion`."""
-        suggested = self.still(observation) if proposed is None else proposed
+        suggested = self.still(observation, reference) if proposed is None else proposed
         return operator.intervene(suggested[None], observation)
 
-    def still(self, observation: Observation) -> np.ndarray:
-        """(A,) the action that keeps arm and gripper as they are.
-
-        Args:
-            observation: `width_target` (1, 1) [m], if there is an entry for a gripper.
-        """
+    def still(
+        self, observation: Observation, reference: ReferenceAtStep | None = None
+    ) -> np.ndarray:
+        """See `PersonMotion`: a step of zeros; `width_target` (1, 1) [m] is observed if there is an
+        entry for a gripper."""
         action = np.zeros(self._size)
         if self._width_max is not None:
             target = np.asarray(observation["width_target"], dtype=np.float64).reshape(-1)[0]

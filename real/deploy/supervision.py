@@ -94,6 +94,10 @@ class Supervision:
         """Whether the session must end."""
         self.intervening = False
         """Whether the person had the arm at the last policy step."""
+        self.labelled_by = ""
+        """Name of the person who labelled the running episode; empty if nobody did."""
+        self.shadow = False
+        """Whether the policy only thinks: without the person the arm stays where it is."""
         self.engaged: bool | None = None
         """Whether the person holds the device at this moment; None if the device does not report it
         between steps."""
@@ -104,12 +108,15 @@ class Supervision:
         self._motion.begin()
         self.intervening = False
         self.label = Label.NONE
+        self.labelled_by = ""
 
     def poll(self) -> None:
         """Reads the person's requests."""
         requests = self.operator.requests()
         # A label that is given while the arm holds still counts at the next step.
-        self.label = requests.label or self.label
+        if requests.label:
+            self.label = requests.label
+            self.labelled_by = requests.labelled_by
         self.paused = requests.paused
         self.engaged = requests.engaged
         self.stopped |= requests.stop
@@ -141,9 +148,13 @@ class Supervision:
             reference: the loop's reference.
 
         Returns:
-            The intervention with (1, A) actions.
+            The intervention with (1, A) actions; those that keep the arm still if the policy only
+            thinks.
         """
         batch = {name: np.asarray(value)[None] for name, value in observation.items()}
         intervention = self._motion.intervene(self.operator, proposed, batch, reference)
         self.intervening = bool(intervention.intervening[0])
+        if self.shadow and not self.intervening:
+            still = self._motion.still(batch, reference)
+            return intervention._replace(executed=still[None])
         return intervention

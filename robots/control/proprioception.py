@@ -7,6 +7,9 @@ from robots.control.actions import joint_entries
 from robots.franka.robot import Robot
 from robots.spec import POSE, FieldSpec
 
+DERIVED = ("hand_turn", "hand_velocity")
+"""Fields that are computed from those of `proprioception_fields`."""
+
 
 def proprioception_fields(robot: Robot, use_gripper: bool = True) -> dict[str, FieldSpec]:
     """The joints, the frame "grasp", its target and the gripper, by the name of the field."""

@@ -17,8 +17,8 @@ from flows.commands import app
 from flows.config.files import hil_recipe, recipes
 from flows.config.options import build, build_session
 from flows.config.overrides import parse_overrides, set_value
-from flows.deployment.config import DeploySession
 from flows.deployment.demonstrations.config import DemonstrationSession
+from flows.deployment.session import session_of
 from flows.recipes.graph import stages
 from flows.recipes.recipe import read_recipe
 from flows.runner.signature import find_kind, shipped_kinds
@@ -34,16 +34,21 @@ def plan_recipe(name: str, overrides: Sequence[str]) -> Any:
     return stages(read_recipe(name, overrides), fetch=None)
 
 
+def task_named(release: str) -> str:
+    """Task of a documented release: those of the recipe `demo` are of push-T."""
+    return "push_t" if "demo" in release else "any other"
+
+
 COMPOSERS: dict[str, Callable[[str, Sequence[str]], Any]] = {
     "run": plan_recipe,
     "plan": plan_recipe,
     "profile": plan_recipe,
     "hil": lambda task, overrides: plan_recipe(hil_recipe(task), overrides),
-    "deploy": lambda _, overrides: build_session(DeploySession, "push_t", overrides),
+    "deploy": lambda release, overrides: session_of(task_named(release), overrides),
     "record": lambda _, overrides: build_session(DemonstrationSession, "record", overrides),
 }
-"""Composers of the commands with overrides; `deploy` has one configuration, and a gate instead of a
-name; `record` is documented with overrides at an arm."""
+"""Composers of the commands with overrides; `deploy` has a gate instead of a name; `record` is
+documented with overrides at an arm."""
 NAMES = ("recipe", "task", "release")
 """Parameters that name what the overrides change."""
 KEY = r"[a-z_]+(?:[.@][a-z_]+)*"
@@ -222,11 +227,12 @@ def compose_example(override: str) -> None:
                 return
             except HandoffError as error:
                 refused.append(str(error))
-    try:
-        build_session(DeploySession, "push_t", [override])
-        return
-    except HandoffError as error:
-        refused.append(str(error))
+    for task in ("push_t", "any other"):
+        try:
+            session_of(task, [override])
+            return
+        except HandoffError as error:
+            refused.append(str(error))
     (parsed,) = parse_overrides([override])
     for kind in shipped_kinds():
         values: dict[str, Any] = {}

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from flows.deployment.config import COLLISION_FORCE, IMPEDANCE
 from flows.deployment.safety import LONGEST, check_real, is_real
+from flows.deployment.session_tables.hosts import HostOptions
 from real.cameras.config import CameraConfig, check_camera
 from real.deploy.governor import GovernorConfig, check_robot
 from real.deploy.loop import LoopConfig
@@ -124,6 +125,19 @@ def check_demonstrations(session: DemonstrationSession) -> None:
         )
     if is_real(session):
         check_real(session, DemonstrationSession())
+
+
+def host_options(session: DemonstrationSession) -> HostOptions:
+    """The options of the session's arm."""
+    return HostOptions(
+        host=session.host,
+        arm=session.arm,
+        twin=session.twin,
+        gripper=session.gripper if session.use_gripper else None,
+        start=session.start,
+        lift=session.lift,
+        ceiling=session.steps.high[2],
+    )
 
 
 def action_spec(session: DemonstrationSession, robot: Robot) -> ActionSpec:

@@ -23,8 +23,9 @@ from flows.deployment.demonstrations.config import (
     action_spec,
     check_demonstrations,
     demonstration_contract,
+    host_options,
 )
-from flows.deployment.demonstrations.hosts import DemonstrationHost, RealHost, simulated_host
+from flows.deployment.session_tables.hosts import GripperHost, RealHost, simulated_host
 from flows.reports.dataset_text import counted
 from flows.session.arm_supervisor import ArmSupervisor
 from flows.session.config import HilEnvConfig
@@ -139,12 +140,13 @@ def _open(
     dropped = stack.enter_context(open_corrections(out / DROPPED, schema))
     for store in (demos, dropped):
         recover_interrupted(store, into=dropped, log=say)
-    host: DemonstrationHost = RealHost(session)
+    options = host_options(session)
+    host: GripperHost = RealHost(options)
     if not session.host:
         env = HilEnvConfig(task=task, robot=session.arm.robot)
         # Cameras of the session take the place of drawn ones.
         stack.enter_context(scene_viewer(env, opened, images=not session.cameras))
-        host = stack.enter_context(simulated_host(session, task))
+        host = stack.enter_context(simulated_host(options, task))
     recorder = _Recorder(session, contract, host, pictures, (demos, dropped), person)
     recorder.calibration = calibration
     stack.enter_context(closing(recorder.supervisor))
@@ -183,7 +185,7 @@ class _Recorder:
         self,
         session: DemonstrationSession,
         contract: Contract,
-        host: DemonstrationHost,
+        host: GripperHost,
         pictures: ArmPictures,
         stores: tuple[EpisodeStore, EpisodeStore],
         person: str,
@@ -328,17 +330,17 @@ class _Recorder:
 
         people = sorted(record.people) or [self.supervisor.person]
         operator = ", ".join(people)
-        label = record.label
+        label, judge = record.label, record.labelled_by or operator
         if fault is not None:
             end = EpisodeEnd(ended_by="fault", discard_reason="fault", fault=fault)
         elif label is Label.NONE:
             end = EpisodeEnd(ended_by="time_limit", discard_reason="unlabelled")
         elif label is Label.SUCCESS:
-            end = EpisodeEnd(ended_by="label", labelled_by=operator)
+            end = EpisodeEnd(ended_by="label", labelled_by=judge)
         else:
             ended = "label" if label is Label.FAILURE else "discarded"
             reason = label.name.lower()
-            end = EpisodeEnd(ended_by=ended, labelled_by=operator, discard_reason=reason)
+            end = EpisodeEnd(ended_by=ended, labelled_by=judge, discard_reason=reason)
         return {
             **end.entries(),
             "success": label is Label.SUCCESS and fault is None,

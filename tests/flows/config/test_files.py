@@ -14,7 +14,7 @@ from robots.errors import HandoffError
 
 def test_the_shipped_groups_list_their_files() -> None:
     assert {"demo", "smoke", "hil/reach"} <= set(recipes())
-    assert available("deploy") == ["push_t", "record"]
+    assert available("deploy") == ["push_t", "record", "task"]
 
 
 def test_a_file_that_others_extend_is_no_recipe() -> None:

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from flows.deployment import session as deploying
-from flows.deployment.cameras.picture_check import PictureCheck
 from flows.deployment.cameras.pictures import ArmPictures
 from flows.deployment.config import DeployConfig, DeploySession, DeployTaskConfig
-from flows.deployment.push_t_table import EXTRA, PushTTable
+from flows.deployment.push_t_table import PushTTable
+from flows.deployment.session_tables.board import BoardTable
+from flows.deployment.session_tables.session_table import SessionPictures
 from flows.deployment.task_table import TaskTable as TableOfTask
 from flows.deployment.twin import DeployTable, TwinSetup, run_start
 from real.console.console_operator import ConsoleOperator
 from real.console.control.commands import Mode
-from real.deploy.episode_recorder import deploy_schema
 from real.deploy.loop import LoopConfig
 from real.deploy.person_motion import STEPS, BoardMotion
 from real.deploy.planar_space import Plane, PlaneConfig
@@ -136,6 +136,7 @@ class Table:
 class _Policy:
     def __init__(self, table: Table, contract: Contract, action: np.ndarray) -> None:
         self.table, self.contract, self.action = table, contract, action
+        self.training_pictures: dict[str, Any] = {}
 
     def __call__(self, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
         self.table.infer()
@@ -230,14 +231,15 @@ class SupervisedTable(Table):
     """`handoff deploy`: push-T with a person at the console, who lets the policy act."""
 
     robot = "fake arm"
+    kind = "twin"
     manual_reset = False
     person = "ada"
     about: Mapping[str, str] = MappingProxyType({"session": "2026-11-27T10:00:00Z"})
 
     def __init__(self, folder: Path, steps: int = 12) -> None:
         super().__init__(folder)
-        self.plane = Plane(PlaneConfig())
-        self.arm.pose = self.plane.pose(START)
+        plane = Plane(PlaneConfig())
+        self.arm.pose = plane.pose(START)
         self.policy: Any = _Policy(self, contract(), START)
         self.session = DeploySession(loop=LoopConfig(max_steps=steps))
         self.line = FakeConnection()
@@ -247,14 +249,8 @@ class SupervisedTable(Table):
             STEPS, TakeoverConfig(), self.line, "ada", 10.0, lambda: b"", self.clock.now
         )
         self.supervision = Supervision(
-            operator, settings, BoardMotion(self.plane, settings.speed, 10.0), operator.report_step
+            operator, settings, BoardMotion(plane, settings.speed, 10.0), operator.report_step
         )
-        self.scene: Any = None
-        self.pictures = ArmPictures({}, {})
-        self.check = PictureCheck({}, {}, self.pictures)
-
-    def observe(self, state: Any, begin: float) -> Any:
-        return {**self.scene.observe(state), **self.pictures.observe(state, begin)}
 
     def place(self, seed: int) -> None:
         """Places nothing."""
@@ -266,19 +262,23 @@ class SupervisedTable(Table):
         return TEE.copy()
 
     def run(self) -> Any:
-        schema = deploy_schema(
-            self.policy.contract, EXTRA, self.session.loop.stream_hz, FR3, supervised=True
-        )
         setup: Any = SimpleNamespace(
             robot=self.robot,
+            kind=self.kind,
+            manual_reset=self.manual_reset,
             place=self.place,
             ready=self.ready,
             pose=self.pose,
             arm=lambda: self.arm,
             clock=lambda arm: self.clock,
         )
-        supervisor: Any = self
-        with open_corrections(self.path, schema) as store:
-            return deploying.run_supervised(
-                self.session, setup, self.policy, supervisor, SEED, store, self.about
+        board = BoardTable(self.session, self.policy.contract, setup)
+        seen = SessionPictures(ArmPictures({}, {}), {}, lambda seed: None)
+        with open_corrections(self.path, board.schema({})) as store:
+            # The person is here, not at a console of another process.
+            person: Any = self
+            run = deploying.SupervisedRun(
+                self.session, self.policy, self.policy.contract, board, seen, store, person
             )
+            run.about = dict(self.about)
+            return run.run(SEED)

@@ -297,6 +297,8 @@ def test_a_session_at_an_arm_refuses_a_gate_before_it_connects(asked: Path) -> N
                 arm=address,
                 tracker="ws://127.0.0.1:1",
                 cameras=(),
+                instruction=None,
+                mode="live",
                 person="",
                 episodes=1,
             )

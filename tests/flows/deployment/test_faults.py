@@ -330,7 +330,7 @@ import sys
 from pathlib import Path
 import flows.deployment.session as deploying
 from flows.__main__ import main
-from flows.deployment.arms import SimulatedSetup
+from flows.deployment.session_tables.board import SimulatedSetup
 from flows.deployment.config import DeploySession
 from real.console.server import ConsoleConfig
 from real.deploy.loop import LoopConfig
@@ -341,7 +341,7 @@ tracked_pose, calls = SimulatedSetup.pose, []
 
 def pose(self):
     calls.append(0)
-    if len(calls) == 12:
+    if len(calls) == 13:
         print("running", flush=True)
     return tracked_pose(self)
 

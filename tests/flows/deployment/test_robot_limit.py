@@ -16,9 +16,10 @@ import pytest
 
 from flows.deployment import robot_limit
 from flows.deployment import session as deploying
-from flows.deployment.arms import SimulatedSetup, held_for_session
+from flows.deployment.arms import held_for_session
 from flows.deployment.config import DeployConfig, DeploySession, DeployTaskConfig
 from flows.deployment.robot_limit import held_arm, spoken
+from flows.deployment.session_tables.board import SimulatedSetup
 from real.console.server import ConsoleConfig
 from real.franka.config import FrankaConfig
 from real.franka.kept_faults import keep_fault

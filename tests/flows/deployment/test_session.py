@@ -17,9 +17,9 @@ from websockets.sync.server import serve
 
 from flows.config.options import build_session
 from flows.deployment import session as deploying
-from flows.deployment.arms import SimulatedSetup
 from flows.deployment.config import DeploySession
 from flows.deployment.release import released_bundle
+from flows.deployment.session_tables.board import SimulatedSetup
 from flows.runner.artifact import seal
 from real.clock import PacedClock
 from real.console.control.arbiter import ArbiterConfig
@@ -303,7 +303,7 @@ def test_a_policy_of_another_action_interface_is_refused(tmp_path):
 
 def test_a_policy_of_another_task_is_refused(tmp_path):
     save_policy(tmp_path / "policy.onnx", task="reach")
-    with pytest.raises(HandoffError, match="a policy of task 'reach'"):
+    with pytest.raises(HandoffError, match="are those of push_t, the policy's task is 'reach'"):
         deploying.deploy(CONFIG, tmp_path, tmp_path, ConsoleConfig(port=0))
 
 

@@ -250,7 +250,7 @@ def test_nobody_is_asked_about_pictures_like_those_of_the_training(
 def test_distorted_pictures_are_refused_before_the_arm_is_opened(
     film: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deploying, "simulated_setup", lambda session: pytest.fail("opened"))
+    monkeypatch.setattr(deploying, "open_table", lambda *arguments: pytest.fail("opened"))
     session = seeing("127.0.82.5", source=str(film), crop=None)
     with pytest.raises(
         HandoffError, match=r"64 x 48 px cannot be resized to 24 x 24 px.*crop=\[8,0,48,48\]"
@@ -261,7 +261,7 @@ def test_distorted_pictures_are_refused_before_the_arm_is_opened(
 def test_a_calibration_without_the_camera_is_refused(
     film: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deploying, "simulated_setup", lambda session: pytest.fail("opened"))
+    monkeypatch.setattr(deploying, "open_table", lambda *arguments: pytest.fail("opened"))
     known = CameraCalibration(
         width=64, height=48, focal_length=(60.0, 60.0), principal_point=(33.0, 24.0)
     )
@@ -280,5 +280,7 @@ def test_a_calibration_without_any_camera_is_refused() -> None:
 
 def test_a_policy_whose_camera_has_no_source_leaves_nothing(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(HandoffError, match="no source is given for camera front"):
-        deploying.deploy(CONFIG, bundle, tmp_path / "out", ConsoleConfig(port=0))
+        deploying.deploy(
+            replace(CONFIG, host="127.0.82.9"), bundle, tmp_path / "out", ConsoleConfig(port=0)
+        )
     assert not (tmp_path / "out").exists()

@@ -1,0 +1,9 @@
+"""Tables of a session at an arm: what lies there, how the arm gets to its start, and when an
+episode is over.
+
+- `session_table`: the interface of a table, and the pictures beside it.
+- `board`: push-T's board with a simulated or a real arm.
+- `gripper_table`: the table of any other task, whose arm has a gripper.
+- `hosts`: a simulated and a real arm with a gripper.
+- `open_table`: opens the table of a policy.
+"""

@@ -1,0 +1,287 @@
+"""Provides an arm with a gripper for a session: a simulated one at the table of a task, or a real
+one, with one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from flows.deployment.arms import wait_for_resume
+from flows.deployment.session_tables.session_table import SessionPictures, no_simulated_cameras
+from flows.deployment.task_table import gripper_of_twin
+from flows.deployment.twin import processor_for_twin
+from robots.episodes.metadata.episode_metadata import Host
+from robots.franka import find_robot
+from robots.franka.kinematics import inverse_kinematics
+from robots.interfaces import Clock, Observation
+
+if TYPE_CHECKING:
+    from real.deploy.supervision import Supervision
+    from real.franka.arm import FrankaArm
+    from real.franka.config import FrankaConfig
+    from real.franka.gripper import FrankaGripper, GripperDriverConfig
+    from robots.spec import FieldSpec
+    from sim.rendering.camera_clock import CameraClockConfig
+    from sim.twin.twin import Twin, TwinConfig
+
+
+@dataclass(frozen=True)
+class HostOptions:
+    """What an arm with a gripper needs of a session's options."""
+
+    host: str
+    """Address of the arm's control unit; empty for a simulated arm."""
+    arm: FrankaConfig
+    """Impedance, collision limits and recording of the arm."""
+    twin: TwinConfig
+    """The simulated robot."""
+    gripper: GripperDriverConfig | None
+    """Speed and force of the gripper; None if it is not used."""
+    start: tuple[float, ...] | None
+    """(J,) joint positions at which a real arm begins every episode [rad]; None takes the robot's
+    home."""
+    lift: float
+    """Height by which a real arm rises first on its way to the start [m]."""
+    ceiling: float
+    """Height above which it does not rise [m], base frame."""
+
+
+class GripperHost(Protocol):
+    """An arm with a gripper, and what is on its table."""
+
+    robot: str
+    """Name of the arm, recorded with every episode."""
+    kind: Host
+    """Kind of the arm, recorded too."""
+    manual_reset: bool
+    """Whether a person places the objects before every episode."""
+
+    def place(self, seed: int) -> None:
+        """Places the objects for the episode with that seed, before the arm is connected."""
+        ...
+
+    def arm(self) -> FrankaArm:
+        """Returns the arm, not yet connected."""
+        ...
+
+    def gripper(self) -> AbstractContextManager[FrankaGripper | None]:
+        """Connects the gripper, if the session uses it."""
+        ...
+
+    def ready(
+        self, arm: FrankaArm, gripper: FrankaGripper | None, supervision: Supervision
+    ) -> bool:
+        """Moves the connected arm to the start; returns False if the person ends the session
+        meanwhile."""
+        ...
+
+    def clock(self, arm: FrankaArm) -> Clock:
+        """Returns the robot's clock, which runs in real time."""
+        ...
+
+    def scene(self) -> dict[str, np.ndarray] | None:
+        """Returns `qpos` and `goal` of the simulated scene, for those who draw it; None at a real
+        arm."""
+        ...
+
+    def objects(self) -> Observation:
+        """Returns what is observed of the objects, per field without a leading dimension, and the
+        instruction of a language task; nothing at a real arm."""
+        ...
+
+    def outcome(self) -> tuple[bool, bool]:
+        """Returns whether the task is solved, and whether it has failed; neither at a real arm, at
+        which a person judges."""
+        ...
+
+    def cameras(
+        self, sensors: Mapping[str, FieldSpec], clocks: CameraClockConfig
+    ) -> AbstractContextManager[SessionPictures]:
+        """Opens the simulated cameras of the scene; see `SessionTable.cameras`."""
+        ...
+
+
+class SimulatedHost:
+    """The twin at the table of a task, in lockstep and at most in real time.
+
+    Args:
+        options: options of the arm.
+        twin: the running twin, whose world is a `sim.twin.task_world.TaskWorld`.
+        task: name of the task.
+    """
+
+    kind: Host = "twin"
+    manual_reset = False
+
+    def __init__(self, options: HostOptions, twin: Twin, task: str) -> None:
+        self.robot = f"{options.arm.robot} twin"
+        self._options = options
+        self._twin = twin
+        self._task = task
+
+    def place(self, seed: int) -> None:
+        """See `GripperHost`: as the simulated environment of the task does."""
+        self._twin.reset(seed)
+
+    def arm(self) -> FrankaArm:
+        """See `GripperHost`."""
+        from real.franka.arm import FrankaArm
+
+        # A twin starts anew with every session, without the faults of the last one.
+        host = self._options.twin.host
+        settings = replace(self._options.arm, host=host, realtime="ignore", latch="connection")
+        return FrankaArm(settings, self._twin, self._twin.wait_for_motion)
+
+    def gripper(self) -> AbstractContextManager[FrankaGripper | None]:
+        """See `GripperHost`."""
+        options = self._options
+        if options.gripper is None:
+            return nullcontext()
+        robot = find_robot(options.arm.robot)
+        return gripper_of_twin(self._twin, options.twin.host, options.gripper, robot)
+
+    def ready(
+        self, arm: FrankaArm, gripper: FrankaGripper | None, supervision: Supervision
+    ) -> bool:
+        """See `GripperHost`: the simulated arm already is at the start."""
+        return True
+
+    def clock(self, arm: FrankaArm) -> Clock:
+        """See `GripperHost`."""
+        from real.clock import PacedClock
+
+        return PacedClock(self._twin)
+
+    def scene(self) -> dict[str, np.ndarray] | None:
+        """See `GripperHost`."""
+        qpos, goal = self._twin.call("scene")
+        return {"qpos": qpos, "goal": np.concatenate([goal, np.zeros(3)])[:3]}
+
+    def objects(self) -> Observation:
+        """See `GripperHost`: like a perfect object tracker."""
+        return self._twin.call("object_observations")
+
+    def outcome(self) -> tuple[bool, bool]:
+        """See `GripperHost`."""
+        return self._twin.call("outcome")
+
+    @contextmanager
+    def cameras(
+        self, sensors: Mapping[str, FieldSpec], clocks: CameraClockConfig
+    ) -> Iterator[SessionPictures]:
+        """See `GripperHost`."""
+        from flows.deployment.cameras.twin_cameras import open_twin_cameras
+
+        robot = self._options.arm.robot
+        with open_twin_cameras(sensors, self._task, robot, self._twin, clocks) as cameras:
+            yield SessionPictures(cameras.pictures, cameras.calibrations, cameras.begin)
+
+
+class RealHost:
+    """A real arm, whose table a person lays.
+
+    Args:
+        options: options of the arm, with its address.
+    """
+
+    kind: Host = "real"
+    manual_reset = True
+
+    def __init__(self, options: HostOptions) -> None:
+        self.robot = f"{options.arm.robot} at {options.host}"
+        self._options = options
+
+    def place(self, seed: int) -> None:
+        """See `GripperHost`: does nothing, a person has placed the objects."""
+
+    def arm(self) -> FrankaArm:
+        """See `GripperHost`."""
+        from real.franka.arm import FrankaArm
+
+        return FrankaArm(replace(self._options.arm, host=self._options.host))
+
+    @contextmanager
+    def gripper(self) -> Iterator[FrankaGripper | None]:
+        """See `GripperHost`."""
+        from real.franka.gripper import FrankaGripper
+
+        options = self._options
+        if options.gripper is None:
+            yield None
+            return
+        limits = find_robot(options.arm.robot).gripper
+        with FrankaGripper(options.host, options.gripper, limits) as gripper:
+            yield gripper
+
+    def ready(
+        self, arm: FrankaArm, gripper: FrankaGripper | None, supervision: Supervision
+    ) -> bool:
+        """See `GripperHost`: opens the gripper, rises, and moves to the joint positions of
+        the start; pauses when the person pauses."""
+
+        def halted() -> bool:
+            supervision.poll()
+            # Labels are ignored: no episode is running.
+            return supervision.paused or supervision.stopped
+
+        if gripper is not None:
+            gripper.set_width(arm.robot.gripper.width_max)
+        options, state = self._options, arm.state()
+        start = arm.robot.q_home if options.start is None else np.array(options.start)
+        risen = state.base_T_ee.copy()
+        risen[2, 3] = max(risen[2, 3], min(risen[2, 3] + options.lift, options.ceiling))
+        over = inverse_kinematics(arm.robot, risen @ np.linalg.inv(arm.flange_T_ee), state.q)
+        for q in (over, start):
+            while not arm.move_to_joints(q, halted):
+                if not wait_for_resume(supervision):
+                    return False
+        return True
+
+    def clock(self, arm: FrankaArm) -> Clock:
+        """See `GripperHost`."""
+        return arm.clock
+
+    def scene(self) -> dict[str, np.ndarray] | None:
+        """See `GripperHost`."""
+        return None
+
+    def objects(self) -> Observation:
+        """See `GripperHost`."""
+        return {}
+
+    def outcome(self) -> tuple[bool, bool]:
+        """See `GripperHost`."""
+        return False, False
+
+    def cameras(
+        self, sensors: Mapping[str, FieldSpec], clocks: CameraClockConfig
+    ) -> AbstractContextManager[SessionPictures]:
+        """See `GripperHost`: a real arm has none.
+
+        Raises:
+            HandoffError: always.
+        """
+        raise no_simulated_cameras(sensors)
+
+
+@contextmanager
+def simulated_host(options: HostOptions, task: str) -> Iterator[SimulatedHost]:
+    """Runs a simulated arm at the table of a task in a separate process while the context lasts.
+
+    Raises:
+        HandoffError: there is no such task, or its arm carries no gripper.
+    """
+    from sim.twin.task_world import TaskWorld
+    from sim.twin.twin import start_twin
+
+    world = partial(TaskWorld, task, options.arm.robot)
+    with (
+        processor_for_twin() as cpu,
+        start_twin(replace(options.twin, cpu=cpu), world) as twin,
+    ):
+        yield SimulatedHost(options, twin, task)

@@ -1,0 +1,43 @@
+"""Opens the table of a policy in a session at an arm, simulated or real."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flows.deployment.config import DeploySession, DeployTaskSession
+from flows.deployment.session_tables.board import BoardTable, real_setup, simulated_setup
+from flows.deployment.session_tables.gripper_table import GripperTable, host_options
+from flows.deployment.session_tables.hosts import RealHost, simulated_host
+from flows.deployment.session_tables.session_table import SessionTable
+from robots.contract import Contract
+
+BOARD_TASK = "push_t"
+"""The task that is done with a pusher on a board."""
+
+
+@contextmanager
+def open_table(
+    session: DeploySession | DeployTaskSession, contract: Contract
+) -> Iterator[SessionTable]:
+    """Provides the arm and its table while the context lasts; without an address of an arm, a
+    simulated one runs in a separate process.
+
+    Args:
+        session: options of the session, of the class that fits the policy's task.
+        contract: contract of the policy.
+
+    Raises:
+        HandoffError: no tracker for the board of a real arm, or a simulated task whose arm carries
+            no gripper.
+    """
+    if isinstance(session, DeploySession):
+        with real_setup(session) if session.host else simulated_setup(session) as setup:
+            yield BoardTable(session, contract, setup)
+        return
+    options = host_options(session, contract)
+    if session.host:
+        yield GripperTable(session, contract, RealHost(options))
+        return
+    with simulated_host(options, contract.task) as host:
+        yield GripperTable(session, contract, host)

@@ -1,0 +1,225 @@
+"""`handoff deploy` with a policy that has a gripper: a person at the console beside a simulated arm
+at a task's table."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flows.deployment import session as deploying
+from flows.deployment.config import DeployTaskSession
+from real.clock import PacedClock
+from real.console.control.arbiter import ArbiterConfig
+from real.console.server import ConsoleConfig
+from real.deploy.schedule import WatchdogConfig
+from robots.contract import Contract
+from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError
+from sim.twin.task_world import TaskWorld
+from sim.twin.twin import TwinConfig, start_twin
+from tests.flows.console_session import Session, ended_by, ended_episodes, labelled, stepped
+from tests.flows.deployment.test_session import held_for
+from tests.flows.deployment.test_task_table import contract_for, towards
+from tests.real.console.pages import until
+from tests.real.onnx_models import save_linear_policy
+
+FIELDS = ("grasp_pose", "target_offset", "goal")
+
+
+def reaching(folder: Path) -> Path:
+    """A policy of `reach` that moves to the goal."""
+    stated = contract_for("reach", FIELDS)
+    save_linear_policy(folder / "policy.onnx", stated, towards(stated, "goal"))
+    return folder
+
+
+def resting(folder: Path, **changes: Any) -> Contract:
+    """A policy of `reach` that observes its arm alone, and goes down."""
+    stated = replace(contract_for("reach", FIELDS[:2]), **changes)
+    size = stated.observation_size + 1
+    weights = np.zeros((size, stated.action.shape[0]))
+    # Downwards, at a third of the largest step.
+    weights[-1, 2] = -0.3
+    save_linear_policy(folder / "policy.onnx", stated, weights)
+    return stated
+
+
+def deployed(out: Path, bundle: Path, session: DeployTaskSession, here: Any) -> None:
+    def say(text: str) -> None:
+        if text.startswith("console  "):
+            here.send(text.removeprefix("console  "))
+        else:
+            sys.stderr.write(f"{text}\n")
+
+    limits = ArbiterConfig(watchdog=2.0)
+    console = ConsoleConfig(port=0, picture_seconds=5.0, arbiter=limits)
+    deploying.deploy(session, bundle, out, console, say=say)
+
+
+def on(host: str, **changes: Any) -> DeployTaskSession:
+    return DeployTaskSession(twin=TwinConfig(host=host), **changes)
+
+
+def height(steps: dict[str, np.ndarray]) -> np.ndarray:
+    return steps["grasp_pose"][:, 2]
+
+
+def test_a_policy_solves_its_task_beside_a_person(tmp_path: Path) -> None:
+    running = Session(deployed, tmp_path, reaching(tmp_path), on("127.0.83.1"))
+    page = running.page()
+    with contextlib.closing(page.socket):
+        page.go()
+        ended_episodes(page, 1)
+        ended_by(page)
+        running.ended()
+    store = EpisodeStore.open(tmp_path / "store.zarr", "r")
+    about, steps = store.metadata(0), store.read(0, "policy")
+    assert (about["success"], about["ended_by"], about["mode"]) == (True, "task", "live")
+    assert (about["robot"], about["interventions"]) == ("fr3 twin", 0.0)
+    assert np.linalg.norm(steps["grasp_pose"][-1, :3] - steps["goal"][-1]) < 0.03
+    assert steps["qpos"].shape[0] == len(steps["action"])
+
+
+def test_a_shadowed_policy_moves_nothing_and_its_thoughts_are_recorded(tmp_path: Path) -> None:
+    resting(tmp_path)
+    running = Session(deployed, tmp_path, tmp_path, on("127.0.83.2", shadow=True))
+    page = running.page()
+    with contextlib.closing(page.socket):
+        page.go()
+        stepped(page, 10)
+        stepped(page, 10, "ArrowUp")
+        labelled(page, "KeyF", 1)
+        ended_by(page)
+        running.ended()
+    store = EpisodeStore.open(tmp_path / "store.zarr", "r")
+    about, steps = store.metadata(0), store.read(0, "policy")
+    mine = steps["intervention"].astype(bool).ravel()
+    assert about["mode"] == "shadow"
+    np.testing.assert_allclose(steps["action_proposed"][:, 2], -0.3, atol=1e-6)
+    assert np.abs(steps["action"][~mine]).max() == 0.0
+    assert height(steps).min() > 0.44, "the policy would have lowered the arm"
+    moved = steps["grasp_pose"][mine][-1, 0] - steps["grasp_pose"][mine][0, 0]
+    assert moved > 0.01, "the person moves the arm forward"
+    off = np.abs(steps["action"] - steps["action_proposed"])[mine].mean()
+    assert about["disagreement"] == pytest.approx(off, abs=1e-6)
+
+
+def test_a_dry_run_is_ten_times_as_slow(tmp_path: Path) -> None:
+    resting(tmp_path)
+    loop = replace(DeployTaskSession().loop, max_steps=4)
+    running = Session(deployed, tmp_path, tmp_path, on("127.0.83.3", speed=0.1, loop=loop))
+    page = running.page()
+    with contextlib.closing(page.socket):
+        page.go()
+        ended_episodes(page, 1)
+        ended_by(page)
+        running.ended()
+    store = EpisodeStore.open(tmp_path / "store.zarr", "r")
+    stated = contract_for("reach", FIELDS[:2])
+    assert stated.steps is not None
+    about, steps = store.metadata(0), store.read(0, "policy")
+    assert about["mode"] == "dry-run"
+    assert store.schema.streams["policy"].rate_hz == pytest.approx(0.1 * stated.rate_hz)
+    period = 10.0 / stated.rate_hz
+    np.testing.assert_allclose(np.diff(steps["step_time"].ravel()), period, atol=1.1e-3)
+    robot = store.read(0, "robot", ["base_T_ee"])["base_T_ee"][:, 2, 3]
+    # In its first step the arm is led into the workspace of the steps.
+    lowered = robot[600] - robot[-1]
+    step = 0.3 * stated.steps.translation
+    assert 2.0 * step < lowered < 3.5 * step
+    speed = -np.diff(robot[1000::100]).min() / 0.1
+    assert speed < 1.5 * step / period
+
+
+@contextlib.contextmanager
+def lab(host: str) -> Iterator[None]:
+    """An arm whose time passes by itself, in step with its client."""
+    with start_twin(TwinConfig(host=host), partial(TaskWorld, "reach")) as twin:
+        twin.reset(0)
+        closing, clock = threading.Event(), PacedClock(twin)
+
+        def run() -> None:
+            while not closing.is_set():
+                clock.advance(0.005)
+
+        passing = threading.Thread(target=run)
+        passing.start()
+        try:
+            yield
+        finally:
+            closing.set()
+            passing.join()
+
+
+def test_an_arm_at_an_address_goes_the_same_way(tmp_path: Path) -> None:
+    """The path of a real arm: it rises and moves to its start, and the person judges."""
+    resting(tmp_path)
+    usual = DeployTaskSession()
+    session = replace(
+        usual,
+        host="127.0.83.4",
+        arm=replace(usual.arm, realtime="ignore", move_dynamics=0.5),
+        loop=replace(usual.loop, watchdog=WatchdogConfig(fault_seconds=10.0)),
+    )
+    with lab("127.0.83.4"):
+        running = Session(deployed, tmp_path, tmp_path, session)
+        page = running.page()
+        with contextlib.closing(page.socket):
+            page.go()
+            stepped(page, 5)
+            labelled(page, "KeyS", 1)
+            until(lambda: held_for(page).startswith("Place the objects"))
+            ended_by(page)
+            running.ended()
+    store = EpisodeStore.open(tmp_path / "store.zarr", "r")
+    about = store.metadata(0)
+    assert (about["robot"], about["label"], about["labelled_by"]) == (
+        "fr3 at 127.0.83.4",
+        "success",
+        "ada",
+    )
+    assert "qpos" not in store.schema.streams["policy"].fields
+
+
+def test_a_policy_that_observes_objects_is_refused_at_an_arm(tmp_path: Path) -> None:
+    with pytest.raises(HandoffError, match="observes goal, which only a simulator measures"):
+        deploying.deploy(
+            DeployTaskSession(host="127.0.83.5"),
+            reaching(tmp_path),
+            tmp_path / "out",
+            ConsoleConfig(port=0),
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_policy_cannot_be_told_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HandoffError, match="the policy of reach takes none"):
+        deploying.deploy(
+            DeployTaskSession(instruction="touch the red one"),
+            reaching(tmp_path),
+            tmp_path / "out",
+            ConsoleConfig(port=0),
+        )
+
+
+def test_joint_actions_are_refused_by_name(tmp_path: Path) -> None:
+    resting(tmp_path, action_interface="joint_target", steps=None)
+    with pytest.raises(HandoffError, match="'joint_target'; a session of reach supports"):
+        deploying.deploy(DeployTaskSession(), tmp_path, tmp_path / "out", ConsoleConfig(port=0))
+
+
+def test_the_options_follow_the_task() -> None:
+    assert isinstance(deploying.session_of("pick_cube", ["lift=0.05"]), DeployTaskSession)
+    with pytest.raises(HandoffError, match="lift"):
+        deploying.session_of("push_t", ["lift=0.05"])
+    with pytest.raises(HandoffError, match=r"tracker"):
+        deploying.session_of("pick_cube", ["tracker.uri=ws://127.0.0.1:1"])
