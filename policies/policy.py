@@ -58,6 +58,8 @@ class Batch(NamedTuple):
     chunk_BHA: Tensor
     padded_BH: Tensor
     """True for actions outside their episode, which repeat its first or last action."""
+    ending_BG: Tensor | None = None
+    """What `policies.imitation.end_prediction` predicts; None for nothing."""
 
 
 class ChunkPolicy(nn.Module, ABC):

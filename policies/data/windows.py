@@ -145,6 +145,8 @@ class Windows:
     later observation of the episode; None for others."""
     weight_N: np.ndarray | None = None
     """Weight of every window's episode; None if all are equal."""
+    ending_NG: Tensor | None = None
+    """What `policies.imitation.end_prediction` predicts of every window; None for nothing."""
 
     def __len__(self) -> int:
         return len(self.chunk_NHA)
@@ -168,7 +170,12 @@ class Windows:
             self.observations(windows_B, generator, frames),
             windows_B.to(self.chunk_NHA.device),
         )
-        return Batch(observed, self.chunk_NHA[device_windows_B], self.padded_NH[device_windows_B])
+        return Batch(
+            observed,
+            self.chunk_NHA[device_windows_B],
+            self.padded_NH[device_windows_B],
+            None if self.ending_NG is None else self.ending_NG[device_windows_B],
+        )
 
     def observations(
         self,

@@ -2,6 +2,7 @@
 
 - `config`: options of pretraining; imports no torch.
 - `field_dropout`: hides observation fields in some of the training windows.
+- `end_prediction`: predicts beside the actions how fields change until the episode's end.
 - `initial_weights`: weights of a saved policy as the start of a training.
 - `objective`: training setup and loss for the training loop.
 - `open_loop`: errors of a policy's actions against recorded ones.

@@ -46,6 +46,11 @@ class PretrainConfig:
     """Fraction of the training windows in which an observation field is hidden, by its name: in its
     place stands the middle of its range, in all observed steps. For fields that tell where the
     demonstrator was already going, and so hide what else has to be seen; never at inference."""
+    predict_end: dict[str, Positive] = field(default_factory=dict)
+    """Weight of an error that is added to the loss, by the name of an observed field: a small
+    network predicts from the encoded observation how far the field changes until the end of the
+    episode, in units of the standard deviation of that change. For encoders that have to find where
+    the demonstrator went; the network is not part of the policy."""
     keep_every: Whole = 0
     """Updates between intermediate policies, saved in folders `step-<updates>`; 0 saves the last
     one only."""

@@ -42,6 +42,7 @@ from policies.data.windows import (
     window_index,
 )
 from policies.imitation.config import PretrainConfig
+from policies.imitation.end_prediction import EndPrediction, with_end_prediction
 from policies.imitation.field_dropout import FieldDropout
 from policies.imitation.initial_weights import check_initial, load_initial_weights
 from policies.load import new_module
@@ -106,6 +107,8 @@ class TrainingSetup(NamedTuple):
     """Name of every store of the mixture."""
     short_episodes: int
     """Episodes for training that have no window, as they are shorter than a chunk needs."""
+    ending: EndPrediction | None = None
+    """Predictor of the episode's end that is trained with the policy; None without one."""
 
 
 def prepare(
@@ -157,6 +160,11 @@ def prepare(
     maps = with_stored_maps(module.to(device), data.sensors, storage, progress)
     data = data._replace(sensors=maps)
     split = split_windows(data, training, held_out, module, sizes)
+    end_N = window_index(data.ends_E, *sizes.window).select(training).end_N
+    train, ending = with_end_prediction(
+        module, split.train, end_N, config.predict_end, card.shapes.entries, seed
+    )
+    split = split._replace(train=train)
     names = ("demos", *(mixed.path for mixed in config.mixture))
     window_weights = weights_of_windows(data, training, weight_E)
     mixture = new_mixture(
@@ -168,7 +176,7 @@ def prepare(
     if mixture.groups:
         weight_N = np.concatenate(window_weights)
         split = split._replace(train=replace(split.train, weight_N=weight_N))
-    return TrainingSetup(module, data.card, split, mixture, names, short)
+    return TrainingSetup(module, data.card, split, mixture, names, short, ending)
 
 
 def _short_episodes(stores: Sequence[OpenStore], training: np.ndarray) -> int:
@@ -300,6 +308,7 @@ def imitation_objective(
     mixture: MixedWindows | None = None,
     workers: BatchWorkers | None = None,
     dropout: FieldDropout | None = None,
+    ending: EndPrediction | None = None,
 ) -> Objective[Batch]:
     """The family's training loss on the batch of each update.
 
@@ -312,6 +321,7 @@ def imitation_objective(
         mixture: division of the windows among stores; by default a single store.
         workers: processes that decode batches; by default this process does.
         dropout: observation fields that are hidden now and then; by default none.
+        ending: predictor of the episode's end, whose loss is added; by default none.
     """
     mixture = mixture or MixedWindows((len(windows),), (1.0,))
     hide = dropout or FieldDropout(())
@@ -320,8 +330,13 @@ def imitation_objective(
     def loss(batch: Batch, step: int) -> Tensor:
         vector_BTO = hide(batch.obs.vector_BTO, rng(seed, RandomStream.FIELD_DROPOUT + step))
         batch = batch._replace(obs=batch.obs._replace(vector_BTO=vector_BTO))
-        with autocast(precision, module.device):
-            return module.loss(batch, rng(seed, step))
+        if ending is None:
+            with autocast(precision, module.device):
+                return module.loss(batch, rng(seed, step))
+        with ending.listening():
+            with autocast(precision, module.device):
+                imitation = module.loss(batch, rng(seed, step))
+            return imitation + ending.loss(batch)
 
     return Objective(batches, loss)
 

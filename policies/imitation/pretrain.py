@@ -46,6 +46,7 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
     """
     from policies.checkpoint import save_policy
     from policies.data.frames import FrameStorage
+    from policies.imitation.end_prediction import NAME, without_end_prediction
     from policies.imitation.field_dropout import FieldDropout
     from policies.imitation.objective import imitation_objective, prepare
     from policies.imitation.validation import validation_loss
@@ -79,13 +80,14 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
             mixture,
             workers if config.workers else None,
             FieldDropout.of(config.field_dropout, card.shapes.entries),
+            setup.ending,
         )
         identity = _identity(config, train_windows.digest(), precision, device)
 
         def save_intermediate(step: int, average: dict[str, Tensor]) -> None:
             folder = out / f"step-{step}"
             folder.mkdir(exist_ok=True)
-            save_policy(folder, card, average, module.extra_files())
+            save_policy(folder, card, without_end_prediction(average), module.extra_files())
 
         # Train, then validate with the averaged weights.
         trained = train(
@@ -98,7 +100,10 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
             keep_every=config.keep_every,
             keep=save_intermediate,
         )
-        module.load_state_dict(trained.average)
+        if setup.ending is not None:
+            # It has done its work, and is not part of the policy.
+            delattr(module, NAME)
+        module.load_state_dict(without_end_prediction(trained.average))
         held_out = len(held_out_windows) > 0
         loss = (
             validation_loss(module, held_out_windows, training.seed, progress) if held_out else None
