@@ -345,9 +345,8 @@ def summarise_starts(table: DeployTable, starts: Sequence[StartResult]) -> dict[
         "command_success_rate": over_starts("min_success_rate", min),
         "robot_seconds": round(sum(start.seconds for start in starts), 3),
         "wall_seconds": sum(start.wall_seconds for start in starts),
-        "tracking_rms_m": over_starts(
-            "tracking_rms_m", lambda values: float(np.sqrt(np.mean(np.square(values))))
-        ),
+        "tracking_rms_m": over_starts("tracking_rms_m", _root_mean_square),
+        "jerk_rms_m_s3": over_starts("jerk_rms_m_s3", _root_mean_square),
         "peak_speed_m_s": over_starts("peak_speed_m_s", max),
         "peak_tau_ext_nm": over_starts("peak_tau_ext_nm", max),
         "per_start": [
@@ -361,6 +360,10 @@ def summarise_starts(table: DeployTable, starts: Sequence[StartResult]) -> dict[
             for start in starts
         ],
     }
+
+
+def _root_mean_square(values: Sequence[float]) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
 
 
 def fault_reason(fault: str) -> str:

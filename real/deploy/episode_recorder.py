@@ -282,23 +282,33 @@ def whole_rows(
     return {name: np.stack(values[first:last]) for name, values in rows.items()}
 
 
-def tracking_figures(record: LoopRecord, robot: Mapping[str, np.ndarray]) -> dict[str, float]:
+def tracking_figures(
+    record: LoopRecord, robot: Mapping[str, np.ndarray], period: float
+) -> dict[str, float]:
     """JSON-ready figures of the arm's tracking.
+
+    Args:
+        record: record of the loop.
+        robot: states of the robot during it, at 1 kHz.
+        period: stream period [s].
 
     Returns:
         `tracking_rms_m` and `tracking_max_m` (streamed against measured), `governor_max_m`
-        (requested against streamed), `peak_speed_m_s` of the end effector,
+        (requested against streamed), `jerk_rms_m_s3` of the streamed position, `peak_speed_m_s` of
+        the end effector,
         `peak_joint_speed_rad_s`, `peak_tau_ext_nm`, `min_success_rate`.
     """
     reference = whole_rows(record.reference)
     position = reference["position"]
     error = np.linalg.norm(position - reference["measured"], axis=1)
     held_back = np.linalg.norm(reference["asked"] - position, axis=1)
+    jerk = np.diff(position, n=3, axis=0) / period**3
     step = np.linalg.norm(np.diff(robot["base_T_ee"][:, :3, 3], axis=0), axis=1)
     return {
         "tracking_rms_m": float(np.sqrt(np.mean(error**2))),
         "tracking_max_m": float(error.max()),
         "governor_max_m": float(held_back.max()),
+        "jerk_rms_m_s3": float(np.sqrt((jerk**2).sum(axis=1).mean())) if len(jerk) else 0.0,
         "peak_speed_m_s": float(step.max(initial=0.0) * 1000.0),
         "peak_joint_speed_rad_s": float(np.abs(robot["dq"]).max()),
         "peak_tau_ext_nm": float(np.abs(robot["tau_ext"]).max()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from real.deploy.schedule import ChunkSchedule, ObservationHistory
+from robots.config import Delay, config
 from robots.contract import Contract
 from robots.control.noise import chunk_noise
 from robots.errors import HandoffError
@@ -29,6 +31,31 @@ class InlineExecutor(Executor):
         return future
 
 
+@config
+class InferenceDelay:
+    """A delay of the policy that is simulated, in robot time: an action takes effect at the policy
+    step after the chunk has come."""
+
+    seconds: Delay = 0.0
+    """Shortest delay [s]."""
+    jitter: Delay = 0.0
+    """Longest addition to it [s]; drawn uniformly per inference, by the seed of the episode."""
+
+    def steps(self, rate_hz: float, seed: int, inference: int) -> int:
+        """Policy steps by which the chunk of an inference is late.
+
+        Args:
+            rate_hz: policy steps per second.
+            seed: seed of the episode.
+            inference: number of the inference in it.
+        """
+        late = self.seconds
+        if self.jitter:
+            late += self.jitter * float(np.random.default_rng((seed, inference)).random())
+        # A delay of a whole number of steps is that number, whatever the last bits say.
+        return math.ceil(late * rate_hz - 1e-9)
+
+
 class ChunkInference:
     """The observations, the running inference and the newest chunk of one episode.
 
@@ -42,6 +69,7 @@ class ChunkInference:
         inference_ms: list to which the host time of every inference is appended [ms].
         grace: time for which `action` waits nevertheless in the step that begins an inference [s],
             so that a fast policy acts on the observation of the same step, as in its training.
+        delay: what every inference is delayed by, if `wait` is set.
     """
 
     def __init__(
@@ -54,6 +82,7 @@ class ChunkInference:
         wait: bool,
         inference_ms: list[float],
         grace: float = 0.0,
+        delay: InferenceDelay | None = None,
     ) -> None:
         self._policy = policy
         self._contract = contract
@@ -61,6 +90,9 @@ class ChunkInference:
         self._seed = seed
         self._wait = wait
         self._grace = grace
+        self._delay = delay or InferenceDelay()
+        self._ready = 0
+        """Policy step from which on the chunk of the running inference may be taken."""
         self._patience = 0.0
         """Rest of the grace of the running inference [s]."""
         self._inference_ms = inference_ms
@@ -97,7 +129,7 @@ class ChunkInference:
         """
         if self._running is None and self._schedule.due(step):
             self._begin(step)
-        self._receive()
+        self._receive(step)
         return self._schedule.action(step)
 
     def next_action(self, observation: Mapping[str, Any], step: int) -> np.ndarray:
@@ -113,7 +145,7 @@ class ChunkInference:
         """(A,) action of policy step `step` by a new inference, whatever was planned before."""
         self._drop_chunks()
         self._begin(step)
-        self._receive()
+        self._receive(step)
         return self._schedule.action(step)
 
     def restart(self) -> None:
@@ -144,6 +176,7 @@ class ChunkInference:
         )
         self._running = (self._executor.submit(self._infer, inputs, noise), step)
         self._patience = self._grace
+        self._ready = step + self._delay.steps(self._contract.rate_hz, self._seed, self._chunks)
         self._chunks += 1
         self._schedule.requested(step)
 
@@ -154,18 +187,19 @@ class ChunkInference:
         self._inference_ms.append((time.perf_counter() - begin) * 1e3)
         return chunk
 
-    def _receive(self) -> None:
-        """Takes the chunk of the running inference, once that has ended or if `wait` is set."""
-        if self._running is None:
+    def _receive(self, step: int) -> None:
+        """Takes the chunk of the running inference in policy step `step`, once that has ended or if
+        `wait` is set."""
+        if self._running is None or step < self._ready:
             return
-        future, step = self._running
+        future, began = self._running
         if self._patience and not (self._wait or future.done()):
             wait_for([future], self._patience)
             self._patience = 0.0
         if not (self._wait or future.done()):
             return
         self._running = None
-        self._schedule.receive(future.result(), step)
+        self._schedule.receive(future.result(), began)
 
 
 def _vector(contract: Contract, observation: Mapping[str, Any]) -> np.ndarray:

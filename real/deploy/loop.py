@@ -21,7 +21,7 @@ from real.arm import Arm, ArmState, stopping
 from real.deploy.action_space import Space
 from real.deploy.episode_recorder import LoopRecord, add_row
 from real.deploy.governor import GovernorConfig, ReferenceGovernor
-from real.deploy.inference import ChunkInference
+from real.deploy.inference import ChunkInference, InferenceDelay
 from real.deploy.person_motion import ReferenceAtStep
 from real.deploy.schedule import Freshness, Watchdog, WatchdogConfig
 from real.deploy.supervision import Supervision
@@ -59,6 +59,9 @@ class LoopConfig:
     """Whether the loop waits for a running inference, as robot time in lockstep permits. On
     hardware (False) it waits for one tick of the stream, and the arm executes the last chunk until
     the new one has arrived."""
+    delay: InferenceDelay = field(default_factory=InferenceDelay)
+    """Delay of the policy that is simulated where the loop waits for it, for comparing policies
+    that take longer elsewhere."""
     governor: GovernorConfig = field(default_factory=GovernorConfig)
     """Limits of the reference."""
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
@@ -201,6 +204,7 @@ class _Episode:
             inference_ms=self.record.inference_ms,
             # A tick that is late by less than its length is made up.
             grace=self.period,
+            delay=config.delay if config.wait_for_policy else None,
         )
         self.watchdog = Watchdog(config.watchdog, policy_period, self.now)
         # The person.

@@ -154,7 +154,9 @@ class EpisodeRecording:
         if outcome is None or self._recorder is None:
             self._writer.discard()
             return
-        figures = tracking_figures(record, self._recorder.arrived(record.begin, record.end))
+        period = 1.0 / self._store.schema.streams["reference"].rate_hz
+        states = self._recorder.arrived(record.begin, record.end)
+        figures = tracking_figures(record, states, period)
         metadata = {**self._about, **outcome, "fault": self.fault, **figures}
         into = self._dropped if metadata.get("discard_reason") else None
         self._writer.commit(self._recorder, metadata, into)

@@ -147,7 +147,9 @@ def test_a_row_that_an_interrupt_left_without_some_fields_is_left_out(tmp_path):
     record.reference["position"].append(np.zeros(2))
     recorder, store = Arrived(robot), created(tmp_path / "store.zarr")
     recorder.arrive(200)
-    RecordWriter(record, RunningEpisode(store)).commit(recorder, tracking_figures(record, robot))
+    RecordWriter(record, RunningEpisode(store)).commit(
+        recorder, tracking_figures(record, robot, 0.004)
+    )
     assert len(store.read(0, "policy", ["keypoints"])["keypoints"]) == 2
     assert len(store.read(0, "reference", ["position"])["position"]) == 50
 
@@ -174,17 +176,25 @@ def test_without_a_state_since_the_beginning_the_newest_before_is_stored(tmp_pat
 
 def test_an_episode_of_one_robot_state_has_figures():
     record, robot = episode()
-    figures = tracking_figures(record, {name: rows[:1] for name, rows in robot.items()})
+    figures = tracking_figures(record, {name: rows[:1] for name, rows in robot.items()}, 0.004)
     assert figures["peak_speed_m_s"] == 0.0
 
 
 def test_tracking_figures_are_those_of_the_arrays():
-    figures = tracking_figures(*episode())
+    figures = tracking_figures(*episode(), period=0.004)
     assert figures["tracking_rms_m"] == pytest.approx(0.002)
     assert figures["tracking_max_m"] == pytest.approx(0.002)
     assert figures["governor_max_m"] == 0.0
     assert figures["peak_speed_m_s"] == pytest.approx(0.3)
     assert figures["min_success_rate"] == 1.0
+
+
+def test_the_jerk_is_the_third_difference_of_the_streamed_position():
+    record, robot = episode()
+    time = 0.004 * np.arange(50)
+    record.reference["position"] = list(np.stack([5.0 * time**3, 0.0 * time], axis=1))
+    figures = tracking_figures(record, robot, 0.004)
+    assert figures["jerk_rms_m_s3"] == pytest.approx(30.0, rel=1e-3)
 
 
 def test_a_row_keeps_a_read_only_picture_and_copies_any_other():
