@@ -1,12 +1,12 @@
 """Predicts from the encoded observation how fields change until the episode's end, beside the
 actions.
 
-Actions say in which direction a thing lies that has to be seen, hardly how far: far away they are at
-their limits, and near it the arm's own state tells enough. Where the demonstrator arrived is known
-of every recorded step, in simulation and in a lab alike, and its difference from the present has the
-whole distance in it. Auxiliary targets of an image encoder are those of Levine et al. (JMLR 2016,
-arXiv 1504.00702), who train theirs on poses before the policy; targets in hindsight are those of
-Andrychowicz et al. (NeurIPS 2017). The network that predicts is not part of the policy.
+Actions say in which direction a thing lies that has to be seen, hardly how far: far away they are
+at their limits, and near it the arm's own state tells enough. Where the demonstrator arrived is
+known of every recorded step, in simulation and in a lab alike, and its difference from the present
+has the whole distance in it. Auxiliary targets of an image encoder are those of Levine et al. (JMLR
+2016, arXiv 1504.00702), who train theirs on poses before the policy; targets in hindsight are those
+of Andrychowicz et al. (NeurIPS 2017). The network that predicts is not part of the policy.
 
 Shape suffixes: B batch, N windows, M recorded steps, T observed steps, O observation, G predicted
 entries.

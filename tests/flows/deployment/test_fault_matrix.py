@@ -227,7 +227,7 @@ def at_step(then: Callable[[], object]) -> Callable[[], None]:
 
 
 def check_ended(found: Played, cause: str, stop_mm: float) -> None:
-    """Checks that a fault ended the episode: its cause, the record of it and the way of the stop."""
+    """Checks that a fault ended the episode: its cause, the record of it, the way of the stop."""
     assert cause in (found.stored["fault"] or "")
     assert not found.stored["success"]
     assert found.steps >= FAULT_AT * CONTRACT.rate_hz - 2, "nothing before the fault is lost"
