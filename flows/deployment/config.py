@@ -157,6 +157,9 @@ class SupervisedSession:
     first_seed: Seed = DEMONSTRATIONS.start
     """Seed of the first start and of the policy's noise in that episode; also places the simulated
     objects."""
+    hold_to_run: bool | None = None
+    """Whether the policy acts only while the person at the console holds the key that starts it;
+    None means at a real arm."""
     shadow: bool = False
     """Whether the policy only thinks: the arm does what the person does, and stays where it is
     while nobody has it; what the policy would have done is recorded beside it."""

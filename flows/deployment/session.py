@@ -168,6 +168,8 @@ def deploy(
     seconds = longest_episode(session, policy.contract) + SPARE_SECONDS
     session = replace(session, arm=replace(session.arm, record_seconds=seconds))
     out.mkdir(parents=True, exist_ok=True)
+    limits = replace(console.arbiter, hold_to_run=holds_to_run(session))
+    console = replace(console, arbiter=limits)
     with ExitStack() as stack:
         run, store = _open(stack, session, policy, contract, out, console, person, say)
         known = {"session": new_session(), "mode": mode_of(session), "speed": session.speed}
@@ -284,6 +286,12 @@ def check_policy(session: DeploySession | DeployTaskSession, contract: Contract)
 def slowed(contract: Contract, speed: float) -> Contract:
     """The contract of a policy whose every step lasts 1 / `speed` times as long."""
     return contract if speed == 1.0 else replace(contract, rate_hz=contract.rate_hz * speed)
+
+
+def holds_to_run(session: DeploySession | DeployTaskSession) -> bool:
+    """Whether the policy acts only while a person holds a key; one that only thinks needs none."""
+    chosen = is_real(session) if session.hold_to_run is None else session.hold_to_run
+    return chosen and not session.shadow
 
 
 def mode_of(session: DeploySession | DeployTaskSession) -> str:

@@ -48,6 +48,9 @@ class ArbiterConfig:
     pause: Delay | None = 1.5
     """Time for which the arm holds still after an episode, with its result on the pages; then it
     resumes by itself if it moved before [s]. None waits for the person."""
+    hold_to_run: bool = False
+    """Whether the policy acts only while the person in control holds the key that starts it; the
+    arm holds still when they release it, unless they lead the arm themselves."""
     messages: Count = 300
     """Highest number of messages per second from one page before it is disconnected [1/s]."""
 
@@ -185,6 +188,7 @@ class ControlArbiter:
         for action in sorted(pressed - HELD, key=lambda action: action != HOLD):
             self.press(number, action)
         self.motion.move(person.name, hand)
+        self._check_held(person)
 
     def device(self, hand: HandInput) -> None:
         """Takes the input of a device at the server, such as a SpaceMouse, for whoever is in
@@ -193,6 +197,7 @@ class ControlArbiter:
         if self.controller is not None:
             person = self.people[self.controller]
             self.motion.move(person.name, self._merged(person.hand))
+            self._check_held(person)
 
     def press(self, number: int, action: str) -> None:
         """Takes a page's action that does not move the arm: a label, undo, hold still, go on, and
@@ -371,10 +376,25 @@ class ControlArbiter:
             if ending is None
             else min(1.0, (now - ending) / max(1e-3, self.config.end)),
             "resume_left": self.motion.resume_left,
+            "hold_to_run": self.config.hold_to_run,
         }
 
     def _ready(self) -> str:
+        if self.config.hold_to_run:
+            return f"Ready. {self._hold_to_run()}"
         return f"Ready. Press {self.bindings.key(RESUME)} to start."
+
+    def _hold_to_run(self) -> str:
+        return f"Hold {self.bindings.key(RESUME)} to run."
+
+    def _runs(self, person: Person) -> bool:
+        """Whether the person lets the policy act, once it has been started."""
+        return not self.config.hold_to_run or RESUME in person.down
+
+    def _check_held(self, person: Person) -> None:
+        """Holds the arm still if the person has released the key that lets the policy act."""
+        if self.mode is Mode.POLICY and not self._runs(person):
+            self.hold(f"{person.name} released {self.bindings.key(RESUME)}. {self._hold_to_run()}")
 
     def _end_session(self, now: float) -> None:
         """Ends the session if the person in control has held its key for long enough."""
@@ -465,6 +485,9 @@ class ControlArbiter:
             why = "Wait for the robot to connect." if not self.robot else "Show the page."
             self.motion.why = why
             return
+        if not self._runs(person):
+            self.motion.why = self._hold_to_run()
+            return
         self.motion.resume(person.name, "said go on")
 
     def _resume_if_present(self, what: str) -> None:
@@ -474,8 +497,12 @@ class ControlArbiter:
         Args:
             what: for the log.
         """
-        if self._controller_present() and not self.motion.trouble():
+        if self.controller is None or not self._controller_present() or self.motion.trouble():
+            return
+        if self._runs(self.people[self.controller]):
             self.motion.resume("console", what)
+        else:
+            self.motion.why = self._hold_to_run()
 
     def _controller_present(self) -> bool:
         if self.controller is None:

@@ -240,8 +240,9 @@ function showState() {
   $("claim").hidden = $("take").hidden = mine;
   $("give").hidden = !mine;
   $("give").textContent = state.asking === null ? "Give up control" : `Hand over to ${state.people[state.asking]}`;
-  $("go").disabled = !mine || state.mode !== "hold" || !state.robot || state.pending !== null || state.trouble;
-  $("go-word").textContent = page.steps.length && state.labels ? "Resume" : "Start";
+  const running = state.hold_to_run && page.held.has("go on");
+  $("go").disabled = !running && (!mine || state.mode !== "hold" || !state.robot || state.pending !== null || state.trouble);
+  $("go-word").textContent = state.hold_to_run ? "Hold to run" : page.steps.length && state.labels ? "Resume" : "Start";
   for (const button of document.querySelectorAll("#say .labels button")) {
     button.disabled = !mine || !state.robot || !state.labels;
     button.classList.toggle("pending", button.dataset.press === state.pending);

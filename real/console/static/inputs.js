@@ -97,7 +97,12 @@ addEventListener("gamepadconnected", () => { page.dirty = true; });
 
 for (const button of document.querySelectorAll("[data-hold]")) {
   const action = button.dataset.hold;
-  const begin = () => { page.held.add(action); sendInputs(); };
+  // Start is a button to press, unless the policy acts only while it is held.
+  const begin = () => {
+    if (action === "go on" && !page.state?.hold_to_run) return;
+    page.held.add(action);
+    sendInputs();
+  };
   const end = () => { if (page.held.delete(action)) sendInputs(); };
   button.addEventListener("pointerdown", (event) => { button.setPointerCapture(event.pointerId); begin(); });
   button.addEventListener("keydown", (event) => { if (presses(event.code) && !event.defaultPrevented) begin(); });

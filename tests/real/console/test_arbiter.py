@@ -18,9 +18,10 @@ from robots.interfaces import Label
 class Setup:
     """An arbiter with its log and its time."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: ArbiterConfig | None = None) -> None:
         self.time, self.log, self.sequence = 100.0, [], 0
-        self.arbiter = ControlArbiter(ArbiterConfig(), Bindings(), self.write, lambda: self.time)
+        config = config or ArbiterConfig()
+        self.arbiter = ControlArbiter(config, Bindings(), self.write, lambda: self.time)
         self.arbiter.robot_connected(True, "reach")
         self.arbiter.begin_episode(0)
         self.ada = self.arbiter.join("ada", "here")
@@ -460,3 +461,70 @@ def test_a_page_that_falls_silent_takes_its_device_along(running):
     running.arbiter.tick()
     running.arbiter.device(MOUSE)
     assert running.arbiter.command().mode is Mode.HOLD
+
+
+@pytest.fixture
+def holding() -> Setup:
+    return Setup(ArbiterConfig(hold_to_run=True))
+
+
+def test_the_policy_acts_while_its_key_is_held_and_no_longer(holding):
+    assert holding.arbiter.why == "Ready. Hold Enter to run."
+    holding.wait(0.5, "Enter")
+    assert holding.arbiter.mode is Mode.POLICY
+    holding.keys()
+    assert holding.arbiter.mode is Mode.HOLD
+    assert holding.arbiter.why == "ada released Enter. Hold Enter to run."
+    holding.wait(0.5, "Enter")
+    assert holding.arbiter.mode is Mode.POLICY
+
+
+def test_a_button_that_is_only_pressed_does_not_let_the_policy_act(holding):
+    holding.arbiter.press(holding.ada, "go on")
+    assert holding.arbiter.mode is Mode.HOLD
+    assert holding.arbiter.why == "Hold Enter to run."
+
+
+def test_a_person_who_leads_the_arm_may_release_the_key_of_the_policy(holding):
+    holding.keys("Enter")
+    holding.keys("Enter", "ArrowUp")
+    holding.keys("ArrowUp")
+    assert holding.arbiter.mode is Mode.PERSON
+    holding.keys()
+    assert holding.arbiter.mode is Mode.HOLD, "the policy would act without the key"
+
+
+def test_a_key_that_was_held_over_a_hold_must_be_pressed_anew(holding):
+    holding.keys("Enter")
+    holding.arbiter.hold("The camera front is silent.")
+    holding.wait(0.3, "Enter")
+    assert holding.arbiter.mode is Mode.HOLD
+    holding.keys()
+    holding.keys("Enter")
+    assert holding.arbiter.mode is Mode.POLICY
+
+
+def test_nothing_resumes_by_itself_without_the_key(holding):
+    holding.keys("Enter")
+    holding.arbiter.end_episode("Solved.")
+    holding.wait(2.0)
+    assert holding.arbiter.mode is Mode.HOLD
+    assert holding.arbiter.why == "Hold Enter to run."
+    holding.keys("Enter")
+    holding.arbiter.end_episode("Solved.")
+    holding.wait(2.0, "Enter")
+    assert holding.arbiter.mode is Mode.POLICY, "who holds the key meanwhile lets it go on"
+
+
+def test_ending_the_session_needs_no_other_key(holding):
+    holding.wait(1.2, "End")
+    assert holding.arbiter.mode is Mode.STOP
+
+
+def test_a_device_that_is_released_gives_the_arm_to_nobody(holding):
+    holding.keys("Enter")
+    holding.arbiter.device(HandInput(True, np.ones(6), 0))
+    holding.keys()
+    assert holding.arbiter.mode is Mode.PERSON
+    holding.arbiter.device(STILL)
+    assert holding.arbiter.mode is Mode.HOLD

@@ -223,3 +223,27 @@ def test_the_options_follow_the_task() -> None:
         deploying.session_of("push_t", ["lift=0.05"])
     with pytest.raises(HandoffError, match=r"tracker"):
         deploying.session_of("pick_cube", ["tracker.uri=ws://127.0.0.1:1"])
+
+
+def test_a_real_arm_runs_while_a_key_is_held_and_a_simulated_one_by_itself() -> None:
+    real = DeployTaskSession(host="172.16.0.2")
+    assert deploying.holds_to_run(real)
+    assert not deploying.holds_to_run(replace(real, hold_to_run=False))
+    assert not deploying.holds_to_run(replace(real, shadow=True))
+    assert not deploying.holds_to_run(DeployTaskSession())
+    assert deploying.holds_to_run(DeployTaskSession(hold_to_run=True))
+
+
+def test_a_session_holds_the_arm_when_the_key_is_released(tmp_path: Path) -> None:
+    resting(tmp_path)
+    running = Session(deployed, tmp_path, tmp_path, on("127.0.83.7", hold_to_run=True))
+    page = running.page()
+    with contextlib.closing(page.socket):
+        stepped(page, 4, "Enter")
+        until(lambda: "released Enter" in held_for(page))
+        labelled(page, "KeyQ", 1)
+        ended_by(page)
+        running.ended()
+    store = EpisodeStore.open(tmp_path / "store.zarr", "r")
+    assert store.metadata(0)["label"] == "failure"
+    assert store.metadata(0)["held_seconds"] > 0.0
