@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flows.config.options import build_session
 from flows.config.overrides import quoted
-from flows.deployment.arms import held_for_session, require_simulator, wait_for_resume
-from flows.deployment.cameras.picture_check import PictureCheck
+from flows.deployment.arms import held_for_session, require_simulator
 from flows.deployment.cameras.pictures import ArmPictures, PictureSource, age_limits
 from flows.deployment.cameras.policy_cameras import (
     camera_overrides,
@@ -26,30 +25,21 @@ from flows.deployment.cameras.policy_cameras import (
     sensor_fields,
 )
 from flows.deployment.config import DeploySession, DeployTaskSession, check_robot_of_session
-from flows.deployment.deployed_episode import (
-    DEVICE,
-    DeployedEpisode,
-    episode_metadata,
-    episode_outcome,
-)
 from flows.deployment.safety import check_session, is_real, longest_episode
 from flows.deployment.session_tables.gripper_table import object_fields
 from flows.deployment.session_tables.open_table import BOARD_TASK, open_table
 from flows.deployment.session_tables.session_table import SessionPictures, SessionTable
+from flows.deployment.session_tables.supervised_run import SupervisedRun
 from flows.reports.dataset_text import counted
 from flows.session.arm_supervisor import ArmSupervisor
 from flows.session.config import HilEnvConfig
-from robots.config import to_plain
 from robots.contract import ONNX_FILE, Contract
 from robots.control.actions import PD_TARGET, CartesianDelta
 from robots.errors import HandoffError
 from robots.franka import find_robot
-from robots.interfaces import Observation
 
 if TYPE_CHECKING:
-    from real.arm import ArmState
     from real.console.server import ConsoleConfig
-    from real.deploy.episode_recorder import LoopRecord
     from real.deploy.onnx_policy import OnnxPolicy
     from robots.episodes.store import EpisodeStore
 
@@ -318,153 +308,3 @@ def observed_pictures(
         {name: limits[name] for name in fields},
         sources=fields,
     )
-
-
-class SupervisedRun:
-    """A policy at a table, with a person at the console.
-
-    Args:
-        session: options of arm, limits and rates.
-        policy: the policy.
-        contract: its contract, slowed by the session's speed.
-        table: the arm and what is on its table.
-        observed: cameras that the policy observes.
-        store: store of the episodes.
-        supervisor: the person at the console.
-    """
-
-    def __init__(
-        self,
-        session: DeploySession | DeployTaskSession,
-        policy: OnnxPolicy,
-        contract: Contract,
-        table: SessionTable,
-        observed: SessionPictures,
-        store: EpisodeStore,
-        supervisor: ArmSupervisor,
-    ) -> None:
-        self._session = session
-        self._policy = policy
-        self._contract = contract
-        self._table = table
-        self._observed = observed
-        self._store = store
-        calibrations = to_plain(dict(observed.calibrations))
-        self.about: dict[str, Any] = {"calibration": calibrations} if calibrations else {}
-        """JSON-ready metadata of every episode."""
-        self.check = PictureCheck(
-            policy.training_pictures, sensor_fields(contract.sensors), observed.pictures
-        )
-        """Comparison of the pictures with those of the training."""
-        self.supervisor = supervisor
-
-    def next_episode(self, say: Callable[[str], None]) -> bool:
-        """Waits for the person, runs an episode and reports its outcome; returns False when the
-        session is over."""
-        from robots.episodes.metadata.episode_metadata import next_start
-
-        table, supervision = self._table, self.supervisor.supervision
-        seed = self._session.first_seed + next_start(self._store)
-        # The person sees the start before they let the arm move.
-        self._place(seed)
-        self.supervisor.show()
-        if not wait_for_resume(supervision) or not self._confirmed(say):
-            return False
-        episode = self.run(seed)
-        if supervision.stopped:
-            return False
-        if episode.recorded:
-            say(f"episode {self._store.num_episodes}: {episode.summary}")
-        if table.manual_reset:
-            self.supervisor.hold("Place the objects, then resume.")
-        return True
-
-    def run(self, seed: int) -> DeployedEpisode:
-        """Runs one episode; the arm is at rest and the recording is in the store when this returns
-        or raises."""
-        from real.deploy.loop import run_episode
-        from real.deploy.recording import EpisodeRecording
-        from robots.episodes.metadata.episode_metadata import utc_now
-
-        table, supervision = self._table, self.supervisor.supervision
-        self._place(seed)
-
-        def outcome() -> dict[str, Any] | None:
-            episode = self._outcome(seed, record)
-            if not episode.recorded and recording.fault is None:
-                return None
-            metadata = episode_metadata(record, episode, self.supervisor.person, recording.fault)
-            return {**metadata, "ended": utc_now()}
-
-        def observe(state: ArmState) -> Observation:
-            return {**table.observe(state), **self._observed.pictures.observe(state, record.begin)}
-
-        recording = EpisodeRecording(self._store, outcome, partial(self._origin, seed))
-        record = recording.record
-        with recording, table.gripper() as gripper, table.arm() as arm:
-            # Move to the start; the person may end the session meanwhile.
-            arm.preflight()
-            if not table.ready(arm, gripper, supervision):
-                return self._outcome(seed, record)
-            space, loop = table.motion(arm)
-            supervision.begin(seed)
-            with recording.of(arm):
-                run_episode(
-                    arm,
-                    table.clock(arm),
-                    self._policy,
-                    self._contract,
-                    observe,
-                    loop,
-                    space=space,
-                    flange_T_ee=arm.flange_T_ee,
-                    seed=seed,
-                    gripper=gripper,
-                    stop=table.is_over,
-                    record=record,
-                    supervision=supervision,
-                )
-        return self._outcome(seed, record)
-
-    def _place(self, seed: int) -> None:
-        """Places the objects for the start with that seed."""
-        self._table.place(seed)
-        self._observed.begin(seed)
-
-    def _outcome(self, seed: int, record: LoopRecord) -> DeployedEpisode:
-        """The outcome of an episode, as far as it has come."""
-        return episode_outcome(seed, record, self._table, self.supervisor.supervision)
-
-    def _origin(self, seed: int) -> dict[str, Any]:
-        """Metadata that are known when an episode begins."""
-        from robots.episodes.metadata.episode_metadata import EpisodeOrigin, utc_now
-
-        digest, person = self._contract.policy, self.supervisor.person
-        origin = EpisodeOrigin(
-            robot=self._table.robot,
-            host="real" if is_real(self._session) else "twin",
-            source="deployment",
-            policy=digest,
-            policy_digest=digest,
-            action_steps=self._contract.steps,
-        )
-        people = [{"name": person, "device": DEVICE}]
-        known = {"seed": seed, "operator": person, "device": DEVICE, "people": people}
-        distances = self.check.distances
-        compared = {"picture_distance": dict(distances)} if distances else {}
-        return {**self.about, **origin.entries(), **known, **compared, "began": utc_now()}
-
-    def _confirmed(self, say: Callable[[str], None]) -> bool:
-        """Asks the person whether to go on if a picture looks unlike the training data; returns
-        False if they end the session.
-
-        Args:
-            say: called with a line for every such camera.
-        """
-        unlike = self.check.unlike()
-        if not unlike:
-            return True
-        for line in unlike:
-            say(line)
-        self.supervisor.hold(f"{'; '.join(unlike)}. Resume nevertheless?")
-        return wait_for_resume(self.supervisor.supervision)

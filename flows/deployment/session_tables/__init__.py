@@ -6,4 +6,5 @@ episode is over.
 - `gripper_table`: the table of any other task, whose arm has a gripper.
 - `hosts`: a simulated and a real arm with a gripper.
 - `open_table`: opens the table of a policy.
+- `supervised_run`: a policy at a table with a person beside it, one episode after another.
 """

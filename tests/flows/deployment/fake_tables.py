@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from flows.deployment import session as deploying
 from flows.deployment.cameras.pictures import ArmPictures
 from flows.deployment.config import DeployConfig, DeploySession, DeployTaskConfig
 from flows.deployment.push_t_table import PushTTable
 from flows.deployment.session_tables.board import BoardTable
 from flows.deployment.session_tables.session_table import SessionPictures
+from flows.deployment.session_tables.supervised_run import SupervisedRun
 from flows.deployment.task_table import TaskTable as TableOfTask
 from flows.deployment.twin import DeployTable, TwinSetup, run_start
 from real.console.console_operator import ConsoleOperator
@@ -277,7 +277,7 @@ class SupervisedTable(Table):
         with open_corrections(self.path, board.schema({})) as store:
             # The person is here, not at a console of another process.
             person: Any = self
-            run = deploying.SupervisedRun(
+            run = SupervisedRun(
                 self.session, self.policy, self.policy.contract, board, seen, store, person
             )
             run.about = dict(self.about)

@@ -330,6 +330,7 @@ import sys
 from pathlib import Path
 import flows.deployment.session as deploying
 from flows.__main__ import main
+from flows.deployment.session_tables import supervised_run
 from flows.deployment.session_tables.board import SimulatedSetup
 from flows.deployment.config import DeploySession
 from real.console.server import ConsoleConfig
@@ -346,7 +347,7 @@ def pose(self):
     return tracked_pose(self)
 
 SimulatedSetup.pose = pose
-deploying.wait_for_resume = lambda supervision: True
+supervised_run.wait_for_resume = lambda supervision: True
 Supervision.poll = lambda self: setattr(self, "paused", False)
 session = DeploySession(loop=LoopConfig(max_steps=10_000), twin=TwinConfig(host="127.0.79.21"))
 folder = Path(sys.argv[1])

@@ -19,6 +19,7 @@ from flows.config.options import build_session
 from flows.deployment import session as deploying
 from flows.deployment.config import DeploySession
 from flows.deployment.release import released_bundle
+from flows.deployment.session_tables import supervised_run
 from flows.deployment.session_tables.board import SimulatedSetup
 from flows.runner.artifact import seal
 from real.clock import PacedClock
@@ -237,7 +238,7 @@ def test_a_fault_keeps_the_recorded_steps_and_is_reported(tmp_path, bundle, monk
         return pose(self)
 
     monkeypatch.setattr(SimulatedSetup, "pose", lost)
-    monkeypatch.setattr(deploying, "wait_for_resume", lambda supervision: True)
+    monkeypatch.setattr(supervised_run, "wait_for_resume", lambda supervision: True)
     monkeypatch.setattr(
         "real.deploy.supervision.Supervision.poll", lambda self: setattr(self, "paused", False)
     )
