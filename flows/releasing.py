@@ -9,6 +9,7 @@ from getpass import getpass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from flows.deployment.release import released_bundle
 from flows.deployment.release_folder import Release, assemble, check_release
 from flows.deployment.verified_policy import PREFIX
 from flows.reports.dataset_text import counted
@@ -144,6 +145,8 @@ def sign_command(
         HandoffError: see `flows.deployment.release_folder.assemble`; no such key, or a revoked one;
             or the folder exists already.
     """
+    # What cannot be released is said before a key, and its passphrase, are asked for.
+    released_bundle(source)
     folder = keys_folder()
     file = _private_key_file(folder, key)
     private = read_private_key(file, _passphrase(file))

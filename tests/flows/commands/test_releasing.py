@@ -162,3 +162,9 @@ def test_a_bundle_whose_file_would_lie_over_the_evidence_is_not_signed(
     MadeRuns(tmp_path / "other", surplus="release.json")
     call("keys new ada")
     assert "release.json is a part of every release folder" in call("sign other/lab/gate", code=1)
+
+
+def test_what_passed_no_gate_is_refused_before_a_key_is_asked_for(call: Call) -> None:
+    said = call("sign runs/lab/bundle", code=1)
+    assert "expected that of a passed gate" in said
+    assert "key" not in said

@@ -364,8 +364,7 @@ def test_a_withdrawn_approval_is_not_signed(bench: Bench) -> None:
     (bench.runs / AUDIT).write_text(json.dumps(line) + "\n")
     words = ("sign", bench.runs / "lab" / "approval", "--out", bench.release)
     assert "the policy was rejected afterwards by Grace" in bench.call(*words, code=1)
-    assert not bench.release.exists()
-    assert [file.name for file in bench.release.parent.iterdir()] == []
+    assert not bench.release.parent.exists()
 
 
 def test_an_altered_artifact_is_not_signed(bench: Bench) -> None:
