@@ -149,8 +149,10 @@ class ChunkInference:
         return self._schedule.action(step)
 
     def restart(self) -> None:
-        """Forgets all observations and chunks, as at the beginning of an episode."""
-        self._forget()
+        """Forgets all chunks, and observations that follow one another, from which a policy reads
+        velocities; those of windows with a stride are what it remembers of the episode."""
+        if self._contract.observation_stride == 1:
+            self._forget()
         self._drop_chunks()
 
     def _forget(self) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,3 +82,22 @@ def test_a_loop_that_does_not_wait_gives_a_fast_policy_a_moment(grace, first):
         assert (None if action is None else float(action[0])) == first
         free.set()
         timer.join()
+
+
+@pytest.mark.parametrize(("stride", "remembered"), [(1, 7.0), (50, 0.0)])
+def test_a_hold_ends_velocities_but_not_what_a_policy_remembers(stride, remembered):
+    shown = []
+
+    def look(inputs, noise):
+        shown.append(inputs[0, :, 0].tolist())
+        return numbered(inputs, noise)
+
+    windows = replace(CONTRACT, n_obs_steps=2, observation_stride=stride)
+    running = ChunkInference(look, windows, InlineExecutor(), seed=0, wait=True, inference_ms=[])
+    for step in range(7):
+        running.observe({"agent": np.full(2, step, np.float32)})
+        running.action(step)
+    running.restart()
+    running.observe({"agent": np.full(2, 7.0, np.float32)})
+    running.action(7)
+    assert shown[-1] == [remembered, 7.0]
