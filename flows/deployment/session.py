@@ -231,11 +231,25 @@ def _supervisor(
         person,
         (lambda: table.scene() or b"") if drawn else None,
         table.width_max,
+        shown=_described(session, contract),
         drawn=drawn,
         still=session.shadow,
     )
     supervisor.supervision.shadow = session.shadow
     return supervisor
+
+
+def _described(session: DeploySession | DeployTaskSession, contract: Contract) -> dict[str, str]:
+    """What the console shows of the task: what is to be done, where a simulator knows it, and the
+    instruction."""
+    shown = {}
+    if not session.host:
+        from sim.make import find_task
+
+        shown["brief"] = find_task(contract.task, robot=session.arm.robot).brief
+    if isinstance(session, DeployTaskSession) and session.instruction is not None:
+        shown["instruction"] = session.instruction
+    return shown
 
 
 def check_policy(session: DeploySession | DeployTaskSession, contract: Contract) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flows.session.config import HilOperator
@@ -33,6 +33,8 @@ class ArmSupervisor:
             login.
         scene: returns the packed scene, for those who draw it; None sends none.
         width_max: largest opening of the gripper [m]; None if actions have no entry for one.
+        shown: further entries of what the console shows, such as `brief`, what is to be done, and
+            `instruction`, what a policy of language is given.
         drawn: whether `flows.session.viewer.scene_viewer` draws the scene.
         still: whether nobody but the person moves the arm, as in demonstrations.
 
@@ -52,6 +54,7 @@ class ArmSupervisor:
         scene: Callable[[], bytes] | None = None,
         width_max: float | None = None,
         *,
+        shown: Mapping[str, Any] | None = None,
         drawn: bool = False,
         still: bool = False,
     ) -> None:
@@ -62,7 +65,7 @@ class ArmSupervisor:
 
         address, token = console_address()
         about: dict[str, Any] = {"task": task, "stage": stage, "rate_hz": rate_hz}
-        about |= {"actions": spec.names, "still": still}
+        about |= {"actions": spec.names, "still": still, **(shown or {})}
         client = ConsoleClient(address, token, {**about, **(described_cameras() if drawn else {})})
         client.start()
         self._client = client

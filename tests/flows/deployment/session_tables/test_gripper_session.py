@@ -247,3 +247,11 @@ def test_a_session_holds_the_arm_when_the_key_is_released(tmp_path: Path) -> Non
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
     assert store.metadata(0)["label"] == "failure"
     assert store.metadata(0)["held_seconds"] > 0.0
+
+
+def test_the_page_says_what_is_to_be_done_and_what_the_policy_was_given() -> None:
+    stated = contract_for("reach", FIELDS)
+    simulated = deploying._described(DeployTaskSession(instruction="touch it"), stated)
+    assert simulated["brief"].endswith(".")
+    assert simulated["instruction"] == "touch it"
+    assert deploying._described(DeployTaskSession(host="172.16.0.2"), stated) == {}
