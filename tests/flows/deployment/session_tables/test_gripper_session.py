@@ -110,7 +110,7 @@ def test_a_shadowed_policy_moves_nothing_and_its_thoughts_are_recorded(tmp_path:
     moved = steps["grasp_pose"][mine][-1, 0] - steps["grasp_pose"][mine][0, 0]
     assert moved > 0.01, "the person moves the arm forward"
     off = np.abs(steps["action"] - steps["action_proposed"])[mine].mean()
-    assert about["disagreement"] == pytest.approx(off, abs=1e-6)
+    assert about["disagreement"] == pytest.approx(off, rel=1e-3)
 
 
 def test_a_dry_run_is_ten_times_as_slow(tmp_path: Path) -> None:
