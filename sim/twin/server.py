@@ -100,7 +100,7 @@ class Server:
         self._dropped_share = 0.0
         """Share of the commands that are lost on purpose."""
         self._dropping = np.random.default_rng(0)
-        self._motion_counted = 0.0
+        self._motion_counted: float | None = None
         """Wall time up to which the running motion is part of `motion_s`."""
         self._closed = False
 
@@ -305,8 +305,10 @@ class Server:
         profile["state_s"] += sent - began
         profile["wait_s"] += received - sent
         profile["world_s"] += ended - received
-        # Tick by tick, so that it is right however the motion ends.
-        profile["motion_s"] += ended - self._motion_counted
+        # Tick by tick, so that it is right however the motion ends; from the first tick on.
+        profile["motion_s"] += ended - (
+            began if self._motion_counted is None else self._motion_counted
+        )
         self._motion_counted = ended
 
     # Events.
@@ -334,6 +336,7 @@ class Server:
             if self.unit.moving and not was_moving:
                 self._beginning_sent = 1
                 self._motion_began = time.perf_counter()
+                self._motion_counted = None
                 if self.lockstep:
                     self._next_send = self._motion_began + FIRST_COMMAND_PAUSES[0]
         if self.link.lost_client:
@@ -430,8 +433,8 @@ class Server:
 
     def _stats(self) -> dict[str, float]:
         wall = self.profile["motion_s"]
-        if self.unit.moving and self.unit.command_received:
-            wall += time.perf_counter() - self._motion_began
+        if self.unit.moving and self._motion_counted is not None:
+            wall += time.perf_counter() - self._motion_counted
         motion_ticks = self.profile["motion_ticks"]
         return {
             **self.profile,

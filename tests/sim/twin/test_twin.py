@@ -356,3 +356,21 @@ def test_a_move_that_is_halted_stops_on_its_way_and_can_be_continued():
             twin.advance(0.1)
             state = [arm.state() for _ in range(2)][-1]
             np.testing.assert_allclose(state.q, goal, atol=1e-3)
+
+
+def test_the_wall_time_of_motions_is_that_of_the_motions_alone(twin, robot):
+    for _ in range(2):
+        before, began = twin.stats(), time.monotonic()
+        time.sleep(0.3)
+        begin_tracking(robot, twin)
+        twin.advance(0.2)
+        running = twin.stats()
+        stop(robot, twin)
+        after, passed = twin.stats(), time.monotonic() - began
+        spent = after["motion_s"] - before["motion_s"]
+        assert 0.0 < running["motion_s"] - before["motion_s"] <= spent < passed - 0.25
+        ticks = after["motion_ticks"] - before["motion_ticks"]
+        assert ticks >= 200
+        assert after["realtime_factor"] == pytest.approx(
+            after["motion_ticks"] * 1e-3 / after["motion_s"]
+        )
