@@ -7,7 +7,7 @@ loop in real time, and inference beside it. The person is a page that starts the
 nothing else. Episodes begin at the starts of an evaluation.
 
 solved: episodes in which the task was solved, with Wilson's interval.
-faults: episodes that the robot or a limit ended.
+faults: episodes that the robot or a limit ended; a session ends with one, and another begins.
 takeovers: of the person; 0, or the page misbehaved.
 seconds: robot time of an episode, median.
 inference_ms: host time of an inference, median and 95th percentile.
@@ -66,13 +66,17 @@ def measured(
     from sim.evaluation.intervals import success_rate
     from tests.flows.console_session import Session
 
-    running = Session(_deploy, out, bundle, episodes, [*overrides, f"twin.host='{host}'"])
-    page = running.page()
-    page.go()
     until = time.monotonic() + episodes * LONGEST
-    while running.process.is_alive() and time.monotonic() < until:
-        _heartbeat(page)
-    running.process.join(30.0)
+    recorded = 0
+    while recorded < episodes and time.monotonic() < until:
+        # A fault ends a session; the next one goes on with the next start.
+        running = Session(_deploy, out, bundle, episodes, [*overrides, f"twin.host='{host}'"])
+        page = running.page()
+        page.go()
+        while running.process.is_alive() and time.monotonic() < until:
+            _heartbeat(page)
+        running.process.join(30.0)
+        recorded = EpisodeStore.open(out / "store.zarr", "r").num_episodes
     store = EpisodeStore.open(out / "store.zarr", "r")
     about = [store.metadata(number) for number in range(store.num_episodes)]
     inference = [value for each in about for value in each["inference_ms"]]
