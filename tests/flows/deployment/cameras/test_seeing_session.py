@@ -209,7 +209,7 @@ def test_a_camera_that_falls_silent_ends_the_episode(
 def test_a_person_is_asked_about_a_picture_unlike_the_training_data(
     film: Path, tmp_path: Path
 ) -> None:
-    bundle = comparing(tmp_path, film, light=0.15)
+    bundle = comparing(tmp_path, film, light=0.05)
     running = Session(deployed, tmp_path, bundle, seeing("127.0.82.7", source=str(film)))
     page = running.page()
     with contextlib.closing(page.socket):
