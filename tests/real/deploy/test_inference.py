@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ CONTRACT = contract(
 OBSERVATION = {"agent": np.zeros(2, np.float32)}
 
 
-def numbered(inputs, noise):
+def numbered(observation: Any, noise: np.ndarray) -> np.ndarray:
     """A chunk whose actions are 0, 1, 2, ..."""
     return np.broadcast_to(np.arange(8.0)[None, :, None], noise.shape)
 
@@ -69,9 +70,9 @@ def test_jitter_is_added_at_random_and_repeats():
 def test_a_loop_that_does_not_wait_gives_a_fast_policy_a_moment(grace, first):
     free = threading.Event()
 
-    def slow(inputs, noise):
+    def slow(observation, noise):
         free.wait(5.0)
-        return numbered(inputs, noise)
+        return numbered(observation, noise)
 
     with ThreadPoolExecutor(1) as executor:
         running = inference(slow, executor, wait=False, grace=grace)
@@ -88,9 +89,9 @@ def test_a_loop_that_does_not_wait_gives_a_fast_policy_a_moment(grace, first):
 def test_a_hold_ends_velocities_but_not_what_a_policy_remembers(stride, remembered):
     shown = []
 
-    def look(inputs, noise):
-        shown.append(inputs[0, :, 0].tolist())
-        return numbered(inputs, noise)
+    def look(observation: Any, noise: np.ndarray) -> np.ndarray:
+        shown.append(observation[0, :, 0].tolist())
+        return numbered(observation, noise)
 
     windows = replace(CONTRACT, n_obs_steps=2, observation_stride=stride)
     running = ChunkInference(look, windows, InlineExecutor(), seed=0, wait=True, inference_ms=[])
