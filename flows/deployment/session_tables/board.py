@@ -17,6 +17,7 @@ from flows.deployment.push_t_table import EXTRA, PushTScene
 from flows.deployment.session_tables.session_table import (
     SessionPictures,
     SessionTable,
+    TableArm,
     no_simulated_cameras,
     slowed_loop,
 )
@@ -44,41 +45,16 @@ CLEARANCE = 0.10
 """Height above the board at which the arm moves to its start [m]; the T is 0.03 m high."""
 
 
-class ArmSetup(Protocol):
-    """An arm and its table."""
-
-    robot: str
-    """Name of the arm, recorded with every episode."""
-    kind: Host
-    """Kind of the arm, recorded too."""
-    manual_reset: bool
-    """Whether a person places the objects before every episode."""
-
-    def place(self, seed: int) -> None:
-        """Places the objects for the start with that seed; called before the arm is connected."""
-        ...
-
-    def arm(self) -> FrankaArm:
-        """Returns the arm, not yet connected."""
-        ...
+class ArmSetup(TableArm, Protocol):
+    """An arm with a pusher, and the board."""
 
     def ready(self, arm: FrankaArm, supervision: Supervision) -> bool:
         """Moves the connected arm to the start of the episode; returns False if the person ends the
         session meanwhile."""
         ...
 
-    def clock(self, arm: FrankaArm) -> Clock:
-        """Returns the robot's clock, which runs in real time."""
-        ...
-
     def pose(self) -> np.ndarray:
         """Returns the current pose (3,) of the T [m, m, rad], board frame."""
-        ...
-
-    def cameras(
-        self, sensors: Mapping[str, FieldSpec], clocks: CameraClockConfig
-    ) -> AbstractContextManager[SessionPictures]:
-        """Opens the simulated camera above the board; see `SessionTable.cameras`."""
         ...
 
 

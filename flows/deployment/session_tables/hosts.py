@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from flows.deployment.arms import wait_for_resume
-from flows.deployment.session_tables.session_table import SessionPictures, no_simulated_cameras
+from flows.deployment.session_tables.session_table import (
+    SessionPictures,
+    TableArm,
+    no_simulated_cameras,
+)
 from flows.deployment.task_table import gripper_of_twin
 from flows.deployment.twin import processor_for_twin
 from robots.episodes.metadata.episode_metadata import Host
@@ -51,23 +55,8 @@ class HostOptions:
     """Height above which it does not rise [m], base frame."""
 
 
-class GripperHost(Protocol):
+class GripperHost(TableArm, Protocol):
     """An arm with a gripper, and what is on its table."""
-
-    robot: str
-    """Name of the arm, recorded with every episode."""
-    kind: Host
-    """Kind of the arm, recorded too."""
-    manual_reset: bool
-    """Whether a person places the objects before every episode."""
-
-    def place(self, seed: int) -> None:
-        """Places the objects for the episode with that seed, before the arm is connected."""
-        ...
-
-    def arm(self) -> FrankaArm:
-        """Returns the arm, not yet connected."""
-        ...
 
     def gripper(self) -> AbstractContextManager[FrankaGripper | None]:
         """Connects the gripper, if the session uses it."""
@@ -78,10 +67,6 @@ class GripperHost(Protocol):
     ) -> bool:
         """Moves the connected arm to the start; returns False if the person ends the session
         meanwhile."""
-        ...
-
-    def clock(self, arm: FrankaArm) -> Clock:
-        """Returns the robot's clock, which runs in real time."""
         ...
 
     def scene(self) -> dict[str, np.ndarray] | None:
@@ -97,12 +82,6 @@ class GripperHost(Protocol):
     def outcome(self) -> tuple[bool, bool]:
         """Returns whether the task is solved, and whether it has failed; neither at a real arm, at
         which a person judges."""
-        ...
-
-    def cameras(
-        self, sensors: Mapping[str, FieldSpec], clocks: CameraClockConfig
-    ) -> AbstractContextManager[SessionPictures]:
-        """Opens the simulated cameras of the scene; see `SessionTable.cameras`."""
         ...
 
 

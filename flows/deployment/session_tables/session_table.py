@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from flows.deployment.cameras.pictures import ArmPictures
 from robots.episodes.metadata.episode_metadata import Host
@@ -57,6 +57,35 @@ class SessionPictures(NamedTuple):
     """Their calibration by the name of the field with the pictures."""
     begin: Callable[[int], None]
     """Begins an episode with a seed, once its objects are placed."""
+
+
+class TableArm(Protocol):
+    """A simulated or a real arm at a table, whatever it holds."""
+
+    robot: str
+    """Name of the arm, recorded with every episode."""
+    kind: Host
+    """Kind of the arm, recorded too."""
+    manual_reset: bool
+    """Whether a person places the objects before every episode."""
+
+    def place(self, seed: int) -> None:
+        """Places the objects for the start with that seed, before the arm is connected."""
+        ...
+
+    def arm(self) -> FrankaArm:
+        """Returns the arm, not yet connected."""
+        ...
+
+    def clock(self, arm: FrankaArm) -> Clock:
+        """Returns the robot's clock, which runs in real time."""
+        ...
+
+    def cameras(
+        self, sensors: Mapping[str, FieldSpec], clocks: CameraClockConfig
+    ) -> AbstractContextManager[SessionPictures]:
+        """Opens the simulated cameras of the table; see `SessionTable.cameras`."""
+        ...
 
 
 class SessionTable(ABC):
