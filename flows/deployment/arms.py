@@ -1,4 +1,5 @@
-"""Holds the arm of a session against others, and waits for the person who supervises it."""
+"""Holds the arm of a session against others, waits for the person who supervises it, and recovers
+it after a fault."""
 
 from __future__ import annotations
 
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING
 from flows.deployment.config import ArmSession
 from flows.deployment.robot_limit import held_arm, spoken
 from flows.session.arm_supervisor import WAIT_SECONDS
-from robots.errors import HandoffError
+from robots.errors import HandoffError, error_text
 
 if TYPE_CHECKING:
+    from flows.session.arm_supervisor import ArmSupervisor
     from real.deploy.supervision import Supervision
+    from real.franka.config import FrankaConfig
 
 
 @contextmanager
@@ -57,6 +60,42 @@ def require_simulator() -> None:
             "deploy: a simulated arm needs mujoco, which is not installed: pip install -e '.[laptop]'. "
             "For a real arm, add --arm ADDRESS."
         )
+
+
+def recovered(
+    fault: HandoffError,
+    supervisor: ArmSupervisor,
+    arm: FrankaConfig,
+    say: Callable[[str], None],
+) -> bool:
+    """Shows a fault at the console until the person there recovers the arm; returns False if they
+    end the session.
+
+    The person gives the cause of a fault that is kept of the arm.
+
+    Args:
+        fault: what ended the episode.
+        supervisor: the person at the console.
+        arm: address and connection of the arm.
+        say: called with the fault, and with who recovered the arm.
+    """
+    from real.franka.kept_faults import kept_fault
+    from real.franka.recovery import recover_arm
+
+    while True:
+        why = error_text(fault)
+        say(f"fault  {why}")
+        asks = arm.latch == "kept" and kept_fault(arm.host) is not None
+        recovery = supervisor.await_recovery(why, asks_cause=asks)
+        if recovery is None:
+            return False
+        try:
+            recover_arm(arm, recovery.person, recovery.cause)
+        except HandoffError as persisting:
+            fault = persisting
+            continue
+        say(f"recovered by {recovery.person}")
+        return True
 
 
 def wait_for_resume(supervision: Supervision) -> bool:

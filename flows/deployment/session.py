@@ -137,10 +137,12 @@ def deploy(
         say: called with the console's address, the outcome of every episode, and the interrupted
             recording of an earlier session that is recovered.
 
+    A fault ends the episode, whose steps are stored with its message; the session goes on once the
+    person has recovered the arm.
+
     Raises:
-        SafetyError: a limit or the robot ended an episode; the store contains its steps, as after
-        any other error during an episode. HandoffError: a policy of another task or robot, no arm
-        or tracker, a lost connection, or a store with other fields.
+        HandoffError: a policy of another task or robot, no arm or tracker, a kept fault of the arm
+            from before, or a store with other fields.
     """
     from real.deploy.onnx_policy import OnnxPolicy
     from robots.episodes.metadata.episode_metadata import new_session

@@ -11,6 +11,7 @@ from flows.session.environment import person_name
 from flows.session.viewer import described_cameras
 
 if TYPE_CHECKING:
+    from real.console.control.commands import Recovery
     from real.deploy.person_motion import PersonMotion
     from real.deploy.supervision import SupervisionConfig
     from robots.spec import ActionSpec
@@ -89,6 +90,25 @@ class ArmSupervisor:
         while not (self.supervision.paused or self.supervision.stopped):
             time.sleep(WAIT_SECONDS)
             self.supervision.poll()
+
+    def await_recovery(self, why: str, *, asks_cause: bool) -> Recovery | None:
+        """Shows a fault, and waits until a person recovers the arm.
+
+        Args:
+            why: the fault as a sentence.
+            asks_cause: whether the person has to give its cause.
+
+        Returns:
+            Who recovers the arm, and the cause; None if they end the session.
+        """
+        self.operator.fault(why, asks_cause=asks_cause)
+        while not self.supervision.stopped:
+            recovery = self.operator.recovery()
+            if recovery is not None:
+                return recovery
+            time.sleep(WAIT_SECONDS)
+            self.supervision.poll()
+        return None
 
     def close(self) -> None:
         """Closes the connection to the console."""

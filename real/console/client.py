@@ -18,7 +18,7 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidURI
 from websockets.sync.client import ClientConnection, connect
 
-from real.console.control.commands import STILL, ControlCommand, Mode
+from real.console.control.commands import STANDSTILL, STILL, ControlCommand, Mode
 from real.console.messages import read_command
 from robots.config import Delay, Seconds, config
 from robots.errors import HandoffError
@@ -134,10 +134,10 @@ class ConsoleClient:
             self.send({"kind": "hold", "why": f"The robot heard nothing for {1e3 * age:.0f} ms."})
 
     def _receive(self, command: ControlCommand) -> None:
-        """Takes a command; one to hold, or to stop, ends the hold of the robot's side."""
+        """Takes a command; one that moves nothing ends the hold of the robot's side."""
         self._check_age(self._newest[1])
         self._newest = (command, time.monotonic(), self._connections)
-        if command.mode in (Mode.HOLD, Mode.STOP):
+        if command.mode in STANDSTILL:
             self._held = False
 
     def _work(self) -> None:
@@ -222,5 +222,5 @@ class ConsoleClient:
 
 
 def _hold_mode(mode: Mode) -> Mode:
-    """The mode that replaces `mode` while the arm must hold still; STOP remains STOP."""
-    return mode if mode is Mode.STOP else Mode.HOLD
+    """The mode that replaces `mode` while the arm must hold still."""
+    return mode if mode in STANDSTILL else Mode.HOLD

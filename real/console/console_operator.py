@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from real.console.control.commands import STILL, ControlCommand, Mode
+from real.console.control.commands import STANDSTILL, STILL, ControlCommand, Mode, Recovery
 from real.teleop.takeover import HandInput, Takeover, TakeoverConfig
 from robots.interfaces import Intervention, Label, Observation, Requests
 from robots.spec import ActionSpec
@@ -95,6 +95,7 @@ class ConsoleOperator:
         self._acted = 0.0
         """Time at which the newest action was returned, since the epoch [s]."""
         self._last_label = Label.NONE
+        self._faults = 0
 
     def reset(self, seeds: Sequence[int], env_ids: Sequence[int] | None = None) -> None:
         """See `robots.interfaces.Operator`."""
@@ -118,7 +119,7 @@ class ConsoleOperator:
         self._command = command
         self._acted = time.time()
         hand = command.hand if command.mode is Mode.PERSON else STILL
-        if self._takeover.engaged and command.mode in (Mode.HOLD, Mode.STOP):
+        if self._takeover.engaged and command.mode in STANDSTILL:
             # The person had the arm until the hold, so it stands still for this step instead of
             # executing the policy's action.
             hand = HandInput(True, np.zeros(6), 0)
@@ -141,7 +142,7 @@ class ConsoleOperator:
         stop = command.mode is Mode.STOP
         return Requests(
             label,
-            command.mode is Mode.HOLD,
+            command.mode in (Mode.HOLD, Mode.FAULT),
             stop,
             engaged=command.mode is Mode.PERSON,
             labelled_by=command.person if label else "",
@@ -155,6 +156,7 @@ class ConsoleOperator:
             Mode.POLICY: "policy",
             Mode.PERSON: who,
             Mode.HOLD: f"HOLD, {who}",
+            Mode.FAULT: "FAULT",
             Mode.STOP: "STOP",
         }[command.mode]
         if self._last_label is Label.NONE:
@@ -172,6 +174,27 @@ class ConsoleOperator:
         Returns at once; `requests` is `paused` as soon as the arm holds still.
         """
         self._client.send({"kind": "hold", "why": why})
+
+    def fault(self, why: str, *, asks_cause: bool) -> None:
+        """Shows a fault on the pages, where the person in control can recover the arm.
+
+        Returns at once; `recovery` says when they have.
+
+        Args:
+            why: the fault as a sentence.
+            asks_cause: whether the person has to give its cause.
+        """
+        self._faults += 1
+        # Again after a lost connection, until the next episode.
+        self._client.describe(
+            {"kind": "fault", "number": self._faults, "why": why, "asks": asks_cause}
+        )
+
+    def recovery(self) -> Recovery | None:
+        """Returns who has recovered the arm after the last `fault`, and what they gave as its
+        cause; None as long as nobody has."""
+        recovery = self._client.command().recovery
+        return recovery if recovery.fault == self._faults else None
 
     def inform(self, facts: Mapping[str, str]) -> None:
         """Shows what the session counts on the pages, by name and in words; sends changes only."""

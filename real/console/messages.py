@@ -1,8 +1,9 @@
 """Reads and writes the messages between pages, server and the robot's process, and checks each.
 
-A page sends JSON: `hello`, `inputs`, `press`, `claim`, `give`, `bind`, `restore`. The robot's
-process and its cameras send msgpack maps (`robots.wire.policy`), never pickle: `hello`, `begin`,
-`step`, `end`, `facts`, `hold`, `finish`, `scene`, `frame`, and receive `command` and `scene`.
+A page sends JSON: `hello`, `inputs`, `press`, `claim`, `give`, `recover`, `bind`, `restore`. The
+robot's process and its cameras send msgpack maps (`robots.wire.policy`), never pickle: `hello`,
+`begin`, `step`, `end`, `facts`, `hold`, `fault`, `finish`, `scene`, `frame`, and receive `command`
+and `scene`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from real.console.control.bindings import ACTIONS, MOST_AXES, MOST_BUTTONS, MOST_KEYS, Inputs
-from real.console.control.commands import ControlCommand, Mode
+from real.console.control.commands import ControlCommand, Mode, Recovery
 from real.teleop.takeover import HandInput
 from robots.errors import HandoffError
 from robots.interfaces import Label
@@ -24,7 +25,9 @@ LONGEST_MESSAGE = 4096
 """Largest number of characters in a page's message."""
 LONGEST_NAME = 40
 """Largest number of characters in a person's name."""
-_KINDS = ("hello", "inputs", "press", "claim", "give", "bind", "restore")
+LONGEST_REASON = 400
+"""Largest number of characters in the cause of a fault, or of a hold."""
+_KINDS = ("hello", "inputs", "press", "claim", "give", "recover", "bind", "restore")
 
 
 def read_message(text: str) -> dict[str, Any]:
@@ -104,6 +107,7 @@ def command_message(command: ControlCommand) -> dict[str, Any]:
         "label": int(command.label),
         "said": command.label_number,
         "episode": command.episode,
+        "recovery": list(command.recovery),
     }
 
 
@@ -114,6 +118,7 @@ def read_command(message: Mapping[str, Any]) -> ControlCommand:
         HandoffError: the message is no command.
     """
     try:
+        fault, who, cause = message["recovery"]
         twist = np.array(message["twist"], dtype=np.float64)
         command = ControlCommand(
             mode=Mode(message["mode"]),
@@ -123,6 +128,7 @@ def read_command(message: Mapping[str, Any]) -> ControlCommand:
             label=Label(message["label"]),
             label_number=int(message["said"]),
             episode=int(message["episode"]),
+            recovery=Recovery(int(fault), str(who), str(cause)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise HandoffError(

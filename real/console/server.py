@@ -26,7 +26,13 @@ from real.console.control.bindings import RefusedBindingError, stored_bindings
 from real.console.control.commands import STILL
 from real.console.control.people import FloodedError
 from real.console.control.picture_watch import PictureWatch
-from real.console.messages import command_message, read_inputs, read_message, read_text
+from real.console.messages import (
+    LONGEST_REASON,
+    command_message,
+    read_inputs,
+    read_message,
+    read_text,
+)
 from real.console.page_connection import PageConnection
 from real.console.scene_proxy import SceneProxy
 from real.console.telemetry import Telemetry, result_text
@@ -292,6 +298,8 @@ class ConsoleServer:
                 arbiter.claim(number, force=message.get("force") is True)
             case "give":
                 arbiter.give(number)
+            case "recover":
+                arbiter.recover(number, read_text(message, "cause", LONGEST_REASON))
             case "bind" | "restore":
                 self._bind(page, message)
             case _:
@@ -359,6 +367,12 @@ class ConsoleServer:
                     self._set_scene(message["scene"])
                 elif message["kind"] == "hold":
                     self.arbiter.hold(str(message["why"])[:200])
+                    await self._send_hold(socket)
+                    self._changed.set()
+                elif message["kind"] == "fault":
+                    why = str(message["why"])[:LONGEST_REASON]
+                    asks = message["asks"] is True
+                    self.arbiter.fault(int(message["number"]), why, asks_cause=asks)
                     await self._send_hold(socket)
                     self._changed.set()
                 elif message["kind"] == "end":

@@ -5,6 +5,7 @@
 - `connection`: connecting, converting states, and checking which robot is connected.
 - `slot`: one process of the computer per arm.
 - `kept_faults`: faults on disk until a person clears them.
+- `recovery`: recovering an arm on the word of a person.
 - `preflight`: the checks before an arm moves.
 - `impedance`: configuration of the impedance laws.
 - `joint_limits`: bounds on the joints' positions and velocities.

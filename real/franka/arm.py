@@ -20,6 +20,7 @@ from real.franka.joint_limits import joint_velocity
 from real.franka.kept_faults import clear_fault, kept_fault, try_to_keep
 from real.franka.preflight import check_ready
 from real.franka.realtime import Scheduling, scheduled
+from real.franka.recovery import clear_errors
 from real.franka.slot import robot_slot
 from real.franka.state_recorder import StateRecorder
 from robots.errors import HandoffError, SafetyError, error_text
@@ -238,16 +239,9 @@ class FrankaArm:
         Raises:
             SafetyError: the robot refuses, e.g. because the user stop is still pressed.
         """
-        import franky
-
-        try:
-            recovered = self._robot.recover_from_errors()
-        except franky.CommandException as error:
-            raise SafetyError(
-                f"arm: recovery refused ({error}). Is the user stop still pressed?"
-            ) from None
-        if not recovered:
-            raise SafetyError("arm: recovery failed. Does the cause of the fault persist?")
+        refusal = clear_errors(self._robot)
+        if refusal is not None:
+            raise refusal
         if self.config.latch == "kept" and kept_fault(self.config.host) is not None:
             clear_fault(self.config.host, login(), "recovered by the program")
         self._fault = None

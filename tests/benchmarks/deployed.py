@@ -67,16 +67,12 @@ def measured(
     from tests.flows.console_session import Session
 
     until = time.monotonic() + episodes * LONGEST
-    recorded = 0
-    while recorded < episodes and time.monotonic() < until:
-        # A fault ends a session; the next one goes on with the next start.
-        running = Session(_deploy, out, bundle, episodes, [*overrides, f"twin.host='{host}'"])
-        page = running.page()
-        page.go()
-        while running.process.is_alive() and time.monotonic() < until:
-            _heartbeat(page)
-        running.process.join(30.0)
-        recorded = EpisodeStore.open(out / "store.zarr", "r").num_episodes
+    running = Session(_deploy, out, bundle, episodes, [*overrides, f"twin.host='{host}'"])
+    page = running.page()
+    page.go()
+    while running.process.is_alive() and time.monotonic() < until:
+        _heartbeat(page)
+    running.process.join(30.0)
     store = EpisodeStore.open(out / "store.zarr", "r")
     about = [store.metadata(number) for number in range(store.num_episodes)]
     inference = [value for each in about for value in each["inference_ms"]]
@@ -95,12 +91,16 @@ def measured(
 
 
 def _heartbeat(page: Any) -> None:
-    """Sends that nothing is pressed, and reads the state; starts the arm if it waits for that."""
+    """Sends that nothing is pressed, and reads the state; starts the arm if it waits for that, and
+    recovers it after a fault."""
     from websockets.exceptions import ConnectionClosed
 
     try:
         page.keys()
-        if page.state()["why"].startswith("Ready."):
+        state = page.state()
+        if state["mode"] == "fault":
+            page.say(kind="recover", cause="")
+        elif state["why"].startswith(("Ready.", f"{page.name} recovered")):
             page.go()
     except ConnectionClosed:
         time.sleep(0.1)

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flows.deployment.arms import held_for_session, require_simulator, wait_for_resume
+from flows.deployment.arms import (
+    held_for_session,
+    recovered,
+    require_simulator,
+    wait_for_resume,
+)
 from flows.deployment.cameras.pictures import ArmPictures, age_limits
 from flows.deployment.demonstrations.config import (
     DemonstrationSession,
@@ -29,6 +34,7 @@ from flows.deployment.session_tables.hosts import GripperHost, RealHost, simulat
 from flows.reports.dataset_text import counted
 from flows.session.arm_supervisor import ArmSupervisor
 from flows.session.config import HilEnvConfig
+from robots.errors import HandoffError
 from robots.franka import find_robot
 from robots.interfaces import Label, Observation
 from robots.wire.policy import pack
@@ -74,10 +80,12 @@ def record_at_arm(
     Returns:
         The store of the demonstrations.
 
+    A fault ends the episode, whose steps are stored among the dropped ones; the session goes on
+    once the person has recovered the arm.
+
     Raises:
-        SafetyError: a limit or the robot ended an episode; its steps are stored, as after any other
-            error during an episode. HandoffError: options that do not fit, no arm or camera, a lost
-            connection, or a store with other fields.
+        HandoffError: options that do not fit, no arm or camera, a kept fault of the arm from
+            before, or a store with other fields.
     """
     from robots.episodes.metadata.episode_metadata import new_session
     from sim.make import check_task
@@ -221,7 +229,8 @@ class _Recorder:
 
     def next_episode(self, say: Callable[[str], None]) -> bool:
         """Waits for the person, records an episode and reports it; returns False when the session
-        is over."""
+        is over. A fault ends the episode, and the session goes on once the person has recovered the
+        arm."""
         from robots.episodes.metadata.episode_metadata import next_start
 
         supervision = self.supervisor.supervision
@@ -231,7 +240,10 @@ class _Recorder:
         self.supervisor.show()
         if not wait_for_resume(supervision):
             return False
-        record = self._run(start)
+        try:
+            record = self._run(start)
+        except HandoffError as fault:
+            return recovered(fault, self.supervisor, self._host.arm().config, say)
         if supervision.stopped:
             return False
         if record is not None:

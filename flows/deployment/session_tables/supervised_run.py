@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flows.deployment.arms import wait_for_resume
+from flows.deployment.arms import recovered, wait_for_resume
 from flows.deployment.cameras.picture_check import PictureCheck
 from flows.deployment.cameras.policy_cameras import sensor_fields
 from flows.deployment.config import DeploySession, DeployTaskSession
@@ -21,6 +21,7 @@ from flows.deployment.session_tables.session_table import SessionPictures, Sessi
 from flows.session.arm_supervisor import ArmSupervisor
 from robots.config import to_plain
 from robots.contract import Contract
+from robots.errors import HandoffError
 from robots.interfaces import Observation
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ class SupervisedRun:
 
     def next_episode(self, say: Callable[[str], None]) -> bool:
         """Waits for the person, runs an episode and reports its outcome; returns False when the
-        session is over."""
+        session is over. A fault ends the episode, and the session goes on once the person has
+        recovered the arm."""
         from robots.episodes.metadata.episode_metadata import next_start
 
         table, supervision = self._table, self.supervisor.supervision
@@ -80,7 +82,10 @@ class SupervisedRun:
         self.supervisor.show()
         if not wait_for_resume(supervision) or not self._confirmed(say):
             return False
-        episode = self.run(seed)
+        try:
+            episode = self.run(seed)
+        except HandoffError as fault:
+            return recovered(fault, self.supervisor, table.arm().config, say)
         if supervision.stopped:
             return False
         if episode.recorded:

@@ -101,7 +101,7 @@ class ControlArbiter:
 
     @property
     def why(self) -> str:
-        """Cause of the mode HOLD or STOP, for the pages."""
+        """Cause of the mode HOLD, FAULT or STOP, for the pages."""
         return self.motion.why
 
     def join(self, name: str, address: str) -> int:
@@ -279,7 +279,7 @@ class ControlArbiter:
         self._log("robot", "connected" if connected else "lost", {"about": about})
         self.robot = connected
         self._label.reset()
-        if connected:
+        if connected or self.mode is Mode.FAULT:
             self.motion.reopen()
         self.hold(self._ready() if connected else "The robot disconnected.")
 
@@ -303,6 +303,23 @@ class ControlArbiter:
         self.hold(result)
         if self.config.pause is not None and (moved or (late is not None and late.resume)):
             self.motion.resume_after(self.config.pause)
+
+    def fault(self, number: int, why: str, *, asks_cause: bool) -> None:
+        """A fault has stopped the arm, and ended the running episode; see `ArmMode.fault`."""
+        late = self._label.end()
+        if late is not None:
+            label = late.label.name.lower()
+            self._log(late.person, "label too late", {"label": label})
+        self.motion.fault(number, why, asks_cause=asks_cause)
+
+    def recover(self, number: int, cause: str) -> None:
+        """A page recovers the arm after a fault, and gives its cause; only the page in control
+        can."""
+        person = self.people[number]
+        if number != self.controller:
+            self._log(person.name, "not in control", {"asked for": "recover"})
+            return
+        self.motion.recover(person.name, cause)
 
     def finish(self, why: str) -> None:
         """The session is over; if a person ended it, they stay the cause that the pages show."""
@@ -349,6 +366,7 @@ class ControlArbiter:
             self._label.final,
             self._label.number,
             self._label.episode,
+            self.motion.recovery,
         )
 
     def page_state(self) -> dict[str, Any]:
@@ -377,6 +395,7 @@ class ControlArbiter:
             else min(1.0, (now - ending) / max(1e-3, self.config.end)),
             "resume_left": self.motion.resume_left,
             "hold_to_run": self.config.hold_to_run,
+            "asks_cause": self.motion.asks_cause,
         }
 
     def _ready(self) -> str:

@@ -1,11 +1,11 @@
-"""Holds the source of the arm's motion: policy, person, hold or stop, and why."""
+"""Holds the source of the arm's motion: policy, person, hold, fault or stop, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from real.console.control.commands import STILL, Mode
+from real.console.control.commands import STILL, Mode, Recovery
 from real.teleop.takeover import HandInput
 
 Log = Callable[[str, str, Mapping[str, Any]], None]
@@ -28,11 +28,16 @@ class ArmMode:
         self.trouble = trouble
         self.mode = Mode.HOLD
         self.why = ""
-        """Cause of the mode HOLD or STOP, for the pages."""
+        """Cause of the mode HOLD, FAULT or STOP, for the pages."""
         self.hand = STILL
         """ArmMode that the person asks for, in mode PERSON."""
         self.released = True
         """Whether every input that moves the arm was released since the arm last held still."""
+        self.recovery = Recovery()
+        """The last recovery from a fault."""
+        self.asks_cause = False
+        """Whether the person who recovers the arm has to say what caused the fault."""
+        self._fault = 0
         self._resume_at: float | None = None
 
     @property
@@ -50,7 +55,7 @@ class ArmMode:
         """The cause for the pages; in HOLD, what does not let the arm move comes first."""
         if self.mode is Mode.HOLD:
             return self.trouble() or self.why
-        return self.why if self.mode is Mode.STOP else ""
+        return self.why if self.mode in (Mode.FAULT, Mode.STOP) else ""
 
     def hold(self, why: str) -> None:
         """Holds the arm still until somebody or something resumes."""
@@ -74,10 +79,39 @@ class ArmMode:
         self.hand = STILL
         self._log(who, what, {"why": why})
 
-    def reopen(self) -> None:
-        """A session that had ended begins again, in HOLD."""
+    def fault(self, number: int, why: str, *, asks_cause: bool) -> None:
+        """A fault has stopped the arm: it holds still until somebody recovers it.
+
+        Args:
+            number: number of the fault, counted by the robot's process.
+            why: the fault as a sentence.
+            asks_cause: whether `recover` needs a cause.
+        """
         if self.mode is Mode.STOP:
+            return
+        self.mode = Mode.FAULT
+        self.why = why
+        self.hand = STILL
+        self.released = False
+        self.asks_cause = asks_cause
+        self._fault = number
+        self._resume_at = None
+        self._log("robot", "fault", {"why": why})
+
+    def recover(self, person: str, cause: str) -> None:
+        """A person has dealt with the fault; the arm holds still until somebody resumes."""
+        if self.mode is not Mode.FAULT or (self.asks_cause and not cause):
+            return
+        self._log(person, "recovered the arm", {"fault": self.why, "cause": cause})
+        self.recovery = Recovery(self._fault, person, cause)
+        self.mode = Mode.HOLD
+        self.why = f"{person} recovered the arm."
+
+    def reopen(self) -> None:
+        """Another process of the robot begins, or none is left: in HOLD, without a fault."""
+        if self.mode in (Mode.STOP, Mode.FAULT):
             self.mode = Mode.HOLD
+        self.recovery = Recovery()
 
     def move(self, person: str, hand: HandInput) -> None:
         """Takes the motion that the person in control asks for; what was held since before the

@@ -21,8 +21,25 @@ class Mode(StrEnum):
     PERSON = "person"
     HOLD = "hold"
     """The arm holds still until the person in control presses `go on`."""
+    FAULT = "fault"
+    """A fault has stopped the arm, which holds still until the person in control recovers it."""
     STOP = "stop"
     """The session ends."""
+
+
+STANDSTILL = (Mode.HOLD, Mode.FAULT, Mode.STOP)
+"""Modes in which nothing moves the arm."""
+
+
+class Recovery(NamedTuple):
+    """A person's word that the arm may be recovered after a fault."""
+
+    fault: int = 0
+    """Number of the fault, as the robot's process counts them from 1; 0 before the first word."""
+    person: str = ""
+    """Name of the person."""
+    cause: str = ""
+    """Cause of the fault, as the person gave it; empty if they were not asked."""
 
 
 class ControlCommand(NamedTuple):
@@ -42,3 +59,5 @@ class ControlCommand(NamedTuple):
     number is new."""
     episode: int = -1
     """Number of the episode that the label is for; -1 before the first label."""
+    recovery: Recovery = Recovery()
+    """The last recovery from a fault."""

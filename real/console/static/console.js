@@ -76,6 +76,24 @@ $("take").onclick = () => send({ kind: "claim", force: true });
 $("answer").onclick = () => window.open(page.state.waiting.link, "_blank", "noopener");
 $("give").onclick = () => send({ kind: "give" });
 
+// A fault of a real arm is recovered with its cause, which is kept with it.
+const recover = (cause) => send({ kind: "recover", cause });
+$("recover").onclick = () => {
+  if (!page.state.asks_cause) { recover(""); return; }
+  releaseAll();
+  $("cause-why").textContent = page.state.why;
+  $("cause-text").value = "";
+  $("cause").showModal();
+};
+$("cause-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const cause = $("cause-text").value.trim();
+  if (!cause) return;
+  recover(cause);
+  $("cause").close();
+});
+$("cause-cancel").onclick = () => $("cause").close();
+
 // ---------------------------------------------------------------- messages of the server
 
 function receive(message) {
@@ -119,7 +137,7 @@ function showMode(name, why) {
   const mine = page.state && page.state.controller === page.you;
   const still = page.about.still === true;
   const titles = {
-    policy: still ? "NOBODY" : "POLICY", person: mine ? "YOU" : person.toUpperCase() || "PERSON", hold: "HOLD", stop: "STOP", away: "DISCONNECTED", ended: "ENDED",
+    policy: still ? "NOBODY" : "POLICY", person: mine ? "YOU" : person.toUpperCase() || "PERSON", hold: "HOLD", fault: "FAULT", stop: "STOP", away: "DISCONNECTED", ended: "ENDED",
   };
   const hints = {
     policy: !mine ? "" : still ? "Hold a key to move the arm." : "Hold a key to take over the arm.",
@@ -240,11 +258,16 @@ function showState() {
   $("claim").hidden = $("take").hidden = mine;
   $("give").hidden = !mine;
   $("give").textContent = state.asking === null ? "Give up control" : `Hand over to ${state.people[state.asking]}`;
+  const fault = state.mode === "fault";
+  $("go").hidden = fault;
+  $("recover").hidden = !fault;
+  $("recover").disabled = !mine || !state.robot;
+  if (!fault && $("cause").open) $("cause").close();
   const running = state.hold_to_run && page.held.has("go on");
   $("go").disabled = !running && (!mine || state.mode !== "hold" || !state.robot || state.pending !== null || state.trouble);
   $("go-word").textContent = state.hold_to_run ? "Hold to run" : page.steps.length && state.labels ? "Resume" : "Start";
   for (const button of document.querySelectorAll("#say .labels button")) {
-    button.disabled = !mine || !state.robot || !state.labels;
+    button.disabled = !mine || !state.robot || !state.labels || fault;
     button.classList.toggle("pending", button.dataset.press === state.pending);
   }
   $("end").disabled = !mine || !state.robot;
@@ -401,7 +424,7 @@ $("sound").onclick = () => {
 };
 // One tone per mode: high while a person moves the arm, low while it holds still.
 function beep(name) {
-  const pitch = { policy: 440, person: 660, hold: 220, stop: 165, ended: 165 }[name];
+  const pitch = { policy: 440, person: 660, hold: 220, fault: 165, stop: 165, ended: 165 }[name];
   if (!page.sound || !pitch || !navigator.userActivation?.hasBeenActive) return;
   page.audio ??= new AudioContext();
   const tone = page.audio.createOscillator(), gain = page.audio.createGain(), now = page.audio.currentTime;

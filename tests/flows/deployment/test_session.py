@@ -3,6 +3,7 @@ behind the FCI."""
 
 import contextlib
 import itertools
+import json
 import sys
 import threading
 import time
@@ -19,7 +20,6 @@ from flows.config.options import build_session
 from flows.deployment import session as deploying
 from flows.deployment.config import DeploySession
 from flows.deployment.release import released_bundle
-from flows.deployment.session_tables import supervised_run
 from flows.deployment.session_tables.board import SimulatedSetup
 from flows.runner.artifact import seal
 from real.clock import PacedClock
@@ -29,13 +29,14 @@ from real.deploy.loop import LoopConfig
 from real.deploy.object_tracker import TrackerConfig
 from real.deploy.schedule import WatchdogConfig
 from real.franka.config import FrankaConfig
+from real.franka.kept_faults import faults_file
 from robots.episodes.store import EpisodeStore
-from robots.errors import HandoffError
+from robots.errors import HandoffError, SafetyError
 from robots.wire.policy import pack
 from sim.tasks.push_t.geometry import initial_state
 from sim.twin.push_t_world import PushTWorld
-from sim.twin.twin import TwinConfig, start_twin
-from tests.flows.console_session import Session, ended_by, labelled, stepped
+from sim.twin.twin import Twin, TwinConfig, start_twin
+from tests.flows.console_session import STARTS, Session, ended_by, labelled, stepped
 from tests.real.console.pages import logged, until
 from tests.real.onnx_models import save_policy
 
@@ -170,13 +171,15 @@ class Lab:
     def __init__(self, host: str) -> None:
         self.host = host
         self.pose = np.zeros(3)
+        self.user_stop = False
+        """Whether the user stop is to be pressed."""
 
     @contextlib.contextmanager
     def open(self) -> Iterator[str]:
         with start_twin(TwinConfig(host=self.host), PushTWorld) as twin:
             twin.call("reset", *initial_state(3))
             self.pose, closing = twin.call("tee_pose"), threading.Event()
-            passing = threading.Thread(target=self._pass, args=(PacedClock(twin), closing))
+            passing = threading.Thread(target=self._pass, args=(twin, closing))
             passing.start()
             with serve(self._track, "127.0.0.1", 0, compression=None) as server:
                 threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -185,8 +188,12 @@ class Lab:
             closing.set()
             passing.join()
 
-    def _pass(self, clock: PacedClock, closing: threading.Event) -> None:
+    def _pass(self, twin: Twin, closing: threading.Event) -> None:
+        clock, pressed = PacedClock(twin), False
         while not closing.is_set():
+            if self.user_stop != pressed:
+                pressed = self.user_stop
+                twin.press_user_stop(pressed)
             clock.advance(0.004)
 
     def _track(self, connection: Any) -> None:
@@ -196,21 +203,24 @@ class Lab:
                 time.sleep(0.02)
 
 
+def at(host: str, tracker: str) -> DeploySession:
+    """An arm at an address, which waits for nobody: on a busy machine policy and tracker may be
+    late, as a page may."""
+    return replace(
+        CONFIG,
+        host=host,
+        arm=FrankaConfig(host=host, realtime="ignore", move_dynamics=0.5),
+        loop=replace(CONFIG.loop, watchdog=WatchdogConfig(fault_seconds=10.0)),
+        tracker=TrackerConfig(uri=tracker, max_age=10.0),
+    )
+
+
 def test_an_arm_at_an_address_goes_the_same_way(tmp_path, bundle):
     """The path of a real arm: its own clock, a move to the start, a tracker; all but the real-time
     kernel."""
     lab = Lab("127.0.79.3")
     with lab.open() as tracker:
-        config = replace(
-            CONFIG,
-            host=lab.host,
-            arm=FrankaConfig(realtime="ignore", move_dynamics=0.5),
-            # This arm waits for nobody, and on a busy machine policy and tracker may be late, as a
-            # page may.
-            loop=replace(CONFIG.loop, watchdog=WatchdogConfig(fault_seconds=10.0)),
-            tracker=TrackerConfig(uri=tracker, max_age=10.0),
-        )
-        session = Session(_deploy, tmp_path, bundle, config)
+        session = Session(_deploy, tmp_path, bundle, at(lab.host, tracker))
         page = session.page()
         with contextlib.closing(page.socket):
             lead(page)
@@ -224,30 +234,87 @@ def test_an_arm_at_an_address_goes_the_same_way(tmp_path, bundle):
     )
 
 
-def test_a_fault_keeps_the_recorded_steps_and_is_reported(tmp_path, bundle, monkeypatch):
-    """A tracker that loses the T ends the episode; the steps before are in the store, with the
-    reason."""
-    pose, calls = SimulatedSetup.pose, []
+def recover(page: Any, cause: str = "") -> None:
+    """Waits for a fault, and recovers the arm."""
+    until(lambda: mode_of(page) == "fault", STARTS)
+    page.say(kind="recover", cause=cause)
+    until(lambda: mode_of(page) == "hold", STARTS)
+
+
+def mode_of(page: Any) -> str:
+    page.keys()
+    return page.state()["mode"]
+
+
+def _deploy_with_a_tracker_that_loses_the_tee(
+    out: Path, bundle: Path, session: DeploySession, here: Any
+) -> None:
+    pose, calls = SimulatedSetup.pose, itertools.count()
 
     def lost(self: Any) -> np.ndarray:
-        from robots.errors import SafetyError
-
-        calls.append(0)
-        if len(calls) > 12:
+        if next(calls) == 12:
             raise SafetyError("tracker: newest pose is 0.300 s old, limit 0.25 s.")
         return pose(self)
 
-    monkeypatch.setattr(SimulatedSetup, "pose", lost)
-    monkeypatch.setattr(supervised_run, "wait_for_resume", lambda supervision: True)
-    monkeypatch.setattr(
-        "real.deploy.supervision.Supervision.poll", lambda self: setattr(self, "paused", False)
-    )
-    with pytest.raises(HandoffError, match="newest pose is"):
-        deploying.deploy(on("127.0.79.4"), bundle, tmp_path, ConsoleConfig(port=0))
+    SimulatedSetup.pose = lost  # type: ignore[method-assign]
+    _deploy(out, bundle, session, here)
+
+
+def test_a_fault_ends_the_episode_and_the_session_goes_on(tmp_path, bundle):
+    """A tracker that loses the T: the steps before are in the store, with the reason."""
+    deployed = _deploy_with_a_tracker_that_loses_the_tee
+    session = Session(deployed, tmp_path, bundle, on("127.0.79.4"))
+    page = session.page()
+    with contextlib.closing(page.socket):
+        page.go()
+        recover(page)
+        page.go()
+        stepped(page, 3)
+        labelled(page, "KeyQ", 1)
+        ended_by(page)
+        session.ended()
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
-    assert store.num_episodes == 1
-    assert "newest pose is" in store.metadata(0)["fault"]
-    assert not store.metadata(0)["success"]
+    assert store.num_episodes == 2
+    lost, after = store.metadata(0), store.metadata(1)
+    assert "newest pose is" in lost["fault"]
+    assert (lost["ended_by"], lost["success"]) == ("fault", False)
+    assert (after["fault"], after["label"]) == (None, "failure")
+    faults = logged(tmp_path / "console", "fault")
+    assert [line["why"] for line in faults] == [
+        "tracker: newest pose is 0.300 s old, limit 0.25 s."
+    ]
+
+
+def test_the_user_stop_of_an_arm_is_recovered_with_its_cause(tmp_path, bundle, monkeypatch):
+    """Recovery is refused while the stop is pressed; the kept fault is cleared by a name and a
+    cause."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    lab = Lab("127.0.79.6")
+    with lab.open() as tracker:
+        config = at(lab.host, tracker)
+        session = Session(_deploy, tmp_path, bundle, config)
+        page = session.page()
+        with contextlib.closing(page.socket):
+            page.go()
+            stepped(page, 3)
+            lab.user_stop = True
+            until(lambda: mode_of(page) == "fault", STARTS)
+            assert "the user stop was pressed" in page.newest()["why"]
+            assert page.newest()["asks_cause"]
+            page.say(kind="recover", cause="A hand in the way")
+            until(lambda: "recovery refused" in held_for(page), STARTS)
+            lab.user_stop = False
+            recover(page, "A hand in the way")
+            page.go()
+            stepped(page, 3)
+            labelled(page, "KeyS", 1)
+            ended_by(page)
+            session.ended()
+    store = EpisodeStore.open(tmp_path / "store.zarr", "r")
+    assert [store.metadata(number)["ended_by"] for number in range(2)] == ["fault", "label"]
+    kept, cleared = map(json.loads, faults_file(lab.host).read_text().splitlines())
+    assert kept["what"] == "fault"
+    assert (cleared["who"], cleared["cause"]) == ("ada", "A hand in the way")
 
 
 def gate_artifact(folder: Path, bundle_kind: str = "bundle", passed: bool = True) -> Path:

@@ -30,6 +30,7 @@ class Page:
             url.replace("http", "ws") + "/page", max_size=2**22, close_timeout=0.5, **options
         )
         self.sequence = 0
+        self.name = name
         self.say(kind="hello", token=known if token is None else token, name=name)
 
     def say(self, **word: Any) -> None:

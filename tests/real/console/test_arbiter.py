@@ -204,7 +204,7 @@ def test_the_same_label_again_does_not_wait(running):
     running.keys("KeyQ")
     running.keys()
     running.keys("KeyQ")
-    assert running.arbiter.command()[4:] == (Label.FAILURE, 1, 0)
+    assert running.arbiter.command()[4:7] == (Label.FAILURE, 1, 0)
 
 
 def test_a_label_that_is_taken_back_never_counts(running):
@@ -219,7 +219,7 @@ def test_another_label_takes_the_place_of_the_first(running):
     running.keys("KeyS")
     running.keys("KeyQ")
     running.wait(1.6)
-    assert running.arbiter.command()[4:] == (Label.FAILURE, 1, 0)
+    assert running.arbiter.command()[4:7] == (Label.FAILURE, 1, 0)
 
 
 def test_a_label_counts_although_the_page_went_but_the_arm_stays_still(running):
@@ -227,7 +227,7 @@ def test_a_label_counts_although_the_page_went_but_the_arm_stays_still(running):
     running.arbiter.leave(running.ada, "closed")
     running.time += 2.0
     running.arbiter.tick()
-    assert running.arbiter.command()[4:] == (Label.SUCCESS, 1, 0)
+    assert running.arbiter.command()[4:7] == (Label.SUCCESS, 1, 0)
     assert running.arbiter.mode is Mode.HOLD
 
 
@@ -370,7 +370,7 @@ def test_a_label_names_its_episode(running):
     running.arbiter.begin_episode(1)
     running.keys("KeyS")
     running.wait(1.6)
-    assert running.arbiter.command()[4:] == (Label.SUCCESS, 1, 1)
+    assert running.arbiter.command()[4:7] == (Label.SUCCESS, 1, 1)
 
 
 def test_a_session_that_is_over_shows_who_ended_it(running):
@@ -528,3 +528,74 @@ def test_a_device_that_is_released_gives_the_arm_to_nobody(holding):
     assert holding.arbiter.mode is Mode.PERSON
     holding.arbiter.device(STILL)
     assert holding.arbiter.mode is Mode.HOLD
+
+
+def faulted(setup: Setup, *, asks: bool = False) -> None:
+    setup.arbiter.fault(3, "arm: stopped, user stop.", asks_cause=asks)
+
+
+def test_a_fault_shows_its_sentence_and_nothing_but_a_recovery_ends_it(running):
+    faulted(running)
+    assert running.arbiter.command().mode is Mode.FAULT
+    assert running.arbiter.page_state()["why"] == "arm: stopped, user stop."
+    running.go()
+    running.keys("ArrowUp")
+    running.arbiter.hold("something else")
+    running.wait(3.0)
+    assert running.arbiter.command()[:2] == (Mode.FAULT, STILL)
+    assert running.arbiter.page_state()["why"] == "arm: stopped, user stop."
+    assert running.arbiter.command().recovery.fault == 0
+    running.arbiter.recover(running.ada, "")
+    assert running.arbiter.command().recovery == (3, "ada", "")
+    assert running.arbiter.mode is Mode.HOLD
+    assert running.log[-1] == (
+        "ada",
+        "recovered the arm",
+        {"fault": "arm: stopped, user stop.", "cause": ""},
+    )
+    running.go()
+    assert running.arbiter.mode is Mode.POLICY
+
+
+def test_only_who_has_control_recovers_the_arm_and_with_a_cause_where_one_is_asked(running):
+    other = running.arbiter.join("bob", "there")
+    faulted(running, asks=True)
+    running.arbiter.recover(other, "a cable")
+    running.arbiter.recover(running.ada, "")
+    assert running.arbiter.mode is Mode.FAULT
+    assert running.arbiter.page_state()["asks_cause"]
+    running.arbiter.recover(running.ada, "a cable")
+    assert running.arbiter.command().recovery == (3, "ada", "a cable")
+
+
+def test_a_recovery_without_a_fault_changes_nothing(running):
+    running.arbiter.recover(running.ada, "")
+    assert running.arbiter.mode is Mode.POLICY
+    assert running.arbiter.command().recovery.fault == 0
+
+
+def test_a_fault_ends_the_episode_with_its_pending_label(running):
+    running.keys("KeyS")
+    faulted(running)
+    assert running.happened("label too late")
+    running.arbiter.recover(running.ada, "")
+    running.wait(3.0)
+    assert running.arbiter.command().label_number == 0
+    running.keys("KeyS")
+    assert running.happened("label not taken")
+
+
+def test_a_session_can_be_ended_in_a_fault(running):
+    faulted(running)
+    running.wait(1.5, "End")
+    assert running.arbiter.mode is Mode.STOP
+    faulted(running)
+    assert running.arbiter.mode is Mode.STOP
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_fault_belongs_to_the_process_that_reported_it(running, connected):
+    faulted(running)
+    running.arbiter.robot_connected(connected, "reach")
+    assert running.arbiter.mode is Mode.HOLD
+    assert running.arbiter.command().recovery.fault == 0

@@ -337,6 +337,39 @@ def test_a_session_that_is_over_says_so(browser, tmp_path):
     tab.context.close()
 
 
+def test_a_fault_shows_the_robots_sentence_and_a_button_that_recovers(tab, robot):
+    tab.go()
+    fault = {"kind": "fault", "number": 1, "why": "arm: stopped, joint_reflex.", "asks": False}
+    robot.send(fault)
+    tab.shows("FAULT")
+    assert tab.page.inner_text("#why") == "arm: stopped, joint_reflex."
+    assert not tab.page.is_visible("#go")
+    assert tab.page.is_disabled("#say button[data-press=success]")
+    tab.page.keyboard.press("Enter")
+    assert robot.command().mode is Mode.FAULT
+    tab.page.click("#recover")
+    assert reaches(robot, Mode.HOLD).recovery == (1, "ada", "")
+    tab.until("document.getElementById('recover').hidden")
+    tab.go()
+
+
+def test_a_kept_fault_is_recovered_with_its_cause(tab, robot):
+    fault = {"kind": "fault", "number": 2, "why": "arm: stopped, user stop.", "asks": True}
+    robot.send(fault)
+    tab.shows("FAULT")
+    tab.page.click("#recover")
+    assert tab.page.inner_text("#cause-why") == "arm: stopped, user stop."
+    # Escape closes the question and answers nothing.
+    tab.page.keyboard.press("Escape")
+    tab.until("!document.getElementById('cause').open")
+    tab.page.click("#recover")
+    tab.page.keyboard.press("Enter")
+    assert robot.command().mode is Mode.FAULT, "an empty cause is none"
+    tab.page.keyboard.type("Hit the shelf")
+    tab.page.keyboard.press("Enter")
+    assert reaches(robot, Mode.HOLD).recovery == (2, "ada", "Hit the shelf")
+
+
 def test_light_and_dark_and_no_request_to_anybody_else(tab, opened):
     before = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
     tab.page.click("#theme")

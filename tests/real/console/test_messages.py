@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from real.console.control.bindings import Inputs
-from real.console.control.commands import ControlCommand, Mode
+from real.console.control.commands import ControlCommand, Mode, Recovery
 from real.console.messages import (
     command_message,
     read_command,
@@ -90,7 +90,8 @@ def test_no_text_breaks_the_reader(text):
 
 def test_a_command_travels_unchanged():
     hand = HandInput(True, np.array([0.1, -0.2, 0.3, 0, 0, 1.0]), -1)
-    command = ControlCommand(Mode.PERSON, hand, "ada", 17, Label.REDO, 2)
+    recovery = Recovery(4, "bob", "a cable")
+    command = ControlCommand(Mode.PERSON, hand, "ada", 17, Label.REDO, 2, 3, recovery)
     again = read_command(unpack(pack(command_message(command))))
     assert again[:1] + again[2:] == command[:1] + command[2:]
     assert (again.hand.engaged, again.hand.grip) == (True, -1)
@@ -99,7 +100,14 @@ def test_a_command_travels_unchanged():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"mode": "fly"}, {"twist": [0] * 5}, {"twist": [2.0] * 6}, {"label": 99}, {"said": None}],
+    [
+        {"mode": "fly"},
+        {"twist": [0] * 5},
+        {"twist": [2.0] * 6},
+        {"label": 99},
+        {"said": None},
+        {"recovery": 1},
+    ],
 )
 def test_what_is_no_command_is_refused(wrong):
     command = ControlCommand(Mode.POLICY, HandInput(False, np.zeros(6), 0), "ada", 0, Label.NONE, 0)

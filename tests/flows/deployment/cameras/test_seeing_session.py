@@ -13,7 +13,6 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from websockets.exceptions import ConnectionClosed
 
 from flows.deployment import session as deploying
 from flows.deployment.cameras.pictures import ArmPictures
@@ -33,8 +32,8 @@ from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from sim.twin.twin import TwinConfig
-from tests.flows.console_session import Session, ended_by, labelled, stepped
-from tests.flows.deployment.test_session import Lab, held_for
+from tests.flows.console_session import STARTS, Session, ended_by, labelled, stepped
+from tests.flows.deployment.test_session import Lab, held_for, mode_of
 from tests.real.console.pages import until
 from tests.real.fakes import contract
 from tests.real.onnx_models import save_seeing_policy
@@ -195,10 +194,8 @@ def test_a_camera_that_falls_silent_ends_the_episode(
     page = running.page()
     with contextlib.closing(page.socket):
         page.go()
-        with contextlib.suppress(ConnectionClosed):
-            while running.process.is_alive():
-                page.keys()
-                page.state()
+        until(lambda: mode_of(page) == "fault", STARTS)
+        ended_by(page)
         running.ended()
     about = EpisodeStore.open(tmp_path / "store.zarr", "r").metadata(0)
     assert about["ended_by"] == "fault"

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,6 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from websockets.exceptions import ConnectionClosed
 
 from flows.deployment.demonstrations.config import DemonstrationSession
 from flows.deployment.demonstrations.session import record_at_arm
@@ -34,7 +32,7 @@ from robots.errors import HandoffError
 from robots.franka import find_robot
 from sim.twin.task_world import TaskWorld
 from sim.twin.twin import TwinConfig, start_twin
-from tests.flows.console_session import Session, labelled, stepped
+from tests.flows.console_session import Session, ended_by, labelled, stepped
 
 FR3 = find_robot("fr3")
 STEPS = CartesianDelta(axes=("x", "y", "z"), translation=0.01)
@@ -195,10 +193,9 @@ def test_a_camera_that_falls_silent_ends_the_episode(film: Path, tmp_path: Path)
     with contextlib.closing(page.socket):
         page.go()
         stepped(page, 3)
-        with contextlib.suppress(ConnectionClosed):
-            while running.process.is_alive():
-                page.keys("ArrowLeft")
-                time.sleep(0.05)
+        while page.state()["mode"] != "fault":
+            page.keys("ArrowLeft")
+        ended_by(page)
         running.ended()
     dropped = EpisodeStore.open(tmp_path / "dropped.zarr", "r")
     about = dropped.metadata(0)
