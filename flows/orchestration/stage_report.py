@@ -98,7 +98,7 @@ def stage_page(uses: str, artifact: Path, manifest: Mapping[str, Any]) -> str:
     for name in names:
         address = served_at(artifact / name)
         lines += [f"![{name}]({address})" if address else f"`{artifact / name}`", ""]
-    lines += _conditions(manifest["metrics"])
+    lines += _conditions(manifest["metrics"]) if uses == "gate" else []
     for name in [name for name in manifest["files"] if name.endswith(".html")]:
         address = served_at(artifact / name)
         lines += [f"[{name}]({address})" if address else f"`{artifact / name}`", ""]
@@ -108,9 +108,7 @@ def stage_page(uses: str, artifact: Path, manifest: Mapping[str, Any]) -> str:
 
 
 def _conditions(metrics: Mapping[str, Any]) -> list[str]:
-    """The conditions of a gate as a table; nothing for other stages."""
-    if "conditions" not in metrics:
-        return []
+    """The conditions of a gate as a table."""
     rows = [
         f"| {_cell(each['name'])} | {_cell('' if each['value'] is None else each['value'])} | "
         f"{_cell('' if each['limit'] is None else each['limit'])} | {each['state']} |"

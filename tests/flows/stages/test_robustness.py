@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from flows.orchestration.stage_report import stage_page
 from flows.reports.results import describe
 from flows.runner.artifact import Artifact
 from robots.errors import HandoffError
@@ -65,7 +66,10 @@ def test_all_policies_play_the_same_episodes_under_all_conditions(
 
 @pytest.mark.needs("opengl")
 def test_the_result_is_told_in_a_phrase(artifacts: dict[str, Artifact]) -> None:
-    told = describe("robustness", artifacts["robustness"].manifest["metrics"])
+    manifest = artifacts["robustness"].manifest
+    told = describe("robustness", manifest["metrics"])
+    # Its conditions are other ones than those of a gate.
+    assert told in stage_page("robustness", artifacts["robustness"].path, manifest)
     assert told.startswith("plain 0.00 nominal, lowest 0.00 (nominal); varied 0.00")
 
 
