@@ -288,7 +288,8 @@ def deploy(
     tracker: str | None = None,
     camera: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
     instruction: str | None = None,
-    mode: Literal["live", "dry-run", "shadow"] = "live",
+    mode: Literal["live", "dry-run", "shadow", "replay"] = "live",
+    recording: Path | None = None,
     person: Person = None,
     host: Host = LOOPBACK,
     port: Port = CONSOLE_PORT,
@@ -309,12 +310,15 @@ def deploy(
         instruction: What a language-conditioned policy is told; default: the sentence of the
             simulated task, at an arm that of the policy.
         mode: live: the policy acts. dry-run: at a tenth of its speed. shadow: it only thinks, and
-            what it would do is recorded beside what the person does.
+            what it would do is recorded beside what the person does. replay: the actions of
+            --recording take its place, and the motion is compared with the recorded one.
+        recording: Folder of an earlier session, or its store, with --mode replay.
         out: Folder of the session.
 
     Examples:
         handoff deploy runs/demo/gate
         handoff deploy runs/pick_cube_cameras/gate --mode dry-run
+        handoff deploy runs/demo/gate --mode replay --recording runs/deploy --out runs/replay
         handoff deploy runs/demo/gate supervision.speed=0.1 --episodes 5
         handoff deploy runs/releases/demo_approved --arm 172.16.0.2 --tracker ws://10.0.0.5:9000
         handoff deploy runs/demo/gate --camera front=0 --camera wrist=/dev/video2
@@ -334,6 +338,7 @@ def deploy(
         cameras=camera,
         instruction=instruction,
         mode=mode,
+        recording=recording,
         person=person or "",
         episodes=episodes,
     )

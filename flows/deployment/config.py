@@ -166,6 +166,9 @@ class SupervisedSession:
     speed: Annotated[float, Field(ge=0.05, le=1.0)] = 1.0
     """Speed of the policy in units of that of its training: with 0.1 every step lasts ten times as
     long. The gripper's fingers keep their speed."""
+    recording: str = ""
+    """Folder of recorded episodes whose executed actions are repeated in the policy's place, from
+    the starts of these episodes; empty runs the policy."""
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
     """Speed and takeover of the person at the console."""
     cameras: dict[str, CameraConfig] = field(default_factory=dict)

@@ -28,6 +28,11 @@ from flows.deployment.config import DeploySession, DeployTaskSession, check_robo
 from flows.deployment.safety import check_session, is_real, longest_episode
 from flows.deployment.session_tables.gripper_table import object_fields
 from flows.deployment.session_tables.open_table import BOARD_TASK, open_table
+from flows.deployment.session_tables.replayed_run import (
+    RecordedSession,
+    ReplayedRun,
+    replay_contract,
+)
 from flows.deployment.session_tables.session_table import SessionPictures, SessionTable
 from flows.deployment.session_tables.supervised_run import SupervisedRun
 from flows.reports.dataset_text import counted
@@ -43,8 +48,9 @@ if TYPE_CHECKING:
     from real.deploy.onnx_policy import OnnxPolicy
     from robots.episodes.store import EpisodeStore
 
-Mode = Literal["live", "dry-run", "shadow"]
-"""What a policy does at an arm: it acts, acts at a tenth of its speed, or only thinks."""
+Mode = Literal["live", "dry-run", "shadow", "replay"]
+"""What a policy does at an arm: it acts, acts at a tenth of its speed, or only thinks; or recorded
+actions take its place."""
 DRY_RUN_SPEED = 0.1
 """Speed of a dry run in units of that of the training."""
 SPARE_SECONDS = 10.0
@@ -62,10 +68,15 @@ def deploy_command(
     cameras: Sequence[str],
     instruction: str | None,
     mode: Mode,
+    recording: Path | None,
     person: str,
     episodes: int | None,
 ) -> None:
-    """Runs `handoff deploy`, whose parameters `flows.commands.sessions.deploy` describes."""
+    """Runs `handoff deploy`, whose parameters `flows.commands.sessions.deploy` describes.
+
+    Raises:
+        HandoffError: see `deploy`; the mode `replay` without a recording, or one for another mode.
+    """
     from rich.console import Console
 
     from flows.deployment.verified_policy import (
@@ -79,7 +90,12 @@ def deploy_command(
     chosen += [] if arm is None else [f"host={quoted(arm)}"]
     chosen += [] if tracker is None else [f"tracker.uri={quoted(tracker)}"]
     chosen += [] if instruction is None else [f"instruction={quoted(instruction)}"]
-    chosen += {"live": [], "dry-run": [f"speed={DRY_RUN_SPEED}"], "shadow": ["shadow=true"]}[mode]
+    if (recording is None) == (mode == "replay"):
+        raise HandoffError(
+            "deploy: --mode replay and --recording PATH, the folder of a session, belong together."
+        )
+    chosen += {"dry-run": [f"speed={DRY_RUN_SPEED}"], "shadow": ["shadow=true"]}.get(mode, [])
+    chosen += [] if recording is None else [f"recording={quoted(str(recording))}"]
     chosen += camera_overrides(cameras)
     session = session_of(task_of_release(release), chosen)
     # What moves an arm is signed and approved; a simulated arm takes what passed its gate.
@@ -150,20 +166,26 @@ def deploy(
     if not session.host:
         require_simulator()
     policy = OnnxPolicy(bundle / ONNX_FILE)
-    check_policy(session, policy.contract)
-    contract = slowed(policy.contract, session.speed)
+    acting, make_run = policy.contract, SupervisedRun
+    if session.recording:
+        recording = RecordedSession(Path(session.recording), acting)
+        acting = replay_contract(acting, _not_measured(session, acting))
+        session = replace(session, loop=replace(session.loop, max_steps=recording.longest))
+        make_run = partial(ReplayedRun, recording)
+    check_policy(session, acting)
+    contract = slowed(acting, session.speed)
     # At a simulated arm a policy sees the simulated scene, unless cameras are given.
     drawn = not session.host and not session.cameras
     cameras = {} if drawn else policy_cameras(contract.sensors, session.cameras)
     session = replace(session, cameras=cameras)
     # The recording must hold the longest episode.
-    seconds = longest_episode(session, policy.contract) + SPARE_SECONDS
+    seconds = longest_episode(session, acting) + SPARE_SECONDS
     session = replace(session, arm=replace(session.arm, record_seconds=seconds))
     out.mkdir(parents=True, exist_ok=True)
     limits = replace(console.arbiter, hold_to_run=holds_to_run(session))
     console = replace(console, arbiter=limits)
     with ExitStack() as stack:
-        run, store = _open(stack, session, policy, contract, out, console, person, say)
+        run, store = _open(stack, session, policy, contract, make_run, out, console, person, say)
         known = {"session": new_session(), "mode": mode_of(session), "speed": session.speed}
         run.about = {**(about or {}), **run.about, **known}
         while episodes is None or store.num_episodes < episodes:
@@ -178,12 +200,14 @@ def _open(
     session: DeploySession | DeployTaskSession,
     policy: OnnxPolicy,
     contract: Contract,
+    make_run: Callable[..., SupervisedRun],
     out: Path,
     console: ConsoleConfig,
     person: str,
     say: Callable[[str], None],
 ) -> tuple[SupervisedRun, EpisodeStore]:
-    """Holds the arm, and opens console, viewer, cameras, store and arm, until `stack` is closed."""
+    """Holds the arm, and opens console, viewer, cameras, store and arm, until `stack` is closed;
+    `make_run` takes the arguments of `SupervisedRun`."""
     from flows.session.viewer import scene_viewer
     from real.cameras.camera_process import camera_streams
     from real.console.process import open_console
@@ -213,7 +237,7 @@ def _open(
     recover_interrupted(store, log=say)
     say(f"console  {opened.url}")
     supervisor = stack.enter_context(closing(_supervisor(session, contract, table, person)))
-    run = SupervisedRun(session, policy, contract, table, observed, store, supervisor)
+    run = make_run(session, policy, contract, table, observed, store, supervisor)
     run.check.report_unknown(say)
     return run, store
 
@@ -261,6 +285,10 @@ def check_policy(session: DeploySession | DeployTaskSession, contract: Contract)
         HandoffError: another task, action interface or robot, or observations that a real arm has
             not.
     """
+    if session.recording and session.shadow:
+        raise HandoffError(
+            "deploy: `recording` and `shadow` exclude each other: recorded actions move the arm."
+        )
     board = isinstance(session, DeploySession)
     if board != (contract.task == BOARD_TASK):
         kind = "push_t" if board else "a task with a gripper"
@@ -289,6 +317,14 @@ def check_policy(session: DeploySession | DeployTaskSession, contract: Contract)
         )
 
 
+def _not_measured(session: DeploySession | DeployTaskSession, contract: Contract) -> list[str]:
+    """Fields of a contract that nothing measures at the arm of a session, and that recorded actions
+    do not need."""
+    if isinstance(session, DeploySession) or not session.host:
+        return []
+    return object_fields(contract, find_robot(session.arm.robot))
+
+
 def slowed(contract: Contract, speed: float) -> Contract:
     """The contract of a policy whose every step lasts 1 / `speed` times as long."""
     return contract if speed == 1.0 else replace(contract, rate_hz=contract.rate_hz * speed)
@@ -301,8 +337,10 @@ def holds_to_run(session: DeploySession | DeployTaskSession) -> bool:
 
 
 def mode_of(session: DeploySession | DeployTaskSession) -> str:
-    """What is recorded of the way in which the policy was run: `shadow`, `dry-run` if it was
-    slowed, else `live`."""
+    """What is recorded of the way in which the policy was run: `replay` if recorded actions took
+    its place, `shadow`, `dry-run` if it was slowed, else `live`."""
+    if session.recording:
+        return "replay"
     if session.shadow:
         return "shadow"
     return "live" if session.speed == 1.0 else "dry-run"

@@ -7,4 +7,5 @@ episode is over.
 - `hosts`: a simulated and a real arm with a gripper.
 - `open_table`: opens the table of a policy.
 - `supervised_run`: a policy at a table with a person beside it, one episode after another.
+- `replayed_run`: recorded actions in the policy's place, compared with the recorded motion.
 """

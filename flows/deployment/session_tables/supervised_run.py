@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,15 @@ from flows.session.arm_supervisor import ArmSupervisor
 from robots.config import to_plain
 from robots.contract import Contract
 from robots.errors import HandoffError
-from robots.interfaces import Observation
+from robots.interfaces import MultimodalPolicy, Observation, Policy
 
 if TYPE_CHECKING:
     from real.arm import ArmState
     from real.deploy.episode_recorder import LoopRecord
+    from real.deploy.loop import LoopConfig
     from real.deploy.onnx_policy import OnnxPolicy
+    from real.deploy.supervision import Supervision
+    from real.franka.arm import FrankaArm
     from robots.episodes.store import EpisodeStore
 
 
@@ -55,7 +59,7 @@ class SupervisedRun:
         supervisor: ArmSupervisor,
     ) -> None:
         self._session = session
-        self._policy = policy
+        self._policy: Policy | MultimodalPolicy = policy
         self._contract = contract
         self._table = table
         self._observed = observed
@@ -76,7 +80,7 @@ class SupervisedRun:
         from robots.episodes.metadata.episode_metadata import next_start
 
         table, supervision = self._table, self.supervisor.supervision
-        seed = self._session.first_seed + next_start(self._store)
+        seed = self.seed(next_start(self._store))
         # The person sees the start before they let the arm move.
         self._place(seed)
         self.supervisor.show()
@@ -93,6 +97,27 @@ class SupervisedRun:
         if table.manual_reset:
             self.supervisor.hold("Place the objects, then resume.")
         return True
+
+    def seed(self, start: int) -> int:
+        """Returns the seed of a start, which places the simulated objects."""
+        return self._session.first_seed + start
+
+    def prepared(self, arm: FrankaArm, supervision: Supervision) -> bool:
+        """Moves the arm once the table has brought it to its start; returns False if the person
+        ends the session meanwhile."""
+        return True
+
+    def loop(self, loop: LoopConfig) -> LoopConfig:
+        """Returns the options of the loop in an episode, from those of the table."""
+        return loop
+
+    def compared(self, record: LoopRecord) -> dict[str, Any]:
+        """Returns further metadata of an episode, as far as it has come."""
+        return {}
+
+    def note(self, about: dict[str, Any]) -> str:
+        """Returns the metadata of `compared` in a phrase; empty if there is nothing to say."""
+        return ""
 
     def run(self, seed: int) -> DeployedEpisode:
         """Runs one episode; the arm is at rest and the recording is in the store when this returns
@@ -119,7 +144,7 @@ class SupervisedRun:
         with recording, table.gripper() as gripper, table.arm() as arm:
             # Move to the start; the person may end the session meanwhile.
             arm.preflight()
-            if not table.ready(arm, gripper, supervision):
+            if not (table.ready(arm, gripper, supervision) and self.prepared(arm, supervision)):
                 return self._outcome(seed, record)
             space, loop = table.motion(arm)
             supervision.begin(seed)
@@ -130,7 +155,7 @@ class SupervisedRun:
                     self._policy,
                     self._contract,
                     observe,
-                    loop,
+                    self.loop(loop),
                     space=space,
                     flange_T_ee=arm.flange_T_ee,
                     seed=seed,
@@ -148,7 +173,10 @@ class SupervisedRun:
 
     def _outcome(self, seed: int, record: LoopRecord) -> DeployedEpisode:
         """The outcome of an episode, as far as it has come."""
-        return episode_outcome(seed, record, self._table, self.supervisor.supervision)
+        episode = episode_outcome(seed, record, self._table, self.supervisor.supervision)
+        about = self.compared(record)
+        note = ", ".join(filter(None, (episode.note, self.note(about))))
+        return replace(episode, about={**episode.about, **about}, note=note)
 
     def _origin(self, seed: int) -> dict[str, Any]:
         """Metadata that are known when an episode begins."""

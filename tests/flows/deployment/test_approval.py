@@ -299,6 +299,7 @@ def test_a_session_at_an_arm_refuses_a_gate_before_it_connects(asked: Path) -> N
                 cameras=(),
                 instruction=None,
                 mode="live",
+                recording=None,
                 person="",
                 episodes=1,
             )

@@ -97,7 +97,7 @@ def test_a_shadowed_policy_moves_nothing_and_its_thoughts_are_recorded(tmp_path:
         page.go()
         stepped(page, 10)
         stepped(page, 10, "ArrowUp")
-        labelled(page, "KeyF", 1)
+        labelled(page, "KeyQ", 1)
         ended_by(page)
         running.ended()
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
