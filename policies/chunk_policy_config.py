@@ -95,6 +95,12 @@ class ChunkPolicyConfig:
         return (*self.image_fields, *self.point_fields)
 
     @property
+    def most_decided(self) -> int:
+        """Largest number of decided actions with which a chunk can begin; 0 for policies that take
+        none."""
+        return 0
+
+    @property
     def sampler(self) -> str:
         """Name of the multi-step sampler, such as `ddim`."""
         return "sampler"

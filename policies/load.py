@@ -173,11 +173,20 @@ def load_policy(path: Path, steps: int | None = None, device: str = "cpu") -> Mu
         if inputs.goal is not None:
             _check("goal", inputs.goal, (len(noise), module.observation_shape[1]))
             goal = torch.from_numpy(np.ascontiguousarray(inputs.goal, np.float32)).to(device)
-        return (
-            module(vector.to(device), noise_tensor.to(device), sensors, inputs.instructions, goal)
-            .cpu()
-            .numpy()
+        decided = None
+        if inputs.prefix is not None:
+            shape = (len(noise), card.model.most_decided, module.chunk_shape[1] + 1)
+            _check("prefix", inputs.prefix, shape)
+            decided = torch.from_numpy(np.ascontiguousarray(inputs.prefix, np.float32)).to(device)
+        chunk = module(
+            vector.to(device),
+            noise_tensor.to(device),
+            sensors,
+            inputs.instructions,
+            goal,
+            prefix_BPE=decided,
         )
+        return chunk.cpu().numpy()
 
     return policy
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from policies.card import Shapes
 from policies.language.instruction_features import InstructionFeatures
 from policies.language.sentence_encoder import FOLDER, SentenceEncoder
+from policies.networks.decided_actions import DecidedActions, decided_places, place_decided
 from policies.networks.images.folder_trunk import FolderTrunk
 from policies.networks.images.image_model import FOLDER as IMAGE_FOLDER
 from policies.networks.images.image_model import ImageModel
@@ -49,6 +50,8 @@ class ObservationTensors(NamedTuple):
     embedding_BW: Tensor | None = None
     """Embeddings of the instructions by the policy's sentence encoder; takes precedence over
     `instructions`."""
+    decided: DecidedActions | None = None
+    """Actions that are decided already; None decides nothing. For policies that take them."""
 
 
 class Batch(NamedTuple):
@@ -150,6 +153,7 @@ class ChunkPolicy(nn.Module, ABC):
         instructions: tuple[str, ...] = (),
         goal_BO: Tensor | None = None,
         embedding_BW: Tensor | None = None,
+        prefix_BPE: Tensor | None = None,
     ) -> Tensor:
         """Actions (B, H, A) in physical units.
 
@@ -160,6 +164,7 @@ class ChunkPolicy(nn.Module, ABC):
             instructions: see `ObservationTensors`.
             goal_BO: physical units; see `ObservationTensors`.
             embedding_BW: see `ObservationTensors`.
+            prefix_BPE: see `robots.interfaces.PolicyInput.prefix`.
         """
         goal = None if goal_BO is None else self.normalize_observation(goal_BO)
         obs = ObservationTensors(
@@ -168,11 +173,25 @@ class ChunkPolicy(nn.Module, ABC):
             instructions,
             goal,
             embedding_BW=embedding_BW,
+            decided=None if prefix_BPE is None else self._decided(prefix_BPE, observation_BTO),
         )
         chunk_BHA = self.normalize_action.inverse(self.sample(obs, noise_BHA))
         if self.anchor is None:
             return chunk_BHA
-        return chunk_BHA + observation_BTO[:, -1:, self.anchor : self.anchor + self.chunk_shape[1]]
+        return chunk_BHA + self._anchor_of(observation_BTO)
+
+    def _anchor_of(self, observation_BTO: Tensor) -> Tensor:
+        """(B, 1, A) newest value of the field to which actions are relative."""
+        assert self.anchor is not None
+        return observation_BTO[:, -1:, self.anchor : self.anchor + self.chunk_shape[1]]
+
+    def _decided(self, prefix_BPE: Tensor, observation_BTO: Tensor) -> DecidedActions:
+        """Decided actions in physical units, normalised and at their places of a chunk."""
+        places = decided_places(self.config.n_obs_steps - 1, self.config.most_decided)
+        action_BHA, mask_BH1 = place_decided(prefix_BPE, places, self.config.horizon)
+        if self.anchor is not None:
+            action_BHA = action_BHA - self._anchor_of(observation_BTO)
+        return DecidedActions(self.normalize_action(action_BHA) * mask_BH1, mask_BH1)
 
     @abstractmethod
     def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:

@@ -26,7 +26,17 @@ from policies.networks.config import (
     PointEncoderConfig,
     TrunkConfig,
 )
-from robots.config import ByKind, Count, Finite, NonNegative, Positive, Share, ShareBelowOne, config
+from robots.config import (
+    ByKind,
+    Count,
+    Finite,
+    NonNegative,
+    Positive,
+    Share,
+    ShareBelowOne,
+    Whole,
+    config,
+)
 from robots.errors import HandoffError
 from robots.wire.actor_card import ActorCard
 
@@ -56,6 +66,10 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     """Draws of noise and noise level per example in imitation, for which its observation is encoded
     once. Where the encoder of pictures costs more than the denoiser, several make the gradient less
     noisy at little cost."""
+    prefix: Whole = 0
+    """Largest number of actions that are decided when a chunk is predicted, because the arm
+    executes them meanwhile: the chunk goes on from them (training-time real-time chunking, Black et
+    al. 2025). At least the policy's delay in steps; 0 trains without."""
     step_conditioned: bool = False
     """Whether the network of a `flow` is also conditioned on the length of the sampler's step; set
     by the distillation `shortcut`, which learns it."""
@@ -67,6 +81,17 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
                 f"policy: step_conditioned with the objective '{self.objective}', expected 'flow'. A network that is "
                 "conditioned on its step's length is made by `distill` with the algorithm 'shortcut'."
             )
+        if self.n_obs_steps - 1 + self.prefix + self.n_action_steps > self.horizon:
+            raise HandoffError(
+                f"policy: {self.prefix} decided actions and {self.n_action_steps} executed ones from index "
+                f"{self.n_obs_steps - 1} of a chunk, whose horizon is {self.horizon}; n_obs_steps - 1 + prefix + "
+                "n_action_steps must not exceed horizon."
+            )
+
+    @property
+    def most_decided(self) -> int:
+        """See `ChunkPolicyConfig.most_decided`."""
+        return self.prefix
 
     @property
     def sampler(self) -> str:
@@ -85,16 +110,19 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     @property
     def one_step_methods(self) -> tuple[str, ...]:
         """See `ChunkPolicyConfig.one_step_methods`; `shortcut` requires the straight path of a
-        flow."""
+        flow, and takes no decided actions."""
         if self.step_conditioned:
             return ()
+        if self.prefix:
+            return ("one_step",)
         return ("one_step", "shortcut") if self.objective == "flow" else ("one_step",)
 
     @property
     def finetuning_methods(self) -> tuple[str, ...]:
         """See `ChunkPolicyConfig.finetuning_methods`; all of them require a velocity that is
-        trained at every time, and only DPPO observes the instruction."""
-        if self.step_conditioned:
+        trained at every time, none keeps decided actions, and only DPPO observes the
+        instruction."""
+        if self.step_conditioned or self.prefix:
             return ()
         if self.language is not None:
             return ("dppo",)

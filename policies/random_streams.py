@@ -52,6 +52,8 @@ class RandomStream(IntEnum):
     FIELD_DROPOUT = 8 * _REGION
     """The windows of update n in which observation fields are hidden; process p as for
     `UPDATE`."""
+    DECIDED = 9 * _REGION
+    """The numbers of decided actions of a one-step student's pairs, one draw."""
 
 
 class LearnerStream(IntEnum):

@@ -16,6 +16,8 @@ from robots.control.training_range import DataRange, InputRange
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 
+PREFIX_INPUT = "prefix"
+"""Input of a graph with decided actions, and entry of a request to a policy server."""
 CONTRACT_KEY = "handoff.contract"
 """Metadata key of the contract's JSON inside the ONNX file."""
 ONNX_FILE = "policy.onnx"
@@ -58,6 +60,11 @@ CONVENTIONS = {
     "execution": (
         "per chunk, the actions from index n_obs_steps - 1 on, n_action_steps in number, are executed, one every "
         "1 / rate_hz seconds; then the next chunk is inferred"
+    ),
+    "prefix": (
+        "unless `prefix` is 0, an input float32 (batch, prefix, A + 1): the actions that will be executed while the "
+        "chunk is inferred, the newest observation's first, each followed by 1, and zeros behind them; the chunk "
+        "goes on from them, and its own actions in their places are not to be executed"
     ),
     "ensemble": (
         "unless `ensemble` is null, a chunk is inferred in every step in place of `execution`, and the predictions of "
@@ -138,6 +145,9 @@ class Contract:
     """Whether the policy is language-conditioned and needs an instruction."""
     observation_stride: Count = 1
     """Steps between two observation steps."""
+    prefix: Whole = 0
+    """Largest number of decided actions with which the policy can begin a chunk
+    (`robots.interfaces.PolicyInput.prefix`); 0 for policies that take none."""
     ensemble: NonNegative | None = None
     """Coefficient of temporal ensembling (`robots.control.temporal_ensemble`); None executes one
     chunk at a time."""

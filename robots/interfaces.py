@@ -40,6 +40,10 @@ class PolicyInput(NamedTuple):
     """B instructions; empty if the policy is not language-conditioned."""
     goal: np.ndarray | None = None
     """`(B, O)` observation vector of the goal state; None if the policy takes no separate goal."""
+    prefix: np.ndarray | None = None
+    """`(B, P, A + 1)` actions in the contract's units that are decided already, the newest observed
+    step's first, each followed by 1, and rows of zeros behind them, for a policy whose contract has
+    `prefix` P. None decides nothing."""
 
 
 class Policy(Protocol):

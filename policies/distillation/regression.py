@@ -19,6 +19,7 @@ from policies.checkpoint import read_state, save_state
 from policies.data.windows import Windows, shuffled_batch
 from policies.distillation.config import DistilConfig
 from policies.families.diffusion import DiffusionPolicy
+from policies.networks.decided_actions import first_decided, undecided_error
 from policies.policy import ObservationTensors
 from policies.random_streams import RandomStream
 from policies.samplers.ddim import ddim_steps
@@ -69,12 +70,14 @@ def make_targets(
         chunk_PHA[: done * size] = state["chunks"]
     # One pass per batch, saved in intervals.
     noise_PHA = torch.cat([_noise(config, teacher, number) for number in range(passes)])
+    decided_P = _decided_numbers(teacher, len(noise_PHA), config.training.seed)
     started, saved = time.process_time(), time.monotonic()
     for number in range(done, passes):
         rows = slice(number * size, (number + 1) * size)
         window_B = torch.arange(rows.start, rows.stop, device=device) % len(windows)
         with autocast(precision, device):
-            sample = teacher.sample(windows.observations(window_B), noise_PHA[rows].to(device))
+            observed = _observed(teacher, windows, window_B, decided_P[rows])
+            sample = teacher.sample(observed, noise_PHA[rows].to(device))
         chunk_PHA[rows] = sample.float().cpu()
         progress(number + 1, passes, "teacher's chunks")
         last = number + 1 == passes
@@ -110,12 +113,14 @@ def same_noise_objective(
     # A step of Euler's method is the whole way of a flow, where diffusion rotates.
     alpha, sigma = (1.0, 1.0) if student.config.objective == "flow" else (step_.alpha, step_.sigma)
 
+    decided_P = _decided_numbers(student, len(targets.chunk_PHA), seed)
+
     def batch(step: int) -> tuple[ObservationTensors, Tensor, Tensor]:
         pair_B = torch.from_numpy(
             shuffled_batch(batch_size, len(targets.chunk_PHA), step, seed)
         ).to(device)
         return (
-            windows.observations(pair_B % len(windows)),
+            _observed(student, windows, pair_B % len(windows), decided_P[pair_B.cpu()]),
             targets.noise_PHA[pair_B],
             targets.chunk_PHA[pair_B],
         )
@@ -124,10 +129,39 @@ def same_noise_objective(
         observed, noise_BHA, target_BHA = batch
         timestep_B = torch.full((len(noise_BHA),), step_.timestep, device=device)
         with autocast(precision, device):
-            velocity_BHA = student.denoise(student.encoder(observed))(noise_BHA, timestep_B)
-        return mse_loss(alpha * noise_BHA - sigma * velocity_BHA.float(), target_BHA)
+            velocity_BHA = student.conditioned(observed)(noise_BHA, timestep_B)
+        chunk_BHA = alpha * noise_BHA - sigma * velocity_BHA.float()
+        if observed.decided is None:
+            return mse_loss(chunk_BHA, target_BHA)
+        return undecided_error(chunk_BHA, target_BHA, observed.decided)
 
     return Objective(batch, loss)
+
+
+def _decided_numbers(policy: DiffusionPolicy, pairs: int, seed: int) -> Tensor:
+    """(P,) numbers of decided actions of the pairs, each with the same probability."""
+    numbers = rng(seed, RandomStream.DECIDED).integers(0, policy.config.prefix + 1, pairs)
+    return torch.from_numpy(numbers)
+
+
+def _observed(
+    policy: DiffusionPolicy, windows: Windows, window_B: Tensor, number_B: Tensor
+) -> ObservationTensors:
+    """The observations of windows, with the demonstrated actions as decided ones if the policy
+    takes them.
+
+    Args:
+        policy: teacher or student.
+        windows: windows of the demonstrations.
+        window_B: indices of windows.
+        number_B: numbers of decided actions.
+    """
+    observed = windows.observations(window_B)
+    if not policy.config.prefix:
+        return observed
+    return observed._replace(
+        decided=first_decided(windows.chunk_NHA[window_B], policy.places, number_B)
+    )
 
 
 def _noise(config: DistilConfig, teacher: DiffusionPolicy, number: int) -> Tensor:

@@ -85,6 +85,7 @@ def contract_of(
         rate_hz=card.rate_hz,
         n_obs_steps=card.model.n_obs_steps,
         observation_stride=card.model.observation_stride,
+        prefix=card.model.most_decided,
         horizon=card.model.horizon,
         n_action_steps=card.model.n_action_steps,
         action_interface=meaning.interface,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from robots.contract import PREFIX_INPUT
 from robots.errors import HandoffError
 from robots.language.tokenizer import TOKEN_INPUTS
 
@@ -29,6 +30,7 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
     Inputs are `observation` (batch, T, O), `noise` (batch, H, A), for a language-conditioned policy
     `tokens` and `tokens_mask` (batch, words) int64 and bool, and per camera and point cloud the
     name of its field: (batch, T, height, width, 3) uint8 or (batch, T, points, entries) float32.
+    A policy that takes decided actions has `prefix` (batch, P, A + 1) last.
 
     Raises:
         HandoffError: a camera or point cloud has the name of another tensor of the graph, weights
@@ -43,10 +45,11 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
     batch = torch.export.Dim("batch", min=1)
     sensors = module.shapes.sensors
     inputs = [*INPUTS, *(TOKEN_INPUTS if module.language_conditioned else ())]
-    if sensors.keys() & {*inputs, "action"}:
-        raise HandoffError(
-            f"export: sensors {sorted(sensors)} must not have the names {[*inputs, 'action']}."
-        )
+    most = module.config.most_decided
+    last = [PREFIX_INPUT] if most else []
+    taken = [*inputs, *last, "action"]
+    if sensors.keys() & {*taken}:
+        raise HandoffError(f"export: sensors {sorted(sensors)} must not have the names {taken}.")
     # Example inputs and dynamic axes.
     steps = module.observation_shape[0]
     keywords: dict[str, Any] = {}
@@ -65,6 +68,9 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
             for name, shape in sensors.items()
         }
         dynamic["sensors"] = {name: {0: batch} for name in sensors}
+    if most:
+        keywords["prefix_BPE"] = torch.zeros(2, most, module.chunk_shape[1] + 1)
+        dynamic["prefix_BPE"] = {0: batch}
     # Capture and translate the computation.
     with quiet_translation():
         captured = _captured(module, example, keywords, dynamic)
@@ -72,7 +78,7 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
             captured.program,
             (),
             dynamo=True,
-            input_names=[*inputs, *sensors],
+            input_names=[*inputs, *sensors, *last],
             output_names=["action"],
             opset_version=opset,
             verbose=False,

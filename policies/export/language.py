@@ -44,10 +44,17 @@ class SentenceGraph(nn.Module):
         tokens_BL: Tensor,
         mask_BL: Tensor,
         sensors: Mapping[str, Tensor] | None = None,
+        prefix_BPE: Tensor | None = None,
     ) -> Tensor:
         """Actions (B, H, A); see `ChunkPolicy.forward`."""
         embedding_BW = self.encoder(tokens_BL, mask_BL)
-        return self.policy(observation_BTO, noise_BHA, sensors, embedding_BW=embedding_BW)
+        return self.policy(
+            observation_BTO,
+            noise_BHA,
+            sensors,
+            embedding_BW=embedding_BW,
+            prefix_BPE=prefix_BPE,
+        )
 
 
 class TokenGraph(nn.Module):
@@ -85,7 +92,7 @@ def export_program(
     Args:
         policy: language-conditioned policy in evaluation mode.
         example: observation and noise.
-        keywords: keyword inputs: `sensors`, where there are any.
+        keywords: keyword inputs: `sensors` and `prefix_BPE`, where there are any.
         dynamic: dynamic axes of `example` and `keywords`.
 
     Raises:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from robots.config import to_plain
-from robots.contract import CONTRACT_KEY, ONNX_FILE, Contract
+from robots.contract import CONTRACT_KEY, ONNX_FILE, PREFIX_INPUT, Contract
 from robots.spec import FieldSpec
 
 if TYPE_CHECKING:
@@ -90,6 +90,12 @@ def _leapp(
             "shape": list(chunk),
             "kind": "noise/standard_normal",
             "drawn": "anew for every chunk",
+        },
+        PREFIX_INPUT: {
+            "dtype": "float32",
+            "shape": [1, contract.prefix, len(actions) + 1],
+            "kind": "state/decided_actions",
+            "element_names": [None, TIME_AXIS, [*actions, "decided"]],
         },
         "tokens": {"dtype": "int64", "kind": "command/instruction/tokens"},
         "tokens_mask": {"dtype": "bool", "kind": "command/instruction/mask"},

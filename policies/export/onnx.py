@@ -34,6 +34,7 @@ from robots.contract import (
     GOLDEN_RATE,
     GOLDEN_SENSORS,
     ONNX_FILE,
+    PREFIX_INPUT,
     Precision,
 )
 from robots.control.actions import ActionInterface, CartesianDelta
@@ -105,7 +106,7 @@ def export(
     in float32, observations and actions in physical units, and `action_scale` (H, A), physical
     units per normalised unit; per camera and point cloud `sensors/<field>` (N, T, ...) as recorded;
     for a language-conditioned policy `instruction` (N, bytes) uint8, encoded by
-    `robots.language.text`.
+    `robots.language.text`; for one that takes decided actions `prefix` (N, P, A + 1).
 
     Args:
         config: export options.
@@ -211,21 +212,34 @@ def golden_examples(
         if data.instruction_M
         else []
     )
-    # Compute the actions in batches.
+    # Compute the actions in batches; the policy's own actions serve as decided ones.
     rows = len(window_N)
     if sensors or instructions:
         rows = max(1, min(_BATCH, _BATCH_BYTES // size))
-    actions = []
-    with torch.no_grad():
+    prefix: np.ndarray | None = None
+
+    def computed() -> np.ndarray:
+        actions = []
         for first in range(0, len(window_N), rows):
             part = slice(first, first + rows)
             frames_part = {name: torch.from_numpy(frames[part]) for name, frames in sensors.items()}
             arrays = (torch.from_numpy(array[part]) for array in (observation, noise))
-            actions.append(module(*arrays, frames_part, tuple(instructions[part])).numpy())
+            decided = None if prefix is None else torch.from_numpy(prefix[part])
+            words = tuple(instructions[part])
+            actions.append(module(*arrays, frames_part, words, prefix_BPE=decided).numpy())
+        return np.concatenate(actions)
+
+    with torch.no_grad():
+        action = computed()
+        most = module.config.most_decided
+        if most:
+            prefix = decided_rows(action[:, module.config.n_obs_steps - 1 :][:, :most])
+            action = computed()
     return {
         "observation": observation,
         "noise": noise,
-        "action": np.concatenate(actions),
+        "action": action,
+        **({} if prefix is None else {PREFIX_INPUT: prefix}),
         "action_scale": module.normalize_action.scale.numpy(),
         **{GOLDEN_SENSORS + name: frames for name, frames in sensors.items()},
         **(
@@ -234,6 +248,15 @@ def golden_examples(
             else {}
         ),
     }
+
+
+def decided_rows(action_NPA: np.ndarray) -> np.ndarray:
+    """(N, P, A + 1) prefixes of 0 to P decided actions, in turn; see
+    `robots.interfaces.PolicyInput.prefix`."""
+    rows, most = action_NPA.shape[:2]
+    mask_NP = np.arange(most) < (np.arange(rows) % (most + 1))[:, None]
+    flagged = np.concatenate([action_NPA, np.ones((rows, most, 1), np.float32)], axis=-1)
+    return (flagged * mask_NP[..., None]).astype(np.float32)
 
 
 def _as_trained(card: PolicyCard, observation_NTO: np.ndarray) -> dict[str, np.ndarray]:

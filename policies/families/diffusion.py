@@ -26,6 +26,12 @@ from policies.networks.config import (
     TransformerConfig,
     UnetConfig,
 )
+from policies.networks.decided_actions import (
+    decided_places,
+    draw_decided,
+    none_decided,
+    undecided_error,
+)
 from policies.networks.images.image_model import ImageModel
 from policies.networks.mlp import MlpDenoiser, StepLengthEmbedding
 from policies.networks.observation_encoder import ObservationEncoder
@@ -78,10 +84,12 @@ class DiffusionPolicy(DenoisingPolicy):
         super().__init__(config, shapes)
         self.config = config
         self.encoder = ObservationEncoder(config, shapes, sentences, image_model)
+        self.places = decided_places(config.n_obs_steps - 1, config.prefix)
+        decided = config.prefix * (shapes.action + 1)
         self.denoiser = new_denoiser(
             config.network,
             self.chunk_shape,
-            (self.encoder.steps, self.encoder.outputs),
+            (self.encoder.steps, self.encoder.outputs + decided),
             config.train_timesteps,
         )
         self.step_length = (
@@ -133,7 +141,7 @@ class DiffusionPolicy(DenoisingPolicy):
 
     def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A)."""
-        denoise = self.denoise(self.encoder(obs))
+        denoise = self.conditioned(obs)
         if self.config.objective == "diffusion":
             return ddim_sample(denoise, noise_BHA, self.steps, self.config.clip)
         sample_BHA, count = noise_BHA, len(self.steps)
@@ -152,7 +160,7 @@ class DiffusionPolicy(DenoisingPolicy):
 
     def velocity(self, obs: ObservationTensors) -> Denoise:
         """See `DenoisingPolicy.velocity`."""
-        denoise = self.denoise(self.encoder(obs))
+        denoise = self.conditioned(obs)
         if self.config.objective != "flow":
             return denoise
         timesteps = self.config.train_timesteps
@@ -162,6 +170,21 @@ class DiffusionPolicy(DenoisingPolicy):
     def shared_settings(self) -> dict[str, object]:
         """See `ChunkPolicy.shared_settings`."""
         return {"objective": self.config.objective}
+
+    def conditioned(self, obs: ObservationTensors) -> StepDenoise:
+        """The denoiser, conditioned on an observation and, where the policy takes them, on decided
+        actions, which take their places in every noisy chunk."""
+        condition_BTO = self.encoder(obs)
+        if not self.config.prefix:
+            return self.denoise(condition_BTO)
+        decided = obs.decided
+        if decided is None:
+            rows = condition_BTO.shape[0]
+            decided = none_decided(condition_BTO.new_zeros(rows, *self.chunk_shape))
+        denoise = self.denoise(decided.beside(condition_BTO, self.places))
+        return lambda noisy_BHA, timestep_B, length_B=None: denoise(
+            decided.imposed(noisy_BHA), timestep_B, length_B
+        )
 
     def denoise(self, condition_BTO: Tensor) -> StepDenoise:
         """The denoiser, conditioned on an encoded observation: (noisy (B, H, A), timestep (B,)) to
@@ -181,7 +204,8 @@ class DiffusionPolicy(DenoisingPolicy):
         return denoise
 
     def loss(self, batch: Batch, generator: np.random.Generator) -> Tensor:
-        """Mean squared error of the predicted velocity at uniformly drawn timesteps."""
+        """Mean squared error of the predicted velocity at uniformly drawn timesteps; decided
+        actions have none."""
         draws = self.config.noise_draws
         clean_BHA, device = batch.chunk_BHA.repeat_interleave(draws, dim=0), batch.chunk_BHA.device
         timestep_B = torch.from_numpy(
@@ -196,12 +220,20 @@ class DiffusionPolicy(DenoisingPolicy):
         else:
             time_B = (timestep_B + 1.0) / self.config.train_timesteps
             noisy_BHA, velocity_BHA = flow_example(clean_BHA, noise_BHA, time_B)
+        decided = None
+        if self.config.prefix:
+            decided = draw_decided(batch.chunk_BHA, self.places, generator).repeated(draws)
+            noisy_BHA = decided.imposed(noisy_BHA)
         drops = self.training and isinstance(self.config.network, TransformerConfig)
         with repeatable_dropout(generator, device) if drops else nullcontext():
             condition_BTO = self.encoder(batch.obs, generator if self.training else None)
             condition_BTO = condition_BTO.repeat_interleave(draws, dim=0)
+            if decided is not None:
+                condition_BTO = decided.beside(condition_BTO, self.places)
             predicted_BHA = self.denoiser(noisy_BHA, timestep_B, condition_BTO)
-        return mse_loss(predicted_BHA.float(), velocity_BHA)
+        if decided is None:
+            return mse_loss(predicted_BHA.float(), velocity_BHA)
+        return undecided_error(predicted_BHA.float(), velocity_BHA, decided)
 
     def _time_index(self, time: float) -> int:
         """Time in training timesteps: 0 is the clean chunk, `train_timesteps` pure noise."""

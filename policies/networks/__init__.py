@@ -4,6 +4,7 @@
 - `mlp`: residual MLP denoiser.
 - `unet`: one-dimensional U-Net denoiser.
 - `transformer`: transformer denoiser.
+- `decided_actions`: actions that are decided before a chunk is predicted.
 - `goal_transformer`: the transformer of BESO.
 - `act`: the transformer and latent of ACT.
 - `action_expert`: the action expert of a flow-matching VLA.

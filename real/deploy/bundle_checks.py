@@ -14,7 +14,7 @@ import numpy as np
 from real.deploy.inference import ChunkInference, InlineExecutor
 from real.deploy.onnx_policy import OnnxPolicy
 from robots.config import Count, Whole, config
-from robots.contract import GOLDEN_FILE, GOLDEN_SENSORS
+from robots.contract import GOLDEN_FILE, GOLDEN_SENSORS, PREFIX_INPUT
 from robots.errors import HandoffError
 from robots.interfaces import PolicyInput, Progress
 from robots.language.text import INSTRUCTION, decode
@@ -186,10 +186,11 @@ def _policy_input(
     vector = golden["observation"][rows]
     contract = model.contract
     sensors = {name: golden[GOLDEN_SENSORS + name][rows] for name in contract.sensors}
-    if not sensors and not contract.instruction:
+    prefix = golden[PREFIX_INPUT][rows] if contract.prefix else None
+    if not sensors and not contract.instruction and prefix is None:
         return vector
     texts = decode(golden[INSTRUCTION][rows]) if contract.instruction else ()
-    return PolicyInput(vector, sensors, texts)
+    return PolicyInput(vector, sensors, texts, prefix=prefix)
 
 
 def measure_latency(

@@ -20,6 +20,11 @@ from robots.interfaces import MultimodalPolicy, Policy, PolicyInput
 from robots.language.text import INSTRUCTION, decode
 from robots.spec import check_field
 
+WARM_UP = 2
+"""First inferences of an episode, which say nothing about the time of later ones."""
+RECENT = 50
+"""Newest inferences from whose times the next one's is expected."""
+
 
 class InlineExecutor(Executor):
     """Runs a call at once, in the thread that submits it."""
@@ -52,8 +57,11 @@ class InferenceDelay:
         late = self.seconds
         if self.jitter:
             late += self.jitter * float(np.random.default_rng((seed, inference)).random())
-        # A delay of a whole number of steps is that number, whatever the last bits say.
-        return math.ceil(late * rate_hz - 1e-9)
+        return _steps(late, rate_hz)
+
+    def most_steps(self, rate_hz: float) -> int:
+        """Policy steps by which a chunk is late at most."""
+        return _steps(self.seconds + self.jitter, rate_hz)
 
 
 class ChunkInference:
@@ -70,6 +78,10 @@ class ChunkInference:
         grace: time for which `action` waits nevertheless in the step that begins an inference [s],
             so that a fast policy acts on the observation of the same step, as in its training.
         delay: what every inference is delayed by, if `wait` is set.
+
+    A policy that takes decided actions (`Contract.prefix`) is given those that are executed until
+    its chunk is expected: for as many steps as the simulated delay takes at most, or as 95 % of the
+    last inferences took, without the first ones, which are slower. Its chunk counts from there on.
     """
 
     def __init__(
@@ -171,16 +183,44 @@ class ChunkInference:
         noise = chunk_noise(self._seed, self._chunks, self._contract.horizon, size)[None]
         vector = self._history.stacked()
         sensors = {name: history.stacked(dtype=None) for name, history in self._sensors.items()}
+        late = self._delay.steps(self._contract.rate_hz, self._seed, self._chunks)
+        prefix, decided = self._prefix(step)
         inputs = (
-            PolicyInput(vector, sensors, self._instructions)
-            if sensors or self._contract.instruction
+            PolicyInput(vector, sensors, self._instructions, prefix=prefix)
+            if sensors or self._contract.instruction or prefix is not None
             else vector
         )
         self._running = (self._executor.submit(self._infer, inputs, noise), step)
         self._patience = self._grace
-        self._ready = step + self._delay.steps(self._contract.rate_hz, self._seed, self._chunks)
+        self._ready = step + max(late, decided)
         self._chunks += 1
         self._schedule.requested(step)
+
+    def _prefix(self, step: int) -> tuple[np.ndarray | None, int]:
+        """(1, P, A + 1) actions that are executed until the chunk of step `step` is expected, and
+        their number; None for a policy that takes none."""
+        most = self._contract.prefix
+        if not most:
+            return None, 0
+        steps = self._expected_steps()
+        size = int(np.prod(self._contract.action.shape))
+        prefix = np.zeros((1, most, size + 1), np.float32)
+        for number in range(min(steps, most)):
+            action = self._schedule.action(step + number)
+            if action is None:
+                return prefix, number
+            prefix[0, number] = [*action, 1.0]
+        return prefix, min(steps, most)
+
+    def _expected_steps(self) -> int:
+        """Steps that an inference is expected to take, beyond the time for which `action` waits."""
+        if self._wait:
+            return self._delay.most_steps(self._contract.rate_hz)
+        taken = self._inference_ms[WARM_UP:][-RECENT:]
+        if not taken:
+            return 0
+        seconds = float(np.quantile(taken, 0.95)) * 1e-3 - self._grace
+        return max(0, math.ceil(seconds * self._contract.rate_hz))
 
     def _infer(self, inputs: np.ndarray | PolicyInput, noise: np.ndarray) -> np.ndarray:
         begin = time.perf_counter()
@@ -202,6 +242,12 @@ class ChunkInference:
             return
         self._running = None
         self._schedule.receive(future.result(), began)
+
+
+def _steps(seconds: float, rate_hz: float) -> int:
+    """A time in policy steps, rounded up; one of a whole number of steps is that number, whatever
+    the last bits say."""
+    return math.ceil(seconds * rate_hz - 1e-9)
 
 
 def _vector(contract: Contract, observation: Mapping[str, Any]) -> np.ndarray:

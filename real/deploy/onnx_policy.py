@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from robots.contract import CONTRACT_KEY, Contract
+from robots.contract import CONTRACT_KEY, PREFIX_INPUT, Contract
 from robots.control.training_pictures import PICTURES_KEY, from_json
 from robots.control.training_range import RangeCheck
 from robots.errors import HandoffError, SafetyError
@@ -67,6 +67,7 @@ class OnnxPolicy:
         size = int(np.prod(self.contract.action.shape))
         self._observation_shape = (self.contract.n_obs_steps, self.contract.observation_size)
         self._action_shape = (self.contract.horizon, size)
+        self._prefix_shape = (self.contract.prefix, size + 1)
         self._check_range = RangeCheck(self.contract.observation, self.contract.training_range)
         self._sensors = {
             name: _Sensor(name, spec, self.contract) for name, spec in self.contract.sensors.items()
@@ -110,6 +111,10 @@ class OnnxPolicy:
             name: sensor.checked(inputs.sensors[name], len(noise))
             for name, sensor in self._sensors.items()
         }
+        if self.contract.prefix:
+            given = np.zeros((len(noise), *self._prefix_shape), np.float32)
+            given = given if inputs.prefix is None else inputs.prefix
+            tensors[PREFIX_INPUT] = _checked(PREFIX_INPUT, given, self._prefix_shape)
         if self.tokenizer is not None:
             tokens = self.tokenizer.tokens(inputs.instructions, len(noise))
             tensors |= dict(zip(TOKEN_INPUTS, tokens, strict=True))
@@ -136,6 +141,7 @@ class OnnxPolicy:
             )
         surplus = sorted(inputs.sensors.keys() - self._sensors.keys())
         surplus += ["a goal"] if inputs.goal is not None else []
+        surplus += ["a prefix"] if inputs.prefix is not None and not self.contract.prefix else []
         surplus += ["an instruction"] if inputs.instructions and self.tokenizer is None else []
         if surplus:
             raise HandoffError(
@@ -233,6 +239,7 @@ def _check_graph(session: Any, contract: Contract, path: Path) -> None:
         "observation": (contract.n_obs_steps, contract.observation_size),
         "noise": chunk,
         "action": chunk,
+        **({PREFIX_INPUT: (contract.prefix, size + 1)} if contract.prefix else {}),
         **{name: (contract.n_obs_steps, *spec.shape) for name, spec in contract.sensors.items()},
     }
     shapes = {node.name: node.shape for node in (*session.get_inputs(), *session.get_outputs())}

@@ -17,7 +17,7 @@ from websockets.exceptions import (
 from websockets.sync.client import ClientConnection, connect
 
 from robots.config import Seconds, config
-from robots.contract import Contract
+from robots.contract import PREFIX_INPUT, Contract
 from robots.errors import HandoffError, SafetyError
 from robots.interfaces import PolicyInput
 from robots.wire.policy import (
@@ -26,6 +26,7 @@ from robots.wire.policy import (
     PROTOCOL,
     action_size,
     check_noise,
+    check_prefix,
     check_token,
     contract_digest,
     pack,
@@ -108,6 +109,8 @@ class RemotePolicy:
             request |= {name: given.sensors[name][row] for name in contract.sensors}
             if given.instructions:
                 request[PROMPT] = given.instructions[row]
+            if given.prefix is not None:
+                request[PREFIX_INPUT] = check_prefix(contract, given.prefix[row])
             request[NOISE] = check_noise(contract, row_noise)
             chunks.append(self._request(request))
         return (
@@ -128,6 +131,8 @@ class RemotePolicy:
             raise HandoffError(
                 f"{self._name}: its policy has the sensors {sorted(contract.sensors)}, the observation lacks {missing}."
             )
+        if given.prefix is not None and not contract.prefix:
+            raise HandoffError(f"{self._name}: got decided actions, but its policy takes none.")
         if given.instructions and not contract.instruction:
             raise HandoffError(
                 f"{self._name}: got the instruction '{given.instructions[0]}', but its policy is not "

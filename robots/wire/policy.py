@@ -19,7 +19,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from robots.contract import Contract
+from robots.contract import PREFIX_INPUT, Contract
 from robots.errors import HandoffError
 from robots.interfaces import PolicyInput
 from robots.spec import FieldSpec, check_field, check_fields
@@ -171,8 +171,9 @@ def read_observation(contract: Contract, request: Mapping[str, Any]) -> np.ndarr
 
     Args:
         contract: contract of the policy.
-        request: per field and sensor `(n_obs_steps, *shape)`, newest step last, and `prompt` for a
-            language-conditioned policy; `shape` alone is accepted if `n_obs_steps` is 1.
+        request: per field and sensor `(n_obs_steps, *shape)`, newest step last, `prompt` for a
+            language-conditioned policy, and `prefix` for one that takes decided actions; `shape`
+            alone is accepted if `n_obs_steps` is 1.
 
     Raises:
         HandoffError: see `stack_fields`; an image that is not uint8, or a prompt that is no text.
@@ -180,6 +181,7 @@ def read_observation(contract: Contract, request: Mapping[str, Any]) -> np.ndarr
     vectors = dict(request)
     sensors = {name: vectors.pop(name) for name in contract.sensors if name in vectors}
     prompt = vectors.pop(PROMPT, None) if contract.instruction else None
+    prefix = vectors.pop(PREFIX_INPUT, None) if contract.prefix else None
     missing = sorted(contract.sensors.keys() - sensors.keys())
     unknown = sorted(vectors.keys() - contract.observation.keys())
     if missing or (unknown and contract.sensors):
@@ -195,10 +197,11 @@ def read_observation(contract: Contract, request: Mapping[str, Any]) -> np.ndarr
         vector = stack_fields(contract, vectors)
     else:
         vector = np.zeros((1, contract.n_obs_steps, 0), np.float32)
-    if not contract.sensors and not contract.instruction:
+    decided = None if prefix is None else check_prefix(contract, prefix)[None]
+    if not contract.sensors and not contract.instruction and decided is None:
         return vector
     images = {name: _sensor(contract, name, value) for name, value in sensors.items()}
-    return PolicyInput(vector, images, () if prompt is None else (prompt,))
+    return PolicyInput(vector, images, () if prompt is None else (prompt,), prefix=decided)
 
 
 def split_fields(contract: Contract, observation: np.ndarray) -> dict[str, np.ndarray]:
@@ -230,6 +233,21 @@ def check_noise(contract: Contract, noise: Any) -> np.ndarray:
     spec = FieldSpec(shape=(contract.horizon, action_size(contract)))
     check_fields({NOISE: spec}, {NOISE: noise}, leading=0)
     return _float32(NOISE, noise)
+
+
+def check_prefix(contract: Contract, prefix: Any) -> np.ndarray:
+    """Checks the decided actions of one chunk and returns them as `(P, A + 1)` float32.
+
+    Raises:
+        HandoffError: they are no array, have another shape or kind, or are not finite.
+    """
+    if not isinstance(prefix, np.ndarray):
+        raise HandoffError(
+            f"{PREFIX_INPUT}: is {_type_name(prefix)}, expected an array. Send NumPy arrays."
+        )
+    spec = FieldSpec(shape=(contract.prefix, action_size(contract) + 1))
+    check_fields({PREFIX_INPUT: spec}, {PREFIX_INPUT: prefix}, leading=0)
+    return _float32(PREFIX_INPUT, prefix)
 
 
 def _sensor(contract: Contract, name: str, value: Any) -> np.ndarray:

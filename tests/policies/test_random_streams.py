@@ -41,6 +41,7 @@ def test_the_streams_of_a_training_are_those_of_every_earlier_result() -> None:
         "OPEN_LOOP": 6917529027641081856,
         "SAMPLE_PLOT": 8070450532247928832,
         "FIELD_DROPOUT": 9223372036854775808,
+        "DECIDED": 10376293541461622784,
     }
     assert PROCESS_SPACING == STORE_SPACING == ORDER_SPACING == 1099511627776
 

@@ -50,6 +50,11 @@ def _check_student(model: PolicyConfig, teacher: PolicyConfig | None) -> None:
             f"distill: on-policy distillation of a student of the family '{model.kind}' is not supported; expected "
             "'diffusion', 'token_vla' or 'vla'."
         )
+    if model.most_decided:
+        raise HandoffError(
+            "distill: the student is trained with decided actions (policy.prefix), of which on-policy distillation "
+            "does not know. Set policy.prefix=0, or use the algorithm 'one_step'."
+        )
     if teacher is not None and teacher.kind != model.kind:
         raise HandoffError(
             f"distill: the student is of the family '{model.kind}', its teacher of '{teacher.kind}'; expected the same."
@@ -69,6 +74,11 @@ def _check_one_step(
     algorithm: DistilAlgorithmConfig, model: PolicyConfig, *, finetuned: bool
 ) -> None:
     shortcut = isinstance(algorithm, ShortcutConfig)
+    if shortcut and model.most_decided:
+        raise HandoffError(
+            "distill: the teacher is trained with decided actions (policy.prefix), of which the algorithm 'shortcut' "
+            "does not know. Use 'one_step', or set policy.prefix=0."
+        )
     if algorithm.kind not in model.one_step_methods:
         objective = getattr(model, "objective", None)
         family = (

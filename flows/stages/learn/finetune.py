@@ -44,6 +44,11 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
             f"finetune: the policy observes {list(model.sensor_fields)}, but a world model imagines vectors, not "
             "pictures. Fine-tune it in simulated environments, without the input 'world_model'."
         )
+    if model.most_decided:
+        raise HandoffError(
+            "finetune: the policy is trained with decided actions (policy.prefix), of which no method of fine-tuning "
+            "knows. Set policy.prefix=0."
+        )
     _check_window(model, config.protocol.max_steps)
     if method.kind in model.finetuning_methods:
         return

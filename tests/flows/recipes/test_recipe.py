@@ -312,6 +312,28 @@ def test_a_policy_that_cannot_be_distilled_is_refused_before_imitation(
         options("demo", [f"teacher.policy={name}", f"student.algorithm={{kind: {algorithm}}}"])
 
 
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "words"),
+    [
+        ("pusht_best_of_n", ["pretrained.policy.prefix=2"], "no method of fine-tuning knows"),
+        (
+            "demo",
+            [
+                "teacher.policy=flow",
+                "teacher.policy.prefix=2",
+                "student.algorithm={kind: shortcut}",
+            ],
+            "the algorithm 'shortcut' does not know",
+        ),
+    ],
+)
+def test_decided_actions_are_refused_where_training_would_forget_them(
+    recipe: str, overrides: list[str], words: str
+) -> None:
+    with pytest.raises(HandoffError, match=words):
+        options(recipe, overrides)
+
+
 def test_a_policy_without_cameras_is_not_evaluated_blind() -> None:
     options("pick_cube_cameras")
     with pytest.raises(HandoffError, match="blind is set, but the policy has no image_fields"):

@@ -11,9 +11,10 @@ from policies.checkpoint import read_weights
 from policies.data.demonstrations import read_demonstrations
 from policies.data.visited_states import FILE, save_visited_states
 from policies.data.windows import Windows
-from policies.distillation.config import DistilConfig
+from policies.distillation.config import DistilConfig, ShortcutConfig
 from policies.distillation.one_step import distil
 from policies.distillation.regression import make_targets, one_step_student, same_noise_objective
+from policies.export.onnx import decided_rows
 from policies.families.diffusion import DiffusionPolicy
 from policies.imitation.config import PretrainConfig
 from policies.imitation.objective import normalized_windows
@@ -22,7 +23,7 @@ from policies.load import load_module, load_policy
 from policies.policy import ObservationTensors
 from policies.training.config import TrainingConfig
 from robots.errors import HandoffError
-from robots.interfaces import no_progress
+from robots.interfaces import PolicyInput, no_progress
 from tests.policies.conftest import TINY
 from tests.policies.kill import run_until_killed
 
@@ -183,3 +184,42 @@ def test_the_teacher_is_left_as_it_was(teacher: Path, demos: Path, tmp_path: Pat
 def test_a_missing_teacher_is_named(demos: Path, tmp_path: Path):
     with pytest.raises(HandoffError, match="no policy is here"):
         distil(CONFIG, tmp_path / "nowhere", demos, tmp_path, no_progress)
+
+
+def test_a_student_goes_on_from_decided_actions_as_its_teacher_does(demos: Path, tmp_path: Path):
+    prefixed = replace(TINY, horizon=6, prefix=3)
+    pretraining = replace(TRAINING, steps=300, learning_rate=1e-2)
+    pretrain(PretrainConfig(policy=prefixed, training=pretraining), demos, tmp_path, no_progress)
+    taught = tmp_path / "student"
+    taught.mkdir()
+    config = replace(CONFIG, training=replace(TRAINING, steps=200), targets=960)
+    distil(config, tmp_path, demos, taught, no_progress)
+    teacher, student, control = (
+        load_policy(tmp_path),
+        load_policy(taught),
+        load_policy(tmp_path, 1),
+    )
+    rng = np.random.default_rng(1)
+    observation = np.repeat(rng.uniform(0.1, 0.4, (200, 1, 4)), 2, axis=1).astype(np.float32)
+    noise, other = (rng.standard_normal((200, 6, 2), dtype=np.float32) for _ in range(2))
+    prefix = decided_rows(teacher(observation, other)[:, 1:4])
+    given = PolicyInput(observation, prefix=prefix)
+    wanted, open_places = teacher(given, noise), np.s_[:, 4:]
+    own, one_step = (
+        np.square(policy(given, noise) - wanted)[open_places].mean()
+        for policy in (student, control)
+    )
+    assert own < 0.8 * one_step
+    # What the prefix changes, it changes alike.
+    changes = [(policy(given, noise) - policy(observation, noise)) for policy in (teacher, student)]
+    decided = prefix[..., -1].sum(axis=1) > 0
+    changed = [change[decided][open_places].ravel() for change in changes]
+    assert np.corrcoef(changed)[0, 1] > 0.5
+
+
+def test_decided_actions_have_no_shortcut(demos: Path, tmp_path: Path):
+    prefixed = replace(TINY, objective="flow", horizon=6, prefix=3)
+    short = replace(TRAINING, steps=5)
+    pretrain(PretrainConfig(policy=prefixed, training=short), demos, tmp_path, no_progress)
+    with pytest.raises(HandoffError, match="cannot be distilled with the algorithm 'shortcut'"):
+        distil(ShortcutConfig(), tmp_path, demos, tmp_path / "out", no_progress)

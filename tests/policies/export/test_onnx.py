@@ -8,10 +8,13 @@ import pytest
 from policies.export.onnx import ExportConfig, export
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
+from policies.load import load_policy
 from policies.training.config import TrainingConfig
+from real.deploy.bundle_checks import golden_parity, read_golden
+from real.deploy.onnx_policy import OnnxPolicy
 from robots.contract import CONTRACT_KEY, Contract
 from robots.errors import HandoffError
-from robots.interfaces import no_progress
+from robots.interfaces import PolicyInput, no_progress
 from tests.policies.conftest import TINY
 
 CONFIG = ExportConfig(action_interface="pd_target", golden=32)
@@ -107,3 +110,34 @@ def test_the_bundle_holds_graph_examples_and_descriptions_for_other_runtimes(bun
 def test_a_missing_policy_is_named(demos: Path, tmp_path: Path):
     with pytest.raises(HandoffError, match="no policy is here"):
         export(CONFIG, tmp_path / "nowhere", demos, tmp_path, no_progress, "", "")
+
+
+def test_decided_actions_are_an_input_of_the_file(demos: Path, tmp_path: Path):
+    training = TrainingConfig(steps=20, learning_rate=1e-2, batch_size=16, precision="fp32")
+    deciding = replace(TINY, horizon=6, prefix=3)
+    pretrain(PretrainConfig(policy=deciding, training=training), demos, tmp_path, no_progress)
+    export(CONFIG, tmp_path, demos, tmp_path, no_progress, "p" * 64, "d" * 64)
+    policy, golden = OnnxPolicy(tmp_path / "policy.onnx"), read_golden(tmp_path / "golden.npz")
+    assert policy.contract.prefix == 3
+    assert golden["prefix"].shape == (32, 3, 3)
+    assert set(golden["prefix"][..., -1].sum(axis=1)) == {0.0, 1.0, 2.0, 3.0}
+    assert golden_parity(policy, golden).normalised <= 1e-5
+    # Without a prefix nothing is decided, by torch and in the file.
+    torch_policy = load_policy(tmp_path)
+    vector, noise = golden["observation"], golden["noise"]
+    scale = golden["action_scale"]
+    assert np.abs((policy(vector, noise) - torch_policy(vector, noise)) / scale).max() <= 1e-5
+    given = PolicyInput(vector, prefix=golden["prefix"])
+    assert np.abs((policy(given, noise) - torch_policy(given, noise)) / scale).max() <= 1e-5
+    assert np.abs((policy(given, noise) - policy(vector, noise)) / scale).max() > 1e-3
+    with pytest.raises(
+        HandoffError, match=r"prefix has shape \(32, 2, 3\), expected \(batch, 3, 3\)"
+    ):
+        policy(PolicyInput(vector, prefix=golden["prefix"][:, 1:]), noise)
+
+
+def test_a_policy_that_takes_no_decided_actions_refuses_them(bundle: Path):
+    golden = np.load(bundle / "golden.npz")
+    given = PolicyInput(golden["observation"], prefix=np.zeros((32, 1, 3), np.float32))
+    with pytest.raises(HandoffError, match="received a prefix, which it does not take"):
+        OnnxPolicy(bundle / "policy.onnx")(given, golden["noise"])

@@ -102,3 +102,74 @@ def test_a_hold_ends_velocities_but_not_what_a_policy_remembers(stride, remember
     running.observe({"agent": np.full(2, 7.0, np.float32)})
     running.action(7)
     assert shown[-1] == [remembered, 7.0]
+
+
+def deciding(prefixes: list[np.ndarray]) -> Any:
+    """A policy that notes its prefixes; its actions are those of the last decided one, and on."""
+
+    def policy(inputs: Any, noise: np.ndarray) -> np.ndarray:
+        prefixes.append(inputs.prefix)
+        return numbered(inputs, noise)
+
+    return policy
+
+
+PREFIXED = replace(CONTRACT, prefix=3)
+
+
+def test_a_policy_is_given_the_actions_that_are_executed_until_its_chunk_is_expected():
+    prefixes: list[np.ndarray] = []
+    delay = InferenceDelay(seconds=0.1)
+    options: dict[str, Any] = {"seed": 3, "wait": True, "inference_ms": [], "delay": delay}
+    running = ChunkInference(deciding(prefixes), PREFIXED, InlineExecutor(), **options)
+    found = actions(running, 10)
+    assert found == [None, None, 2.0, 3.0, 4.0, 5.0, 2.0, 3.0, 4.0, 5.0]
+    assert not prefixes[0].any(), "nothing is decided at an episode's beginning"
+    # The second inference begins in step 4; until its chunk comes 4 and 5 are executed.
+    np.testing.assert_array_equal(prefixes[1][0, :, 0], [4.0, 5.0, 0.0])
+    np.testing.assert_array_equal(prefixes[1][0, :, -1], [1.0, 1.0, 0.0])
+
+
+def test_a_chunk_that_comes_early_waits_until_its_decided_actions_are_executed():
+    """With jitter, as much is decided as the longest delay takes."""
+    prefixes: list[np.ndarray] = []
+    delay = InferenceDelay(seconds=0.0, jitter=0.1)
+    options: dict[str, Any] = {"seed": 3, "wait": True, "inference_ms": [], "delay": delay}
+    running = ChunkInference(deciding(prefixes), PREFIXED, InlineExecutor(), **options)
+    found = actions(running, 24)
+    decided = [int(prefix[0, :, -1].sum()) for prefix in prefixes]
+    assert decided[0] == 0
+    assert set(decided[1:]) == {2}
+    assert {late: delay.steps(20.0, 3, late) for late in range(6)} != dict.fromkeys(range(6), 2)
+    # From the second chunk on, its first two actions are those of the chunk before.
+    later = found[found.index(4.0) :]
+    assert 0.0 not in later
+    assert 1.0 not in later
+
+
+def test_the_expected_delay_of_a_running_policy_is_that_of_its_slow_inferences():
+    running = ChunkInference(
+        numbered,
+        PREFIXED,
+        InlineExecutor(),
+        seed=3,
+        wait=False,
+        inference_ms=[900.0, 900.0, *[40.0] * 30],
+        grace=0.005,
+    )
+    # 35 ms beyond the grace at 20 Hz; the two first ones were warming up.
+    assert running._expected_steps() == 1
+    running._inference_ms += [120.0] * 10
+    assert running._expected_steps() == 3
+    running._inference_ms.clear()
+    assert running._expected_steps() == 0
+
+
+def test_more_decided_actions_than_the_policy_takes_are_left_out():
+    prefixes: list[np.ndarray] = []
+    delay = InferenceDelay(seconds=0.2)
+    options: dict[str, Any] = {"seed": 3, "wait": True, "inference_ms": [], "delay": delay}
+    running = ChunkInference(deciding(prefixes), PREFIXED, InlineExecutor(), **options)
+    actions(running, 9)
+    assert prefixes[1].shape == (1, 3, 3)
+    assert prefixes[1][0, :, -1].all()

@@ -11,7 +11,7 @@ from real.deploy.planar_space import Plane, PlaneConfig
 from real.deploy.remote_policy import RemoteConfig, RemotePolicy
 from robots.control.noise import chunk_noise
 from robots.errors import HandoffError, SafetyError
-from robots.interfaces import Policy
+from robots.interfaces import Policy, PolicyInput
 from robots.wire.policy import contract_digest, pack
 from tests.policies.served import CONTRACT, TOKEN, fields, flat, served, shifted
 from tests.real.fakes import FakeArm, FakeClock, contract
@@ -39,6 +39,29 @@ def test_remote_chunks_are_those_of_the_local_policy_bit_for_bit(server):
             chunks[row], shifted(observation[row : row + 1], noise[row : row + 1])[0]
         )
     assert chunks.dtype == np.float32
+
+
+def test_decided_actions_reach_the_server():
+    """A policy whose chunk is the sum of its decided actions and their number."""
+    deciding = contract(prefix=2)
+
+    def summed(given, noise):
+        total = 0.0 if given.prefix is None else given.prefix.sum()
+        return np.full_like(noise, total)
+
+    observation, noise = flat(fields()), chunk_noise(0, 0, 16, 2)[None]
+    prefix = np.array([[[0.25, 0.5, 1.0], [0.0, 0.0, 0.0]]], np.float32)
+    with served(summed, deciding) as running, remote(running.uri) as policy:
+        chunk = policy(PolicyInput(observation, prefix=prefix), noise)
+        np.testing.assert_array_equal(chunk, np.full((1, 16, 2), 1.75, np.float32))
+        with pytest.raises(HandoffError, match=r"prefix.*\(2, 3\)"):
+            policy(PolicyInput(observation, prefix=prefix[:, :1]), noise)
+
+
+def test_decided_actions_for_a_policy_that_takes_none_are_refused(server):
+    prefix = np.zeros((1, 2, 3), np.float32)
+    with remote(server.uri) as policy, pytest.raises(HandoffError, match="takes none"):
+        policy(PolicyInput(flat(fields()), prefix=prefix), chunk_noise(0, 0, 16, 2)[None])
 
 
 def test_contract_is_that_of_the_server(server):
