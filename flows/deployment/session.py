@@ -8,6 +8,7 @@ that did not pass a gate are refused, by a real arm also those that no trusted k
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -42,6 +43,7 @@ from robots.contract import ONNX_FILE, Contract
 from robots.control.actions import PD_TARGET, CartesianDelta
 from robots.errors import HandoffError
 from robots.franka import find_robot
+from robots.storage.durable import write_atomically
 
 if TYPE_CHECKING:
     from real.console.server import ConsoleConfig
@@ -188,11 +190,25 @@ def deploy(
         run, store = _open(stack, session, policy, contract, make_run, out, console, person, say)
         known = {"session": new_session(), "mode": mode_of(session), "speed": session.speed}
         run.about = {**(about or {}), **run.about, **known}
+        first = store.num_episodes
         while episodes is None or store.num_episodes < episodes:
             if not run.next_episode(say):
                 break
         run.supervisor.operator.finish(f"{counted(store.num_episodes, 'episode')} recorded.")
+        _report_latency(store, first, [*contract.sensors], out, say)
         return store.num_episodes
+
+
+def _report_latency(
+    store: EpisodeStore, first: int, cameras: Sequence[str], out: Path, say: Callable[[str], None]
+) -> None:
+    """Says how late the session was, and writes it to its folder; nothing without an episode."""
+    from flows.reports.latency import FILE, latency_line, session_latency
+
+    report = session_latency(store, first, cameras)
+    if report:
+        say(f"latency  {latency_line(report)}")
+        write_atomically(out / FILE, json.dumps(report, indent=2).encode())
 
 
 def _open(

@@ -200,9 +200,10 @@ class ReplayedRun(SupervisedRun):
     def note(self, about: dict[str, Any]) -> str:
         """See `SupervisedRun.note`."""
         found = about["replay"]
+        which = f"recording {found['episode'] + 1} of {len(self._recording)} repeated"
         if "max_mm" not in found:
-            return f"episode {found['episode']} repeated, not compared"
-        return f"episode {found['episode']} repeated to {found['rms_mm']:.1f} mm, {found['max_mm']:.1f} mm at most"
+            return f"{which}, not compared"
+        return f"{which} to {found['rms_mm']:.1f} mm, {found['max_mm']:.1f} mm at most"
 
     def _distance(self, record: LoopRecord) -> dict[str, float]:
         """Root mean square and largest distance of the measured positions at the same times [mm];

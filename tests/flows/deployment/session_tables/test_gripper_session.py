@@ -4,6 +4,7 @@ at a task's table."""
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -87,6 +88,9 @@ def test_a_policy_solves_its_task_beside_a_person(tmp_path: Path) -> None:
     assert (about["robot"], about["interventions"]) == ("fr3 twin", 0.0)
     assert np.linalg.norm(steps["grasp_pose"][-1, :3] - steps["goal"][-1]) < 0.03
     assert steps["qpos"].shape[0] == len(steps["action"])
+    report = json.loads((tmp_path / "latency.json").read_text())
+    assert report["episodes"] == 1
+    assert report["inference_ms"]["number"] == len(about["inference_ms"])
 
 
 def test_a_shadowed_policy_moves_nothing_and_its_thoughts_are_recorded(tmp_path: Path) -> None:
