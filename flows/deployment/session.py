@@ -203,7 +203,7 @@ def _report_latency(
     store: EpisodeStore, first: int, cameras: Sequence[str], out: Path, say: Callable[[str], None]
 ) -> None:
     """Says how late the session was, and writes it to its folder; nothing without an episode."""
-    from flows.reports.latency import FILE, latency_line, session_latency
+    from flows.session.latency import FILE, latency_line, session_latency
 
     report = session_latency(store, first, cameras)
     if report:

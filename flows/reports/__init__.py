@@ -15,6 +15,5 @@
 - `episode_view`: one episode as a page with a slider.
 - `open_loop`: errors of a policy's actions against recorded ones.
 - `plots`: plots of stages and sessions.
-- `latency`: how late inference, pictures and commands of a session at an arm were.
 - `run_records`: the record of every run, `run.json`, and its export.
 """

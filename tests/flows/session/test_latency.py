@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.reports.latency import latency_line, session_latency
+from flows.session.latency import latency_line, session_latency
 from robots.episodes.metadata.capture_times import capture_time_field
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
