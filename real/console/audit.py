@@ -90,9 +90,11 @@ class AuditLog:
 
 
 def read_audit(path: Path) -> list[dict[str, Any]]:
-    """The actions in a log, in order; lines that a crash cut short are left out."""
+    """The actions in a log, in order; lines that a crash cut short are left out. Empty if there is
+    no log."""
     lines = []
-    for line in path.read_text().splitlines():
+    text = path.read_text() if path.is_file() else ""
+    for line in text.splitlines():
         try:
             lines.append(json.loads(line))
         except ValueError:

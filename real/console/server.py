@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from real.console.attached import Attach, AttachedPages
-from real.console.audit import AuditLog
+from real.console.audit import AuditLog, read_audit
 from real.console.control.arbiter import ArbiterConfig, ControlArbiter
 from real.console.control.bindings import RefusedBindingError, stored_bindings
 from real.console.control.commands import STILL
@@ -48,6 +48,10 @@ if TYPE_CHECKING:
 
 BINDINGS = "bindings.json"
 """Name of the file of the bindings, in the console's folder."""
+AUDIT = "audit.jsonl"
+"""Name of the log of all actions, in the console's folder."""
+ENDED_EPISODE = "episode ended"
+"""What the log says of an episode that ended."""
 TICK = 0.005
 """Longest time between checks of the watchdog [s]."""
 KEEP_ALIVE = 0.02
@@ -123,7 +127,9 @@ class ConsoleServer:
         """Token of every role that a process can have."""
         folder.mkdir(parents=True, exist_ok=True)
         self._bindings_file = folder / BINDINGS
-        self.audit = AuditLog(folder / "audit.jsonl")
+        log = folder / AUDIT
+        before = [line for line in read_audit(log) if line["what"] == ENDED_EPISODE]
+        self.audit = AuditLog(log)
         bindings = stored_bindings(self._bindings_file)
         self.pictures = PictureWatch(config.picture_seconds, now)
         """Whether the pages have recent pictures."""
@@ -134,7 +140,7 @@ class ConsoleServer:
             now,
             lambda: self.audit.trouble or self.pictures.trouble(),
         )
-        self.telemetry = Telemetry()
+        self.telemetry = Telemetry(before)
         self.scene_proxy = SceneProxy()
         self._pages: dict[int, PageConnection] = {}
         self._robot: WebSocket | None = None
@@ -149,7 +155,7 @@ class ConsoleServer:
         self._spacemouse = SpaceMouse() if config.spacemouse else None
         self._changed = asyncio.Event()
         """Something happened that may change the command to the robot's process."""
-        self._episodes_ended = 0
+        self._episodes_ended = len(self.telemetry.ended)
 
     async def run_control(self) -> None:
         """Checks the watchdog and sends commands to the robot's process, as long as the server
@@ -370,15 +376,17 @@ class ConsoleServer:
                     await self._send_hold(socket)
                     self._changed.set()
                 elif message["kind"] == "fault":
+                    interrupted = self.telemetry.interrupted()
+                    if interrupted is not None:
+                        self._end_episode(interrupted)
                     why = str(message["why"])[:LONGEST_REASON]
                     asks = message["asks"] is True
                     self.arbiter.fault(int(message["number"]), why, asks_cause=asks)
                     await self._send_hold(socket)
                     self._changed.set()
                 elif message["kind"] == "end":
-                    self.telemetry.end(message["told"])
+                    self._end_episode(message["told"])
                     self.arbiter.end_episode(result_text(message["told"]))
-                    self._episodes_ended += 1
                     await self._send_hold(socket)
                     self._changed.set()
                 elif message["kind"] == "facts":
@@ -397,6 +405,12 @@ class ConsoleServer:
                     page.stale = True
                 self.arbiter.robot_connected(False, str(about.get("task", "")))
                 self._changed.set()
+
+    def _end_episode(self, report: dict[str, Any]) -> None:
+        """Counts an episode that ended, and logs it, for a server that takes this one's place."""
+        self.telemetry.end(report)
+        self._episodes_ended += 1
+        self.audit("robot", ENDED_EPISODE, self.telemetry.ended[-1])
 
     def _set_scene(self, scene: bytes) -> None:
         """Passes a packed scene on to the processes that draw it."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from robots.errors import HandoffError
@@ -21,9 +22,14 @@ _END_KEYS = ("success", "label", "steps", "corrected", "takeovers", "seconds", "
 
 
 class Telemetry:
-    """Steps and episodes that the robot's process reports, as plain values for JSON."""
+    """Steps and episodes that the robot's process reports, as plain values for JSON.
 
-    def __init__(self) -> None:
+    Args:
+        ended: reports of episodes that have ended before, see `end`; those of another form are left
+            out.
+    """
+
+    def __init__(self, ended: Iterable[Mapping[str, Any]] = ()) -> None:
         self.about: dict[str, Any] = {}
         """Description of the task that the robot's process sent when it connected."""
         self.facts: dict[str, str] = {}
@@ -39,7 +45,14 @@ class Telemetry:
         """Number of the first step in `steps`; grows once `LONGEST` steps are kept."""
         self.episode = -1
         """Number of the running episode."""
-        self.ended: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._over: int | None = None
+        """Number of the episode that was reported as ended last."""
+        whole = (
+            {key: report[key] for key in _END_KEYS}
+            for report in ended
+            if all(key in report for key in _END_KEYS)
+        )
+        self.ended: deque[dict[str, Any]] = deque(whole, maxlen=KEPT)
         """Episodes that ended, the newest last."""
 
     def begin(self, about: Mapping[str, Any]) -> None:
@@ -73,6 +86,7 @@ class Telemetry:
 
     def _begin_steps(self, episode: int) -> None:
         self.episode = episode
+        self._over = None
         self.first = 0
         self.steps.clear()
 
@@ -110,6 +124,26 @@ class Telemetry:
         """
         _check(episode, _END_KEYS)
         self.ended.append(dict(episode))
+        self._over = self.episode
+
+    def interrupted(self) -> dict[str, Any] | None:
+        """The report, see `end`, of the running episode that a fault has ended; None if none is
+        running or it has made no step. It counts as not solved."""
+        if not self.steps or self._over == self.episode:
+            return None
+        acted = [bool(step[0]) for step in self.steps]
+        takeovers = sum(now and not before for before, now in pairwise([False, *acted]))
+        steps = self.first + len(self.steps)
+        return {
+            "episode": self.episode,
+            "success": False,
+            "label": "fault",
+            "steps": steps,
+            "corrected": sum(acted),
+            "takeovers": takeovers,
+            "seconds": steps / float(self.about.get("rate_hz", 1.0)),
+            "dropped": False,
+        }
 
     def counters(self) -> dict[str, Any]:
         """Statistics of the last episodes that were not dropped."""

@@ -33,7 +33,14 @@ class Session:
     def page(self) -> Page:
         page = Page(self.opened)
         _SESSION_OF[page] = self
-        until(lambda: ready(page.state()), STARTS)
+        _EARLIER[page] = 0
+
+        def is_ready() -> bool:
+            state = page.state()
+            _EARLIER[page] = len(state.get("episodes", [])) or _EARLIER[page]
+            return ready(state)
+
+        until(is_ready, STARTS)
         return page
 
     def ended(self) -> None:
@@ -48,6 +55,8 @@ def ready(state: dict[str, Any]) -> bool:
 
 _SESSION_OF: WeakKeyDictionary[Page, Session] = WeakKeyDictionary()
 """Sessions by their page."""
+_EARLIER: WeakKeyDictionary[Page, int] = WeakKeyDictionary()
+"""Episodes of earlier sessions of the same folder, by the page."""
 
 
 def _explained(run: Callable[..., None], *arguments: Any) -> None:
@@ -84,12 +93,13 @@ def labelled(page: Page, code: str, episodes: int) -> None:
 
 
 def ended_episodes(page: Page, episodes: int) -> None:
-    """Waits until the number of episodes has ended."""
+    """Waits until the number of episodes of the session has ended."""
     ended, limit = 0, time.monotonic() + STARTS
     while ended < episodes:
         assert time.monotonic() < limit, f"{ended} of {episodes} episodes ended, {_stacks(page)}"
         page.keys()
-        ended = len(page.state().get("episodes", [])) or ended
+        known = page.state().get("episodes")
+        ended = ended if known is None else len(known) - _EARLIER[page]
 
 
 def ended_by(page: Page) -> None:

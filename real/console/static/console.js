@@ -242,6 +242,7 @@ function showState() {
   ]);
   if (key === page.shownKey) return;
   page.shownKey = key;
+  keepAwake();
   showKeys();
   showWaiting(state.waiting);
   const mine = state.controller === state.you, focused = document.activeElement;
@@ -423,6 +424,17 @@ $("sound").onclick = () => {
   $("sound").textContent = page.sound ? "Sound" : "Sound is off";
 };
 // One tone per mode: high while a person moves the arm, low while it holds still.
+// A screen that goes dark hides the page, and a hidden page holds the arm. Browsers end the lock of a hidden page.
+let screenLock = null;
+async function keepAwake() {
+  const wanted = page.state?.robot === true && document.visibilityState === "visible";
+  if (!wanted || screenLock || !navigator.wakeLock) return;
+  screenLock = {};
+  screenLock = await navigator.wakeLock.request("screen").catch(() => null);
+  screenLock?.addEventListener("release", () => { screenLock = null; });
+}
+document.addEventListener("visibilitychange", keepAwake);
+
 function beep(name) {
   const pitch = { policy: 440, person: 660, hold: 220, fault: 165, stop: 165, ended: 165 }[name];
   if (!page.sound || !pitch || !navigator.userActivation?.hasBeenActive) return;

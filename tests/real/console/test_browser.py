@@ -337,6 +337,29 @@ def test_a_session_that_is_over_says_so(browser, tmp_path):
     tab.context.close()
 
 
+COUNTED_LOCKS = """
+  window.locks = 0;
+  Object.defineProperty(navigator, 'wakeLock', { value: { request: async (kind) => {
+    window.locks += kind === 'screen';
+    window.lock = new EventTarget();
+    return window.lock;
+  } } });
+"""
+
+
+def test_the_screen_stays_on_while_a_robot_is_connected(browser, opened, robot):
+    tab = Tab(browser, opened.url, before=COUNTED_LOCKS).ready()
+    tab.until("window.locks === 1")
+    tab.go()
+    assert tab.page.evaluate("window.locks") == 1, "one lock is enough"
+    # As browsers do when the page is hidden; when it is back, the lock is taken again.
+    tab.page.evaluate("lock.dispatchEvent(new Event('release'))")
+    tab.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    tab.until("window.locks === 2")
+    assert tab.errors == []
+    tab.context.close()
+
+
 def test_a_fault_shows_the_robots_sentence_and_a_button_that_recovers(tab, robot):
     tab.go()
     fault = {"kind": "fault", "number": 1, "why": "arm: stopped, joint_reflex.", "asks": False}

@@ -393,3 +393,27 @@ def test_a_hold_reaches_the_robot_however_soon_a_person_goes_on(tmp_path, messag
     robot = Robot()
     asyncio.run(server.robot(cast(WebSocket, robot)))
     assert [command.mode for command in robot.commands] == [Mode.HOLD] * (1 + bool(message))
+
+
+def test_a_server_that_is_started_again_knows_the_episodes_that_ended(opened, robot, page, folder):
+    report = {
+        "success": True,
+        "label": "success",
+        "steps": 10,
+        "corrected": 4,
+        "takeovers": 1,
+        "seconds": 0.5,
+        "dropped": False,
+    }
+    robot.send({"kind": "end", "told": {**report, "episode": 0}})
+    until(lambda: len(page.state().get("episodes", [])) >= 1)
+    before = len(logged(folder, "episode ended"))
+    connection = robot.connection
+    os.kill(opened.process.pid, signal.SIGKILL)
+    until(lambda: robot.connection > connection, 30.0)
+    again = Page(opened)
+    with contextlib.closing(again.socket):
+        state = again.newest()
+        assert len(state["episodes"]) == before
+        assert state["episodes"][-1] == report
+        assert state["counters"]["episodes"] >= 1

@@ -86,3 +86,27 @@ def test_what_json_cannot_say_is_left_out():
     story.step(step(0, reward=math.nan, probability=math.inf, q=[0.0, math.nan]))
     assert json.loads(json.dumps(list(story.steps))) == [[0.0, None, None, None]]
     assert story.robot["q"] == [0.0, None]
+
+
+def test_statistics_go_on_from_episodes_that_ended_before():
+    story = Telemetry([end(True), {"success": True}, end(False)])
+    story.end(end(True))
+    assert story.counters()["episodes"] == 3
+    assert story.counters()["success"] == pytest.approx(2 / 3)
+
+
+def test_an_episode_that_a_fault_ends_counts_as_not_solved():
+    story = Telemetry()
+    story.begin({"rate_hz": 20.0})
+    assert story.interrupted() is None
+    for person in (False, True, True, False, True):
+        story.step(step(0, person=person))
+    report = story.interrupted()
+    assert report is not None
+    assert (report["success"], report["label"], report["dropped"]) == (False, "fault", False)
+    assert (report["steps"], report["corrected"], report["takeovers"]) == (5, 3, 2)
+    assert report["seconds"] == 0.25
+    story.end(report)
+    assert story.interrupted() is None, "it is counted once"
+    story.step(step(1))
+    assert story.interrupted() is not None
