@@ -101,6 +101,11 @@ class ChunkPolicyConfig:
         return 0
 
     @property
+    def decided_field(self) -> str | None:
+        """Field of which decided actions are shown in training; None for `action_field`."""
+        return None
+
+    @property
     def sampler(self) -> str:
         """Name of the multi-step sampler, such as `ddim`."""
         return "sampler"

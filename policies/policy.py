@@ -63,6 +63,8 @@ class Batch(NamedTuple):
     """True for actions outside their episode, which repeat its first or last action."""
     ending_BG: Tensor | None = None
     """What `policies.imitation.end_prediction` predicts; None for nothing."""
+    executed_BHA: Tensor | None = None
+    """Chunks of which decided actions are shown; None for `chunk_BHA`."""
 
 
 class ChunkPolicy(nn.Module, ABC):

@@ -70,6 +70,9 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     """Largest number of actions that are decided when a chunk is predicted, because the arm
     executes them meanwhile: the chunk goes on from them (training-time real-time chunking, Black et
     al. 2025). At least the policy's delay in steps; 0 trains without."""
+    prefix_field: str = "action"
+    """Field with the executed actions, of which decided ones are shown in training; where
+    `action_field` is what an expert would have done, the two differ. Unused without `prefix`."""
     step_conditioned: bool = False
     """Whether the network of a `flow` is also conditioned on the length of the sampler's step; set
     by the distillation `shortcut`, which learns it."""
@@ -92,6 +95,11 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     def most_decided(self) -> int:
         """See `ChunkPolicyConfig.most_decided`."""
         return self.prefix
+
+    @property
+    def decided_field(self) -> str | None:
+        """See `ChunkPolicyConfig.decided_field`."""
+        return self.prefix_field if self.prefix and self.prefix_field != self.action_field else None
 
     @property
     def sampler(self) -> str:

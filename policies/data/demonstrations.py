@@ -46,6 +46,8 @@ class DemonstrationArrays(NamedTuple):
     """Per camera (M, height, width, 3) uint8, per point cloud (M, points, entries) float32."""
     instruction_M: tuple[str, ...] = ()
     """Instruction of every step; empty unless the policy is language-conditioned."""
+    executed_MA: np.ndarray | None = None
+    """Actions of which decided ones are shown; None for those of `action_MA`."""
 
 
 class DemonstrationEpisode(NamedTuple):
@@ -55,6 +57,8 @@ class DemonstrationEpisode(NamedTuple):
     action_TA: np.ndarray
     points: Mapping[str, np.ndarray]
     """Per point cloud (T, points, entries)."""
+    executed_TA: np.ndarray | None = None
+    """See `DemonstrationArrays.executed_MA`."""
 
 
 EpisodeCallback = Callable[[int, DemonstrationEpisode], None]
@@ -224,6 +228,7 @@ def read_stores(
     ends_E = np.cumsum(np.concatenate(lengths))
     observation_MO = np.empty((int(ends_E[-1]), card.observation_size), np.float32)
     action_MA = np.empty((int(ends_E[-1]), card.action_size), np.float32)
+    executed_MA = None if model.decided_field is None else np.empty_like(action_MA)
     kept = [] if streamed else list(card.sensors)
     sensor_parts: dict[str, list[Tensor]] = {name: [] for name in kept}
     # Read every episode once.
@@ -239,6 +244,8 @@ def read_stores(
             episode = _episode(f"{store.name}: episode {index}", card, values)
             rows = slice(int(ends_E[number]) - int(length[index]), int(ends_E[number]))
             observation_MO[rows], action_MA[rows] = episode.observation_TO, episode.action_TA
+            if executed_MA is not None:
+                executed_MA[rows] = episode.executed_TA
             for name in writers.keys() & values.keys():
                 writers[name].append(values[name])
             if callback is not None:
@@ -258,6 +265,7 @@ def read_stores(
         tuple(line for store in stores for line in _instructions(store))
         if model.language_conditioned
         else (),
+        executed_MA,
     )
 
 
@@ -335,7 +343,14 @@ def _episode(name: str, card: PolicyCard, values: Mapping[str, np.ndarray]) -> D
         np.concatenate(columns, axis=1) if columns else np.zeros((length, 0), np.float32)
     )
     points = {field: values[field].astype(np.float32) for field in card.model.point_fields}
-    return DemonstrationEpisode(observation_TO, _flat(values[card.model.action_field]), points)
+    action_TA, decided = _flat(values[card.model.action_field]), card.model.decided_field
+    executed_TA = None if decided is None else _flat(values[decided])
+    if executed_TA is not None and executed_TA.shape != action_TA.shape:
+        raise HandoffError(
+            f"{name}: {decided} has {executed_TA.shape[1]} entries, {card.model.action_field} {action_TA.shape[1]}. "
+            "Is policy.prefix_field the field of the executed actions?"
+        )
+    return DemonstrationEpisode(observation_TO, action_TA, points, executed_TA)
 
 
 def _writer(store: OpenStore, name: str, steps: int, storage: FrameStorage) -> FrameWriter:
@@ -355,7 +370,8 @@ def _frame_dtype(card: PolicyCard, name: str) -> np.dtype:
 
 
 def _fields(model: PolicyConfig) -> tuple[str, ...]:
-    return (*model.observation_fields, *model.sensor_fields, model.action_field)
+    decided = () if model.decided_field is None else (model.decided_field,)
+    return (*model.observation_fields, *model.sensor_fields, model.action_field, *decided)
 
 
 def _specs(card: PolicyCard) -> dict[str, FieldSpec]:

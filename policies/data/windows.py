@@ -147,6 +147,8 @@ class Windows:
     """Weight of every window's episode; None if all are equal."""
     ending_NG: Tensor | None = None
     """What `policies.imitation.end_prediction` predicts of every window; None for nothing."""
+    executed_NHA: Tensor | None = None
+    """Chunks of the executed actions, of which decided ones are shown; None for `chunk_NHA`."""
 
     def __len__(self) -> int:
         return len(self.chunk_NHA)
@@ -175,6 +177,7 @@ class Windows:
             self.chunk_NHA[device_windows_B],
             self.padded_NH[device_windows_B],
             None if self.ending_NG is None else self.ending_NG[device_windows_B],
+            None if self.executed_NHA is None else self.executed_NHA[device_windows_B],
         )
 
     def observations(
@@ -230,6 +233,8 @@ class Windows:
             digest.update(name.encode())
             for part in rows.split(_DIGEST_ROWS):
                 digest.update(frames.steps(part).numpy().data)
+        if self.executed_NHA is not None:
+            digest.update(self.executed_NHA.cpu().contiguous().numpy().tobytes())
         digest.update("\n".join(self.instruction_N).encode())
         if self.weight_N is not None:
             digest.update(self.weight_N.tobytes())

@@ -147,8 +147,8 @@ def _decided_numbers(policy: DiffusionPolicy, pairs: int, seed: int) -> Tensor:
 def _observed(
     policy: DiffusionPolicy, windows: Windows, window_B: Tensor, number_B: Tensor
 ) -> ObservationTensors:
-    """The observations of windows, with the demonstrated actions as decided ones if the policy
-    takes them.
+    """The observations of windows, with the executed actions as decided ones if the policy takes
+    them.
 
     Args:
         policy: teacher or student.
@@ -159,9 +159,8 @@ def _observed(
     observed = windows.observations(window_B)
     if not policy.config.prefix:
         return observed
-    return observed._replace(
-        decided=first_decided(windows.chunk_NHA[window_B], policy.places, number_B)
-    )
+    shown_NHA = windows.chunk_NHA if windows.executed_NHA is None else windows.executed_NHA
+    return observed._replace(decided=first_decided(shown_NHA[window_B], policy.places, number_B))
 
 
 def _noise(config: DistilConfig, teacher: DiffusionPolicy, number: int) -> Tensor:

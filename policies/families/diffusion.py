@@ -222,7 +222,8 @@ class DiffusionPolicy(DenoisingPolicy):
             noisy_BHA, velocity_BHA = flow_example(clean_BHA, noise_BHA, time_B)
         decided = None
         if self.config.prefix:
-            decided = draw_decided(batch.chunk_BHA, self.places, generator).repeated(draws)
+            shown_BHA = batch.chunk_BHA if batch.executed_BHA is None else batch.executed_BHA
+            decided = draw_decided(shown_BHA, self.places, generator).repeated(draws)
             noisy_BHA = decided.imposed(noisy_BHA)
         drops = self.training and isinstance(self.config.network, TransformerConfig)
         with repeatable_dropout(generator, device) if drops else nullcontext():

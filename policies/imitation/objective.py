@@ -428,6 +428,10 @@ def _windows(
     """Windows of `episodes` over observations that are already normalised."""
     index = window_index(data.ends_E, *sizes.window).select(episodes)
     chunk_NHA = torch.from_numpy(chunks(index, data.observation_MO, data.action_MA, module.anchor))
+    executed_NHA = None
+    if data.executed_MA is not None:
+        made = chunks(index, data.observation_MO, data.executed_MA, module.anchor)
+        executed_NHA = module.normalize_action(torch.from_numpy(made).to(module.device))
     return Windows(
         observation_MO,
         torch.from_numpy(index.observation_NT),
@@ -438,4 +442,5 @@ def _windows(
         if data.instruction_M
         else (),
         torch.from_numpy(index.end_N) if sizes.uses_future_goal else None,
+        executed_NHA=executed_NHA,
     )
