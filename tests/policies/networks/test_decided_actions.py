@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from policies.card import Shapes
+from policies.data.demonstrations import read_demonstrations
 from policies.families.diffusion import DiffusionPolicy
+from policies.imitation.objective import normalized_windows
 from policies.networks.config import MlpConfig, NetworkConfig, TransformerConfig, UnetConfig
 from policies.networks.decided_actions import (
     decided_places,
@@ -19,7 +22,10 @@ from policies.networks.decided_actions import (
 )
 from policies.policy import Batch, ObservationTensors
 from policies.policy_config import DiffusionPolicyConfig
+from robots.episodes.schema import EpisodeSchema, StreamSpec
+from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
+from robots.spec import FieldSpec
 
 CONFIG = DiffusionPolicyConfig(
     objective="flow",
@@ -152,3 +158,60 @@ def test_a_chunk_stays_in_the_mode_that_was_begun(prefix: int) -> None:
         assert same > 0.97
     else:
         assert 0.3 < same < 0.7, "the negative control: it cannot know"
+
+
+def test_what_is_shown_was_executed_and_what_is_learned_is_the_experts() -> None:
+    policy = DiffusionPolicy(CONFIG, Shapes.of_vector(2, 2, anchor=None))
+    seen: list[torch.Tensor] = []
+    policy.denoiser.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    meant, executed = torch.full((64, 8, 2), 0.25), torch.full((64, 8, 2), 7.0)
+    batch = Batch(
+        ObservationTensors(torch.zeros(64, 1, 2)),
+        meant,
+        torch.zeros(64, 8, dtype=torch.bool),
+        executed_BHA=executed,
+    )
+    policy.loss(batch, np.random.default_rng(0))
+    shown = seen[0][:, :3]
+    assert (shown == 7.0).any()
+    assert not (shown == 0.25).any()
+    assert not (seen[0][:, 3:] == 7.0).any()
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """A store whose executed actions are ten times what the expert meant."""
+    point = FieldSpec(shape=(2,), unit="m")
+    fields = dict.fromkeys(("agent", "action", "action_expert"), point)
+    schema = EpisodeSchema(name="made", streams={"policy": StreamSpec(rate_hz=10.0, fields=fields)})
+    store = EpisodeStore.create(tmp_path / "store.zarr", schema)
+    steps = np.arange(40, dtype=np.float32).reshape(20, 2)
+    store.append(
+        {"policy": {"agent": steps, "action": 10.0 * steps, "action_expert": steps}},
+        {"success": True},
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize("prefix", [3, 0])
+def test_the_executed_actions_are_read_beside_the_experts(recorded: Path, prefix: int) -> None:
+    config = replace(CONFIG, prefix=prefix, action_field="action_expert")
+    data = read_demonstrations(recorded, config)
+    np.testing.assert_array_equal(data.action_MA[1], [2.0, 3.0])
+    if not prefix:
+        assert data.executed_MA is None
+        return
+    assert data.executed_MA is not None
+    np.testing.assert_array_equal(data.executed_MA[1], [20.0, 30.0])
+    policy = DiffusionPolicy(config, Shapes.of_vector(2, 2, anchor=None))
+    windows = normalized_windows(data, policy, config, np.arange(1))
+    executed = windows.batch(torch.tensor([2])).executed_BHA
+    assert executed is not None
+    torch.testing.assert_close(
+        policy.normalize_action.inverse(executed)[0, 1], torch.tensor([60.0, 70.0])
+    )
+
+
+def test_one_field_of_actions_is_read_once(recorded: Path) -> None:
+    assert replace(CONFIG, action_field="action").decided_field is None
+    assert read_demonstrations(recorded, CONFIG).executed_MA is None
