@@ -143,6 +143,9 @@ def deploy(
 ) -> int:
     """Runs episodes until the person ends the session; returns how many the store holds.
 
+    A fault ends the episode, whose steps are stored with its message; the session goes on once the
+    person has recovered the arm.
+
     Args:
         session: options of arm, limits and rates, of the class that fits the policy's task.
         bundle: directory with `policy.onnx`.
@@ -154,9 +157,6 @@ def deploy(
         about: JSON-ready metadata of every episode, such as the name of the release.
         say: called with the console's address, the outcome of every episode, and the interrupted
             recording of an earlier session that is recovered.
-
-    A fault ends the episode, whose steps are stored with its message; the session goes on once the
-    person has recovered the arm.
 
     Raises:
         HandoffError: a policy of another task or robot, no arm or tracker, a kept fault of the arm
