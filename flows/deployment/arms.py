@@ -15,8 +15,11 @@ from flows.session.arm_supervisor import WAIT_SECONDS
 from robots.errors import HandoffError, error_text
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from flows.session.arm_supervisor import ArmSupervisor
     from real.deploy.supervision import Supervision
+    from real.franka.arm import FrankaArm
     from real.franka.config import FrankaConfig
 
 
@@ -96,6 +99,21 @@ def recovered(
             continue
         say(f"recovered by {recovery.person}")
         return True
+
+
+def move_supervised(arm: FrankaArm, q: np.ndarray, supervision: Supervision) -> bool:
+    """Moves an arm to joint positions (J,) [rad], resting for as long as the person holds it;
+    returns False if they end the session meanwhile."""
+
+    def halted() -> bool:
+        supervision.poll()
+        # Labels are ignored: no episode is running.
+        return supervision.paused or supervision.stopped
+
+    while not arm.move_to_joints(q, halted):
+        if not wait_for_resume(supervision):
+            return False
+    return True
 
 
 def wait_for_resume(supervision: Supervision) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from flows.deployment.arms import wait_for_resume
+from flows.deployment.arms import move_supervised
 from flows.deployment.config import DeploySession
 from flows.deployment.push_t_table import EXTRA, PushTScene
 from flows.deployment.session_tables.session_table import (
@@ -262,12 +262,6 @@ class RealSetup:
     def ready(self, arm: FrankaArm, supervision: Supervision) -> bool:
         """See `ArmSetup`: moves up, across above the objects, and down; pauses when the person
         pauses."""
-
-        def halted() -> bool:
-            supervision.poll()
-            # Labels are ignored: no episode is running.
-            return supervision.paused or supervision.stopped
-
         current = self._plane.position(arm.state().base_T_ee)
         q = self._q_centre
         for xy, lift in (
@@ -279,9 +273,8 @@ class RealSetup:
         ):
             flange = self._plane.pose(xy, lift) @ np.linalg.inv(arm.flange_T_ee)
             q = inverse_kinematics(arm.robot, flange, q)
-            while not arm.move_to_joints(q, halted):
-                if not wait_for_resume(supervision):
-                    return False
+            if not move_supervised(arm, q, supervision):
+                return False
         return True
 
     def clock(self, arm: FrankaArm) -> Clock:

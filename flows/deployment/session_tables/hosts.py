@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from flows.deployment.arms import wait_for_resume
+from flows.deployment.arms import move_supervised
 from flows.deployment.session_tables.session_table import (
     SessionPictures,
     TableArm,
@@ -202,12 +202,6 @@ class RealHost:
     ) -> bool:
         """See `GripperHost`: opens the gripper, rises, and moves to the joint positions of
         the start; pauses when the person pauses."""
-
-        def halted() -> bool:
-            supervision.poll()
-            # Labels are ignored: no episode is running.
-            return supervision.paused or supervision.stopped
-
         if gripper is not None:
             gripper.set_width(arm.robot.gripper.width_max)
         options, state = self._options, arm.state()
@@ -215,11 +209,7 @@ class RealHost:
         risen = state.base_T_ee.copy()
         risen[2, 3] = max(risen[2, 3], min(risen[2, 3] + options.lift, options.ceiling))
         over = inverse_kinematics(arm.robot, risen @ np.linalg.inv(arm.flange_T_ee), state.q)
-        for q in (over, start):
-            while not arm.move_to_joints(q, halted):
-                if not wait_for_resume(supervision):
-                    return False
-        return True
+        return all(move_supervised(arm, q, supervision) for q in (over, start))
 
     def clock(self, arm: FrankaArm) -> Clock:
         """See `GripperHost`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flows.deployment.arms import wait_for_resume
+from flows.deployment.arms import move_supervised
 from flows.deployment.session_tables.supervised_run import SupervisedRun
 from robots.contract import Contract
 from robots.errors import HandoffError
@@ -169,17 +169,9 @@ class ReplayedRun(SupervisedRun):
 
     def prepared(self, arm: FrankaArm, supervision: Supervision) -> bool:
         """See `SupervisedRun.prepared`: moves to the recorded start."""
-
-        def halted() -> bool:
-            supervision.poll()
-            return supervision.paused or supervision.stopped
-
-        while np.abs(arm.state().q - self._recorded.q_start).max() > AT_START:
-            if arm.move_to_joints(self._recorded.q_start, halted):
-                break
-            if not wait_for_resume(supervision):
-                return False
-        return True
+        q = self._recorded.q_start
+        away = np.abs(arm.state().q - q).max() > AT_START
+        return not away or move_supervised(arm, q, supervision)
 
     def loop(self, loop: LoopConfig) -> LoopConfig:
         """See `SupervisedRun.loop`: as long as the recorded episode."""
