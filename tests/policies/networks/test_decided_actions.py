@@ -182,7 +182,7 @@ def test_what_is_shown_was_executed_and_what_is_learned_is_the_experts() -> None
 def recorded(tmp_path: Path) -> Path:
     """A store whose executed actions are ten times what the expert meant."""
     point = FieldSpec(shape=(2,), unit="m")
-    fields = dict.fromkeys(("agent", "action", "action_expert"), point)
+    fields = {"agent": point, "action": point, "action_expert": point}
     schema = EpisodeSchema(name="made", streams={"policy": StreamSpec(rate_hz=10.0, fields=fields)})
     store = EpisodeStore.create(tmp_path / "store.zarr", schema)
     steps = np.arange(40, dtype=np.float32).reshape(20, 2)
