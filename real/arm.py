@@ -52,6 +52,26 @@ class PoseTarget(NamedTuple):
     """(6,) linear acceleration [m/s^2] and angular acceleration [rad/s^2]."""
 
 
+class TorqueResponse(NamedTuple):
+    """Joint torques of the impedance law, as a linear function of its reference, which moves along
+    D coordinates of a task, and of the joints' own motion.
+
+    Springs that have reached their error limit, nullspace torques and the gravity, friction and
+    Coriolis torques of the robot are left out.
+    """
+
+    stiffness: np.ndarray
+    """(J, D) torque per distance of the reference from the arm [Nm/m]."""
+    damping: np.ndarray
+    """(J, D) torque per velocity of the reference [Nms/m]."""
+    inertia: np.ndarray
+    """(J, D) torque per acceleration of the reference [Nms^2/m]."""
+    joint_stiffness: np.ndarray
+    """(J, J) torque against a displacement of the joints [Nm/rad]."""
+    joint_damping: np.ndarray
+    """(J, J) torque against a velocity of the joints [Nms/rad]."""
+
+
 class Arm(Protocol):
     """An arm under impedance control."""
 
@@ -65,6 +85,15 @@ class Arm(Protocol):
 
         Raises:
             ArmFaultError: the robot has stopped by itself.
+        """
+        ...
+
+    def torque_response(self, q: np.ndarray, axes: np.ndarray) -> TorqueResponse:
+        """The impedance law's answer to a reference.
+
+        Args:
+            q: (J,) joint positions [rad].
+            axes: (6, D) twists in the base frame of unit velocities along the coordinates.
         """
         ...
 

@@ -37,6 +37,11 @@ target lag limit of 30 mm the impedance exerts 60 N, so the limit of 50 N that s
 stop intended contacts. libfranka's example of Cartesian impedance control sets 100 N."""
 
 
+STEP_LIMITS = GovernorConfig(max_speed=0.8, max_acceleration=30.0, max_jerk=12_000.0)
+"""Limits of a reference that moves by a policy's steps. A step of 20 mm at 20 Hz along two axes is
+0.57 m/s. A change of the speed by 0.4 m/s takes 2.7 mm on each side of a corner of the path, so that
+the arm moves as in simulation, where the path has no such limit; with 9 m/s^2 it took 18 mm. The
+torques and their rates bound the reference as well (`real.franka.reference_bounds`)."""
 INFERENCES = "inference_ms.json"
 """File with the host times of the inferences [ms], by the seed of the start. They are not part of
 the recorded episodes, which a repeated deployment records again."""
@@ -101,12 +106,10 @@ class DeployTaskConfig:
     cameras: CameraClockConfig = field(default_factory=CameraClockConfig)
     """Clocks of the cameras that the policy observes."""
     loop: LoopConfig = field(
-        default_factory=lambda: LoopConfig(
-            stream_hz=200.0, governor=GovernorConfig(max_speed=0.8, max_acceleration=9.0)
-        )
+        default_factory=lambda: LoopConfig(stream_hz=200.0, governor=STEP_LIMITS)
     )
     """Rates, limits and watchdog of the control loop. The governor's workspace is that of the
-    policy's steps; a step of 20 mm at 20 Hz along two axes is 0.57 m/s."""
+    policy's steps."""
 
 
 class ArmSession(Protocol):
@@ -222,9 +225,7 @@ class DeployTaskSession(SupervisedSession):
     """Speed and force of the gripper."""
     loop: LoopConfig = field(
         default_factory=lambda: LoopConfig(
-            stream_hz=200.0,
-            wait_for_policy=False,
-            governor=GovernorConfig(max_speed=0.8, max_acceleration=9.0),
+            stream_hz=200.0, wait_for_policy=False, governor=STEP_LIMITS
         )
     )
     """Length, rates and limits of the control loop; the governor's workspace is that of the

@@ -36,6 +36,8 @@ AT_MOST = (
     "loop.governor.blocked_seconds",
     "loop.joints.velocity_share",
     "loop.joints.fault_share",
+    "loop.joints.torque_share",
+    "loop.joints.torque_rate_share",
     "arm.collision_torque",
     "arm.collision_force",
     "arm.impedance.stiffness",
@@ -75,7 +77,12 @@ def check_session(session: DeploySession | DeployTaskSession, contract: Contract
     # Options that were not read from text or a command line have not been validated.
     validate(type(session), to_plain(session), "")
     robot = find_robot(session.arm.robot)
-    check_robot(session.loop.governor, 1.0 / session.loop.stream_hz, robot)
+    check_robot(
+        session.loop.governor,
+        1.0 / session.loop.stream_hz,
+        robot,
+        feeds_velocity=isinstance(session, DeploySession),
+    )
     session.loop.watchdog.check_period(1.0 / contract.rate_hz)
     check_data_sheet(session.arm, robot)
     if isinstance(session, DeploySession):

@@ -51,6 +51,9 @@ class Space(Protocol):
 
     interface: str
     """Action interface that the space implements, see `robots.control.actions`."""
+    feeds_velocity: bool
+    """Whether targets carry the reference's velocity and acceleration, which the impedance law then
+    feeds forward."""
 
     def position(self, base_T_ee: np.ndarray) -> np.ndarray:
         """(D,) coordinates [m] of the end effector at `base_T_ee` (4, 4)."""
@@ -109,6 +112,7 @@ class CartesianSteps:
     """
 
     interface = "cartesian_delta"
+    feeds_velocity = False
 
     def __init__(self, contract: Contract, base_T_ee: np.ndarray, robot: Robot) -> None:
         steps = contract.steps

@@ -15,6 +15,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from real.franka.joint_limits import VelocityBounds
 from robots.config import check_positive, config
 from robots.control.actions import Motion
 from robots.errors import HandoffError, SafetyError
@@ -52,10 +53,13 @@ class GovernorConfig:
     The push-T demonstrations (agent replayed at 100 Hz) move at 0.078 m/s (median), 0.295 m/s
     (99 %), 0.419 m/s (99.9 %) and at most 0.670 m/s; they accelerate at 0.25, 2.3, 4.2 and at most
     13.5 m/s^2. The defaults lie above the 99.9 % of both. The box is smaller than that of the
-    demonstrations (0.013 to 0.511 m): it is the region that the upright pusher can reach. The
-    robot's own Cartesian limits are never exceeded: a larger speed or acceleration is refused, and
-    the smaller of the two limits of jerk holds. The ranges of the options end at the largest limits
-    of all robots.
+    demonstrations (0.013 to 0.511 m): it is the region that the upright pusher can reach.
+
+    The robot's own Cartesian limits are never exceeded: a larger speed is refused, and where the
+    reference's velocity is fed to the arm, a larger acceleration; the smaller of the two limits of
+    jerk holds. A spring whose targets are positions alone answers an acceleration of its reference
+    with a torque that has a kink and no step, so there the joints' torque rates bound the reference
+    (`real.franka.reference_bounds`).
     """
 
     low: tuple[Coordinate, ...] = (0.03, 0.03)
@@ -64,11 +68,11 @@ class GovernorConfig:
     """Upper corner of the keep-in box in the task frame [m]."""
     max_speed: Annotated[float, Field(gt=0.0, le=3.0)] = 0.5
     """Euclidean speed limit of the reference [m/s]."""
-    max_acceleration: Annotated[float, Field(gt=0.0, le=13.0)] = 6.0
+    max_acceleration: Annotated[float, Field(gt=0.0, le=60.0)] = 6.0
     """Euclidean acceleration limit of the reference [m/s^2]; every axis gets 1/sqrt(D) of it."""
-    max_jerk: Annotated[float, Field(gt=0.0, le=6500.0)] = 4500.0
+    max_jerk: Annotated[float, Field(gt=0.0, le=120_000.0)] = 4500.0
     """Jerk limit of the reference [m/s^3]. An acceleration can reverse within one tick, so neither
-    this nor the robot's own limit may be below `2 max_acceleration / period`."""
+    this nor the robot's own limit, where it holds, may be below `2 max_acceleration / period`."""
     max_lag: Annotated[float, Field(gt=0.0, le=0.2)] = 0.06
     """Distance ahead of the measured position at which the reference waits for the arm [m]; it
     bounds the force of the stiffness."""
@@ -93,6 +97,7 @@ class ReferenceGovernor:
         period: period of one tick [s].
         position: `(D,)` first position of the reference [m].
         robot: robot whose Cartesian limits hold as well.
+        feeds_velocity: whether the reference's velocity is fed to the arm; see `check_robot`.
 
     Raises:
         HandoffError: limits that contradict one another, or exceed the robot's.
@@ -105,10 +110,12 @@ class ReferenceGovernor:
         period: float,
         position: np.ndarray,
         robot: Robot,
+        *,
+        feeds_velocity: bool = True,
     ) -> None:
         self._low = np.asarray(config.low, dtype=float)
         self._high = np.asarray(config.high, dtype=float)
-        check_robot(config, period, robot)
+        check_robot(config, period, robot, feeds_velocity=feeds_velocity)
         self._config = config
         self._dt = period
         self._axis_acceleration = config.max_acceleration / math.sqrt(self._low.size)
@@ -130,16 +137,15 @@ class ReferenceGovernor:
         return np.clip(self._require("action", target), self._low, self._high)
 
     def step(
-        self, requested: Motion, measured: np.ndarray, bounds: np.ndarray | None = None
+        self, requested: Motion, measured: np.ndarray, bounds: VelocityBounds | None = None
     ) -> Motion:
         """Advances the reference by one tick towards a requested motion.
 
         Args:
             requested: requested position and velocity at the end of the tick.
             measured: `(D,)` present position of the arm [m].
-            bounds: `(M, D)` rows r [s/m], each of which demands |r . v| <= 1 of the velocity v,
-                such as the joints' velocity limits in this pose. If they tighten faster than the
-                reference can brake, it brakes.
+            bounds: bounds on the velocity, such as the joints' velocity limits in this pose. If
+                they tighten faster than the reference can brake, it brakes.
 
         Returns:
             The reference at the end of the tick; its acceleration is the mean over the tick.
@@ -154,7 +160,7 @@ class ReferenceGovernor:
         target = self._tracking_velocity(inside, np.where(inside == position, velocity, 0.0))
         return self._move(target, measured, bounds)
 
-    def brake(self, measured: np.ndarray, bounds: np.ndarray | None = None) -> Motion:
+    def brake(self, measured: np.ndarray, bounds: VelocityBounds | None = None) -> Motion:
         """Advances the reference by one tick towards rest, as fast as the limits allow, on all axes
         at once; arguments and errors as of `step`.
 
@@ -164,11 +170,11 @@ class ReferenceGovernor:
         return self._move(np.zeros_like(self._velocity), measured, bounds)
 
     def _move(
-        self, requested: np.ndarray, measured: np.ndarray, bounds: np.ndarray | None
+        self, requested: np.ndarray, measured: np.ndarray, bounds: VelocityBounds | None
     ) -> Motion:
         """Advances the reference with the velocity nearest to `requested` (D,) [m/s]."""
         measured = self._require("measured position", measured)
-        if bounds is not None and not (np.abs(bounds) <= LARGEST).all():
+        if bounds is not None and not all((np.abs(part) <= LARGEST).all() for part in bounds):
             raise SafetyError(
                 "governor: the joints' bounds on the velocity are not finite. Did a joint sensor fail?"
             )
@@ -222,7 +228,7 @@ class ReferenceGovernor:
         )
         return velocity + error * (speed / distance)
 
-    def _feasible(self, requested: np.ndarray, bounds: np.ndarray | None) -> np.ndarray:
+    def _feasible(self, requested: np.ndarray, bounds: VelocityBounds | None) -> np.ndarray:
         """(D,) velocity nearest to `requested` from which the reference can still stop inside the
         box."""
         change = self._axis_acceleration * self._dt
@@ -276,10 +282,11 @@ def _into_ball(safe: np.ndarray, requested: np.ndarray, limit: float) -> np.ndar
     return safe + line * min(max(share, 0.0), 1.0)
 
 
-def _into_slabs(safe: np.ndarray, requested: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The last point v on the line from `safe` to `requested` with |r . v| <= 1 for every row r; a
-    larger value at `safe` may not increase."""
-    begin, change = rows @ safe, rows @ (requested - safe)
+def _into_slabs(safe: np.ndarray, requested: np.ndarray, bounds: VelocityBounds) -> np.ndarray:
+    """The last point on the line from `safe` to `requested` that keeps all bounds; a larger value
+    at `safe` may not increase."""
+    begin = bounds.rows @ safe + bounds.offset
+    change = bounds.rows @ (requested - safe)
     limit = np.maximum(1.0, np.abs(begin))
     moving = change != 0.0
     shares = (np.sign(change[moving]) * limit[moving] - begin[moving]) / change[moving]
@@ -305,7 +312,9 @@ def _check_limits(config: GovernorConfig) -> None:
         )
 
 
-def check_robot(config: GovernorConfig, period: float, robot: Robot) -> None:
+def check_robot(
+    config: GovernorConfig, period: float, robot: Robot, *, feeds_velocity: bool = True
+) -> None:
     """Compares with the robot's limits of translation, because coordinates of a task are
     lengths.
 
@@ -313,6 +322,9 @@ def check_robot(config: GovernorConfig, period: float, robot: Robot) -> None:
         config: limits of the reference.
         period: period of one tick [s].
         robot: robot whose Cartesian limits hold as well.
+        feeds_velocity: whether the reference's velocity is fed to the arm. If it is not, the arm's
+            spring answers the position alone, and the robot's limits of acceleration and jerk do
+            not hold for the reference.
 
     Raises:
         HandoffError: a limit exceeds the robot's, or does not fit the period.
@@ -321,6 +333,8 @@ def check_robot(config: GovernorConfig, period: float, robot: Robot) -> None:
     speed, acceleration, robot_jerk = (
         float(limit[0]) for limit in (limits.velocity, limits.acceleration, limits.jerk)
     )
+    if not feeds_velocity:
+        acceleration, robot_jerk = math.inf, math.inf
     for name, value, limit, unit in (
         ("max_speed", config.max_speed, speed, "m/s"),
         ("max_acceleration", config.max_acceleration, acceleration, "m/s^2"),

@@ -26,7 +26,8 @@ from real.deploy.person_motion import ReferenceAtStep
 from real.deploy.schedule import Freshness, Watchdog, WatchdogConfig
 from real.deploy.supervision import Supervision
 from real.franka.gripper import GripperDevice, GripperTarget
-from real.franka.joint_limits import JointGuardConfig, check_joints, joint_velocity, velocity_bounds
+from real.franka.joint_limits import JointGuardConfig, check_joints
+from real.franka.reference_bounds import ReferenceBounds
 from robots.config import config
 from robots.contract import Contract
 from robots.control.actions import Motion
@@ -41,10 +42,6 @@ from robots.interfaces import (
     Progress,
     no_progress,
 )
-
-GEOMETRY_TICKS = 2
-"""Stream ticks between two evaluations of the arm's Jacobian; at 2 rad/s a joint turns by 0.016 rad
-in 8 ms."""
 
 
 @config
@@ -184,11 +181,15 @@ class _Episode:
         self.record.begin = self.state.time
         self.record.end = self.state.time
         start = self.space.position(self.state.base_T_ee)
-        self.governor = ReferenceGovernor(config.governor, self.period, start, robot)
+        feeds_velocity = self.space.feeds_velocity
+        self.governor = ReferenceGovernor(
+            config.governor, self.period, start, robot, feeds_velocity=feeds_velocity
+        )
+        self.bounds = ReferenceBounds(
+            config.joints, self.arm, self.flange_T_ee, self.period, feeds_velocity=feeds_velocity
+        )
         self.reference = self.space.reference(start)
         self.streamed = Motion(start, np.zeros_like(start), np.zeros_like(start))
-        self.dq_per_speed = np.zeros((robot.num_joints, len(start)))
-        self.bounds = np.zeros((robot.num_joints, len(start)))
         # The gripper, the policy and its watchdog.
         self.gripper_target = (
             None
@@ -270,24 +271,20 @@ class _Episode:
         if self.watchdog.judge(self.now) is Freshness.DECELERATE:
             self.reference.push(self.governor.clamp(self.streamed.position))
         self.tick += 1
-        # Velocity limits of the joints in this pose.
-        robot, q = self.arm.robot, self.state.q
-        joints = self.config.joints
-        if self.tick % GEOMETRY_TICKS == 1:
-            axes = self.space.velocity_axes()
-            self.dq_per_speed = joint_velocity(robot.chain, q, axes, self.flange_T_ee)
-            self.bounds = velocity_bounds(joints, robot.limits, q, self.dq_per_speed)
         # The reference moves towards its target, or brakes while a person holds the arm.
         measured = self.space.position(self.state.base_T_ee)
+        axes = self.space.velocity_axes()
+        bounds = self.bounds.next(self.state, axes, self.streamed, measured)
         if self.supervision is not None and self.supervision.must_hold:
-            requested = self.governor.brake(measured, self.bounds)
+            requested = self.governor.brake(measured, bounds)
             self.streamed = requested
             self.reference = self.space.reference(requested.position, self.tick * self.period)
         else:
             requested = self.reference.sample(self.tick * self.period)
-            self.streamed = self.governor.step(requested, measured, self.bounds)
-        check_joints(joints, robot, q, self.dq_per_speed @ self.streamed.velocity)
-        self.arm.set_target(self.space.target(self.streamed))
+            self.streamed = self.governor.step(requested, measured, bounds)
+        dq = self.bounds.joint_velocity(self.streamed.velocity)
+        check_joints(self.config.joints, self.arm.robot, self.state.q, dq)
+        self.arm.set_target(self.space.target(self.bounds.fed(self.streamed)))
         # The record is written in the time that is left of a tick.
         if (self.tick - 1) % self.ticks == 0:
             self.record.write()

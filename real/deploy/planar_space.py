@@ -47,6 +47,7 @@ class Plane:
     """
 
     interface = PD_TARGET
+    feeds_velocity = True
 
     def __init__(self, config: PlaneConfig) -> None:
         x, y = np.array(config.x_axis), np.array(config.y_axis)

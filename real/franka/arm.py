@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from real.arm import ArmFaultError, ArmState, ConnectionLostError, PoseTarget
+from real.arm import ArmFaultError, ArmState, ConnectionLostError, PoseTarget, TorqueResponse
 from real.clock import WallClock
 from real.franka.config import FrankaConfig, check_data_sheet
 from real.franka.connection import NO_REALTIME, arm_state, check_robot, connect, error_names
-from real.franka.impedance import cartesian_gains, impedance_motion
+from real.franka.impedance import cartesian_gains, impedance_motion, torque_response
 from real.franka.joint_limits import joint_velocity
 from real.franka.kept_faults import clear_fault, kept_fault, try_to_keep
 from real.franka.preflight import check_ready
@@ -218,6 +218,10 @@ class FrankaArm:
         self._q_target = inverse_kinematics(self.robot, flange, self._q_target)
         dq = joint_velocity(self.robot.chain, self._q_target, target.twist, self.flange_T_ee)
         self._motion.set_reference(franky.JointReference(q=self._q_target, dq=dq))
+
+    def torque_response(self, q: np.ndarray, axes: np.ndarray) -> TorqueResponse:
+        """See `real.arm.Arm`."""
+        return torque_response(self.config.impedance, self.robot, q, axes, self.flange_T_ee)
 
     def stop(self) -> None:
         """Ramps the torque into pure damping, and waits until the arm rests; a fault on the way is

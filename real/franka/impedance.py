@@ -16,7 +16,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from real.arm import ArmState
+from real.arm import ArmState, TorqueResponse
+from real.franka.joint_limits import joint_velocity, tool_jacobian
 from robots.config import config
 from robots.control.impedance import ImpedanceGains
 from robots.errors import HandoffError
@@ -33,6 +34,9 @@ LARGEST_MOMENT = 30.0
 SINGULAR = 0.004
 """Added to the eigenvalues of J J^T, which bounds the Cartesian equivalent of a joint damping of 2
 Nms/rad by 500 Ns/m where the arm is stretched."""
+APPARENT_MASS = 8.0
+"""Mass of the upright arm as an acceleration along the table feels it [kg]: 5 to 8 over most of the
+push-T board, more beside the base."""
 LinearStiffness = Annotated[float, Field(ge=0.0, le=3000.0)]
 """A stiffness [N/m]; the FCI's own Cartesian impedance takes up to 3000."""
 AngularStiffness = Annotated[float, Field(ge=0.0, le=300.0)]
@@ -145,9 +149,42 @@ def cartesian_gains(
     gains = franky.CartesianImpedanceGains.diagonal(
         np.array(config.stiffness), np.array(config.damping)
     )
-    of_joints = config.posture_damping * np.linalg.inv(J @ J.T + SINGULAR * np.eye(6))
-    gains.damping = np.diag(config.damping) + of_joints
+    gains.damping = _cartesian_damping(config, J)
     return gains
+
+
+def _cartesian_damping(config: ImpedanceConfig, J: np.ndarray) -> np.ndarray:
+    """(6, 6) damping of the end effector, which includes that of every joint, at the Jacobian `J`
+    (6, J)."""
+    of_joints = config.posture_damping * np.linalg.inv(J @ J.T + SINGULAR * np.eye(6))
+    return np.diag(config.damping) + of_joints
+
+
+def torque_response(
+    config: ImpedanceConfig,
+    robot: Robot,
+    q: np.ndarray,
+    axes: np.ndarray,
+    flange_T_ee: np.ndarray,
+) -> TorqueResponse:
+    """The torques with which the law of `config` answers a reference; only the Cartesian law is fed
+    its acceleration, of which the angular part is left out.
+
+    Args:
+        config: the law and its gains.
+        robot: the arm.
+        q: (J,) joint positions [rad].
+        axes: (6, D) twists in the base frame of unit velocities along the coordinates.
+        flange_T_ee: (4, 4) end effector in the flange frame [m].
+    """
+    if config.controller == "joint":
+        along = joint_velocity(robot.chain, q, axes, flange_T_ee)
+        K, D = np.diag(config.joint_stiffness), np.diag(config.joint_damping)
+        return TorqueResponse(K @ along, D @ along, np.zeros_like(along), K, D)
+    J = tool_jacobian(robot.chain, q, flange_T_ee)
+    K, D = J.T * np.array(config.stiffness), J.T @ _cartesian_damping(config, J)
+    inertia = APPARENT_MASS * J[:3].T @ axes[:3]
+    return TorqueResponse(K @ axes, D @ axes, inertia, K @ J, D @ J)
 
 
 def _joint(config: ImpedanceConfig, robot: Robot, state: ArmState) -> Any:

@@ -1,10 +1,10 @@
-"""Limits joint positions and velocities of a Cartesian motion: a bound slows it down, a limit
-refuses it."""
+"""Limits joint positions, velocities and torques of a Cartesian motion: a bound slows it down, a
+limit refuses it."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -17,7 +17,7 @@ from robots.franka.robot import JointLimits, Robot
 
 @config
 class JointGuardConfig:
-    """Distances that the arm keeps from its joint limits."""
+    """Distances that the arm and its reference keep from the limits of the joints."""
 
     position_margin: Annotated[float, Field(ge=0.0, le=0.5)] = 0.05
     """Distance from the joint position limits within which a target is refused [rad]."""
@@ -28,6 +28,13 @@ class JointGuardConfig:
     """
     fault_share: PositiveShare = 0.95
     """Share of the position-dependent joint velocity limits above which a target is refused."""
+    torque_share: PositiveShare = 0.9
+    """Share of the joints' torque limits at which the reference is slowed down, without gravity and
+    friction, for which the robot compensates."""
+    torque_rate_share: PositiveShare = 0.38
+    """Share of the joints' torque rate limits at which the reference is slowed down. franky's steps
+    end at the limit, of which libfranka's low-pass filter of 100 Hz lets 0.386 through per
+    millisecond, so that a faster change is not executed."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.velocity_share < self.fault_share <= 1.0:
@@ -39,6 +46,15 @@ class JointGuardConfig:
             raise HandoffError(
                 f"joints: position_margin is {self.position_margin} rad, expected 0 or more."
             )
+
+
+class VelocityBounds(NamedTuple):
+    """Bounds on a velocity v (D,) of a task [m/s]: |rows . v + offset| <= 1 in every row."""
+
+    rows: np.ndarray
+    """(M, D) [s/m]."""
+    offset: np.ndarray
+    """(M,)."""
 
 
 def tool_jacobian(chain: KinematicChain, q: np.ndarray, flange_T_ee: np.ndarray) -> np.ndarray:
@@ -69,10 +85,10 @@ def joint_velocity(
     return J.T @ np.linalg.solve(J @ J.T + 1e-6 * np.eye(6), twist)
 
 
-def velocity_bounds(
+def velocity_rows(
     config: JointGuardConfig, limits: JointLimits, q: np.ndarray, dq_per_speed: np.ndarray
 ) -> np.ndarray:
-    """Bounds on the task's velocity by the joints' velocity limits.
+    """Rows of the bounds on the task's velocity by the joints' velocity limits.
 
     Args:
         config: share of the limits to use.

@@ -5,8 +5,9 @@ but a refusal come out?
 
 Governor: random limits of 2, 3 or 6 coordinates; every input is one tick with a random request (a
 plausible one, a jump, a huge number, a number that is none), a random measured position, sometimes
-random limits of the joints, or a braking tick. The reference must keep its box, speed, acceleration
-and jerk, or the governor must refuse with a `SafetyError`, behind which it must still be sound.
+random bounds of the joints' velocities and torques, or a braking tick. The reference must keep its
+box, speed, acceleration and jerk, and the bounds as far as braking can, or the governor must refuse
+with a `SafetyError`, behind which it must still be sound.
 
 Messages: valid ones of every kind, changed at random (bits, bytes, lengths, pieces of others) and
 random bytes; a reader must return a value or raise a `HandoffError`.
@@ -29,6 +30,7 @@ from real.console.control.commands import STILL, ControlCommand, Mode
 from real.console.messages import command_message, read_command, read_inputs, read_message
 from real.deploy import object_tracker
 from real.deploy.governor import GovernorConfig, ReferenceGovernor
+from real.franka.joint_limits import VelocityBounds
 from robots.control.actions import Motion
 from robots.errors import HandoffError, SafetyError
 from robots.franka import find_robot
@@ -71,7 +73,8 @@ def fuzz_governor(inputs: int, seed: int) -> dict[str, int]:
         for _ in range(min(int(rng.integers(1, TICKS)), inputs - outcomes.total())):
             bounds = None
             if rng.random() < 0.3:
-                bounds = rng.normal(size=(7, low.size)) * 10.0 ** rng.uniform(-3, 3)
+                rows = rng.normal(size=(21, low.size)) * 10.0 ** rng.uniform(-3, 3, (21, 1))
+                bounds = VelocityBounds(rows, rng.choice([0.0, 0.5, 3.0]) * rng.normal(size=21))
             arm = _arm(rng, arm, last.position)
             try:
                 if rng.random() < 0.1:
@@ -152,7 +155,7 @@ def _check(
     period: float,
     last: Motion,
     moved: Motion,
-    bounds: np.ndarray | None,
+    bounds: VelocityBounds | None,
 ) -> None:
     """Checks one tick against the limits, worked out here once more.
 
@@ -176,8 +179,9 @@ def _check(
         ),
     }
     if bounds is not None:
-        most = np.maximum(1.0, np.abs(bounds @ braked))
-        kept["joints"] = bool((np.abs(bounds @ moved.velocity) <= most * (1.0 + 1e-6)).all())
+        most = np.maximum(1.0, np.abs(bounds.rows @ braked + bounds.offset))
+        reached = np.abs(bounds.rows @ moved.velocity + bounds.offset)
+        kept["joints"] = bool((reached <= most * (1.0 + 1e-6)).all())
     broken = [name for name, held in kept.items() if not held]
     if broken:
         raise ViolationError(f"governor: {broken} with {config}, {period} s, {last}, {moved}")

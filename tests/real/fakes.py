@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from real.arm import ArmFaultError, ArmState, PoseTarget
+from real.arm import ArmFaultError, ArmState, PoseTarget, TorqueResponse
 from real.franka.slot import robot_slot
 from robots.contract import Contract
 from robots.errors import HandoffError
@@ -51,6 +51,10 @@ class FakeArm:
         return ArmState(
             self.clock.now(), FR3.q_home.copy(), zero, self.pose.copy(), zero, zero, 1.0, "Move", ()
         )
+
+    def torque_response(self, q: np.ndarray, axes: np.ndarray) -> TorqueResponse:
+        none = np.zeros((7, axes.shape[1]))
+        return TorqueResponse(none, none, none, np.zeros((7, 7)), np.zeros((7, 7)))
 
     def start(self):
         self.started += 1

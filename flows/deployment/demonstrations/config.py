@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Annotated
 
 from pydantic import Field
 
-from flows.deployment.config import COLLISION_FORCE, IMPEDANCE
+from flows.deployment.config import COLLISION_FORCE, IMPEDANCE, STEP_LIMITS
 from flows.deployment.safety import LONGEST, check_real, is_real
 from flows.deployment.session_tables.hosts import HostOptions
 from real.cameras.config import CameraConfig, check_camera
-from real.deploy.governor import GovernorConfig, check_robot
+from real.deploy.governor import check_robot
 from real.deploy.loop import LoopConfig
 from real.franka.config import FrankaConfig, check_data_sheet
 from real.franka.gripper import GripperDriverConfig
@@ -82,7 +82,7 @@ class DemonstrationSession:
             max_steps=1200,
             stream_hz=200.0,
             wait_for_policy=False,
-            governor=GovernorConfig(max_speed=0.4, max_acceleration=9.0),
+            governor=replace(STEP_LIMITS, max_speed=0.4),
         )
     )
     """Length, rates and limits of the control loop; the workspace is that of `steps`."""
@@ -110,7 +110,8 @@ def check_demonstrations(session: DemonstrationSession) -> None:
     """
     validate(DemonstrationSession, to_plain(session), "")
     robot = find_robot(session.arm.robot)
-    check_robot(session.loop.governor, 1.0 / session.loop.stream_hz, robot)
+    governor, period = session.loop.governor, 1.0 / session.loop.stream_hz
+    check_robot(governor, period, robot, feeds_velocity=False)
     session.loop.watchdog.check_period(1.0 / session.rate_hz)
     check_data_sheet(session.arm, robot)
     check_actions("steps", session.steps, robot)

@@ -12,16 +12,20 @@ import pytest
 
 from flows.deployment.config import DeployConfig
 from flows.deployment.push_t_table import PushTScene, PushTTable
-from flows.deployment.twin import fault_reason
+from flows.deployment.twin import TwinSetup, fault_reason, run_start
 from flows.reports.results import describe
 from real.deploy.governor import GovernorConfig
 from real.deploy.loop import LoopConfig
 from real.deploy.planar_space import Plane, PlaneConfig
+from real.franka.joint_limits import JointGuardConfig
+from robots.episodes.corrections import open_corrections
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
+from robots.interfaces import no_progress
 from sim.tasks.push_t import geometry
-from sim.twin.twin import TwinConfig
+from sim.twin.twin import TwinConfig, start_twin
 from tests.flows.recipe_stages import deployed
+from tests.real.fakes import contract
 from tests.real.onnx_models import save_policy
 
 CONFIG = DeployConfig(starts=1, videos=0, loop=LoopConfig(max_steps=6))
@@ -146,3 +150,39 @@ def test_what_a_fault_ends_is_not_solved_though_it_reached_its_goal(
     assert metrics["faults"] == 1
     assert metrics["success"]["k"] == 0
     assert EpisodeStore.open(tmp_path / "store.zarr").metadata(0)["success"] is False
+
+
+class Jumping:
+    """A policy whose targets jump by 11 cm, there and back, every 0.2 s."""
+
+    def __init__(self) -> None:
+        self.contract = contract()
+        self._steps = 0
+        self._centre = np.zeros(2)
+
+    def __call__(self, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        if self._steps == 0:
+            self._centre = np.clip(np.asarray(observation).reshape(-1)[-2:], 0.1, 0.4)
+        sides = 1.0 - 2.0 * (np.arange(self._steps, self._steps + noise.shape[-2]) // 2 % 2)
+        self._steps += self.contract.n_action_steps
+        chunk = self._centre + np.outer(sides, [0.05, 0.025])
+        return np.broadcast_to(chunk, noise.shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("share", [JointGuardConfig().torque_rate_share, 1.0])
+def test_targets_that_jump_do_not_make_the_arm_stop_itself(tmp_path: Path, share: float) -> None:
+    """Unbounded, the torques that the jumps ask for lag behind them, until the arm swings."""
+    loop = LoopConfig(max_steps=20, joints=JointGuardConfig(torque_rate_share=share))
+    config = on("127.0.78.6", loop=loop)
+    policy = Jumping()
+    table = PushTTable(config, policy.contract)
+    with (
+        start_twin(config.twin, table.make_world) as twin,
+        open_corrections(tmp_path / "store.zarr", table.schema(twin)) as store,
+    ):
+        setup = TwinSetup(config, policy, table, twin, store)  # type: ignore[arg-type]
+        fault = run_start(setup, 3, no_progress).fault
+    if share < 1.0:
+        assert fault is None
+    else:
+        assert "joint_velocity" in str(fault)

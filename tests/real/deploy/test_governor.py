@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from real.deploy.governor import GovernorConfig, ReferenceGovernor
+from real.franka.joint_limits import VelocityBounds
 from robots.control.actions import AgentDynamics, Motion
 from robots.control.agent_reference import AgentReference
 from robots.errors import HandoffError, SafetyError
@@ -21,6 +22,10 @@ start = st.tuples(st.floats(0.0, 0.5), st.floats(0.0, 0.5)).map(np.array)
 
 def at_rest(*position: float) -> Motion:
     return Motion(np.array(position), np.zeros(len(position)), np.zeros(len(position)))
+
+
+def along_x(row: float) -> VelocityBounds:
+    return VelocityBounds(np.array([[row, 0.0]]), np.zeros(1))
 
 
 def settle(
@@ -155,14 +160,27 @@ def test_bounds_of_the_joints_hold_and_leave_other_directions_alone(asked, limit
     governor, here = ReferenceGovernor(CONFIG, PERIOD, begin, FR3), begin
     for target, ticks in asked:
         for _ in range(ticks):
-            out = governor.step(at_rest(*target), here, np.array([[1.0 / limit, 0.0]]))
+            out = governor.step(at_rest(*target), here, along_x(1.0 / limit))
             assert abs(out.velocity[0]) <= limit * (1 + 1e-9)
             here = out.position
     free = ReferenceGovernor(CONFIG, PERIOD, begin, FR3)
-    path = [
-        free.step(at_rest(0.25, 0.45), begin, np.array([[1e3, 0.0]])).velocity[1] for _ in range(5)
-    ]
+    path = [free.step(at_rest(0.25, 0.45), begin, along_x(1e3)).velocity[1] for _ in range(5)]
     assert path[-1] == pytest.approx(5 * PERIOD * CONFIG.max_acceleration / np.sqrt(2))
+
+
+def test_a_bound_with_an_offset_holds_on_its_side_alone():
+    """As of a joint whose torque rises while the arm lags: more speed away from it is refused, less
+    is not."""
+    begin = np.array([0.25, 0.25])
+    bounds = VelocityBounds(np.array([[10.0, 0.0]]), np.array([0.9]))
+    for target, fastest in ((0.45, 0.01), (0.05, -0.19)):
+        governor, here = ReferenceGovernor(CONFIG, PERIOD, begin, FR3), begin
+        speeds = []
+        for _ in range(30):
+            out = governor.step(at_rest(target, 0.25), here, bounds)
+            here = out.position
+            speeds.append(out.velocity[0] * np.sign(fastest))
+        assert max(speeds) == pytest.approx(abs(fastest))
 
 
 def test_reference_brakes_when_the_bounds_tighten_suddenly():
@@ -173,7 +191,7 @@ def test_reference_brakes_when_the_bounds_tighten_suddenly():
     for _ in range(20):
         here = governor.step(at_rest(0.4, 0.25), here).position
     fast = governor.step(at_rest(0.4, 0.25), here)
-    slower = governor.step(at_rest(0.4, 0.25), fast.position, np.array([[10.0, 0.0]]))
+    slower = governor.step(at_rest(0.4, 0.25), fast.position, along_x(10.0))
     lost = PERIOD * CONFIG.max_acceleration / np.sqrt(2)
     assert slower.velocity[0] == pytest.approx(fast.velocity[0] - lost)
 
@@ -210,6 +228,18 @@ def test_limits_beyond_those_of_the_robot_are_refused(
         ReferenceGovernor(replace(CONFIG, **limits), PERIOD, np.array([0.1, 0.1]), panda)
 
 
+def test_a_reference_whose_velocity_is_not_fed_may_accelerate_faster_than_the_robot() -> None:
+    config = replace(CONFIG, max_acceleration=30.0, max_jerk=16_000.0)
+    with pytest.raises(HandoffError, match=r"max_acceleration is 30.0 m/s\^2, fr3 allows 9.0"):
+        ReferenceGovernor(config, PERIOD, np.array([0.1, 0.1]), FR3)
+    ReferenceGovernor(config, PERIOD, np.array([0.1, 0.1]), FR3, feeds_velocity=False)
+    fast = replace(config, max_speed=2.9)
+    with pytest.raises(HandoffError, match=r"max_speed is 2\.9 m/s, panda allows 1\.7"):
+        ReferenceGovernor(
+            fast, PERIOD, np.array([0.1, 0.1]), find_robot("panda"), feeds_velocity=False
+        )
+
+
 def test_limits_at_those_of_the_robot_pass() -> None:
     config = replace(CONFIG, max_speed=3.0, max_acceleration=9.0)
     ReferenceGovernor(config, PERIOD, np.array([0.1, 0.1]), FR3)
@@ -223,5 +253,5 @@ def test_sizes_that_overflow_are_refused_and_the_reference_stays(size):
     with pytest.raises(SafetyError, match="velocity is"):
         governor.step(Motion(here, huge, still), here)
     with pytest.raises(SafetyError, match="bounds on the velocity are not finite"):
-        governor.step(Motion(here, still, still), here, huge[None])
+        governor.step(Motion(here, still, still), here, along_x(size))
     assert np.array_equal(governor.step(Motion(here, still, still), here).position, here)

@@ -6,7 +6,7 @@ from real.franka.joint_limits import (
     check_joints,
     joint_velocity,
     tool_jacobian,
-    velocity_bounds,
+    velocity_rows,
 )
 from robots.errors import SafetyError
 from robots.franka import find_robot
@@ -64,7 +64,7 @@ def test_velocity_beyond_the_fault_share_is_refused():
 
 def test_bound_is_one_where_a_joint_moves_at_its_share():
     # Joint 1 alone, 2 rad per metre: 0.7 of 2.62 rad/s is reached at 0.917 m/s.
-    bounds = velocity_bounds(
+    bounds = velocity_rows(
         JointGuardConfig(), FR3.limits, FR3.q_home, np.array([[2.0], [0], [0], [0], [0], [0], [0]])
     )
     assert bounds[:, 0] @ np.ones(7) * 0.917 == pytest.approx(1.0, rel=1e-4)
@@ -91,7 +91,7 @@ def test_limits_are_those_of_the_robot_at_hand():
         check_joints(JointGuardConfig(), panda, panda.q_home, fast)
     dq_per_speed = np.array([[2.0], [0], [0], [0], [0], [0], [0]])
     of_fr3, of_panda = (
-        velocity_bounds(JointGuardConfig(), robot.limits, robot.q_home, dq_per_speed)[0, 0]
+        velocity_rows(JointGuardConfig(), robot.limits, robot.q_home, dq_per_speed)[0, 0]
         for robot in (FR3, panda)
     )
     assert of_panda / of_fr3 == pytest.approx(2.62 / 2.175)
