@@ -39,8 +39,8 @@ stop intended contacts. libfranka's example of Cartesian impedance control sets 
 
 STEP_LIMITS = GovernorConfig(max_speed=0.8, max_acceleration=30.0, max_jerk=12_000.0)
 """Limits of a reference that moves by a policy's steps. A step of 20 mm at 20 Hz along two axes is
-0.57 m/s. A change of the speed by 0.4 m/s takes 2.7 mm on each side of a corner of the path, so that
-the arm moves as in simulation, where the path has no such limit; with 9 m/s^2 it took 18 mm. The
+0.57 m/s. A change of the speed by 0.4 m/s along one of four coordinates takes 5 mm, so that the arm
+moves almost as in simulation, where the path has no such limit; with 9 m/s^2 it took 18 mm. The
 torques and their rates bound the reference as well (`real.franka.reference_bounds`)."""
 INFERENCES = "inference_ms.json"
 """File with the host times of the inferences [ms], by the seed of the start. They are not part of
