@@ -9,14 +9,14 @@ from typing import Annotated, Literal, Protocol
 from pydantic import Field
 
 from real.cameras.config import CameraConfig
-from real.deploy.governor import GovernorConfig
 from real.deploy.loop import LoopConfig
 from real.deploy.object_tracker import TrackerConfig
-from real.deploy.planar_space import PlaneConfig
 from real.deploy.supervision import SupervisionConfig
 from real.franka.config import FrankaConfig
 from real.franka.gripper import GripperDriverConfig
 from real.franka.impedance import GAINS, ImpedanceConfig
+from real.motion.governor import GovernorConfig
+from real.motion.planar_space import PlaneConfig
 from robots.config import Count, Metres, Radians, Seconds, Seed, Whole, config
 from robots.contract import Contract
 from robots.errors import HandoffError
@@ -41,7 +41,7 @@ STEP_LIMITS = GovernorConfig(max_speed=0.8, max_acceleration=30.0, max_jerk=12_0
 """Limits of a reference that moves by a policy's steps. A step of 20 mm at 20 Hz along two axes is
 0.57 m/s. A change of the speed by 0.4 m/s along one of four coordinates takes 5 mm, so that the arm
 moves almost as in simulation, where the path has no such limit; with 9 m/s^2 it took 18 mm. The
-torques and their rates bound the reference as well (`real.franka.reference_bounds`)."""
+torques and their rates bound the reference as well (`real.motion.reference_bounds`)."""
 INFERENCES = "inference_ms.json"
 """File with the host times of the inferences [ms], by the seed of the start. They are not part of
 the recorded episodes, which a repeated deployment records again."""

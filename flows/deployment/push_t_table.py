@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flows.deployment.config import DeployConfig
     from real.arm import ArmState
     from real.deploy.loop import LoopConfig
-    from real.deploy.planar_space import Plane
+    from real.motion.planar_space import Plane
     from robots.contract import Contract
     from robots.episodes.schema import EpisodeSchema
     from robots.episodes.store import EpisodeStore
@@ -49,7 +49,7 @@ class PushTTable(DeployTable):
     """
 
     def __init__(self, config: DeployConfig, contract: Contract) -> None:
-        from real.deploy.planar_space import Plane
+        from real.motion.planar_space import Plane
 
         self.robot = robot_of_bundle(contract, config.arm)
         self._config = config

@@ -8,10 +8,10 @@ from operator import attrgetter, ge, le
 from typing import Any
 
 from flows.deployment.config import ArmSession, DeploySession, DeployTaskSession
-from real.deploy.governor import check_robot
-from real.deploy.planar_space import Plane
 from real.franka.config import check_data_sheet
 from real.franka.slot import is_on_this_computer
+from real.motion.governor import check_robot
+from real.motion.planar_space import Plane
 from robots.config import to_plain, validate
 from robots.contract import Contract
 from robots.errors import HandoffError

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from flows.deployment.cameras.twin_cameras import TwinCameras
     from flows.deployment.config import DeployTaskConfig
     from real.arm import ArmState
-    from real.deploy.action_space import CartesianSteps
     from real.deploy.loop import LoopConfig
     from real.franka.gripper import FrankaGripper, GripperDriverConfig
+    from real.motion.action_space import CartesianSteps
     from robots.contract import Contract
     from robots.episodes.metadata.camera_calibration import CameraCalibration
     from robots.episodes.schema import EpisodeSchema
@@ -138,7 +138,7 @@ class TaskTable(DeployTable):
     def motion(self, base_T_ee: np.ndarray) -> tuple[CartesianSteps, LoopConfig]:
         """See `DeployTable`: steps of the end effector's pose, within the workspace of these
         steps."""
-        from real.deploy.action_space import CartesianSteps
+        from real.motion.action_space import CartesianSteps
 
         config = self._config
         space = CartesianSteps(self._contract, base_T_ee, self.robot)

@@ -34,10 +34,10 @@ from robots.interfaces import Observation, Progress
 if TYPE_CHECKING:
     from flows.deployment.config import DeployConfig, DeployTaskConfig
     from real.arm import ArmState
-    from real.deploy.action_space import Space
     from real.deploy.loop import LoopConfig
     from real.deploy.onnx_policy import OnnxPolicy
     from real.franka.gripper import FrankaGripper
+    from real.motion.action_space import Space
     from robots.contract import Contract
     from robots.episodes.metadata.camera_calibration import CameraCalibration
     from robots.episodes.schema import EpisodeSchema

@@ -3,9 +3,6 @@
 - `loop`: the control loop, from a policy's chunks to a stream of targets.
 - `inference`: inference of chunks in a thread beside the loop.
 - `schedule`: actions of chunks by policy step, and the watchdog of their age.
-- `action_space`: the coordinates of actions, and steps of a gripper's pose.
-- `planar_space`: targets of a pusher on a board.
-- `governor`: the keep-in box, and limits of speed, acceleration and jerk.
 - `person_motion`: how a person's device moves the arm.
 - `supervision`: a person who holds the arm, steers it and labels the episode.
 - `episode_recorder`: the record of an episode, and its schema in a store.

@@ -117,7 +117,7 @@ def deploy_schema(
         supervised: whether a person supervises; their interventions become fields of the stream
             `policy`.
         coordinates: number D of coordinates of the space in which steps move a gripper's target
-            (`real.deploy.action_space`); None for a pusher on a board, whose actions are targets.
+            (`real.motion.action_space`); None for a pusher on a board, whose actions are targets.
     """
     action, tool = ("target", "pusher") if coordinates is None else ("step", "hand")
     shape = contract.action.shape if coordinates is None else (coordinates,)

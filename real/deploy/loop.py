@@ -18,19 +18,18 @@ import numpy as np
 from pydantic import Field
 
 from real.arm import Arm, ArmState, stopping
-from real.deploy.action_space import Space
 from real.deploy.episode_recorder import LoopRecord, add_row
-from real.deploy.governor import GovernorConfig, ReferenceGovernor
 from real.deploy.inference import ChunkInference, InferenceDelay
 from real.deploy.person_motion import ReferenceAtStep
 from real.deploy.schedule import Freshness, Watchdog, WatchdogConfig
 from real.deploy.supervision import Supervision
 from real.franka.gripper import GripperDevice, GripperTarget
-from real.franka.joint_limits import JointGuardConfig, check_joints
-from real.franka.reference_bounds import ReferenceBounds
+from real.franka.joint_limits import JointGuardConfig
+from real.motion.action_space import Space
+from real.motion.governor import GovernorConfig
+from real.motion.stream import ReferenceStream, ticks_per_step
 from robots.config import config
 from robots.contract import Contract
-from robots.control.actions import Motion
 from robots.errors import HandoffError
 from robots.interfaces import (
     Clock,
@@ -171,25 +170,20 @@ class _Episode:
     def __post_init__(self) -> None:
         config, contract = self.config, self.contract
         robot = self.arm.robot
-        policy_period = 1.0 / contract.rate_hz
-        self.period = 1.0 / config.stream_hz
-        self.ticks = _ticks_per_step(config.stream_hz, contract.rate_hz)
-        self.tick = 0
-        # The arm as it is found; the reference starts where the arm is.
-        self.state = self.arm.state()
-        self.now = self.clock.now()
-        self.record.begin = self.state.time
-        self.record.end = self.state.time
-        start = self.space.position(self.state.base_T_ee)
-        feeds_velocity = self.space.feeds_velocity
-        self.governor = ReferenceGovernor(
-            config.governor, self.period, start, robot, feeds_velocity=feeds_velocity
+        policy_period, period = 1.0 / contract.rate_hz, 1.0 / config.stream_hz
+        self.ticks = ticks_per_step(config.stream_hz, contract.rate_hz)
+        # The reference starts where the arm is found.
+        self.motion = ReferenceStream(
+            self.arm,
+            self.clock,
+            self.space,
+            config.governor,
+            config.joints,
+            self.flange_T_ee,
+            period,
         )
-        self.bounds = ReferenceBounds(
-            config.joints, self.arm, self.flange_T_ee, self.period, feeds_velocity=feeds_velocity
-        )
-        self.reference = self.space.reference(start)
-        self.streamed = Motion(start, np.zeros_like(start), np.zeros_like(start))
+        self.record.begin = self.motion.state.time
+        self.record.end = self.motion.state.time
         # The gripper, the policy and its watchdog.
         self.gripper_target = (
             None
@@ -204,10 +198,10 @@ class _Episode:
             wait=config.wait_for_policy,
             inference_ms=self.record.inference_ms,
             # A tick that is late by less than its length is made up.
-            grace=self.period,
+            grace=period,
             delay=config.delay if config.wait_for_policy else None,
         )
-        self.watchdog = Watchdog(config.watchdog, policy_period, self.now)
+        self.watchdog = Watchdog(config.watchdog, policy_period, self.motion.now)
         # The person.
         self.unreported_step: tuple[Observation, Intervention] | None = None
         self.hold_expired = False
@@ -234,15 +228,15 @@ class _Episode:
         limit = person.config.hold_seconds
         while person.paused and not person.episode_ended and not self.hold_expired:
             self.stream_tick()
-            self.watchdog.feed(self.now)
-            self.record.held += self.period
+            self.watchdog.feed(self.motion.now)
+            self.record.held += self.motion.period
             self.hold_expired = self.record.held >= limit
         # Observations and chunks from before the hold are out of date.
         self.inference.restart()
 
     def policy_step(self, step: int, stop: Callable[[], bool]) -> bool:
         """Observes, infers and executes the due action; False if the episode has ended."""
-        observation = {**self._proprioception(), **self.observe(self.state)}
+        observation = {**self._proprioception(), **self.observe(self.motion.state)}
         self.record.stopped = stop()
         ended = (
             self.record.stopped
@@ -268,38 +262,25 @@ class _Episode:
     def stream_tick(self) -> None:
         """Sends the target for the end of this tick and lets the tick pass."""
         # An action that is too old brings the reference to rest where it is.
-        if self.watchdog.judge(self.now) is Freshness.DECELERATE:
-            self.reference.push(self.governor.clamp(self.streamed.position))
-        self.tick += 1
-        # The reference moves towards its target, or brakes while a person holds the arm.
-        measured = self.space.position(self.state.base_T_ee)
-        axes = self.space.velocity_axes()
-        bounds = self.bounds.next(self.state, axes, self.streamed, measured)
-        if self.supervision is not None and self.supervision.must_hold:
-            requested = self.governor.brake(measured, bounds)
-            self.streamed = requested
-            self.reference = self.space.reference(requested.position, self.tick * self.period)
-        else:
-            requested = self.reference.sample(self.tick * self.period)
-            self.streamed = self.governor.step(requested, measured, bounds)
-        dq = self.bounds.joint_velocity(self.streamed.velocity)
-        check_joints(self.config.joints, self.arm.robot, self.state.q, dq)
-        self.arm.set_target(self.space.target(self.bounds.fed(self.streamed)))
+        motion = self.motion
+        if self.watchdog.judge(motion.now) is Freshness.DECELERATE:
+            motion.set_target(motion.streamed.position)
+        # The reference brakes while a person holds the arm.
+        held = self.supervision is not None and self.supervision.must_hold
+        asked = motion.send(brake=held)
         # The record is written in the time that is left of a tick.
-        if (self.tick - 1) % self.ticks == 0:
+        if (motion.ticks - 1) % self.ticks == 0:
             self.record.write()
-        # The tick passes.
-        self.now = self.clock.advance(self.period)
-        self.state = self.arm.state()
+        motion.pass_tick()
         if self.supervision is not None:
             self.supervision.poll()
         # The record of the tick.
-        self.record.end = self.state.time
+        self.record.end = motion.state.time
         row = {
-            "position": self.streamed.position,
-            "velocity": self.streamed.velocity,
-            "asked": requested.position,
-            "measured": self.space.position(self.state.base_T_ee),
+            "position": motion.streamed.position,
+            "velocity": motion.streamed.velocity,
+            "asked": asked,
+            "measured": motion.measured,
         }
         add_row(self.record.reference, row)
 
@@ -333,8 +314,9 @@ class _Episode:
         person = self.supervision
         if person is not None:
             was_intervening = person.intervening
+            motion = self.motion
             reference = ReferenceAtStep(
-                self.reference.target, self.streamed.position, self.governor.clamp
+                motion.point.target, motion.streamed.position, motion.governor.clamp
             )
             intervention = person.step(proposed, self._with_arm_state(observation), reference)
             if person.intervening:
@@ -350,7 +332,7 @@ class _Episode:
                 "intervention": np.uint8(person.intervening),
                 "segment": np.int32(intervention.segment[0]),
                 "reason": np.uint8(intervention.reason[0]),
-                "step_time": self.state.time - self.record.begin,
+                "step_time": self.motion.state.time - self.record.begin,
             }
             batch = {
                 name: np.asarray(value)[None]
@@ -358,13 +340,13 @@ class _Episode:
             }
             self.unreported_step = (batch, intervention)
         if executed is not None:
-            measured = self.space.position(self.state.base_T_ee)
-            target = self.space.next_target(executed, self.reference.target, measured)
-            self.reference.push(self.governor.clamp(target))
-            self.watchdog.feed(self.now)
+            motion = self.motion
+            target = self.space.next_target(executed, motion.point.target, motion.measured)
+            motion.set_target(target)
+            self.watchdog.feed(motion.now)
             if self.gripper_target is not None:
                 self.gripper_target.apply(float(executed[-1]))
-        action = self.space.executed_action(executed, self.reference.target)
+        action = self.space.executed_action(executed, self.motion.point.target)
         return {
             "action": action,
             "action_proposed": action if proposed is None else proposed,
@@ -373,27 +355,12 @@ class _Episode:
 
     def _proprioception(self) -> Observation:
         """The contract's fields that the arm and its gripper measure themselves."""
-        fields = self.space.proprioception(self.state, self.reference.target)
+        fields = self.space.proprioception(self.motion.state, self.motion.point.target)
         fields |= {} if self.gripper_target is None else self.gripper_target.observation()
         return {name: value for name, value in fields.items() if name in self.contract.observation}
 
     def _with_arm_state(self, observation: Observation) -> Observation:
         """The observation with the arm's state, for the person's side."""
         gripper = {} if self.gripper_target is None else self.gripper_target.observation()
-        return {**observation, **gripper, "q": self.state.q, "tau_ext": self.state.tau_ext}
-
-
-def _ticks_per_step(stream_hz: float, rate_hz: float) -> int:
-    """Number of stream ticks per policy step."""
-    ticks = round(stream_hz / rate_hz)
-    milliseconds = 1000.0 / stream_hz
-    if (
-        ticks < 1
-        or abs(ticks * rate_hz - stream_hz) > 1e-9
-        or abs(milliseconds - round(milliseconds)) > 1e-9
-    ):
-        raise HandoffError(
-            f"loop: {stream_hz} Hz targets for a policy at {rate_hz} Hz, expected a whole multiple with a period of "
-            "whole milliseconds, e.g. 250 or 1000."
-        )
-    return ticks
+        state = self.motion.state
+        return {**observation, **gripper, "q": state.q, "tau_ext": state.tau_ext}

@@ -28,7 +28,7 @@ from pydantic import Field
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidURI
 from websockets.sync.client import connect
 
-from real.deploy.governor import Coordinate
+from real.motion.governor import Coordinate
 from robots.config import config
 from robots.errors import HandoffError, SafetyError
 from robots.wire.addresses import is_loopback

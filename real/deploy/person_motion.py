@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from real.deploy.planar_space import Plane
+from real.motion.planar_space import Plane
 from robots.control.gripper_commands import entry_from_command
 from robots.interfaces import Intervention, Observation, Operator
 from robots.spec import ActionSpec

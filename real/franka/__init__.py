@@ -9,7 +9,6 @@
 - `preflight`: the checks before an arm moves.
 - `impedance`: configuration of the impedance laws.
 - `joint_limits`: bounds on the joints' positions and velocities.
-- `reference_bounds`: bounds on a reference by velocities, torques and torque rates of the joints.
 - `gripper`: the gripper, and its target during an episode.
 - `realtime`: real-time priority for the 1 kHz loop alone.
 - `state_recorder`: recording of every 1 kHz robot state.

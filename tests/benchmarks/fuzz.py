@@ -29,8 +29,8 @@ import numpy as np
 from real.console.control.commands import STILL, ControlCommand, Mode
 from real.console.messages import command_message, read_command, read_inputs, read_message
 from real.deploy import object_tracker
-from real.deploy.governor import GovernorConfig, ReferenceGovernor
 from real.franka.joint_limits import VelocityBounds
+from real.motion.governor import GovernorConfig, ReferenceGovernor
 from robots.control.actions import Motion
 from robots.errors import HandoffError, SafetyError
 from robots.franka import find_robot

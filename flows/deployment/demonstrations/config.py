@@ -11,10 +11,10 @@ from flows.deployment.config import COLLISION_FORCE, IMPEDANCE, STEP_LIMITS
 from flows.deployment.safety import LONGEST, check_real, is_real
 from flows.deployment.session_tables.hosts import HostOptions
 from real.cameras.config import CameraConfig, check_camera
-from real.deploy.governor import check_robot
 from real.deploy.loop import LoopConfig
 from real.franka.config import FrankaConfig, check_data_sheet
 from real.franka.gripper import GripperDriverConfig
+from real.motion.governor import check_robot
 from real.teleop.takeover import TakeoverConfig
 from robots.config import Delay, Hertz, Radians, Seconds, config, to_plain, validate
 from robots.contract import Contract

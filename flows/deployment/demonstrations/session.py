@@ -304,7 +304,7 @@ class _Recorder:
 
     def _motion(self, base_T_ee: np.ndarray) -> tuple[Any, Any]:
         """The coordinates of the actions, and the loop's options with their workspace."""
-        from real.deploy.action_space import CartesianSteps
+        from real.motion.action_space import CartesianSteps
 
         loop = self._options.loop
         space = CartesianSteps(self._contract, base_T_ee, self._robot)

@@ -33,10 +33,10 @@ from robots.wire.policy import pack
 if TYPE_CHECKING:
     from real.arm import ArmState
     from real.deploy.loop import LoopConfig
-    from real.deploy.planar_space import Plane
     from real.deploy.supervision import Supervision
     from real.franka.arm import FrankaArm
     from real.franka.gripper import FrankaGripper
+    from real.motion.planar_space import Plane
     from robots.episodes.schema import EpisodeSchema
     from robots.spec import FieldSpec
     from sim.rendering.camera_clock import CameraClockConfig
@@ -127,7 +127,7 @@ class BoardTable(SessionTable):
 
     def __init__(self, session: DeploySession, contract: Contract, setup: ArmSetup) -> None:
         from real.deploy.person_motion import STEPS, BoardMotion
-        from real.deploy.planar_space import Plane
+        from real.motion.planar_space import Plane
 
         self.robot = setup.robot
         self.kind = setup.kind
@@ -240,7 +240,7 @@ class RealSetup:
     manual_reset = True
 
     def __init__(self, session: DeploySession, pose: Callable[[], np.ndarray]) -> None:
-        from real.deploy.planar_space import Plane
+        from real.motion.planar_space import Plane
         from sim.tasks.push_t.geometry import Q_BOARD_CENTRE
 
         self.robot = f"{session.arm.robot} at {session.host}"

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     import numpy as np
 
     from real.arm import ArmState
-    from real.deploy.action_space import CartesianSteps
     from real.deploy.loop import LoopConfig
     from real.deploy.supervision import Supervision
     from real.franka.arm import FrankaArm
     from real.franka.gripper import FrankaGripper
+    from real.motion.action_space import CartesianSteps
     from robots.episodes.schema import EpisodeSchema
     from sim.rendering.camera_clock import CameraClockConfig
 
@@ -113,7 +113,7 @@ class GripperTable(SessionTable):
     def motion(self, arm: FrankaArm) -> tuple[CartesianSteps, LoopConfig]:
         """See `SessionTable`: steps of the end effector's pose, within the workspace of these
         steps."""
-        from real.deploy.action_space import CartesianSteps
+        from real.motion.action_space import CartesianSteps
 
         self._solved = False
         loop = slowed_loop(self._session.loop, self._session.speed)

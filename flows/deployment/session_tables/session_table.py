@@ -15,12 +15,12 @@ from robots.interfaces import Clock, Observation
 
 if TYPE_CHECKING:
     from real.arm import ArmState
-    from real.deploy.action_space import Space
     from real.deploy.loop import LoopConfig
     from real.deploy.person_motion import PersonMotion
     from real.deploy.supervision import Supervision
     from real.franka.arm import FrankaArm
     from real.franka.gripper import FrankaGripper
+    from real.motion.action_space import Space
     from robots.episodes.metadata.camera_calibration import CameraCalibration
     from robots.episodes.schema import EpisodeSchema
     from robots.spec import ActionSpec, FieldSpec

@@ -23,9 +23,9 @@ from real.console.console_operator import ConsoleOperator
 from real.console.control.commands import Mode
 from real.deploy.loop import LoopConfig
 from real.deploy.person_motion import STEPS, BoardMotion
-from real.deploy.planar_space import Plane, PlaneConfig
 from real.deploy.supervision import Supervision, SupervisionConfig
 from real.franka.state_recorder import StateRecorder
+from real.motion.planar_space import Plane, PlaneConfig
 from real.teleop.takeover import TakeoverConfig
 from robots.contract import Contract
 from robots.episodes.corrections import open_corrections

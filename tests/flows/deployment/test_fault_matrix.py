@@ -454,7 +454,7 @@ def test_tracker_frozen(play: Play) -> None:
 DRIVER = """
 import sys
 from dataclasses import replace
-from real.deploy.action_space import CartesianSteps
+from real.motion.action_space import CartesianSteps
 from real.deploy.loop import run_episode
 from real.franka.arm import FrankaArm
 from flows.deployment.config import DeployTaskSession

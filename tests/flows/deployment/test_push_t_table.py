@@ -14,10 +14,10 @@ from flows.deployment.config import DeployConfig
 from flows.deployment.push_t_table import PushTScene, PushTTable
 from flows.deployment.twin import TwinSetup, fault_reason, run_start
 from flows.reports.results import describe
-from real.deploy.governor import GovernorConfig
 from real.deploy.loop import LoopConfig
-from real.deploy.planar_space import Plane, PlaneConfig
 from real.franka.joint_limits import JointGuardConfig
+from real.motion.governor import GovernorConfig
+from real.motion.planar_space import Plane, PlaneConfig
 from robots.episodes.corrections import open_corrections
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from real.deploy import governor
-from real.deploy.governor import GovernorConfig, ReferenceGovernor
+from real.motion import governor
+from real.motion.governor import GovernorConfig, ReferenceGovernor
 from robots.control.actions import Motion
 from robots.errors import SafetyError
 from robots.franka import find_robot

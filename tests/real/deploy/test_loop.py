@@ -7,7 +7,7 @@ import pytest
 from real.arm import ArmFaultError
 from real.deploy.episode_recorder import LoopRecord, num_rows
 from real.deploy.loop import LoopConfig, run_episode
-from real.deploy.planar_space import Plane, PlaneConfig
+from real.motion.planar_space import Plane, PlaneConfig
 from robots.control.actions import AgentDynamics
 from robots.control.agent_reference import AgentReference
 from robots.control.noise import chunk_noise

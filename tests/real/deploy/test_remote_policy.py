@@ -7,8 +7,8 @@ import pytest
 from websockets.sync.server import serve
 
 from real.deploy.loop import LoopConfig, run_episode
-from real.deploy.planar_space import Plane, PlaneConfig
 from real.deploy.remote_policy import RemoteConfig, RemotePolicy
+from real.motion.planar_space import Plane, PlaneConfig
 from robots.control.noise import chunk_noise
 from robots.errors import HandoffError, SafetyError
 from robots.interfaces import Policy, PolicyInput

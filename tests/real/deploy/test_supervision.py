@@ -12,8 +12,8 @@ from real.console.control.commands import STILL, Mode
 from real.deploy.episode_recorder import LoopRecord
 from real.deploy.loop import LoopConfig, run_episode
 from real.deploy.person_motion import STEPS, BoardMotion
-from real.deploy.planar_space import Plane, PlaneConfig
 from real.deploy.supervision import Supervision, SupervisionConfig
+from real.motion.planar_space import Plane, PlaneConfig
 from real.teleop.takeover import HandInput, TakeoverConfig
 from robots.control.noise import chunk_noise
 from robots.interfaces import Label

@@ -59,7 +59,7 @@ class GovernorConfig:
     reference's velocity is fed to the arm, a larger acceleration; the smaller of the two limits of
     jerk holds. A spring whose targets are positions alone answers an acceleration of its reference
     with a torque that has a kink and no step, so there the joints' torque rates bound the reference
-    (`real.franka.reference_bounds`).
+    (`real.motion.reference_bounds`).
     """
 
     low: tuple[Coordinate, ...] = (0.03, 0.03)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from real.arm import Arm, ArmState, TorqueResponse
-from real.deploy.governor import GovernorConfig, ReferenceGovernor
 from real.franka.impedance import ImpedanceConfig, torque_response
 from real.franka.joint_limits import JointGuardConfig, tool_jacobian
-from real.franka.reference_bounds import ReferenceBounds
+from real.motion.governor import GovernorConfig, ReferenceGovernor
+from real.motion.reference_bounds import ReferenceBounds
 from robots.control.actions import Motion
 from robots.franka import find_robot
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from real.deploy.planar_space import Plane, PlaneConfig
+from real.motion.planar_space import Plane, PlaneConfig
 from robots.control.actions import Motion
 from robots.errors import HandoffError
 

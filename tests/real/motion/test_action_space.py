@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from real.arm import ArmState
-from real.deploy.action_space import LEVER, CartesianSteps, StepReference
 from real.deploy.episode_recorder import LoopRecord
-from real.deploy.governor import GovernorConfig
 from real.deploy.loop import LoopConfig, run_episode
-from real.deploy.planar_space import Plane, PlaneConfig
+from real.motion.action_space import LEVER, CartesianSteps, StepReference
+from real.motion.governor import GovernorConfig
+from real.motion.planar_space import Plane, PlaneConfig
 from robots.contract import Contract
 from robots.control.actions import CartesianDelta, Motion
 from robots.errors import HandoffError, SafetyError

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real.deploy.governor import GovernorConfig, ReferenceGovernor
 from real.franka.joint_limits import VelocityBounds
+from real.motion.governor import GovernorConfig, ReferenceGovernor
 from robots.control.actions import AgentDynamics, Motion
 from robots.control.agent_reference import AgentReference
 from robots.errors import HandoffError, SafetyError

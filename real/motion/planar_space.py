@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from real.arm import ArmState, PoseTarget
-from real.deploy.governor import Coordinate, GovernorConfig
+from real.motion.governor import Coordinate, GovernorConfig
 from robots.config import UnitComponent, config
 from robots.control.actions import PD_TARGET, Motion, agent_dynamics
 from robots.control.agent_reference import AgentReference
@@ -36,7 +36,7 @@ class PlaneConfig:
 
 
 class Plane:
-    """Implements `real.deploy.action_space.Space` for the interface `pd_target`, whose actions are
+    """Implements `real.motion.action_space.Space` for the interface `pd_target`, whose actions are
     targets on the board; a rigid mapping between the board and the base frame.
 
     Args:

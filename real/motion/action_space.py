@@ -1,7 +1,7 @@
 """Defines the coordinates in which a policy's actions move a target, and converts actions to
 targets.
 
-`real.deploy.planar_space.Plane` is one such space, of targets on a board; `CartesianSteps` is the
+`real.motion.planar_space.Plane` is one such space, of targets on a board; `CartesianSteps` is the
 other, of steps of a gripper's pose. The loop sends targets of both through one governor, whose
 limits are Euclidean; therefore all coordinates are lengths.
 """
@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from real.arm import ArmState, PoseTarget
-from real.deploy.governor import GovernorConfig
+from real.motion.governor import GovernorConfig
 from robots.contract import Contract
 from robots.control.actions import AXES, Motion
 from robots.control.agent_reference import checked_target

@@ -1,0 +1,8 @@
+"""Turns targets into the motion of an arm: a governed stream of references, tick by tick.
+
+- `action_space`: the coordinates of actions, and steps of a gripper's pose.
+- `planar_space`: targets of a pusher on a board.
+- `governor`: the keep-in box, and limits of speed, acceleration and jerk.
+- `reference_bounds`: bounds on a reference by velocities, torques and torque rates of the joints.
+- `stream`: the stream of one episode.
+"""
