@@ -15,10 +15,11 @@ import numpy as np
 from flows.correction.config import CorrectConfig
 from flows.correction.guide import GuidePolicy, recorded_schedule
 from flows.correction.pictures import session_trunk
+from flows.deployment.arm_environment.engine import ArmEngine
+from flows.deployment.arm_environment.environment import open_session_env
 from flows.session.environment import (
     inform,
     make_operator,
-    make_session_env,
     session_origin,
     session_schema,
     wall_clock,
@@ -47,7 +48,7 @@ from robots.episodes.metadata.episode_metadata import EpisodeEnd, episode_end
 from robots.episodes.running_episode import recover_interrupted
 from robots.errors import HandoffError, error_text
 from robots.franka.robot import Robot
-from robots.interfaces import Intervention, Label, Observation, Operator, Requests
+from robots.interfaces import Clock, Intervention, Label, Observation, Operator, Requests
 from robots.signals import delayed_signals
 from robots.spec import ActionSpec
 from robots.success import SuccessDetector
@@ -76,8 +77,11 @@ def act(
     """
     with ExitStack() as stack:
         # Environment and operator.
-        env, engine = make_session_env(
-            config.env, on_end="reset", ignore_success=classifier is not None
+        env, engine = open_session_env(
+            config.env,
+            on_end="reset",
+            ignore_success=classifier is not None,
+            paced=config.speed > 0.0,
         )
         stack.enter_context(closing(env))
         operator = _TrackedOperator(
@@ -98,7 +102,14 @@ def act(
         origin = session_origin(config.env, engine, "training", live=live)
         schedule = recorded_schedule(config.algorithm, folder / "store.zarr", config.seed)
         assembler = EpisodeAssembler(store, 1, origin.entries(), now=wall_clock(live=live))
-        recorder = _Recorder(assembler, operator, client.digest, schedule, config.steps)
+        recorder = _Recorder(
+            assembler,
+            operator,
+            client.digest,
+            schedule,
+            config.steps,
+            fault=lambda: engine.fault if isinstance(engine, ArmEngine) else None,
+        )
         actions = learner_actions(config.algorithm, env.action_spec, engine.task.robot)
 
         def watch(step: ActorStep) -> None:
@@ -123,7 +134,7 @@ def act(
             config.actor,
             rewards=EnvReward(sparse=True) if classifier is None else detected_reward(classifier),
             actions=actions,
-            clock=None if config.speed <= 0.0 else ScaledWallClock(config.speed),
+            clock=_actor_clock(config),
             vector=observation_vector(env.observation_spec, config.env.observation_fields),
             encode=session_trunk(config, folder),
             guide=None
@@ -144,6 +155,13 @@ def act(
         if operator.stopped:
             parent.send(("stopped",))
         client.flush(FLUSH_SECONDS)
+
+
+def _actor_clock(config: CorrectConfig) -> Clock | None:
+    """The clock of the actor; None where nothing is to be waited for, or the arm has its own."""
+    if config.speed <= 0.0 or config.env.arm is not None:
+        return None
+    return ScaledWallClock(config.speed)
 
 
 def learner_actions(algorithm: HilAlgorithm, spec: ActionSpec, robot: Robot) -> ActionMapping:
@@ -224,8 +242,10 @@ class _TrackedOperator:
             )
 
 
-def _end(step: ActorStep) -> EpisodeEnd:
-    """The end of the episode that ended with this step."""
+def _end(step: ActorStep, fault: str | None) -> EpisodeEnd:
+    """The end of the episode that ended with this step, by a fault of the arm or otherwise."""
+    if fault is not None:
+        return EpisodeEnd(ended_by="fault", discard_reason="fault", fault=fault)
     judge = "task" if step.verdict.probability is None else "classifier"
     terminated = bool(step.verdict.terminated[0])
     return episode_end(step.label, step.intervention.operator, terminated=terminated, judge=judge)
@@ -242,8 +262,11 @@ class _Recorder:
         digest: Callable[[int], str | None],
         schedule: GuideSchedule | None = None,
         steps: int = 0,
+        *,
+        fault: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._total_steps = steps
+        self._fault = fault
         self._assembler = assembler
         self._operator = operator
         self._digest = digest
@@ -275,7 +298,7 @@ class _Recorder:
         moved = step.step.executed > 0
         running = self._running
         self._running = None
-        end = _end(step).entries() if step.last[0] else {}
+        end = _end(step, self._fault()).entries() if step.last[0] else {}
         self._assembler.add(step.observation, step.intervention, outcome, moved, [about | end])
         if step.last[0]:
             corrected = self._corrected

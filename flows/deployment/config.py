@@ -8,14 +8,13 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import Field
 
+from flows.session.simulated_arm import COLLISION_FORCE, IMPEDANCE, STEP_LIMITS
 from real.cameras.config import CameraConfig
 from real.deploy.loop import LoopConfig
 from real.deploy.object_tracker import TrackerConfig
 from real.deploy.supervision import SupervisionConfig
 from real.franka.config import FrankaConfig
 from real.franka.gripper import GripperDriverConfig
-from real.franka.impedance import GAINS, ImpedanceConfig
-from real.motion.governor import GovernorConfig
 from real.motion.planar_space import PlaneConfig
 from robots.config import Count, Metres, Radians, Seconds, Seed, Whole, config
 from robots.contract import Contract
@@ -26,22 +25,6 @@ from robots.seed_ranges import DEMONSTRATIONS, EVALUATION
 from sim.rendering.camera_clock import CameraClockConfig
 from sim.twin.twin import TwinConfig
 
-IMPEDANCE = ImpedanceConfig(
-    error_clip=GAINS.force_limit / GAINS.stiffness[0],
-    rotation_clip=GAINS.torque_limit / GAINS.stiffness[3],
-)
-"""Impedance with the same error limits as the controller of the simulated environments."""
-COLLISION_FORCE = (100.0, 100.0, 100.0, 30.0, 30.0, 30.0)
-"""External force [N] and moment [Nm] at which the robot stops. A gripper in contact presses: at the
-target lag limit of 30 mm the impedance exerts 60 N, so the limit of 50 N that suits a pusher would
-stop intended contacts. libfranka's example of Cartesian impedance control sets 100 N."""
-
-
-STEP_LIMITS = GovernorConfig(max_speed=0.8, max_acceleration=30.0, max_jerk=12_000.0)
-"""Limits of a reference that moves by a policy's steps. A step of 20 mm at 20 Hz along two axes is
-0.57 m/s. A change of the speed by 0.4 m/s along one of four coordinates takes 5 mm, so that the arm
-moves almost as in simulation, where the path has no such limit; with 9 m/s^2 it took 18 mm. The
-torques and their rates bound the reference as well (`real.motion.reference_bounds`)."""
 INFERENCES = "inference_ms.json"
 """File with the host times of the inferences [ms], by the seed of the start. They are not part of
 the recorded episodes, which a repeated deployment records again."""

@@ -1,6 +1,7 @@
 """Provides environments, operators, episodes and views for sessions with a person.
 
 - `config`: options of the environment and of the operator.
+- `simulated_arm`: options of a simulated arm at which a session takes place.
 - `environment`: creates both from these options.
 - `capture`: capture times of simulated cameras.
 - `episodes`: runs and records episodes in which a person can intervene.

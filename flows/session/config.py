@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Literal
 
+from flows.session.simulated_arm import SimulatedArm
 from real.teleop.keyboard import KeyboardConfig
 from real.teleop.spacemouse import SpaceMouseConfig
 from real.teleop.takeover import TakeoverConfig
@@ -31,6 +32,9 @@ class HilEnvConfig:
     instruction: str | None = None
     """Instruction of every episode of a language task, whose learner reads no text; None draws one
     per episode."""
+    arm: SimulatedArm | None = None
+    """Simulated arm behind the robot's network protocols that does the task, through the driver,
+    governor and limits of a real one; None simulates the arm with the task."""
     cameras: CamerasConfig | None = None
     """Cameras whose pictures are recorded with every step; None records none. The learner of a
     session observes those that `actor.pictures` names."""

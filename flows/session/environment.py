@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from real.console.console_operator import ConsoleOperator
     from robots.episodes.metadata.episode_metadata import EpisodeOrigin, WallClock
     from robots.episodes.schema import EpisodeSchema
-    from sim.engines.mujoco import MujocoEngine
+    from sim.engines.mujoco import MujocoConfig, MujocoEngine
+    from sim.tasks.task import Task
     from sim.vec_env import EngineVecEnv
 
 
 def robot_label(config: HilEnvConfig) -> str:
     """Returns the name of the arm that is recorded with every episode."""
-    return f"{config.robot} mujoco"
+    return f"{config.robot} mujoco" if config.arm is None else f"{config.robot} twin"
 
 
 def session_origin(
@@ -52,7 +53,7 @@ def session_origin(
     cameras = None if config.randomized else config.cameras
     return EpisodeOrigin(
         robot=robot_label(config),
-        host="simulated",
+        host="simulated" if config.arm is None else "twin",
         source=source,
         session=new_session() if live else None,
         policy=policy,
@@ -99,32 +100,66 @@ def make_session_env(
     Raises:
         HandoffError: no such task or instruction, or a field that is not in its observation.
     """
-    from flows.session.capture import CapturingVecEnv
-    from sim.engines.mujoco import MujocoConfig, MujocoEngine
-    from sim.ignore_success import IgnoreSuccess
+    from sim.engines.mujoco import MujocoEngine
+
+    task, options = session_task(config)
+    engine = MujocoEngine(task, 1, options)
+    try:
+        env = session_env(
+            config, engine, on_end=on_end, ignore_success=ignore_success, seconds=seconds
+        )
+    except BaseException:
+        engine.close()
+        raise
+    return env, engine
+
+
+def session_task(config: HilEnvConfig) -> tuple[Task, MujocoConfig]:
+    """Returns the task of a session, and the options of its engine.
+
+    Raises:
+        HandoffError: no such task or instruction.
+    """
+    from sim.engines.mujoco import MujocoConfig
     from sim.make import find_task
     from sim.tasks.task import with_instruction
-    from sim.vec_env import VecEnvConfig
 
     options = MujocoConfig(reward="sparse", randomized=config.randomized, cameras=config.cameras)
     task = find_task(config.task, config.rate_hz, config.robot)
     if config.instruction is not None:
         task = with_instruction(task, config.instruction)
-    engine = MujocoEngine(task, 1, options)
+    return task, options
+
+
+def session_env(
+    config: HilEnvConfig,
+    engine: MujocoEngine,
+    *,
+    on_end: Literal["reset", "freeze"],
+    ignore_success: bool = False,
+    seconds: float | None = None,
+) -> EngineVecEnv:
+    """Returns the environment of a session over its engine; arguments of `make_session_env`.
+
+    Raises:
+        HandoffError: a field that is not in the task's observation.
+    """
+    from flows.session.capture import CapturingVecEnv
+    from sim.ignore_success import IgnoreSuccess
+    from sim.vec_env import VecEnvConfig
+
     missing = [name for name in config.observation_fields if name not in engine.observation_spec]
     if missing:
         known = sorted(engine.observation_spec)
-        engine.close()
         raise HandoffError(
             f"{config.task}: no fields {missing} in its observation, it has {known}."
         )
     limit = config.max_steps if seconds is None else max(1, round(seconds * engine.rate_hz))
-    env = CapturingVecEnv(
+    return CapturingVecEnv(
         IgnoreSuccess(engine) if ignore_success else engine,
         VecEnvConfig(on_end=on_end, max_steps=limit),
         latency=engine.picture_age,
     )
-    return env, engine
 
 
 def session_schema(config: HilEnvConfig, env: VecEnv) -> EpisodeSchema:

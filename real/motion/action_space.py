@@ -144,9 +144,16 @@ class CartesianSteps:
         """See `Space`."""
         return self._grasp(base_T_ee)[self._index] * self._scale
 
+    def pose(self, position: np.ndarray) -> np.ndarray:
+        """(6,) position [m] and rotation vector [rad] of the frame "grasp" at coordinates (D,)
+        [m]."""
+        pose = self._pose.copy()
+        pose[self._index] = position / self._scale
+        return pose
+
     def target(self, motion: Motion) -> PoseTarget:
         """See `Space`."""
-        pose = self._whole(motion.position)
+        pose = self.pose(motion.position)
         base_T_ee = np.eye(4)
         base_T_ee[:3, :3] = rotation_matrix(pose[3:]) @ self._flange_R_grasp.T
         base_T_ee[:3, 3] = pose[:3]
@@ -165,7 +172,7 @@ class CartesianSteps:
     ) -> np.ndarray:
         """See `Space`."""
         moved = self._steps.target(
-            self._whole(target), self._whole(measured), action[: len(self._index)]
+            self.pose(target), self.pose(measured), action[: len(self._index)]
         )
         return moved[self._index] * self._scale
 
@@ -183,7 +190,7 @@ class CartesianSteps:
             "q": state.q,
             "dq": state.dq,
             "grasp_pose": pose,
-            "target_offset": self._whole(target) - pose,
+            "target_offset": self.pose(target) - pose,
             "hand_turn": pose[3:],
             "hand_velocity": jacobian[:3] @ state.dq,
         }
@@ -193,12 +200,6 @@ class CartesianSteps:
         """(6,) position [m] and rotation vector [rad] of the frame "grasp"."""
         rotation = rotation_vector(base_T_ee[:3, :3] @ self._flange_R_grasp)
         return np.concatenate([base_T_ee[:3, 3], rotation])
-
-    def _whole(self, position: np.ndarray) -> np.ndarray:
-        """(6,) pose of the frame "grasp" at coordinates (D,)."""
-        pose = self._pose.copy()
-        pose[self._index] = position / self._scale
-        return pose
 
 
 class StepReference:

@@ -3,16 +3,33 @@ the newest target, applies the governor and the joint limits, and sends the resu
 
 from __future__ import annotations
 
+from dataclasses import field
+from typing import Annotated
+
 import numpy as np
+from pydantic import Field
 
 from real.arm import Arm
 from real.franka.joint_limits import JointGuardConfig, check_joints
 from real.motion.action_space import Space
 from real.motion.governor import GovernorConfig, ReferenceGovernor
 from real.motion.reference_bounds import ReferenceBounds
+from robots.config import config
 from robots.control.actions import Motion
 from robots.errors import HandoffError
 from robots.interfaces import Clock
+
+
+@config
+class StreamConfig:
+    """Rate and limits of a stream of references."""
+
+    stream_hz: Annotated[float, Field(gt=0.0, le=1000.0)] = 250.0
+    """Targets per second [1/s]."""
+    governor: GovernorConfig = field(default_factory=GovernorConfig)
+    """Limits of the reference."""
+    joints: JointGuardConfig = field(default_factory=JointGuardConfig)
+    """Limits of the joints."""
 
 
 class ReferenceStream:

@@ -157,6 +157,23 @@ class ArmEngine:
             info=output.info,
         )
 
+    def show(
+        self, env_id: int, qpos: np.ndarray, qvel: np.ndarray, target: np.ndarray, goal: np.ndarray
+    ) -> None:
+        """Sets the state of an environment to one that another simulation of the same scene has
+        reached.
+
+        Args:
+            env_id: number of the environment.
+            qpos: (nq,) generalised positions.
+            qvel: (nv,) generalised velocities.
+            target: (C,) targets of the controller, as of `View`.
+            goal: (G,) the task's own variables.
+        """
+        self.qpos[env_id], self.qvel[env_id] = qpos, qvel
+        self._target[env_id], self._goal[env_id] = target, goal
+        self._changed()
+
     def dump(self, env_id: int) -> dict[str, np.ndarray]:
         """See `Engine.dump`."""
         return {

@@ -105,6 +105,14 @@ class TaskWorld(ArmWorld):
         """(nq,) generalised positions and (G,) the task's goal, for rendering."""
         return self.data.qpos.copy(), self._goal.copy()
 
+    def scene_state(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(nq,) generalised positions, (nv,) generalised velocities and (G,) the task's goal."""
+        return self.data.qpos.copy(), self.data.qvel.copy(), self._goal.copy()
+
+    def scene_time(self) -> float:
+        """Time since the last reset [s]."""
+        return self.time
+
     def scene_at(self, time: float) -> tuple[np.ndarray, np.ndarray]:
         """The scene, see `scene`, as it was at a time since the last reset [s]; before that, the
         initial one.

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flows.deployment.config import COLLISION_FORCE, IMPEDANCE, STEP_LIMITS
 from flows.deployment.safety import LONGEST, check_real, is_real
 from flows.deployment.session_tables.hosts import HostOptions
+from flows.session.simulated_arm import COLLISION_FORCE, IMPEDANCE, STEP_LIMITS
 from real.cameras.config import CameraConfig, check_camera
 from real.deploy.loop import LoopConfig
 from real.franka.config import FrankaConfig, check_data_sheet

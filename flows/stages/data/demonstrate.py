@@ -26,10 +26,10 @@ def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Epis
     Raises:
         HandoffError: the expert rarely succeeds, or the person stopped.
     """
+    from flows.deployment.arm_environment.environment import open_session_env
     from flows.session.environment import (
         inform,
         make_operator,
-        make_session_env,
         session_origin,
         session_schema,
         still_policy,
@@ -42,7 +42,7 @@ def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Epis
 
     live = config.operator.kind != "simulated"
     seconds = config.operator.seconds if live else None
-    env, engine = make_session_env(config.env, on_end="freeze", seconds=seconds)
+    env, engine = open_session_env(config.env, on_end="freeze", seconds=seconds, paced=live)
     with closing(env):
         schema = session_schema(config.env, env)
         with (
@@ -65,7 +65,8 @@ def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Epis
             def say(text: str) -> None:
                 progress(store.num_episodes, config.episodes, text)
 
-            pace = config.operator.speed if live else 0.0
+            # An arm has its own clock.
+            pace = config.operator.speed if live and config.env.arm is None else 0.0
             still = still_policy(env.action_spec, engine.task.robot)
             session = EpisodeLoop(env, operator, still, pace=pace, say=say)
 

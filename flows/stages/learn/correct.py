@@ -173,6 +173,6 @@ def _action(config: CorrectConfig) -> ActionSpec:
     environment."""
     from flows.session.environment import make_session_env
 
-    env, _ = make_session_env(config.env, on_end="freeze")
+    env, _ = make_session_env(replace(config.env, arm=None), on_end="freeze")
     with closing(env):
         return env.action_spec

@@ -1,0 +1,56 @@
+"""Defines the options of a simulated arm at which a session takes place, behind the network
+protocols of a real one, and the limits of an arm with a gripper."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from real.franka.config import FrankaConfig
+from real.franka.gripper import GripperDriverConfig
+from real.franka.impedance import GAINS, ImpedanceConfig
+from real.motion.governor import GovernorConfig
+from real.motion.stream import StreamConfig
+from robots.config import config
+from sim.twin.twin import TwinConfig
+
+IMPEDANCE = ImpedanceConfig(
+    error_clip=GAINS.force_limit / GAINS.stiffness[0],
+    rotation_clip=GAINS.torque_limit / GAINS.stiffness[3],
+)
+"""Impedance with the same error limits as the controller of the simulated environments."""
+COLLISION_FORCE = (100.0, 100.0, 100.0, 30.0, 30.0, 30.0)
+"""External force [N] and moment [Nm] at which the robot stops. A gripper in contact presses: at the
+target lag limit of 30 mm the impedance exerts 60 N, so the limit of 50 N that suits a pusher would
+stop intended contacts. libfranka's example of Cartesian impedance control sets 100 N."""
+STEP_LIMITS = GovernorConfig(max_speed=0.8, max_acceleration=30.0, max_jerk=12_000.0)
+"""Limits of a reference that moves by a policy's steps. A step of 20 mm at 20 Hz along two axes is
+0.57 m/s. A change of the speed by 0.4 m/s along one of four coordinates takes 5 mm, so that the arm
+moves almost as in simulation, where the path has no such limit; with 9 m/s^2 it took 18 mm. The
+torques and their rates bound the reference as well (`real.motion.reference_bounds`)."""
+
+
+@config
+class SimulatedArm:
+    """A simulated arm with a gripper behind the robot's network protocols: its driver, governor,
+    limits and faults are those of a real arm."""
+
+    arm: FrankaConfig = field(
+        default_factory=lambda: FrankaConfig(
+            realtime="ignore",
+            latch="connection",
+            tool_length=None,
+            impedance=IMPEDANCE,
+            collision_force=COLLISION_FORCE,
+        )
+    )
+    """Impedance and collision limits of the arm; the robot and the address are those of the task
+    and of `twin`."""
+    gripper: GripperDriverConfig = field(default_factory=GripperDriverConfig)
+    """Speed and force of the gripper."""
+    stream: StreamConfig = field(
+        default_factory=lambda: StreamConfig(stream_hz=200.0, governor=STEP_LIMITS)
+    )
+    """Rate and limits of the stream of references; the governor's workspace is that of the task's
+    steps."""
+    twin: TwinConfig = field(default_factory=TwinConfig)
+    """Address and clock of the simulated robot."""
