@@ -15,7 +15,7 @@ import numpy as np
 from flows.correction.config import CorrectConfig
 from flows.correction.guide import GuidePolicy, recorded_schedule
 from flows.correction.pictures import session_trunk
-from flows.deployment.arm_environment.engine import ArmEngine
+from flows.deployment.arm_environment.engine import TwinEngine
 from flows.deployment.arm_environment.environment import open_session_env
 from flows.session.environment import (
     inform,
@@ -82,6 +82,7 @@ def act(
             on_end="reset",
             ignore_success=classifier is not None,
             paced=config.speed > 0.0,
+            progress=lambda done, total, note="": parent.send(("status", note)),
         )
         stack.enter_context(closing(env))
         operator = _TrackedOperator(
@@ -108,7 +109,7 @@ def act(
             client.digest,
             schedule,
             config.steps,
-            fault=lambda: engine.fault if isinstance(engine, ArmEngine) else None,
+            fault=lambda: engine.fault if isinstance(engine, TwinEngine) else None,
         )
         actions = learner_actions(config.algorithm, env.action_spec, engine.task.robot)
 

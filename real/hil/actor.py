@@ -1,7 +1,7 @@
 """Runs the actor of human-in-the-loop training: it proposes actions, lets a person overrule them,
 executes them and records every step.
 
-It acts in a `robots.interfaces.VecEnv`; there are simulated ones, and none for an arm yet. It never
+It acts in a `robots.interfaces.VecEnv`, such as the simulated ones or an arm of one. It never
 waits for the learner: it acts by the newest parameters that have arrived, and another thread sends
 the steps in its journal. A step in the journal is committed. An episode that a crash or `stop` cuts
 off ends with its last committed step, from which its value is bootstrapped as at a time limit.

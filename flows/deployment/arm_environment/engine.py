@@ -22,7 +22,7 @@ from flows.session.simulated_arm import SimulatedArm
 from robots.contract import Contract
 from robots.control.actions import CartesianDelta
 from robots.errors import HandoffError, SafetyError, error_text
-from robots.interfaces import Clock, Observation
+from robots.interfaces import Clock, Observation, Progress, no_progress
 from sim.engine import EngineState
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.tasks.task import Task
@@ -36,11 +36,13 @@ if TYPE_CHECKING:
 
 FAULT = "arm_fault"
 """Entry of `info`: whether a fault of the arm has ended the episode."""
+AFTER_FAULT = 1.0
+"""Time that passes after a fault before the next episode begins [s]."""
 PATIENCE = 3600.0
 """Time for which an environment waits while another session has the simulated arm [s]."""
 
 
-class ArmEngine(MujocoEngine):
+class TwinEngine(MujocoEngine):
     """One environment at a simulated arm. A fault of the arm ends the episode, which is not solved,
     and the arm is recovered, as a person would who has looked at the table.
 
@@ -49,12 +51,21 @@ class ArmEngine(MujocoEngine):
         config: reward and cameras.
         arm: the arm.
         paced: whether time passes no faster than real time, as a person needs.
+        progress: called with a note while another session has the arm.
 
     Raises:
         HandoffError: another kind of actions, or an option that the arm does not support.
     """
 
-    def __init__(self, task: Task, config: MujocoConfig, arm: SimulatedArm, *, paced: bool) -> None:
+    def __init__(
+        self,
+        task: Task,
+        config: MujocoConfig,
+        arm: SimulatedArm,
+        *,
+        paced: bool,
+        progress: Progress = no_progress,
+    ) -> None:
         from real.motion.stream import ticks_per_step
         from sim.twin.task_world import TaskWorld
         from sim.twin.twin import start_twin
@@ -83,7 +94,8 @@ class ArmEngine(MujocoEngine):
         self._held = ExitStack()
         with ExitStack() as stack:
             robot = task.robot.config_name
-            stack.enter_context(held_arm(arm.twin.host, robot, patience=PATIENCE))
+            host = arm.twin.host
+            stack.enter_context(held_arm(host, robot, patience=PATIENCE, progress=progress))
             settings = replace(arm.twin, cpu=stack.enter_context(processor_for_twin()))
             world = partial(TaskWorld, task.name, robot)
             self._twin: Twin = stack.enter_context(start_twin(settings, world))
@@ -99,7 +111,8 @@ class ArmEngine(MujocoEngine):
 
         self._end_episode()
         super().reset(env_ids, seeds)
-        options, robot, twin = self._arm_config, self.task.robot, self._twin
+        options = self._arm_config
+        robot, twin = self.task.robot, self._twin
         twin.reset(int(seeds[0]))
         self.fault = None
         with ExitStack() as stack:
@@ -220,16 +233,20 @@ class ArmEngine(MujocoEngine):
         if self._earlier.shape[1]:
             # The picture that is observed is the oldest.
             now = self._twin.call("scene_time")
-            self._earlier[0, 0], _ = self._twin.call("scene_at", now - self.picture_age)
+            then = self._twin.call("scene_at", now - self.picture_age)
+            self._earlier[0, 0] = then[0]
 
     def _end_episode(self) -> None:
         """Brings the arm to rest and disconnects; recovers it after a fault."""
-        driver, self._driver = self._driver, None
+        driver = self._driver
+        self._driver = None
         if driver is not None and self.fault is not None:
             # The next connection finds out whether it is still in trouble.
             with suppress(HandoffError):
                 driver.recover()
         self._episode.close()
+        if driver is not None and self.fault is not None:
+            self._twin.advance(AFTER_FAULT)
 
 
 def _clock(twin: Twin, *, paced: bool) -> Clock:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from flows.session.config import HilEnvConfig
 from flows.session.environment import make_session_env, session_env, session_task
 from robots.errors import HandoffError
+from robots.interfaces import Progress, no_progress
 
 if TYPE_CHECKING:
     from sim.engines.mujoco import MujocoEngine
@@ -20,6 +21,7 @@ def open_session_env(
     ignore_success: bool = False,
     seconds: float | None = None,
     paced: bool = False,
+    progress: Progress = no_progress,
 ) -> tuple[EngineVecEnv, MujocoEngine]:
     """Creates one environment of the task with a sparse reward, and its engine; to close the
     environment brings the arm to rest and ends it.
@@ -30,6 +32,7 @@ def open_session_env(
         ignore_success: success does not end an episode.
         seconds: time limit of an episode [s]; None takes that of `config`.
         paced: whether time passes no faster than real time at an arm.
+        progress: called with a note while another session has the arm.
 
     Raises:
         HandoffError: no such task or instruction, a field that is not in its observation, or an
@@ -39,7 +42,7 @@ def open_session_env(
         return make_session_env(
             config, on_end=on_end, ignore_success=ignore_success, seconds=seconds
         )
-    from flows.deployment.arm_environment.engine import ArmEngine
+    from flows.deployment.arm_environment.engine import TwinEngine
 
     if config.instruction is not None:
         raise HandoffError(
@@ -48,7 +51,7 @@ def open_session_env(
         )
 
     task, options = session_task(config)
-    engine = ArmEngine(task, options, config.arm, paced=paced)
+    engine = TwinEngine(task, options, config.arm, paced=paced, progress=progress)
     try:
         env = session_env(
             config, engine, on_end=on_end, ignore_success=ignore_success, seconds=seconds

@@ -42,7 +42,9 @@ def run(config: DemonstrateConfig, out: Path, progress: Progress) -> Output[Epis
 
     live = config.operator.kind != "simulated"
     seconds = config.operator.seconds if live else None
-    env, engine = open_session_env(config.env, on_end="freeze", seconds=seconds, paced=live)
+    env, engine = open_session_env(
+        config.env, on_end="freeze", seconds=seconds, paced=live, progress=progress
+    )
     with closing(env):
         schema = session_schema(config.env, env)
         with (

@@ -102,7 +102,8 @@ class ClassifyConfig:
     on policy states."""
 
     env: HilEnvConfig = field(default_factory=HilEnvConfig)
-    """Task, observations and actions of the environment."""
+    """Task, observations and actions of the environment. Its `arm` is left aside: these states are
+    collected in simulation."""
     operator: HilOperator = field(default_factory=HilOperator)
     """Person or simulated operator whose episodes are labelled."""
     positives: Whole = 200
