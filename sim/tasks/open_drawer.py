@@ -226,6 +226,8 @@ def _expert(view: View) -> ExpertTarget:
     target[:, 2] = np.where(above, HOOKED_HEIGHT, CLEAR_HEIGHT)
     low = ~above & ~hooked & (tip[:, 2] < CLEAR_HEIGHT - 0.02)
     target[low, :2] = tip[low, :2]
+    # Slowly behind the bar: who misses it by a centimetre lands on it.
+    down = above & ~hooked & (tip[:, 2] < CLEAR_HEIGHT)
     pull = np.where(_opening(view) < PULLED, LEAD, 0.0)
     target[hooked] = slot[hooked]
     target[hooked, 0] = (tip[:, 0] - pull)[hooked]
@@ -236,7 +238,7 @@ def _expert(view: View) -> ExpertTarget:
     return ExpertTarget(
         pose=pose,
         width=np.where(low, view.width + LOOSER, CLOSED),
-        speed=np.where(hooked, 0.6, 1.0),
+        speed=np.where(down, 0.4, np.where(hooked, 0.6, 1.0)),
     )
 
 
