@@ -137,11 +137,13 @@ class ChunkInference:
     def action(self, step: int) -> np.ndarray | None:
         """(A,) action of policy step `step`; None if no chunk has one.
 
-        Begins an inference if one is due, and takes the chunk of one that has ended.
+        Begins an inference if one is due, and takes the chunk of one that has ended, after which
+        the next may be due at once.
         """
-        if self._running is None and self._schedule.due(step):
-            self._begin(step)
-        self._receive(step)
+        for _ in range(2):
+            if self._running is None and self._schedule.due(step):
+                self._begin(step)
+            self._receive(step)
         return self._schedule.action(step)
 
     def next_action(self, observation: Mapping[str, Any], step: int) -> np.ndarray:

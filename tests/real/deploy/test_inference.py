@@ -48,6 +48,12 @@ def test_a_delay_of_two_steps_enters_every_chunk_at_its_third_action():
     assert actions(running, 10) == [None, None, 2.0, 3.0, 4.0, 5.0, 2.0, 3.0, 4.0, 5.0]
 
 
+def test_an_inference_begins_in_the_step_in_which_a_late_chunk_comes():
+    """A chunk as late as the next is due: begun a step later, that step would have no action."""
+    running = inference(delay=InferenceDelay(seconds=0.2))
+    assert actions(running, 12) == [*[None] * 4, *[4.0, 5.0, 6.0, 7.0] * 2]
+
+
 def test_no_delay_executes_every_chunk_from_its_first_action():
     assert actions(inference(), 6) == [0.0, 1.0, 2.0, 3.0, 0.0, 1.0]
 
