@@ -232,7 +232,8 @@ BASE: dict[str, Any] = {
 
 
 def check_yaml(text: str) -> None:
-    """Builds a recipe, validates a protocol, or builds a part of a recipe in place of the demo's.
+    """Builds a recipe, validates a protocol, faults or a fence, or builds a part of a recipe in
+    place of the demo's.
 
     Raises:
         HandoffError: a key or a value that is not accepted.
@@ -244,12 +245,16 @@ def check_yaml(text: str) -> None:
     from flows.recipes.graph import stages
     from flows.recipes.recipe import KEYS, read_recipe
     from flows.session.standalone_twin import Faults
+    from real.motion.fence import FenceConfig
     from robots.config import validate
     from sim.evaluation.protocol import Protocol
 
     values = yaml.safe_load(text)
     if isinstance(values, list):
         validate(Faults, {"faults": values}, "faults")
+        return
+    if {"planes", "boxes"} & set(values):
+        validate(FenceConfig, values, "fence")
         return
     if "engine" in values:
         validate(Protocol, values, "protocol")

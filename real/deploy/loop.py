@@ -26,6 +26,7 @@ from real.deploy.supervision import Supervision
 from real.franka.gripper import GripperDevice, GripperTarget
 from real.franka.joint_limits import JointGuardConfig
 from real.motion.action_space import Space
+from real.motion.fence import FenceConfig
 from real.motion.governor import GovernorConfig
 from real.motion.stream import ReferenceStream, ticks_per_step
 from robots.config import config
@@ -64,6 +65,8 @@ class LoopConfig:
     """Age limits of the newest action."""
     joints: JointGuardConfig = field(default_factory=JointGuardConfig)
     """Limits of the joints."""
+    fence: FenceConfig = field(default_factory=FenceConfig)
+    """Places that elbow, wrist, flange and tool keep out of."""
 
 
 def run_episode(
@@ -181,6 +184,7 @@ class _Episode:
             config.joints,
             self.flange_T_ee,
             period,
+            fence=config.fence,
         )
         self.record.begin = self.motion.state.time
         self.record.end = self.motion.state.time

@@ -4,5 +4,6 @@
 - `planar_space`: targets of a pusher on a board.
 - `governor`: the keep-in box, and limits of speed, acceleration and jerk.
 - `reference_bounds`: bounds on a reference by velocities, torques and torque rates of the joints.
+- `fence`: places that elbow, wrist, flange and tool keep out of.
 - `stream`: the stream of one episode.
 """

@@ -21,6 +21,7 @@ from real.franka.joint_limits import (
     joint_velocity,
     velocity_rows,
 )
+from real.motion.fence import Fence
 from robots.control.actions import Motion
 
 GEOMETRY_TICKS = 2
@@ -37,6 +38,7 @@ class ReferenceBounds:
         flange_T_ee: (4, 4) end effector in the flange frame [m].
         period: period of a tick [s].
         feeds_velocity: whether the law's targets carry the reference's velocity and acceleration.
+        fence: places that the points of the arm keep out of; None for none.
     """
 
     def __init__(
@@ -47,8 +49,10 @@ class ReferenceBounds:
         period: float,
         *,
         feeds_velocity: bool,
+        fence: Fence | None = None,
     ) -> None:
         self._config = config
+        self._fence = fence
         self._arm = arm
         self._flange_T_ee = flange_T_ee
         self._period = period
@@ -76,6 +80,9 @@ class ReferenceBounds:
         Returns:
             Bounds in which the mean torque rate of the tick, and the torque at its end, follow from
             the law's response; the arm is taken to keep its velocity.
+
+        Raises:
+            SafetyError: a point of the arm is inside the fence.
         """
         if self._ticks % GEOMETRY_TICKS == 0:
             self._renew(state.q, axes)
@@ -89,15 +96,17 @@ class ReferenceBounds:
         rate -= response.joint_stiffness @ state.dq
         torque = response.stiffness @ (reference.position - measured) + feed @ reference.velocity
         torque -= response.joint_damping @ state.dq
-        joints = len(self._rate)
-        return VelocityBounds(
-            np.concatenate(
-                [self._rows, row / self._rate[:, None], row * (dt / self._torque)[:, None]]
-            ),
-            np.concatenate(
-                [np.zeros(joints), rate / self._rate, (torque + rate * dt) / self._torque]
-            ),
-        )
+        rows = [self._rows, row / self._rate[:, None], row * (dt / self._torque)[:, None]]
+        offsets = [
+            np.zeros(len(self._rate)),
+            rate / self._rate,
+            (torque + rate * dt) / self._torque,
+        ]
+        if self._fence is not None:
+            fenced = self._fence.bounds(reference.position - measured + reference.velocity * dt)
+            rows.append(fenced.rows)
+            offsets.append(fenced.offset)
+        return VelocityBounds(np.concatenate(rows), np.concatenate(offsets))
 
     def fed(self, reference: Motion) -> Motion:
         """The reference with the acceleration that is to be fed to the arm in this tick, which has
@@ -120,3 +129,5 @@ class ReferenceBounds:
         self._dq_per_speed = joint_velocity(robot.chain, q, axes, self._flange_T_ee)
         self._rows = velocity_rows(self._config, robot.limits, q, self._dq_per_speed)
         self._response = self._arm.torque_response(q, axes)
+        if self._fence is not None:
+            self._fence.renew(q, self._dq_per_speed)

@@ -12,6 +12,7 @@ from pydantic import Field
 from real.arm import Arm
 from real.franka.joint_limits import JointGuardConfig, check_joints
 from real.motion.action_space import Space
+from real.motion.fence import Fence, FenceConfig
 from real.motion.governor import GovernorConfig, ReferenceGovernor
 from real.motion.reference_bounds import ReferenceBounds
 from robots.config import config
@@ -30,6 +31,8 @@ class StreamConfig:
     """Limits of the reference."""
     joints: JointGuardConfig = field(default_factory=JointGuardConfig)
     """Limits of the joints."""
+    fence: FenceConfig = field(default_factory=FenceConfig)
+    """Places that the arm keeps out of."""
 
 
 class ReferenceStream:
@@ -43,6 +46,7 @@ class ReferenceStream:
         joints: limits of the joints.
         flange_T_ee: (4, 4) end effector in the flange frame [m].
         period: period of a tick [s].
+        fence: places that the arm keeps out of; None for none.
 
     Raises:
         HandoffError: limits that contradict one another, or exceed the robot's.
@@ -58,6 +62,8 @@ class ReferenceStream:
         joints: JointGuardConfig,
         flange_T_ee: np.ndarray,
         period: float,
+        *,
+        fence: FenceConfig | None = None,
     ) -> None:
         self.period = period
         """Period of a tick [s]."""
@@ -76,8 +82,16 @@ class ReferenceStream:
         self.governor = ReferenceGovernor(
             governor, period, start, arm.robot, feeds_velocity=feeds_velocity
         )
+        braking = governor.max_acceleration / len(start) ** 0.5
         self._bounds = ReferenceBounds(
-            joints, arm, flange_T_ee, period, feeds_velocity=feeds_velocity
+            joints,
+            arm,
+            flange_T_ee,
+            period,
+            feeds_velocity=feeds_velocity,
+            fence=None
+            if fence is None or fence.empty
+            else Fence(fence, arm.robot, flange_T_ee, braking),
         )
         self.point = space.reference(start)
         """The point that moves towards the newest target."""

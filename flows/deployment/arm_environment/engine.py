@@ -137,6 +137,7 @@ class TwinEngine(MujocoEngine):
                 stream.joints,
                 arm.flange_T_ee,
                 1.0 / stream.stream_hz,
+                fence=stream.fence,
             )
             self._motion = (space, motion)
             self._episode = stack.pop_all()

@@ -4,12 +4,13 @@ tightened only."""
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.config.options import build_session
-from flows.deployment.config import DeployConfig, DeploySession
+from flows.deployment.config import DeployConfig, DeploySession, DeployTaskSession
 from flows.deployment.push_t_table import PushTTable
 from flows.deployment.safety import check_session
 from real.deploy.schedule import WatchdogConfig
@@ -174,3 +175,17 @@ def test_a_table_at_the_twin_keeps_the_box_within_reach_as_well() -> None:
     loop = replace(DeployConfig().loop, governor=GovernorConfig(low=(-0.2, -0.2)))
     with pytest.raises(HandoffError, match=r"reaches 0\.855 m"):
         PushTTable(DeployConfig(loop=loop), contract())
+
+
+def test_a_fence_is_read_from_a_file(tmp_path: Path) -> None:
+    """As docs/concepts/safety.md shows it."""
+    bench = tmp_path / "bench.yaml"
+    bench.write_text(
+        "planes:\n  - {name: wall, normal: [0, -1, 0], offset: -0.45}\n"
+        "boxes:\n  - {name: stand, low: [0.55, -0.5, 0.0], high: [0.65, -0.4, 0.6]}\nelbow: 0.1\n"
+    )
+    session = build_session(DeployTaskSession, "task", [f"loop.fence={bench}"])
+    fence = session.loop.fence
+    assert [plane.name for plane in fence.planes] == ["wall"]
+    assert fence.boxes[0].high == (0.65, -0.4, 0.6)
+    assert (fence.elbow, session.loop.stream_hz) == (0.1, 200.0)

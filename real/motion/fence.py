@@ -1,0 +1,191 @@
+"""Keeps several points of the arm out of places: half-spaces and boxes that no point may enter.
+
+The keep-in box of the governor bounds one point, the end effector's. Elbow, wrist and flange go
+where the joints take them; here each of them, with a clearance around it, slows down in front of a
+fence so that it can stop there, and the episode ends if one is found inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from real.franka.joint_limits import VelocityBounds
+from robots.config import Metres, UnitComponent, config
+from robots.errors import HandoffError, SafetyError
+from robots.franka.robot import Robot
+
+Clearance = Annotated[float, Field(ge=0.0, le=0.5)]
+"""Radius of the sphere about a point that stays outside [m]."""
+RETREAT = 10.0
+"""Speed with which a point may always move away from a fence [m/s]."""
+ENTERED = 0.01
+"""Depth of a point's sphere inside a fence at which the episode ends [m]: the arm does not follow
+its reference."""
+ORTHOGONAL = 1e-3
+"""Smallest length of a plane's normal."""
+
+
+@config
+class KeepOutPlane:
+    """A wall, a ceiling or a table: no point lies on its far side."""
+
+    name: str = "plane"
+    """Name in messages."""
+    normal: tuple[UnitComponent, UnitComponent, UnitComponent] = (0.0, 0.0, 1.0)
+    """Direction towards the side of the arm, base frame; made a unit vector."""
+    offset: Metres = 0.0
+    """Distance of the plane from the origin of the base along the normal [m]."""
+
+    def __post_init__(self) -> None:
+        if not np.linalg.norm(self.normal) > ORTHOGONAL:
+            raise HandoffError(
+                f"fence: the normal of '{self.name}' is {self.normal}, a zero vector."
+            )
+
+
+@config
+class KeepOutBox:
+    """A box with edges along the axes of the base frame that no point enters."""
+
+    name: str = "box"
+    """Name in messages."""
+    low: tuple[Metres, Metres, Metres] = (0.0, 0.0, 0.0)
+    """Lower corner [m]."""
+    high: tuple[Metres, Metres, Metres] = (0.0, 0.0, 0.0)
+    """Upper corner [m]."""
+
+    def __post_init__(self) -> None:
+        if not (np.array(self.low) < np.array(self.high)).all():
+            raise HandoffError(
+                f"fence: box '{self.name}' from {self.low} to {self.high} m is empty."
+            )
+
+
+@config
+class FenceConfig:
+    """Places that the points of the arm keep out of; none by default."""
+
+    planes: tuple[KeepOutPlane, ...] = ()
+    """Planes, such as the table and walls."""
+    boxes: tuple[KeepOutBox, ...] = ()
+    """Boxes, such as camera stands and shelves."""
+    elbow: Clearance = 0.09
+    """Clearance about the elbow, the origin of joint 4 [m]."""
+    wrist: Clearance = 0.08
+    """Clearance about the wrist, the origin of joint 6 [m]."""
+    flange: Clearance = 0.06
+    """Clearance about the flange [m]."""
+    tool: Clearance = 0.0
+    """Clearance about the end effector's frame, between the fingertips [m]."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is kept out."""
+        return not self.planes and not self.boxes
+
+
+class _Point(NamedTuple):
+    """A point of the arm in the present pose."""
+
+    name: str
+    position: np.ndarray
+    """(3,) [m]."""
+    per_speed: np.ndarray
+    """(3, D) velocity per velocity of the reference along the coordinates."""
+    clearance: float
+
+
+class Fence:
+    """The fence of one arm.
+
+    Args:
+        config: what is kept out.
+        robot: the arm.
+        flange_T_ee: (4, 4) end effector in the flange frame [m].
+        braking: deceleration of the reference along each coordinate [m/s^2]; half of it is counted
+            on.
+    """
+
+    def __init__(
+        self, config: FenceConfig, robot: Robot, flange_T_ee: np.ndarray, braking: float
+    ) -> None:
+        self._config = config
+        self._robot = robot
+        self._flange_T_ee = flange_T_ee
+        self._braking = braking / 2.0
+        self._points: list[_Point] = []
+
+    def renew(self, q: np.ndarray, dq_per_speed: np.ndarray) -> None:
+        """Computes the points in the pose `q` (J,) [rad].
+
+        Args:
+            q: joint positions.
+            dq_per_speed: (J, D) joint velocity [rad/s] per velocity of the reference [m/s].
+        """
+        config, frames = self._config, self._robot.chain.joint_frames(q)
+        tool = (frames[-1] @ self._flange_T_ee)[:3, 3]
+        joints = len(q)
+        places: Mapping[str, tuple[np.ndarray, int, float]] = {
+            "elbow": (frames[3, :3, 3], 3, config.elbow),
+            "wrist": (frames[5, :3, 3], 5, config.wrist),
+            "flange": (frames[-1, :3, 3], joints, config.flange),
+            "tool": (tool, joints, config.tool),
+        }
+        self._points = []
+        for name, (position, moving, clearance) in places.items():
+            axes, origins = frames[:moving, :3, 2], frames[:moving, :3, 3]
+            jacobian = np.cross(axes, position - origins).T
+            per_speed = jacobian @ dq_per_speed[:moving]
+            self._points.append(_Point(name, position, per_speed, clearance))
+
+    def bounds(self, lead: np.ndarray) -> VelocityBounds:
+        """Bounds on the reference's velocity with which every point can still stop outside.
+
+        Args:
+            lead: (D,) distance of the reference ahead of the arm [m], with that which it covers
+                until the bounds take effect.
+
+        Raises:
+            SafetyError: a point is inside.
+        """
+        rows: list[np.ndarray] = []
+        offsets: list[float] = []
+        for point in self._points:
+            for name, normal, distance in self._faces(point.position):
+                room = distance - point.clearance
+                if room < -ENTERED:
+                    raise SafetyError(
+                        f"fence: the {point.name} is {-room:.3f} m inside '{name}', with its clearance of "
+                        f"{point.clearance} m. Move the arm away, or check the fence."
+                    )
+                away = normal @ point.per_speed
+                # The reference may already be nearer than the arm that follows it.
+                room += min(0.0, float(away @ lead))
+                braking = self._braking * float(np.linalg.norm(away))
+                fastest = float(np.sqrt(2.0 * braking * max(room, 0.0)))
+                # -fastest <= away . v <= RETREAT
+                half = (RETREAT + fastest) / 2.0
+                rows.append(away / half)
+                offsets.append(-(RETREAT - fastest) / (2.0 * half))
+        size = 0 if not self._points else self._points[0].per_speed.shape[1]
+        return VelocityBounds(np.array(rows).reshape(-1, size), np.array(offsets))
+
+    def _faces(self, position: np.ndarray) -> list[tuple[str, np.ndarray, float]]:
+        """Name, unit normal (3,) and distance [m] of the plane, and of the face of each box, that
+        separates the position (3,) from what is kept out."""
+        faces: list[tuple[str, np.ndarray, float]] = []
+        for plane in self._config.planes:
+            normal = np.array(plane.normal) / np.linalg.norm(plane.normal)
+            faces.append((plane.name, normal, float(normal @ position) - plane.offset))
+        for box in self._config.boxes:
+            below, above = np.array(box.low) - position, position - np.array(box.high)
+            gaps = np.concatenate([below, above])
+            axis = int(np.argmax(gaps))
+            normal = np.zeros(3)
+            normal[axis % 3] = -1.0 if axis < 3 else 1.0
+            faces.append((box.name, normal, float(gaps[axis])))
+        return faces
