@@ -136,7 +136,8 @@ def test_a_held_arm_stands_still_under_control_and_goes_on(tmp_path, bundle):
         stepped(page, 5, "ArrowUp")
         page.keys("Escape")
         begun = time.monotonic()
-        while time.monotonic() < begun + 2.5:
+        # On a busy machine robot time passes slowly, and the arm needs 0.3 s of it to rest.
+        while time.monotonic() < begun + 6.0:
             page.keys()
             assert page.state()["mode"] == "hold"
         page.go()
