@@ -15,7 +15,7 @@ from flows.deployment.session_tables.session_table import (
     SessionTable,
     slowed_loop,
 )
-from flows.deployment.task_table import has_gripper
+from flows.deployment.task_table import SCENE, has_gripper
 from robots.contract import Contract
 from robots.control.actions import CartesianDelta, with_gripper
 from robots.control.proprioception import DERIVED, proprioception_fields
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from robots.episodes.schema import EpisodeSchema
     from sim.rendering.camera_clock import CameraClockConfig
 
+SCENE_FIELDS = {"qpos": "qpos", "goal": "goal_state"}
+"""Recorded fields of the parts of a simulated scene."""
 SENTENCE = text_field(128)
 """Recorded field of the instruction that a policy was told."""
 
@@ -129,7 +131,7 @@ class GripperTable(SessionTable):
         elif self._contract.instruction and INSTRUCTION in observed:
             given = observed[INSTRUCTION]
             fields[INSTRUCTION] = _padded(given, SENTENCE.shape[0])
-        return {**fields, **(self._host.scene() or {})}
+        return {**fields, **self._recorded_scene()}
 
     def is_over(self) -> bool:
         """See `SessionTable`: a simulated task is solved or has failed."""
@@ -155,12 +157,15 @@ class GripperTable(SessionTable):
         scene = self._host.scene()
         return None if scene is None else pack(scene)
 
+    def _recorded_scene(self) -> dict[str, np.ndarray]:
+        """The simulated scene as it is recorded, beside the task's own field `goal`."""
+        return {SCENE_FIELDS[name]: value for name, value in (self._host.scene() or {}).items()}
+
     def _scene_fields(self) -> dict[str, FieldSpec]:
         """Recorded fields of the simulated scene."""
-        about = {"qpos": "generalised positions of the simulated scene", "goal": "its goal"}
         return {
-            name: FieldSpec(shape=value.shape, dtype="float64", about=about[name], role="other")
-            for name, value in (self._host.scene() or {}).items()
+            name: FieldSpec(shape=value.shape, dtype="float64", about=SCENE[name], role="other")
+            for name, value in self._recorded_scene().items()
         }
 
 

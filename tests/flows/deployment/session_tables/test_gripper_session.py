@@ -18,6 +18,7 @@ import pytest
 
 from flows.deployment import session as deploying
 from flows.deployment.config import DeployTaskSession
+from flows.deployment.session_tables.gripper_table import GripperTable
 from real.clock import PacedClock
 from real.console.control.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
@@ -25,6 +26,7 @@ from real.deploy.schedule import WatchdogConfig
 from robots.contract import Contract
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
+from robots.spec import FieldSpec
 from sim.twin.task_world import TaskWorld
 from sim.twin.twin import TwinConfig, start_twin
 from tests.flows.console_session import Session, ended_by, ended_episodes, labelled, stepped
@@ -259,3 +261,26 @@ def test_the_page_says_what_is_to_be_done_and_what_the_policy_was_given() -> Non
     assert simulated["brief"].endswith(".")
     assert simulated["instruction"] == "touch it"
     assert deploying._described(DeployTaskSession(host="172.16.0.2"), stated) == {}
+
+
+class SwitchHost:
+    """A simulated table whose task has a goal of its own, of one number."""
+
+    robot, kind, manual_reset = "fr3 twin", "twin", False
+
+    def scene(self) -> dict[str, np.ndarray]:
+        return {"qpos": np.zeros(9), "goal": np.array([0.7, 0.0, 0.0])}
+
+    def objects(self) -> dict[str, np.ndarray]:
+        return {"goal": np.array([0.7], np.float32)}
+
+
+def test_a_tasks_own_goal_is_observed_beside_the_scene() -> None:
+    """The scene's goal, of three numbers, took its place, and a policy of `flip_switch` was refused
+    its observation at the first step."""
+    goal = FieldSpec(shape=(1,), unit="rad")
+    stated = replace(contract_for("reach", FIELDS[:2]), observation={"goal": goal})
+    table = GripperTable(on("127.0.83.9"), stated, SwitchHost())  # type: ignore[arg-type]
+    observed = table.observe(None)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(observed["goal"], np.array([0.7], np.float32))
+    np.testing.assert_array_equal(observed["goal_state"], [0.7, 0.0, 0.0])
