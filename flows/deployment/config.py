@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import Field
 
-from flows.session.simulated_arm import COLLISION_FORCE, IMPEDANCE, STEP_LIMITS
+from flows.session.simulated_arm import COLLISION_FORCE, IMPEDANCE, STEP_LIMITS, twin_arm
 from real.cameras.config import CameraConfig
 from real.deploy.loop import LoopConfig
 from real.deploy.object_tracker import TrackerConfig
@@ -73,15 +73,7 @@ class DeployTaskConfig:
     """Number of episodes rendered as videos, at twice the speed."""
     twin: TwinConfig = field(default_factory=TwinConfig)
     """The simulated robot and its network."""
-    arm: FrankaConfig = field(
-        default_factory=lambda: FrankaConfig(
-            realtime="ignore",
-            latch="connection",
-            tool_length=None,
-            impedance=IMPEDANCE,
-            collision_force=COLLISION_FORCE,
-        )
-    )
+    arm: FrankaConfig = field(default_factory=twin_arm)
     """Impedance, limits and recording of the arm; `realtime`, `latch` and address as at the push-T
     table."""
     gripper: GripperDriverConfig = field(default_factory=GripperDriverConfig)

@@ -104,13 +104,7 @@ def make_session_env(
 
     task, options = session_task(config)
     engine = MujocoEngine(task, 1, options)
-    try:
-        env = session_env(
-            config, engine, on_end=on_end, ignore_success=ignore_success, seconds=seconds
-        )
-    except BaseException:
-        engine.close()
-        raise
+    env = session_env(config, engine, on_end=on_end, ignore_success=ignore_success, seconds=seconds)
     return env, engine
 
 
@@ -139,10 +133,11 @@ def session_env(
     ignore_success: bool = False,
     seconds: float | None = None,
 ) -> EngineVecEnv:
-    """Returns the environment of a session over its engine; arguments of `make_session_env`.
+    """Returns the environment of a session over its engine, which it owns; arguments of
+    `make_session_env`.
 
     Raises:
-        HandoffError: a field that is not in the task's observation.
+        HandoffError: a field that is not in the task's observation; the engine is then closed.
     """
     from flows.session.capture import CapturingVecEnv
     from sim.ignore_success import IgnoreSuccess
@@ -151,6 +146,7 @@ def session_env(
     missing = [name for name in config.observation_fields if name not in engine.observation_spec]
     if missing:
         known = sorted(engine.observation_spec)
+        engine.close()
         raise HandoffError(
             f"{config.task}: no fields {missing} in its observation, it has {known}."
         )

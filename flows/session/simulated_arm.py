@@ -29,20 +29,24 @@ moves almost as in simulation, where the path has no such limit; with 9 m/s^2 it
 torques and their rates bound the reference as well (`real.motion.reference_bounds`)."""
 
 
+def twin_arm() -> FrankaConfig:
+    """The driver's options at a simulated arm with a gripper: no real-time kernel is needed, and a
+    fault ends one episode of several."""
+    return FrankaConfig(
+        realtime="ignore",
+        latch="connection",
+        tool_length=None,
+        impedance=IMPEDANCE,
+        collision_force=COLLISION_FORCE,
+    )
+
+
 @config
 class SimulatedArm:
     """A simulated arm with a gripper behind the robot's network protocols: its driver, governor,
     limits and faults are those of a real arm."""
 
-    arm: FrankaConfig = field(
-        default_factory=lambda: FrankaConfig(
-            realtime="ignore",
-            latch="connection",
-            tool_length=None,
-            impedance=IMPEDANCE,
-            collision_force=COLLISION_FORCE,
-        )
-    )
+    arm: FrankaConfig = field(default_factory=twin_arm)
     """Impedance and collision limits of the arm; the robot and the address are those of the task
     and of `twin`."""
     gripper: GripperDriverConfig = field(default_factory=GripperDriverConfig)

@@ -52,11 +52,5 @@ def open_session_env(
 
     task, options = session_task(config)
     engine = TwinEngine(task, options, config.arm, paced=paced, progress=progress)
-    try:
-        env = session_env(
-            config, engine, on_end=on_end, ignore_success=ignore_success, seconds=seconds
-        )
-    except BaseException:
-        engine.close()
-        raise
+    env = session_env(config, engine, on_end=on_end, ignore_success=ignore_success, seconds=seconds)
     return env, engine
