@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from flows.reports.results import Summary, describe
 from flows.reports.summary import _busy_seconds
 from flows.runner.artifact import Artifact
-from flows.runner.memory import MemoryMeter
 from flows.runner.stage import StageOutcome
 
 
@@ -56,15 +56,37 @@ def test_a_comparison_of_too_few_seeds_says_that_it_cannot_decide() -> None:
     assert describe("compare", metrics) == "no significant difference"
 
 
-def test_memory_meter_measures_an_allocation() -> None:
-    import numpy as np
+ALLOCATIONS = """
+import subprocess, sys, time
 
-    with MemoryMeter() as before:
-        time.sleep(0.1)
+import numpy as np
+
+from flows.runner.memory import MemoryMeter
+
+ALLOCATE = "import numpy, time; block = numpy.ones({}, numpy.uint8); time.sleep(2)"
+
+
+def peak(own: int, child: int) -> int:
     with MemoryMeter() as meter:
-        block = np.ones(200_000_000, np.uint8)
-        time.sleep(1.2)
-    assert meter.peak_bytes - before.peak_bytes > 0.8 * block.nbytes
+        block = np.ones(own, np.uint8)
+        subprocess.run([sys.executable, "-c", ALLOCATE.format(child)], check=True)
+        del block
+    return meter.peak_bytes
+
+
+nothing = peak(1, 1)
+print(peak(200_000_000, 1) - nothing, peak(1, 200_000_000) - nothing)
+"""
+
+
+def test_memory_meter_measures_allocations_of_a_process_and_of_its_child() -> None:
+    # A process of its own: other tests' servers end while this test measures.
+    ran = subprocess.run(
+        [sys.executable, "-c", ALLOCATIONS], capture_output=True, text=True, check=True
+    )
+    own, child = (int(figure) for figure in ran.stdout.split())
+    assert 160_000_000 < own < 240_000_000
+    assert 160_000_000 < child < 240_000_000
 
 
 def test_one_of_a_kind_is_told_in_the_singular() -> None:
