@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SHOULDER = "shoulder"
 """Name of the camera behind and above the arm, which looks where the person's keys say forward."""
-SHOULDER_FROM, SHOULDER_AT = (-0.25, -0.42, 1.05), (0.5, 0.0, 0.1)
+SHOULDER_FROM, SHOULDER_AT = (-0.25, -0.50, 0.85), (0.5, 0.0, 0.15)
 """Position and look-at point of that camera [m], base frame."""
 SHOULDER_SIZE = (480, 640)
 """Height and width of its pictures [px]."""
@@ -29,16 +29,18 @@ SIZE = (240, 320)
 """Height and width of the pictures of the scene's own cameras [px]."""
 GRASP_SITES = ("grasp", "pusher_tip")
 """Sites of grippers and pushers, of which a scene has one."""
+DROP_LINE, GOAL_LINE = "drop_line", "goal_line_"
+"""Names of the bodies of the line below the grasp point, and of those below goals, up to their
+number."""
 HIDDEN = np.array([0.0, 0.0, -10.0])
 """Place at which nobody sees the line [m]."""
 CAMERAS = ("front", "wrist")
 """The scene's own cameras, which a policy from pictures observes."""
-AIDS = 2
-"""Number of mocap bodies that only the person sees: axes and line, the last of the scene."""
 AXES_AT = np.array([0.28, -0.36, 0.002])
 """Place of the axes on the table [m]."""
 _AXES_LENGTH = 0.08
-_DROP_RADIUS, _DROP_LENGTH = 0.0015, 1.0
+_DROP_RADIUS, _DROP_LENGTH = 0.003, 1.0
+_DROP_COLOUR, _GOAL_COLOUR = (0.95, 0.65, 0.10, 0.8), (0.20, 0.45, 1.00, 0.9)
 _AXES = (
     ((1.0, 0.0, 0.0), (0.85, 0.25, 0.20, 1.0)),
     ((0.0, 1.0, 0.0), (0.25, 0.65, 0.30, 1.0)),
@@ -48,15 +50,16 @@ _AXES = (
 
 
 def viewed_model(task: Task) -> mujoco.MjModel:
-    """The compiled scene of a task, with the camera `shoulder`, and two further mocap bodies: the
-    axes forward (red), left (green) and up (blue), and a line that drops from the grasp point to
-    whatever is below."""
+    """The compiled scene of a task, with the camera `shoulder`, and further mocap bodies after its
+    own: the axes forward (red), left (green) and up (blue), an orange line that drops from the
+    grasp point to whatever is below, and a blue one from every goal."""
     import mujoco
 
     from sim.scene.scene import looking_at
 
     spec = task.scene()
     world = spec.worldbody
+    own = sum(body.mocap for body in spec.bodies)
     quat = looking_at(np.array(SHOULDER_FROM), np.array(SHOULDER_AT))
     world.add_camera(name=SHOULDER, pos=SHOULDER_FROM, quat=quat, fovy=42)
     visual = {"type": mujoco.mjtGeom.mjGEOM_CAPSULE, "contype": 0, "conaffinity": 0, "group": 1}
@@ -64,24 +67,34 @@ def viewed_model(task: Task) -> mujoco.MjModel:
     for direction, rgba in _AXES:
         end = _AXES_LENGTH * np.array(direction)
         axes.add_geom(**visual, fromto=[0, 0, 0, *end], size=[0.003, 0, 0], rgba=rgba)
-    line = world.add_body(name="drop_line", mocap=True)
-    line.add_geom(
-        **visual,
-        fromto=[0, 0, 0, 0, 0, -_DROP_LENGTH],
-        size=[_DROP_RADIUS, 0, 0],
-        rgba=[0.95, 0.65, 0.10, 0.8],
-    )
+    lines = {DROP_LINE: _DROP_COLOUR}
+    lines |= {f"{GOAL_LINE}{number}": _GOAL_COLOUR for number in range(own)}
+    for name, rgba in lines.items():
+        line = world.add_body(name=name, mocap=True)
+        fromto = [0, 0, 0, 0, 0, -_DROP_LENGTH]
+        line.add_geom(**visual, fromto=fromto, size=[_DROP_RADIUS, 0, 0], rgba=rgba)
     return spec.compile()
 
 
-def own_places(model: mujoco.MjModel, goal: np.ndarray) -> np.ndarray:
-    """Places [m] of the scene's own mocap bodies, three entries each, from the goal (G,) of the
-    environment; zeros where it has fewer."""
-    own = 3 * (model.nmocap - AIDS)
-    places = np.zeros(own)
-    entries = min(own, len(goal))
-    places[:entries] = goal[:entries]
-    return places
+def placed(
+    model: mujoco.MjModel, goal: np.ndarray, grasp: np.ndarray, *, aids: bool = True
+) -> np.ndarray:
+    """(nmocap, 3) places [m] of all mocap bodies.
+
+    Args:
+        model: see `viewed_model`.
+        goal: (G,) goal of the environment, whose entries are the places of the scene's own bodies,
+            three each; those that it lacks are zeros.
+        grasp: (3,) grasp point, from which the line drops [m].
+        aids: False hides axes and lines.
+    """
+    own = (model.nmocap - 2) // 2
+    goals = np.zeros((own, 3))
+    entries = min(goals.size, len(goal))
+    goals.ravel()[:entries] = goal[:entries]
+    if not aids:
+        return np.concatenate([goals, np.tile(HIDDEN, (2 + own, 1))])
+    return np.concatenate([goals, [AXES_AT, grasp], goals])
 
 
 def grasp_site(model: mujoco.MjModel) -> int:
@@ -131,11 +144,8 @@ class PersonsCameras:
                 are placed.
             grasp: (3,) grasp point, from which the line drops [m].
         """
-        own = own_places(self._model, goal)
         for cameras in self._cameras:
-            person = SHOULDER in cameras.config.names
-            aids = (AXES_AT, grasp) if person else (HIDDEN, HIDDEN)
-            placed = np.concatenate([own, *aids])
-            rendered = cameras.render([self._model], qpos[None], placed[None])
+            places = placed(self._model, goal, grasp, aids=SHOULDER in cameras.config.names)
+            rendered = cameras.render([self._model], qpos[None], places.reshape(1, -1))
             for name, image in rendered.items():
                 yield name.removeprefix("image_"), image[0]

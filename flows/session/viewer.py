@@ -100,7 +100,7 @@ def _run_viewer(env: HilEnvConfig, uri: str, token: str, images: bool) -> None:
     os.nice(NICENESS)
     pause = threading.Event()
     try:
-        view = _View(env, images)
+        view = SceneView(env, images)
     except Exception:
         # Nobody is to wait for pictures that will not come.
         with suppress(OSError, ConnectionClosed, InvalidHandshake, InvalidMessage, HandoffError):
@@ -112,7 +112,7 @@ def _run_viewer(env: HilEnvConfig, uri: str, token: str, images: bool) -> None:
         pause.wait(WAIT_SECONDS)
 
 
-class _View:
+class SceneView:
     """Renders scenes of one environment: camera images, where OpenGL is available (without it a
     session goes on, and the page says that there are none), and a 3-D scene."""
 
@@ -137,14 +137,14 @@ class _View:
 
     def frames(self, packed: bytes) -> Iterator[bytes]:
         """Updates the 3-D scene, then yields the camera images, encoded for the pages."""
-        from flows.session.viewed_scene import AIDS, AXES_AT, HIDDEN, own_places
+        from flows.session.viewed_scene import HIDDEN, placed
 
         scene, data = unpack(packed), self._data
         data.qpos[:] = scene["qpos"]
-        data.mocap_pos[:-AIDS] = own_places(self._model, scene["goal"]).reshape(-1, 3)
+        data.mocap_pos[:] = placed(self._model, scene["goal"], HIDDEN)
         self._mujoco.mj_kinematics(self._model, data)
         grasp = HIDDEN if self._grasp < 0 else data.site_xpos[self._grasp].copy()
-        data.mocap_pos[-AIDS:] = AXES_AT, grasp
+        data.mocap_pos[:] = placed(self._model, scene["goal"], grasp)
         self._mujoco.mj_kinematics(self._model, data)
         self.scene.show(data.xpos, data.xquat)
         if self._cameras is not None:
@@ -152,7 +152,7 @@ class _View:
                 yield frame(name, image)
 
 
-def _draw(view: _View, uri: str, token: str) -> None:
+def _draw(view: SceneView, uri: str, token: str) -> None:
     from websockets.sync.client import connect
 
     with connect(uri, max_size=2**20, compression=None, proxy=None) as connection:

@@ -30,7 +30,7 @@ class ArmMode:
         self.why = ""
         """Cause of the mode HOLD, FAULT or STOP, for the pages."""
         self.hand = STILL
-        """ArmMode that the person asks for, in mode PERSON."""
+        """Motion that the person asks for, in mode PERSON."""
         self.released = True
         """Whether every input that moves the arm was released since the arm last held still."""
         self.recovery = Recovery()

@@ -47,7 +47,7 @@ class ControlCommand(NamedTuple):
 
     mode: Mode
     hand: HandInput
-    """ArmMode that the person asks for, in mode PERSON."""
+    """Motion that the person asks for, in mode PERSON."""
     person: str
     """Name of the person in control; empty if nobody is."""
     sequence: int

@@ -27,7 +27,7 @@ class Person:
     down: frozenset[str] = frozenset()
     """Actions whose keys or buttons are down."""
     hand: HandInput = STILL
-    """ArmMode that the newest inputs ask for."""
+    """Motion that the newest inputs ask for."""
     sequence: int = -1
     """Number of the newest inputs."""
     ending: float | None = None

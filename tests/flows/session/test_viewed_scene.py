@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from flows.session.viewed_scene import (
+    AXES_AT,
     CAMERAS,
+    HIDDEN,
     SHOULDER,
     SHOULDER_SIZE,
     SIZE,
     PersonsCameras,
     grasp_site,
-    own_places,
+    placed,
     viewed_model,
 )
 from sim.engines.mujoco import build_model
@@ -26,14 +28,23 @@ def test_every_task_is_seen_over_the_shoulder_with_its_own_state(name: str):
     assert model.nq == build_model(task, task.actions).nq
     names = [model.camera(number).name for number in range(model.ncam)]
     assert {SHOULDER, *CAMERAS} <= set(names)
-    assert model.body("drop_line").mocapid[0] == model.nmocap - 1
+    own = (model.nmocap - 2) // 2
+    assert model.body("drop_line").mocapid[0] == own + 1
+    assert [model.body(f"goal_line_{n}").mocapid[0] for n in range(own)] == list(
+        range(own + 2, model.nmocap)
+    )
     assert grasp_site(model) >= 0
 
 
-def test_goals_are_placed_and_missing_ones_are_at_zero():
+def test_goals_and_their_lines_are_placed_and_missing_goals_are_at_zero():
     model = viewed_model(find_task("pick_cube"))
-    np.testing.assert_array_equal(own_places(model, np.array([1.0, 2.0, 3.0, 4.0])), [1, 2, 3])
-    np.testing.assert_array_equal(own_places(model, np.array([1.0])), [1, 0, 0])
+    goal, grasp = np.array([1.0, 2.0, 3.0, 4.0]), np.array([5.0, 6.0, 7.0])
+    own, axes, line, below = placed(model, goal, grasp)
+    np.testing.assert_array_equal([own, line, below], [[1, 2, 3], [5, 6, 7], [1, 2, 3]])
+    np.testing.assert_array_equal(axes, AXES_AT)
+    np.testing.assert_array_equal(placed(model, np.array([1.0]), grasp)[0], [1, 0, 0])
+    plain = placed(model, goal, grasp, aids=False)
+    np.testing.assert_array_equal(plain, [[1, 2, 3], HIDDEN, HIDDEN, HIDDEN])
 
 
 def test_the_line_drops_from_the_grasp_point_in_the_persons_picture():

@@ -1,0 +1,102 @@
+"""The same person without a page, in simulated time: what a loaded machine would delay passes in
+steps of the arm."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flows.session.config import HilEnvConfig
+from flows.session.environment import make_session_env, still_policy
+from flows.session.viewer import SceneView, scene_reader
+from real.console.console_operator import ConsoleOperator
+from real.console.control.bindings import DEFAULTS, Bindings, Inputs
+from real.console.control.commands import ControlCommand, Mode
+from real.teleop.takeover import TakeoverConfig
+from robots.interfaces import Label
+from tests.person.attempts import DECISION, JITTER
+from tests.person.eyes import Eyes, picture
+from tests.person.hands import TAKE, Hands
+from tests.person.skills import SKILLS
+
+AGE = 2
+"""Age of the pictures when the person decides [control steps]."""
+SECONDS = 60.0
+"""Longest attempt [s], as in a session."""
+
+
+class _Desk:
+    """A `real.console.console_operator.ConsoleConnection` of somebody whose keys are known."""
+
+    connection = 0
+
+    def __init__(self) -> None:
+        self.keys: tuple[str, ...] = ()
+        self._bindings = Bindings(DEFAULTS)
+
+    def command(self) -> ControlCommand:
+        hand = self._bindings.hand(Inputs(keys=frozenset(self.keys)))
+        mode = Mode.PERSON if hand.engaged else Mode.POLICY
+        return ControlCommand(mode, hand, "mia", 0, Label.NONE, 0, 0)
+
+    def send(self, message: dict[str, Any], scene: bytes | None = None) -> None: ...
+
+    def describe(self, message: dict[str, Any], scene: bytes | None = None) -> None: ...
+
+    def await_hold(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def attempts(task: str, seeds: Sequence[int]) -> list[float | None]:
+    """Duration [s] of an attempt from each start; None where the task was not done in time.
+
+    Args:
+        task: name of the task.
+        seeds: of the starts, and of the person's jitter.
+    """
+    config = HilEnvConfig(task=task, observation_fields=())
+    env, engine = make_session_env(config, on_end="freeze", seconds=SECONDS)
+    view, desk, eyes = SceneView(config, images=True), _Desk(), Eyes(task)
+    assert view.cameras, "no OpenGL on this machine"
+    scene, still = scene_reader(engine), still_policy(engine.action_spec, engine.task.robot)
+    time = [0.0]
+    operator = ConsoleOperator(
+        engine.action_spec,
+        TakeoverConfig(),
+        desk,
+        "mia",
+        env.rate_hz,
+        now=lambda: time[0],
+        width_max=engine.task.robot.gripper.width_max,
+    )
+    durations: list[float | None] = []
+    with contextlib.closing(env):
+        for seed in seeds:
+            observation = env.reset([seed])
+            operator.reset([seed])
+            skill, hands, chance = SKILLS[task](), Hands(), random.Random(seed)
+            scenes = deque([scene()], maxlen=AGE + 1)
+            decide, done = time[0], None
+            began = time[0]
+            while time[0] - began < SECONDS and done is None:
+                if time[0] >= decide:
+                    pause = DECISION + JITTER * chance.uniform(-1.0, 1.0)
+                    decide = time[0] + pause
+                    eyes.look(dict(picture(frame) for frame in view.frames(scenes[0])))
+                    hands.press(skill.keys(eyes, pause) | {TAKE: pause + JITTER}, time[0])
+                desk.keys = hands.down(time[0])
+                action = operator.intervene(still(observation), observation).executed
+                step = env.step(action)
+                time[0] += 1.0 / env.rate_hz
+                observation = step.observation
+                scenes.append(scene())
+                if np.any(step.info["success"]):
+                    done = time[0] - began
+            durations.append(done)
+    return durations
