@@ -315,7 +315,10 @@ class Eyes:
         camera = self.cameras[SHOULDER]
         rows, columns = np.nonzero(mask)
         places = np.array(
-            [camera.on_plane(np.array(pixel, float), height)[:2] for pixel in zip(columns, rows, strict=True)]
+            [
+                camera.on_plane(np.array(pixel, float), height)[:2]
+                for pixel in zip(columns, rows, strict=True)
+            ]
         ).reshape(-1, 2)
         near = ((places > BAR_LOW) & (places < BAR_HIGH)).all(axis=1)
         kept = np.zeros_like(mask)

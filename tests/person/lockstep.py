@@ -53,15 +53,19 @@ class _Desk:
     def close(self) -> None: ...
 
 
-def attempts(task: str, seeds: Sequence[int]) -> list[float | None]:
+def attempts(
+    task: str, seeds: Sequence[int], *, seconds: float = SECONDS, dark: bool = False
+) -> list[float | None]:
     """Duration [s] of an attempt from each start; None where the task was not done in time.
 
     Args:
         task: name of the task.
         seeds: of the starts, and of the person's jitter.
+        seconds: longest attempt [s].
+        dark: negative control: all pictures are black.
     """
     config = HilEnvConfig(task=task, observation_fields=())
-    env, engine = make_session_env(config, on_end="freeze", seconds=SECONDS)
+    env, engine = make_session_env(config, on_end="freeze", seconds=seconds)
     view, desk, eyes = SceneView(config, images=True), _Desk(), Eyes(task)
     assert view.cameras, "no OpenGL on this machine"
     scene, still = scene_reader(engine), still_policy(engine.action_spec, engine.task.robot)
@@ -84,11 +88,14 @@ def attempts(task: str, seeds: Sequence[int]) -> list[float | None]:
             scenes = deque([scene()], maxlen=AGE + 1)
             decide, done = time[0], None
             began = time[0]
-            while time[0] - began < SECONDS and done is None:
+            while time[0] - began < seconds and done is None:
                 if time[0] >= decide:
                     pause = DECISION + JITTER * chance.uniform(-1.0, 1.0)
                     decide = time[0] + pause
-                    eyes.look(dict(picture(frame) for frame in view.frames(scenes[0])))
+                    pictures = dict(picture(frame) for frame in view.frames(scenes[0]))
+                    eyes.look(
+                        {name: 0.0 * image if dark else image for name, image in pictures.items()}
+                    )
                     hands.press(skill.keys(eyes, pause) | {TAKE: pause + JITTER}, time[0])
                 desk.keys = hands.down(time[0])
                 action = operator.intervene(still(observation), observation).executed
@@ -100,3 +107,15 @@ def attempts(task: str, seeds: Sequence[int]) -> list[float | None]:
                     done = time[0] - began
             durations.append(done)
     return durations
+
+
+def shown(task: str, seed: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
+    """Pictures of a start by camera, and where grasp point, goal and cube, (3,) each [m], are."""
+    config = HilEnvConfig(task=task, observation_fields=())
+    env, engine = make_session_env(config, on_end="freeze")
+    with contextlib.closing(env):
+        observation = env.reset([seed])
+        view = SceneView(config, images=True)
+        pictures = dict(picture(frame) for frame in view.frames(scene_reader(engine)()))
+        cube = engine.view.position("cube")[0]
+        return pictures, observation["grasp_pose"][0, :3], engine.view.goal[0, :3].copy(), cube
