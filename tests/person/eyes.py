@@ -146,7 +146,7 @@ def largest(mask: np.ndarray) -> np.ndarray | None:
     """(n, 2) columns and rows of the largest connected part of a mask, or None."""
     from scipy import ndimage
 
-    parts, _ = ndimage.label(mask, structure=np.ones((3, 3)))
+    parts = np.asarray(ndimage.label(mask, structure=np.ones((3, 3)))[0])
     sizes = np.bincount(parts.ravel())
     sizes[0] = 0
     if sizes.max() < SMALLEST:
@@ -187,9 +187,9 @@ def line(mask: np.ndarray, camera: Camera) -> Line | None:
 
     rows, columns = np.nonzero(mask)
     every = np.stack([columns, rows], axis=1).astype(float)
-    parts, count = ndimage.label(mask, structure=np.ones((3, 3)))
+    parts = np.asarray(ndimage.label(mask, structure=np.ones((3, 3)))[0])
     number = parts[rows, columns]
-    found = [_line_of(every[number == part], every) for part in range(1, count + 1)]
+    found = [_line_of(every[number == part], every) for part in np.unique(number)]
     lines = [ends for ends in found if ends is not None and _hangs(ends, camera)]
     return max(lines, key=lambda ends: np.linalg.norm(ends.bottom - ends.top), default=None)
 
