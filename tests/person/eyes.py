@@ -146,7 +146,8 @@ def largest(mask: np.ndarray) -> np.ndarray | None:
     """(n, 2) columns and rows of the largest connected part of a mask, or None."""
     from scipy import ndimage
 
-    parts = np.asarray(ndimage.label(mask, structure=np.ones((3, 3)))[0])
+    parts = np.zeros(mask.shape, np.int32)
+    ndimage.label(mask, structure=np.ones((3, 3)), output=parts)
     sizes = np.bincount(parts.ravel())
     sizes[0] = 0
     if sizes.max() < SMALLEST:
@@ -187,7 +188,8 @@ def line(mask: np.ndarray, camera: Camera) -> Line | None:
 
     rows, columns = np.nonzero(mask)
     every = np.stack([columns, rows], axis=1).astype(float)
-    parts = np.asarray(ndimage.label(mask, structure=np.ones((3, 3)))[0])
+    parts = np.zeros(mask.shape, np.int32)
+    ndimage.label(mask, structure=np.ones((3, 3)), output=parts)
     number = parts[rows, columns]
     found = [_line_of(every[number == part], every) for part in np.unique(number)]
     lines = [ends for ends in found if ends is not None and _hangs(ends, camera)]
