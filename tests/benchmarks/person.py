@@ -4,7 +4,8 @@
 
 The person decides every 250 ms, give or take 100 ms, from the newest pictures, and presses keys; a
 longest attempt is 60 s. `--lockstep` plays the same attempts in simulated time, without page and
-server, for a machine that is busy.
+server, for a machine that is busy. `--hil OUT` sits through a whole correction session, in which the
+person demonstrates, and takes the arm over from a policy that takes longer than three seconds.
 
 solved: attempts in which the task was solved, with Wilson's interval.
 seconds: duration of the solved ones, median and largest.
@@ -20,12 +21,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from robots.proportions import wilson
-from tests.person.attempts import Person
+from tests.person.attempts import Attempts, Person
 from tests.person.skills import SKILLS
 
 LONGEST = 90.0
@@ -41,9 +44,14 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--lockstep", action="store_true", help="in simulated time")
     parser.add_argument("--json", action="store_true", help="one JSON object last")
-    options = parser.parse_args()
-    measure = in_lockstep if options.lockstep else at_the_page
-    figures = measure(options.task, options.episodes)
+    parser.add_argument("--hil", type=Path, metavar="OUT", help="a whole correction session")
+    parser.add_argument("overrides", nargs="*", help="changes of the session's options")
+    options = parser.parse_intermixed_args()
+    if options.hil is not None:
+        figures = whole_session(options.task, options.hil, options.overrides)
+    else:
+        measure = in_lockstep if options.lockstep else at_the_page
+        figures = measure(options.task, options.episodes)
     print(json.dumps(figures) if options.json else json.dumps(figures, indent=2))
 
 
@@ -57,32 +65,67 @@ def in_lockstep(task: str, episodes: int) -> dict[str, Any]:
 def at_the_page(task: str, episodes: int) -> dict[str, Any]:
     """Figures of attempts in a session of `handoff record`."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "flows", "record", task, "--port", "0"]
-        command += ["--episodes", str(episodes), "--out", str(Path(folder) / "session")]
-        environment = {**os.environ, "COLUMNS": "200"}
-        session = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-        try:
-            assert session.stdout is not None
-            while "http" not in (line := session.stdout.readline()):
-                assert line, "the session ended before its console was open"
-            url = next(word for word in line.split() if word.startswith("http"))
-            person, until = Person(url, task), time.monotonic() + LONGEST * episodes
-            done = person.sit_through(
-                lambda: (
-                    session.poll() is not None
-                    or len(person.done.episodes) >= episodes
-                    or time.monotonic() > until
-                )
-            )
-        finally:
-            session.terminate()
-            session.communicate()
+        out = str(Path(folder) / "session")
+        command = ["record", task, "--port", "0", "--episodes", str(episodes), "--out", out]
+        until = time.monotonic() + LONGEST * episodes
+        done, _ = sit(
+            command,
+            task,
+            lambda done: len(done.episodes) >= episodes or time.monotonic() > until,
+        )
     durations = [
         float(episode["seconds"]) if episode["success"] else None  # pyright: ignore
         for episode in done.episodes[:episodes]
     ]
     share = done.without_pictures / max(done.decisions, 1)
     return {**_figures(task, durations), "without_pictures": round(share, 3)}
+
+
+def whole_session(task: str, out: Path, overrides: list[str]) -> dict[str, Any]:
+    """Figures of `handoff hil TASK --operator console`, from the demonstrations to the gate."""
+    command = ["hil", task, "--operator", "console", "--port", "0", "--out", str(out), *overrides]
+    began = time.monotonic()
+    done, status = sit(command, task, lambda _: False)
+    return {
+        "task": task,
+        "status": status,
+        "minutes": round((time.monotonic() - began) / 60.0, 1),
+        "episodes": len(done.episodes),
+        "metrics": json.loads((out / "summary.json").read_text())["metrics"],
+    }
+
+
+def sit(
+    command: list[str], task: str, enough: Callable[[Attempts], bool]
+) -> tuple[Attempts, int | None]:
+    """Sits through a session; returns what was done, and the session's exit status, None if the
+    person left first.
+
+    Args:
+        command: arguments of `handoff`.
+        task: name of the task.
+        enough: whether the person leaves.
+    """
+    session = subprocess.Popen(
+        [sys.executable, "-m", "flows", *command],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    try:
+        assert session.stdout is not None
+        while "http" not in (line := session.stdout.readline()):
+            assert line, "the session ended before its console was open"
+        url = next(word for word in line.split() if word.startswith("http"))
+        # What the session writes is read on, or it would wait.
+        output = session.stdout
+        threading.Thread(target=lambda: [print(text, end="") for text in output]).start()
+        person = Person(url, task)
+        done = person.sit_through(lambda: session.poll() is not None or enough(person.done))
+        return done, session.poll()
+    finally:
+        session.terminate()
+        session.wait()
 
 
 def _figures(task: str, durations: list[float | None]) -> dict[str, Any]:

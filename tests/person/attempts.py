@@ -22,6 +22,8 @@ DECISION = 0.25
 """Time from one decision to the next [s]."""
 JITTER = 0.1
 """Largest deviation from it [s]."""
+PATIENCE = 3.0
+"""Time for which the person lets a policy act before taking the arm over [s]."""
 BEAT = 0.033
 """Time between two messages of a page [s], as the real page's."""
 
@@ -39,7 +41,8 @@ class Attempts:
 
 
 class Person:
-    """Decides from the newest pictures, and has keys down in between.
+    """Decides from the newest pictures, and has keys down in between; where a policy acts, takes
+    the arm over if the task takes it too long.
 
     Args:
         url: address of the page, with its token.
@@ -58,6 +61,7 @@ class Person:
         self._pictures: dict[str, np.ndarray] = {}
         self._frames: dict[str, bytes] = {}
         self._episode: object = None
+        self._began = 0.0
         self.done = Attempts()
 
     def sit_through(self, ended: Callable[[], bool]) -> Attempts:
@@ -101,6 +105,7 @@ class Person:
             return
         if state.get("episode") != self._episode:
             self._episode, self._skill = state.get("episode"), self._new_skill()
+            self._began = time.monotonic()
             self._pictures.clear()
         self.done.decisions += 1
         self.done.without_pictures += not self._frames
@@ -108,7 +113,16 @@ class Person:
             name, image = picture(frame)
             self._pictures[name] = image
         self._frames.clear()
+        if self._waits():
+            self._hands.press({}, time.monotonic())
+            return
         self._eyes.look(self._pictures)
         keys = self._skill.keys(self._eyes, pause)
         # The arm is kept a little beyond the next decision.
         self._hands.press(keys | {TAKE: pause + JITTER}, time.monotonic())
+
+    def _waits(self) -> bool:
+        """Whether a policy acts, and the person still gives it time."""
+        about = self._state.get("about")
+        alone = isinstance(about, dict) and about.get("still", False)
+        return not alone and time.monotonic() - self._began < PATIENCE
