@@ -119,6 +119,7 @@ class PickCube:
         self._ball: np.ndarray | None = None
         self._cube: np.ndarray | None = None
         self._closed = self._lowered = 0.0
+        self._unseen = 0
 
     def keys(self, eyes: Eyes, longest: float) -> dict[str, float]:
         if self._ball is None:
@@ -130,10 +131,12 @@ class PickCube:
             self._cube = seen
         if self._cube is None or self._ball is None:
             return {}
+        if self._lowered > 0.0:
+            return self._lower(longest)
         hand = self._hand.follow(self._look_at_hand(eyes))
         if hand is None:
-            return self._lower(longest) if self._over_the_cube() else {}
-        self._lowered = 0.0
+            return self._lower(longest) if self._over_the_cube() else self._rise(longest)
+        self._unseen = 0
         way = self._cube - hand
         if _apart(hand, self._cube) > OVER:
             way[2] = max(ABOVE - hand[2], 0.0) if hand[2] < ABOVE else min(0.0, ABOVE - hand[2])
@@ -148,6 +151,14 @@ class PickCube:
     def _over_the_cube(self) -> bool:
         at, cube = self._hand.at, self._cube
         return at is not None and cube is not None and bool(_apart(at, cube) < 1.5 * OVER)
+
+    def _rise(self, longest: float) -> dict[str, float]:
+        """Raises a hand that has not been seen for a while, and begins again."""
+        self._unseen += 1
+        if self._unseen < 6:
+            return {}
+        self._cube, self._hand = None, _Tracking()
+        return {UP_DOWN[0]: longest}
 
     def _lower(self, longest: float) -> dict[str, float]:
         """Lowers the hand whose line is hidden between fingers and cube, down to the table."""
@@ -179,7 +190,7 @@ class PickCube:
         hand = eyes.hand()
         if hand is not None and hand[2] > cube[2] + 0.08:
             # It came up empty.
-            self._closed, self._cube = 0.0, None
+            self._closed, self._lowered, self._cube = 0.0, 0.0, None
             return {OPEN: longest}
         if cube[2] < 0.06 and way[2] > 0.0:
             way[:2] = 0.0
