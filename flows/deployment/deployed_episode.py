@@ -85,10 +85,10 @@ def episode_metadata(
     Args:
         record: record of the loop.
         episode: outcome of the episode.
-        person: name that is recorded if nobody had the arm.
+        person: name that is recorded if nobody had the arm, nor control.
         fault: message of the error that ended the episode.
     """
-    people = sorted(record.people) or [person]
+    people = sorted(record.people or record.beside) or [person]
     operator = ", ".join(people)
     end = _end(record, episode.label, record.labelled_by or operator, fault)
     return {

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flows.doctor.check import Check
+from real.franka.connection import FCI_PORT
 
-FCI_PORT = 1337
-"""TCP port of the controller, fixed in libfranka."""
 TIMEOUT_SECONDS = 2.0
 """Longest time for a connection, and for the controller's answer [s]."""
 WHEELS = "https://timschneider42.github.io/franky/whl/by-robot-server-version"

@@ -3,6 +3,7 @@ loop."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import socket
@@ -82,7 +83,7 @@ def open_console(
     stored_bindings(folder / BINDINGS)
     token = token or secrets.token_urlsafe(18)
     robot_token, camera_token = secrets.token_urlsafe(18), secrets.token_urlsafe(18)
-    config = replace(config, port=config.port or _free_port(config.host))
+    config = replace(config, port=_checked_port(config.host, config.port))
     process = _start(config, (config, token, robot_token, camera_token, folder, attach))
     host = f"[{config.host}]" if ":" in config.host else config.host
     uri = f"ws://{host}:{config.port}/robot"
@@ -145,8 +146,8 @@ def _start(config: ConsoleConfig, arguments: tuple[Any, ...]) -> KeptProcess:
             time.sleep(0.05)
     server.end()
     raise HandoffError(
-        f"console: no server at {config.host}:{config.port}; its error is printed above. Is the port in use (port 0 "
-        "takes a free one), or is no SpaceMouse plugged in?"
+        f"console: no server at {config.host}:{config.port}; its error is printed above. Is no "
+        "SpaceMouse plugged in?"
     )
 
 
@@ -187,7 +188,23 @@ def _serve(
     Server(settings).run()
 
 
-def _free_port(host: str) -> int:
+def _checked_port(host: str, port: int) -> int:
+    """The port if the server can listen there, a free one for 0.
+
+    Raises:
+        HandoffError: another program listens there, or the address is none of this computer's.
+    """
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
+        # As the server does: connections that ended lately do not matter.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            other = (
+                f"another program has port {port}, such as the console of another session. "
+                "--port 0 takes a free one."
+                if error.errno == errno.EADDRINUSE
+                else f"{error.strerror}."
+            )
+            raise HandoffError(f"console: cannot listen at {host}:{port}: {other}") from None
         return probe.getsockname()[1]

@@ -90,6 +90,8 @@ class LoopRecord:
     """Robot time for which the person held the arm still [s]."""
     people: set[str] = field(default_factory=set)
     """Names of the people who had the arm."""
+    beside: set[str] = field(default_factory=set)
+    """Names of those who had control at the console, whoever moved the arm."""
     write: Callable[[], None] = lambda: None
     """Called once per policy period, between the sending of a target and the end of its tick;
     writes what is new."""

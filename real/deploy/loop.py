@@ -323,6 +323,7 @@ class _Episode:
                 motion.point.target, motion.streamed.position, motion.governor.clamp
             )
             intervention = person.step(proposed, self._with_arm_state(observation), reference)
+            self.record.beside.add(intervention.operator)
             if person.intervening:
                 executed = intervention.executed[0]
                 self.record.people.add(intervention.operator)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +14,10 @@ from robots.franka.robot import Robot
 from robots.franka.urdf_limits import check_urdf
 
 LOG = logging.getLogger(__name__)
+FCI_PORT = 1337
+"""TCP port at which a control unit takes requests, fixed in libfranka."""
+ANSWER_SECONDS = 3.0
+"""Time limit for a control unit to accept a connection [s]."""
 NO_REALTIME = "arm: no realtime priority ({}). A real arm needs a PREEMPT_RT kernel; a twin, `realtime: ignore`."
 
 
@@ -40,6 +45,22 @@ def error_names(errors: Any) -> tuple[str, ...]:
     return tuple(name for name in flags if getattr(errors, name))
 
 
+def check_answers(host: str) -> None:
+    """Checks that something accepts connections where the control unit of an arm does, before a
+    person is asked to begin; nothing is sent.
+
+    Raises:
+        ConnectionLostError: nothing does.
+    """
+    try:
+        socket.create_connection((host, FCI_PORT), ANSWER_SECONDS).close()
+    except OSError as error:
+        raise ConnectionLostError(
+            f"arm: no robot answers at {host}:{FCI_PORT} ({error}). "
+            f"Is the twin running, the robot on, FCI active in Desk?"
+        ) from None
+
+
 def connect(host: str, realtime: Literal["enforce", "ignore"]) -> Any:
     """The `franky.Robot` at `host`; see `real.franka.arm.FrankaConfig.realtime`.
 
@@ -60,7 +81,7 @@ def connect(host: str, realtime: Literal["enforce", "ignore"]) -> Any:
         return franky.Robot(host, relative_dynamics_factor=1.0, realtime_config=priority)
     except franky.NetworkException as error:
         raise ConnectionLostError(
-            f"arm: no robot answers at {host}:1337 ({error}). "
+            f"arm: no robot answers at {host}:{FCI_PORT} ({error}). "
             "Is the twin running, the robot on, FCI active in Desk?"
         ) from None
     except franky.IncompatibleVersionException as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
@@ -48,6 +49,8 @@ def record_arm_command(
             f"--operator {operator}: a person at an arm is at the console, whose page takes keys too. Give console or "
             "spacemouse."
         )
+    if arm != TWIN and get_close_matches(arm.lower(), [TWIN]):
+        raise HandoffError(f"--arm {arm}: did you mean {TWIN}, the simulated arm?")
     chosen = list(overrides)
     chosen += [] if arm == TWIN else [f"host={quoted(arm)}"]
     chosen += [] if instruction is None else [f"instruction={quoted(instruction)}"]

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from real.deploy.episode_recorder import LoopRecord
     from robots.contract import Contract
     from robots.episodes.metadata.camera_calibration import CameraCalibration
+    from robots.episodes.metadata.episode_metadata import Host
     from robots.episodes.store import EpisodeStore
     from robots.franka.robot import Robot
 
@@ -98,6 +99,15 @@ def record_at_arm(
     seconds = session.longest_episode + SPARE_SECONDS
     session = replace(session, arm=replace(session.arm, record_seconds=seconds))
     out.mkdir(parents=True, exist_ok=True)
+    kind: Host = RealHost.kind if session.host else "twin"
+    _check_hosts(out / DROPPED, kind)
+    recorded = _check_hosts(out / DEMOS, kind)
+    if recorded >= episodes:
+        say(
+            f"{counted(recorded, 'demonstration')} of {episodes} are there already; give a larger "
+            "number with --episodes to add to them"
+        )
+        return out / DEMOS
     with ExitStack() as stack:
         recorder = _open(stack, session, task, out, console, person, say)
         recorder.session = new_session()
@@ -106,6 +116,28 @@ def record_at_arm(
         number = counted(recorder.demos.num_episodes, "demonstration")
         recorder.supervisor.operator.finish(f"{number} recorded.")
         return recorder.demos.path
+
+
+def _check_hosts(path: Path, kind: Host) -> int:
+    """Number of episodes in the store at `path`, 0 without one.
+
+    Raises:
+        HandoffError: some are of another kind of arm than `kind`.
+    """
+    from robots.episodes.store import EpisodeStore
+
+    if not path.exists():
+        return 0
+    store = EpisodeStore.open(path)
+    names = {"twin": "a simulated arm", "real": "a real arm", "simulated": "a simulation"}
+    for episode in range(store.num_episodes):
+        host = store.metadata(episode).get("host", kind)
+        if host != kind:
+            raise HandoffError(
+                f"{path}: episode {episode} is of {names.get(host, host)}, this session of {names[kind]}. "
+                "Give another folder with --out."
+            )
+    return store.num_episodes
 
 
 def _open(
@@ -340,7 +372,7 @@ class _Recorder:
         counts."""
         from robots.episodes.metadata.episode_metadata import EpisodeEnd, utc_now
 
-        people = sorted(record.people) or [self.supervisor.person]
+        people = sorted(record.people or record.beside) or [self.supervisor.person]
         operator = ", ".join(people)
         label, judge = record.label, record.labelled_by or operator
         if fault is not None:

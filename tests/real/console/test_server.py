@@ -335,6 +335,26 @@ def test_another_address_needs_a_token_of_ones_own(folder, monkeypatch):
         pass
 
 
+def test_a_port_that_another_session_has_is_refused_at_once(opened, tmp_path):
+    port = int(opened.url.partition("/#")[0].rpartition(":")[2])
+    refused = rf"127.0.0.1:{port}: another program has port {port}.*--port 0"
+    with (
+        pytest.raises(HandoffError, match=refused),
+        open_console(ConsoleConfig(port=port), tmp_path),
+    ):
+        pass
+    assert not (tmp_path / "audit.jsonl").exists()
+
+
+def test_an_address_of_another_computer_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("HANDOFF_TOKEN", "x" * 24)
+    with (
+        pytest.raises(HandoffError, match=r"cannot listen at 192\.0\.2\.1:\d+"),
+        open_console(ConsoleConfig(host="192.0.2.1"), tmp_path),
+    ):
+        pass
+
+
 def test_a_session_without_a_console_says_so(monkeypatch):
     monkeypatch.delenv(ROBOT_VARIABLE, raising=False)
     with pytest.raises(HandoffError, match="no console is open"):

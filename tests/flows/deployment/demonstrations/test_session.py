@@ -18,6 +18,7 @@ import pytest
 
 from flows.deployment.demonstrations.config import DemonstrationSession
 from flows.deployment.demonstrations.session import record_at_arm
+from real.arm import ConnectionLostError
 from real.cameras.calibration.calibration_file import add_to_file
 from real.cameras.config import CameraConfig
 from real.clock import PacedClock
@@ -108,7 +109,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, film: Path) -> Path:
     page = session.page()
     with contextlib.closing(page.socket):
         page.go()
-        stepped(page, 5, "ArrowUp")
+        stepped(page, 5)
         labelled(page, "KeyD", 1)
         page.go()
         stepped(page, 3)
@@ -134,6 +135,41 @@ def test_what_the_person_calls_a_success_is_a_demonstration(recorded: Path) -> N
     assert about["instruction"] == "lift the cube"
     assert about["calibration"]["image_front"]["focal_length"] == [60.0, 60.0]
     assert dropped.metadata(0)["discard_reason"] == "discard"
+
+
+def test_whoever_had_control_is_recorded_where_nobody_moved_the_arm(recorded: Path) -> None:
+    about = EpisodeStore.open(recorded / "dropped.zarr", "r").metadata(0)
+    assert (about["operator"], about["labelled_by"]) == ("ada", "ada")
+
+
+def test_demonstrations_of_a_simulated_arm_are_none_of_a_real_one(
+    recorded: Path, film: Path
+) -> None:
+    real = replace(options(film, "127.0.81.7"), host="127.0.81.8")
+    with pytest.raises(HandoffError, match=r"episode 0 is of a simulated arm, .*--out"):
+        record_at_arm(real, "pick_cube", recorded, ConsoleConfig(port=0), episodes=2)
+
+
+def test_a_store_with_enough_demonstrations_says_so(recorded: Path, film: Path) -> None:
+    texts: list[str] = []
+    session = options(film, "127.0.81.7")
+    console = ConsoleConfig(port=0)
+    path = record_at_arm(session, "pick_cube", recorded, console, episodes=1, say=texts.append)
+    assert path == recorded / "demos.zarr"
+    assert len(texts) == 1
+    assert texts[0].startswith("1 demonstration of 1 are there already")
+
+
+def test_an_arm_that_does_not_answer_is_named_before_a_person_is_asked(
+    film: Path, tmp_path: Path
+) -> None:
+    texts: list[str] = []
+    session = replace(options(film, "127.0.81.7"), host="127.0.81.9")
+    with pytest.raises(ConnectionLostError, match=r"no robot answers at 127.0.81.9:1337"):
+        record_at_arm(
+            session, "cube", tmp_path, ConsoleConfig(port=0), episodes=1, say=texts.append
+        )
+    assert texts == []
 
 
 def test_the_arm_follows_the_steps_of_the_person(recorded: Path) -> None:
