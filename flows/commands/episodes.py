@@ -163,7 +163,7 @@ def delete(
     from robots.episodes.curation.edit import Edits
 
     edits = Edits(delete=episodes, by=by, reason=reason)
-    _report(lambda progress: edit(store, out, edits, progress), out)
+    _report(lambda progress: edit(store, out, edits, progress=progress), out)
 
 
 def trim(
@@ -192,7 +192,7 @@ def trim(
     from robots.episodes.curation.edit import Edits
 
     edits = Edits(trim={episode: (first, stop)}, by=by, reason=reason)
-    _report(lambda progress: edit(store, out, edits, progress), out)
+    _report(lambda progress: edit(store, out, edits, progress=progress), out)
 
 
 def relabel(
@@ -223,7 +223,7 @@ def relabel(
 
     labels = dict.fromkeys(episodes, parse_labels(set))
     edits = Edits(labels=labels, new_labels=new, by=by, reason=reason)
-    _report(lambda progress: edit(store, out, edits, progress), out)
+    _report(lambda progress: edit(store, out, edits, progress=progress), out)
 
 
 def merge(
