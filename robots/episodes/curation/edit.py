@@ -1,9 +1,9 @@
 """Writes an edited copy of a store: without some episodes, shortened, or with other labels, by one
 person or by several.
 
-The source is never changed, and the copy appears with all its episodes or not at all. Every episode of the copy records where it comes from
-(`source_store`, `source_digest`, `source_episode`) and what was done (`edits`): to itself, and
-which episodes of the store were deleted.
+The source is never changed, and the copy appears with all its episodes or not at all. Every
+episode of the copy records where it comes from (`source_store`, `source_digest`, `source_episode`)
+and what was done (`edits`): to itself, and which episodes of the store were deleted.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def _notes(decoded: Set[str]) -> list[str]:
     if not decoded:
         return []
     return [
-        f"{', '.join(sorted(decoded))}: a shortened episode has no copy of its coded frames, so all pictures are stored "
-        "as they are decoded, without further loss and larger"
+        f"{', '.join(sorted(decoded))}: a shortened episode has no copy of its coded frames, so all pictures are "
+        "stored as they are decoded, without further loss and larger"
     ]
 
 

@@ -186,7 +186,7 @@ def test_an_episode_is_shortened_once_per_copy(source: Path, tmp_path: Path) -> 
 def test_a_killed_edit_leaves_no_store_with_some_of_the_episodes(
     source: Path, tmp_path: Path
 ) -> None:
-    def killed(done: int, total: int, what: str) -> None:
+    def killed(done: int, total: int, note: str = "") -> None:
         present.append((tmp_path / "o.zarr").exists())
         raise KeyboardInterrupt
 
