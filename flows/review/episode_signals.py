@@ -99,9 +99,10 @@ def _name(place: int, people: Any) -> str | None:
 def _curves(
     fields: Mapping[str, FieldSpec], arrays: Mapping[str, np.ndarray], every: int
 ) -> Iterator[dict[str, Any]]:
-    """Yields the curves of every field; those of the action with the proposed one."""
+    """Yields the curves of every field, actions first; those of the action with the proposed
+    one."""
     proposed = next((name for name in PROPOSED if name in fields), None)
-    for name, spec in fields.items():
+    for name, spec in sorted(fields.items(), key=lambda item: item[1].role != "action"):
         if name in PROPOSED or name in _IDENTITY:
             continue
         values, names = plotted_entries(spec, arrays[name])

@@ -52,7 +52,7 @@ def _edits_of(
         if "verdict" in own:
             labels |= _labels(own["verdict"], metadata)
         if "note" in own:
-            labels[NOTE] = own["note"].value
+            labels[NOTE] = own["note"].value or None
         labels = {key: value for key, value in labels.items() if metadata.get(key) != value}
         trim = {episode: tuple(own["trim"].value)} if "trim" in own else {}
         if labels or trim:

@@ -19,8 +19,8 @@ export function seekable(box, steps) {
 /** Shades the steps that are not kept. */
 function shadeCut(context, width, height, steps, kept) {
   const x = (step) => steps > 1 ? width * step / (steps - 1) : 0;
-  context.globalAlpha = 0.35;
-  context.fillStyle = colour("--ink");
+  context.globalAlpha = 0.75;
+  context.fillStyle = colour("--line");
   if (kept[0] > 0) context.fillRect(0, 0, x(kept[0]), height);
   if (kept[1] < steps) context.fillRect(x(kept[1] - 1), 0, width, height);
   context.globalAlpha = 1;
@@ -57,7 +57,7 @@ export function curveFigures(curve, signals) {
     cursor.setAttribute("aria-hidden", "true");
     title.textContent = curve.name;
     caption.append(title, curve.unit ? ` [${curve.unit}] ` : " ");
-    names.forEach((name, entry) => {
+    if (curve.entries.length > 1) names.forEach((name, entry) => {
       const label = document.createElement("span");
       label.textContent = name;
       label.style.color = `var(--c${entry})`;
@@ -66,7 +66,7 @@ export function curveFigures(curve, signals) {
     const span = numbers.length ? `${low.toPrecision(4) * 1} to ${high.toPrecision(4) * 1}` : "no finite value";
     caption.append(span, curve.proposed_name ? `; dashed: ${curve.proposed_name}` : "", signals.every > 1 ? `; every ${signals.every}th step` : "");
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", `${curve.name} over the episode, ${names.join(", ")}, ${span}`);
+    canvas.setAttribute("aria-label", `${curve.name} over the episode${names.length > 1 ? `, ${names.join(", ")}` : ""}, ${span}`);
     box.append(canvas, cursor);
     seekable(box, () => signals.steps);
     figure.append(caption, box);

@@ -19,6 +19,7 @@ export const person = {
 export class Refused extends Error {}
 
 async function request(path, options = {}) {
+  if ($("login").open) throw new Refused("Enter your name and the token.");
   let response;
   try {
     response = await fetch(path, { ...options, headers: { Authorization: `Bearer ${person.token}` } });
@@ -43,14 +44,19 @@ let entered = null;
 export function enter() {
   return new Promise((resolve) => {
     entered = resolve;
+    if ($("login").open) return;
     if (person.token && person.name) resolve(); else askToken("");
   });
 }
 
 function askToken(trouble) {
+  if (trouble) {
+    person.token = "";
+    sessionStorage.removeItem("handoff-token");
+  }
   $("person").value = person.name;
-  $("token").value = trouble ? "" : person.token;
-  $("login-trouble").textContent = trouble ?? "";
+  $("token").value = person.token;
+  $("login-trouble").textContent = trouble;
   if (!$("login").open) $("login").showModal();
   (person.name ? $("token") : $("person")).focus();
 }
