@@ -197,8 +197,8 @@ async function change(aspect, value) {
   const episode = state.episode;
   const answer = await trying(() => post("change", { episode, what: aspect, value }));
   if (answer === null) return false;
-  if (answer.changed) say(`Episode ${episode}: ${value === null ? "as it was recorded" : changeWords(aspect, value)}.`);
   await refresh();
+  if (answer.changed) say(`Episode ${episode}: ${value === null ? "as it was recorded" : changeWords(aspect, value)}.`);
   return answer.changed;
 }
 
@@ -340,7 +340,12 @@ $("filter").addEventListener("change", () => {
   if (first && !listed(state.episode)) trying(() => open(first.episode));
 });
 $("note").addEventListener("change", saveNote);
-$("note").addEventListener("keydown", (event) => { if (event.key === "Enter") $("note").blur(); });
+// Enter keeps the note, and is no command then.
+$("note").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter") return;
+  event.stopPropagation();
+  $("note").blur();
+});
 for (const button of document.querySelectorAll("[data-verdict]")) button.onclick = () => label(button.dataset.verdict);
 $("previous").onclick = () => go(-1);
 $("next").onclick = () => go(1);

@@ -57,9 +57,7 @@ def make_store(path: Path) -> Path:
     return path
 
 
-def append_episode(
-    store: EpisodeStore, episode: int, steps: int, metadata: dict[str, Any]
-) -> None:
+def append_episode(store: EpisodeStore, episode: int, steps: int, metadata: dict[str, Any]) -> None:
     """Appends one episode."""
     time = np.arange(steps, dtype=np.float32)[:, None] / 20.0
     phases = np.arange(7, dtype=np.float32) + episode
