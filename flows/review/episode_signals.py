@@ -92,7 +92,7 @@ def _name(place: int, people: Any) -> str | None:
     if place < 0:
         return None
     if isinstance(people, list) and place < len(people) and isinstance(people[place], Mapping):
-        return str(people[place].get("operator") or "a person")
+        return str(people[place].get("name") or "a person")
     return "a person"
 
 

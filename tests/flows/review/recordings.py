@@ -20,7 +20,7 @@ METADATA: tuple[dict[str, Any], ...] = (
     {"success": False, "labelled_by": None, "ended_by": "fault", "fault": "arm: joint_reflex."},
     {"success": False, "labelled_by": "eve", "instruction": "fold <b>it</b>"},
 )
-PEOPLE = [{"operator": "ada", "device": "keyboard"}]
+PEOPLE = [{"name": "ada", "device": "keyboard"}]
 CORRECTED = 1
 """Episode in which a person took over twice."""
 HEIGHT, WIDTH = 48, 64
