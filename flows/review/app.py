@@ -1,7 +1,8 @@
 """Builds the web application of a review: the page, its files, and the requests of the page.
 
 Every request for data and every change shows the token in its header `Authorization`, which pages
-of other sites cannot set. Names that are not this computer's are refused (`robots.wire.web_server`).
+of other sites cannot set. Names that are not this computer's are refused
+(`robots.wire.web_server`).
 """
 
 from __future__ import annotations

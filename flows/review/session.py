@@ -181,8 +181,8 @@ class ReviewSession:
         """Writes a new store with all changes, in a thread that is returned; `copy` has its state.
 
         Raises:
-            HandoffError: the data set cannot be edited, there is nothing to write, or a store is
-                being written.
+            HandoffError: the data set cannot be edited or was replaced by another one, there is
+                nothing to write, or a store is being written.
         """
         log = self._editable()
         with self._writing:
@@ -190,6 +190,7 @@ class ReviewSession:
                 raise HandoffError(
                     f"{self.copy.store} is being written for {self.copy.by}; wait for it."
                 )
+            self._check_log()
             edits = review_edits(log.decisions(), self._metadata)
             if not edits:
                 raise HandoffError("Nothing to write: every episode is as it was recorded.")

@@ -52,6 +52,28 @@ def review(*words: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
             process.communicate()
 
 
+LOW_CONTRAST = """() => {
+  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const channel = (value) => value <= 10 ? value / 3295 : ((value / 255 + 0.055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+  const ground = (one) => {
+    for (; one; one = one.parentElement) {
+      const colour = parts(getComputedStyle(one).backgroundColor);
+      if (colour.length === 3 || colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  return [...document.querySelectorAll('body *')].filter((one) => {
+    const text = [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    // A caption lies on a picture, with a shadow.
+    if (!text || !one.checkVisibility() || one.closest(':disabled, #cameras')) return false;
+    const pair = [light(parts(getComputedStyle(one).color)), light(ground(one))];
+    return (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05) < 4.5;
+  }).map((one) => one.outerHTML);
+}"""
+"""Elements whose text has a contrast below that of WCAG 2.2, level AA."""
+
+
 class Tab:
     """A page of a review."""
 
@@ -276,7 +298,9 @@ def test_it_fits_a_phone_and_every_button_has_a_name_in_both_themes(
             "[...document.querySelectorAll('[tabindex]')].map((one) => one.tabIndex)"
         )
         assert all(place <= 0 for place in order)
+        assert tab.page.evaluate(LOW_CONTRAST) == []
         light = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
         tab.page.click("#theme")
+        assert tab.page.evaluate(LOW_CONTRAST) == []
         assert tab.page.evaluate("getComputedStyle(document.body).backgroundColor") != light
         tab.close()

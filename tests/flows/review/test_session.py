@@ -287,6 +287,20 @@ def test_the_changes_of_another_store_are_refused(session: ReviewSession) -> Non
         ReviewSession(other, ReviewedStore(other), log, "", "all")
 
 
+def test_a_store_that_was_replaced_during_a_review_is_not_edited(
+    session: ReviewSession, store: Path
+) -> None:
+    session.change("ada", 1, "verdict", "failure")
+    schema = EpisodeStore.open(store).schema
+    shutil.rmtree(store)
+    with EpisodeStore.create(store, schema) as other:
+        append_episode(other, 0, 12, {})
+        append_episode(other, 1, 12, {})
+    assert session.changes()["count"] == 2
+    with pytest.raises(HandoffError, match="has changes of another data set"):
+        session.write("ada")
+
+
 def test_a_packed_store_is_looked_at_and_says_why_no_more(store: Path) -> None:
     pack_store(store, Path("picks.zarr.zip"))
     packed = Path("picks.zarr.zip")
