@@ -10,6 +10,7 @@ Packages, each above those that follow it where it needs them:
 - `deployment`: policies on the twin, or on an arm supervised by a person.
 - `evaluation`: agents evaluated and compared under a protocol.
 - `session`: environments, operators, episodes and views of sessions with a person.
+- `review`: recorded episodes, looked at and labelled in a browser.
 - `reports`: summaries, HTML pages, plots, lineage.
 - `storage`: runs on S3-compatible storage, with a local working copy.
 - `runner`: stages as cached, locked processes, and their progress on a terminal.

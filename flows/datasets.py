@@ -279,16 +279,16 @@ def import_data(
     }
 
 
-def edit(path: Path, out: Path, edits: Edits, progress: Progress) -> dict[str, Any]:
+def edit(path: Path, out: Path, *edits: Edits, progress: Progress) -> dict[str, Any]:
     """Writes an edited copy of a store; see `robots.episodes.curation.edit`. An edit of which
-    nobody is named is one of the login."""
+    nobody is named is one of the login, one without a time is of now."""
     from robots.episodes.curation.edit import write_edited
     from robots.episodes.metadata.episode_metadata import utc_now
     from robots.processes import login
 
     source = _merge_source(path)
-    stated = replace(edits, by=edits.by or login(), when=utc_now())
-    return write_edited(source.path, out, stated, digest=source.digest, progress=progress)
+    stated = [replace(each, by=each.by or login(), when=each.when or utc_now()) for each in edits]
+    return write_edited(source.path, out, *stated, digest=source.digest, progress=progress)
 
 
 def merge(

@@ -115,7 +115,7 @@ def weight_lines(
         by, reason = edited
         reason = f"{reason} ({ways})" if reason else ways
         labels = {number: {WEIGHT: float(weight)} for number, weight in enumerate(new)}
-        edit(path, out, Edits(labels=labels, by=by, reason=reason), progress)
+        edit(path, out, Edits(labels=labels, by=by, reason=reason), progress=progress)
         yield f"written to {out}"
 
 

@@ -39,7 +39,7 @@ UNREAD = 128 + signal.SIGPIPE
 """Exit code of output that nobody reads."""
 ABOUT_GROUPS = {
     "camera": "Calibrate cameras by views of a printed board.",
-    "episodes": "Look at data sets of any format, examine, import, edit, split and export them.",
+    "episodes": "Look at data sets of any format, review, examine, import, edit and export them.",
     "keys": "Make, trust, revoke and list the keys that sign releases.",
     "new": "Write a commented recipe, task or stage that runs as it is.",
 }
@@ -127,6 +127,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "episodes info": episodes.show_info,
         "episodes ls": episodes.list_episodes,
         "episodes view": episodes.view,
+        "episodes review": episodes.review,
         "episodes doctor": episodes.examine,
         "episodes stats": episodes.stats,
         "episodes import": episodes.import_data,
@@ -211,6 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             message += " Finished stages are kept; run the same command to resume."
         elif command.function is sessions.record:
             message += " What was recorded is kept; run the same command to go on."
+        elif command.function is episodes.review:
+            message += " All changes are kept; run the same command to go on."
         elif command.function is sessions.deploy:
             message += " The episodes so far are in the folder of the session."
         return _fail(message, error, debug, code=exit_code(error))

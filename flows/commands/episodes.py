@@ -1,5 +1,5 @@
-"""Defines the commands about recorded episodes: `episodes info`, `ls`, `view`, `doctor`, `stats`,
-`import`, `delete`, `trim`, `relabel`, `merge`, `split`, `weights`, `export`."""
+"""Defines the commands about recorded episodes: `episodes info`, `ls`, `view`, `review`, `doctor`,
+`stats`, `import`, `delete`, `trim`, `relabel`, `merge`, `split`, `weights`, `export`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from flows.commands.parameters import DataPath, Debug, Flag, StorePath, StorePaths
+from flows.commands.parameters import (
+    LOOPBACK,
+    By,
+    DataPath,
+    Debug,
+    Flag,
+    Format,
+    Host,
+    NewStore,
+    Numbers,
+    Port,
+    Reason,
+    ReviewList,
+    StorePath,
+    StorePaths,
+)
 from robots.errors import HandoffError
 
 if TYPE_CHECKING:
     from robots.interfaces import Progress
-
-Numbers = Annotated[int, Parameter(name="EPISODES", help="Numbers of episodes.", required=True)]
-Format = Annotated[
-    str | None,
-    Parameter(help="Format of the data set, or dotted path of your own; default: recognised."),
-]
-Out = Annotated[Path, Parameter(help="Folder of the new store, which must not exist.")]
-By = Annotated[str, Parameter(help="Person who edits; default: the login.", show_default=False)]
-Reason = Annotated[str, Parameter(help="Reason for the edit, for the record.", show_default=False)]
 
 
 def show_info(data: DataPath, /, *, format: Format = None, debug: Debug = False) -> None:
@@ -81,6 +87,36 @@ def view(
     page = Path("episode.html") if page is None and rrd is None else page
     for kind, file in viewed(data, format, episode, page, rrd):
         _print(f"{kind:<8} {file}")
+
+
+def review(
+    data: DataPath,
+    /,
+    *,
+    show: ReviewList = "all",
+    out: Annotated[
+        Path | None, Parameter(help="Folder of the review; default: NAME_review.")
+    ] = None,
+    format: Format = None,
+    host: Host = LOOPBACK,
+    port: Port = 8720,
+    debug: Debug = False,
+) -> None:
+    """Go through episodes in a browser: look, label, shorten, write notes, undo.
+
+    The data set is not changed; the page writes an edited copy into the folder of the review.
+
+    Args:
+        show: Episodes that the page lists at first.
+
+    Examples:
+        handoff episodes review runs/record/reach/demos.zarr
+        handoff episodes review runs/record/reach/dropped.zarr --show unlabelled
+        handoff episodes review ~/data/my_lerobot_set --port 0
+    """
+    from flows.review.command import review_command
+
+    review_command(data, out=out, form=format, shown=show, host=host, port=port, say=_print)
 
 
 def examine(
@@ -149,7 +185,7 @@ def delete(
     store: StorePath,
     /,
     *episodes: Numbers,
-    out: Out,
+    out: NewStore,
     by: By = "",
     reason: Reason = "",
     debug: Debug = False,
@@ -163,7 +199,7 @@ def delete(
     from robots.episodes.curation.edit import Edits
 
     edits = Edits(delete=episodes, by=by, reason=reason)
-    _report(lambda progress: edit(store, out, edits, progress), out)
+    _report(lambda progress: edit(store, out, edits, progress=progress), out)
 
 
 def trim(
@@ -173,7 +209,7 @@ def trim(
     *,
     first: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
     stop: Annotated[int, Parameter(validator=Number(gte=1))],
-    out: Out,
+    out: NewStore,
     by: By = "",
     reason: Reason = "",
     debug: Debug = False,
@@ -192,7 +228,7 @@ def trim(
     from robots.episodes.curation.edit import Edits
 
     edits = Edits(trim={episode: (first, stop)}, by=by, reason=reason)
-    _report(lambda progress: edit(store, out, edits, progress), out)
+    _report(lambda progress: edit(store, out, edits, progress=progress), out)
 
 
 def relabel(
@@ -201,7 +237,7 @@ def relabel(
     *episodes: Numbers,
     set: Annotated[tuple[str, ...], Parameter(name="--set", required=True)],
     new: Flag = False,
-    out: Out,
+    out: NewStore,
     by: By = "",
     reason: Reason = "",
     debug: Debug = False,
@@ -223,12 +259,12 @@ def relabel(
 
     labels = dict.fromkeys(episodes, parse_labels(set))
     edits = Edits(labels=labels, new_labels=new, by=by, reason=reason)
-    _report(lambda progress: edit(store, out, edits, progress), out)
+    _report(lambda progress: edit(store, out, edits, progress=progress), out)
 
 
 def merge(
     *stores: StorePaths,
-    out: Out,
+    out: NewStore,
     task: str | None = None,
     missing: Literal["refuse", "drop", "pad"] = "refuse",
     debug: Debug = False,
@@ -251,7 +287,7 @@ def split(
     store: StorePath,
     /,
     *,
-    out: Out,
+    out: NewStore,
     part: Literal["train", "held_out"] = "train",
     fraction: Annotated[float, Parameter(validator=Number(gt=0.0, lt=1.0))] = 0.1,
     seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**32))] = 0,
@@ -361,28 +397,14 @@ def _print_lines(work: Callable[[Progress], Iterable[str]]) -> None:
 
 def _report(work: Callable[[Progress], Mapping[str, Any]], out: Path) -> None:
     """Runs work with a progress bar, and prints its figures."""
+    from flows.reports.dataset_text import figure_lines
     from flows.runner.display import Display
 
     with Display() as display:
         metrics = work(display.started("episodes"))
-    for name, value in metrics.items():
-        title = name.replace("_", " ")
-        if name in ("assumed", "left_out", "notes"):
-            for sentence in value:
-                _print(f"{title.removesuffix('s'):<16} {sentence}")
-        elif words := _words(value):
-            _print(f"{title:<16} {words}")
+    for line in figure_lines(metrics):
+        _print(line)
     _print(f"{'written to':<16} {out}")
-
-
-def _words(value: Any) -> str:
-    """A figure as text; empty if there is nothing to say."""
-    if isinstance(value, Mapping):
-        parts = {key: _words(about) for key, about in value.items()}
-        return ", ".join(f"{key} ({about})" for key, about in parts.items() if about)
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_words, value))
-    return "" if value is None else str(value)
 
 
 def _print(line: str) -> None:

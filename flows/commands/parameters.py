@@ -75,6 +75,27 @@ Person = Annotated[
 OperatorName = Literal["simulated", "keyboard", "spacemouse", "console"]
 """Operators of a correction session; a copy of `flows.session.config.OperatorKind`, whose module
 is slow to import."""
+Numbers = Annotated[int, Parameter(name="EPISODES", help="Numbers of episodes.", required=True)]
+Format = Annotated[
+    str | None,
+    Parameter(help="Format of the data set, or dotted path of your own; default: recognised."),
+]
+NewStore = Annotated[Path, Parameter(help="Folder of the new store, which must not exist.")]
+ReviewList = Literal[
+    "all",
+    "unreviewed",
+    "changed",
+    "unlabelled",
+    "failures",
+    "contradicted",
+    "corrected",
+    "faults",
+    "dropped",
+    "short",
+]
+"""Lists of a review; a copy of `flows.review.episode_rows.Shown`, whose module imports NumPy."""
+By = Annotated[str, Parameter(help="Person who edits; default: the login.", show_default=False)]
+Reason = Annotated[str, Parameter(help="Reason for the edit, for the record.", show_default=False)]
 RunPath = Annotated[
     Path,
     Parameter(

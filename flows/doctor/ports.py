@@ -10,6 +10,7 @@ from flows.doctor.check import Check
 PORTS: Mapping[int, tuple[str, str]] = {
     4200: ("Prefect's server", "Give `prefect server start --port` another port."),
     8700: ("the console", "Give `--port` another port."),
+    8720: ("the review of episodes", "Give `handoff episodes review` another `--port`."),
     8000: ("the policy server", "Give `handoff serve` another `--port`."),
     1337: ("the simulated arm", "End that program: the robot's protocol fixes the port."),
 }

@@ -99,3 +99,24 @@ def statistics_lines(found: StoreStatistics, quality: DatasetQuality) -> Iterato
     pairs = f"{quality.pairs:,} distinct pairs of state and action in {quality.steps:,} steps"
     yield f"coverage  {pairs}, {quality.bins} bins per entry"
     yield from (f"advice    {sentence}" for sentence in quality.advice)
+
+
+def figure_lines(figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line per figure of a store that was written, and one per note."""
+    for name, value in figures.items():
+        title = name.replace("_", " ")
+        if name in ("assumed", "left_out", "notes"):
+            for sentence in value:
+                yield f"{title.removesuffix('s'):<16} {sentence}"
+        elif words := _words(value):
+            yield f"{title:<16} {words}"
+
+
+def _words(value: Any) -> str:
+    """A figure as text; empty if there is nothing to say."""
+    if isinstance(value, Mapping):
+        parts = {key: _words(about) for key, about in value.items()}
+        return ", ".join(f"{key} ({about})" for key, about in parts.items() if about)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_words, value))
+    return "" if value is None else str(value)

@@ -198,14 +198,14 @@ def _plots(fields: Mapping[str, FieldSpec], episode: SourceEpisode) -> Iterator[
     for name, spec in fields.items():
         if spec.unit in ("u8", TEXT) or name in PROPOSED:
             continue
-        values, names = _entries(spec, episode.arrays[name])
+        values, names = plotted_entries(spec, episode.arrays[name])
         constant = episode.arrays[name].dtype.kind in "biu" and np.ptp(values, axis=0).max() == 0
         if values.shape[1] == 0 or constant:
             # A counter or flag that never changes; the events name its value.
             continue
         other = None
         if name == "action" and proposed is not None:
-            other, _ = _entries(fields[proposed], episode.arrays[proposed])
+            other, _ = plotted_entries(fields[proposed], episode.arrays[proposed])
         remark = f"; dashed: {proposed}" if other is not None else ""
         remark += "; shaded: a person acted" if person is not None and name == "action" else ""
         panels = np.array_split(np.arange(values.shape[1]), -(-values.shape[1] // len(_COLOURS)))
@@ -217,7 +217,7 @@ def _plots(fields: Mapping[str, FieldSpec], episode: SourceEpisode) -> Iterator[
             yield _legend(name + place, spec, [names[entry] for entry in shown], span + remark)
 
 
-def _entries(spec: FieldSpec, array: np.ndarray) -> tuple[np.ndarray, list[str]]:
+def plotted_entries(spec: FieldSpec, array: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """(T, entries) of a field, and the names of the entries; see `MOST_ENTRIES`."""
     values = array.reshape(len(array), -1).astype(np.float64)
     count = values.shape[1]
@@ -273,9 +273,14 @@ def _legend(name: str, spec: FieldSpec, names: list[str], remark: str) -> str:
     return f"<p class='legend'><b>{html.escape(name)}</b>{shown} {labels}{html.escape(remark)}</p>"
 
 
-def _picture(frame: np.ndarray) -> str:
+def jpeg(frame: np.ndarray) -> bytes:
+    """A picture (height, width, 3) uint8 RGB as JPEG."""
     from PIL import Image
 
     content = BytesIO()
     Image.fromarray(frame).save(content, "JPEG", quality=80)
-    return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
+    return content.getvalue()
+
+
+def _picture(frame: np.ndarray) -> str:
+    return f"data:image/jpeg;base64,{base64.b64encode(jpeg(frame)).decode()}"

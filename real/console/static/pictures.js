@@ -1,6 +1,7 @@
 // Canvases: the running episode, the ended episodes, and the latency from a key to the arm and back.
 
-function prepared(canvas) {
+/** The context of a canvas at the resolution of the screen, cleared, with its width and height. */
+export function prepared(canvas) {
   const ratio = devicePixelRatio || 1, width = canvas.clientWidth, height = canvas.clientHeight;
   if (canvas.width !== Math.round(width * ratio)) canvas.width = Math.round(width * ratio);
   if (canvas.height !== Math.round(height * ratio)) canvas.height = Math.round(height * ratio);
@@ -11,9 +12,10 @@ function prepared(canvas) {
   return [context, width, height];
 }
 
-// A custom property may contain light-dark(), which only a real property resolves.
 const probe = document.createElement("i");
-function colour(name) {
+
+/** The present value of a custom property that is a colour; only a real property resolves light-dark(). */
+export function colour(name) {
   if (!probe.isConnected) { probe.hidden = true; document.body.append(probe); }
   probe.style.color = `var(${name})`;
   return getComputedStyle(probe).color;

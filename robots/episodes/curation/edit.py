@@ -1,15 +1,15 @@
-"""Writes an edited copy of a store: without some episodes, shortened, or with other labels.
+"""Writes an edited copy of a store: without some episodes, shortened, or with other labels, by one
+person or by several.
 
-The source is never changed. Every episode of the copy records where it comes from
-(`source_store`, `source_digest`, `source_episode`) and what was done (`edits`): to itself, and
-which episodes of the store were deleted.
+The source is never changed, and the copy appears with all its episodes or not at all. Every
+episode of the copy records where it comes from (`source_store`, `source_digest`, `source_episode`)
+and what was done (`edits`): to itself, and which episodes of the store were deleted.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 from robots.language.text import INSTRUCTION, encode
 from robots.language.text import UNIT as TEXT
+from robots.storage.durable import whole_folder
 
 FINAL = "final"
 """Stream of the single observation after the last step, see `robots.episodes.corrections`."""
@@ -54,14 +55,15 @@ class Edits:
 
 
 def write_edited(
-    source: Path, out: Path, edits: Edits, *, digest: str = "", progress: Progress = no_progress
+    source: Path, out: Path, *edits: Edits, digest: str = "", progress: Progress = no_progress
 ) -> dict[str, Any]:
     """Writes an edited copy of the store at `source` to the new store `out`.
 
     Args:
         source: folder of the store.
         out: folder of the copy, which must not exist.
-        edits: what is changed.
+        edits: what is changed, by whom and why; an episode has a line for each. Of two labels of
+            one name the later is kept.
         digest: digest of the source, for the lineage; empty if it has none.
         progress: counts episodes.
 
@@ -70,8 +72,8 @@ def write_edited(
         and `notes`, what the copy changes beside.
 
     Raises:
-        HandoffError: an episode or step that does not exist, an unknown label or one of another
-            type, nothing is left or changed, or `out` exists.
+        HandoffError: an episode or step that does not exist, an episode that is shortened twice, an
+            unknown label or one of another type, nothing is left or changed, or `out` exists.
     """
     if out.exists():
         raise HandoffError(
@@ -79,58 +81,91 @@ def write_edited(
         )
     with EpisodeStore.open(source) as store:
         _check(store, edits)
-        kept = [number for number in range(store.num_episodes) if number not in edits.delete]
-        done = False
-        try:
-            schema = store.schema.exact
-            if not edits.trim.keys() & set(kept):
-                schema = with_copied_videos(store.schema, [(store, kept)])
-            with EpisodeStore.create(out, schema) as copy, copy.writer() as writer:
+        deleted = {number for each in edits for number in each.delete}
+        kept = [number for number in range(store.num_episodes) if number not in deleted]
+        trimmed = {number: steps for each in edits for number, steps in each.trim.items()}
+        schema = store.schema.exact
+        if not trimmed.keys() & set(kept):
+            schema = with_copied_videos(store.schema, [(store, kept)])
+        of_episode = _by_episode(edits)
+        with whole_folder(out, "the edited store was not written") as aside:
+            with EpisodeStore.create(aside, schema) as copy, copy.writer() as writer:
                 for number in kept:
-                    trimmed = edits.trim.get(number)
+                    own = [edits[place] for place in of_episode.get(number, of_episode[None])]
                     streams = (
-                        merged_episode(store, number, schema)
-                        if trimmed is None
-                        else _shortened(store, number, trimmed)
+                        _shortened(store, number, trimmed[number])
+                        if number in trimmed
+                        else merged_episode(store, number, schema)
                     )
-                    _relabel_steps(store, streams, edits.labels.get(number, {}))
+                    _relabel_steps(store, streams, _labels(own, number))
                     metadata = lineage(store.metadata(number), source.name, digest, number)
-                    writer.append(streams, _relabelled(metadata, number, edits))
+                    writer.append(streams, _relabelled(metadata, number, own))
                     progress(number + 1, store.num_episodes, "episodes")
-            done = True
-        finally:
-            if not done:
-                shutil.rmtree(out, ignore_errors=True)
-        frames = int(EpisodeStore.open(out).ends(next(iter(store.schema.streams)))[-1])
-    decoded = sorted(store.schema.videos.keys() - schema.videos.keys())
+            frames = int(copy.ends(next(iter(store.schema.streams)))[-1])
     return {
         "episodes": len(kept),
         "frames": frames,
-        "deleted": sorted(edits.delete),
-        "trimmed": sorted(edits.trim),
-        "relabelled": sorted(edits.labels),
-        "notes": [
-            f"{', '.join(decoded)}: a shortened episode has no copy of its coded frames, so all pictures are stored as "
-            "they are decoded, without further loss and larger"
-        ]
-        if decoded
-        else [],
+        "deleted": sorted(deleted),
+        "trimmed": sorted(trimmed),
+        "relabelled": sorted({number for each in edits for number in each.labels}),
+        "notes": _notes(store.schema.videos.keys() - schema.videos.keys()),
     }
 
 
-def _check(store: EpisodeStore, edits: Edits) -> None:
-    stream = steps_stream(store.schema)
-    for number in (*edits.delete, *edits.trim, *edits.labels):
+def _notes(decoded: Set[str]) -> list[str]:
+    """What a copy changes beside the edits: cameras whose video it stores as pictures."""
+    if not decoded:
+        return []
+    return [
+        f"{', '.join(sorted(decoded))}: a shortened episode has no copy of its coded frames, so all pictures are "
+        "stored as they are decoded, without further loss and larger"
+    ]
+
+
+def _by_episode(edits: Sequence[Edits]) -> dict[int | None, list[int]]:
+    """Places of the edits that an episode has a line for: those of itself, and those that delete
+    episodes. The key None has the latter, for episodes that are not edited themselves."""
+    deleting = [place for place, each in enumerate(edits) if each.delete]
+    found: dict[int | None, set[int]] = {None: set()}
+    for place, each in enumerate(edits):
+        for number in (*each.trim, *each.labels):
+            found.setdefault(number, set()).add(place)
+    return {number: sorted({*deleting, *places}) for number, places in found.items()}
+
+
+def _check(store: EpisodeStore, edits: Sequence[Edits]) -> None:
+    for number in (number for each in edits for number in _numbers_of(each)):
         if not 0 <= number < store.num_episodes:
             raise HandoffError(
                 f"{store.path}: no episode {number}, the store has 0 to {store.num_episodes - 1}."
             )
-    if not (edits.delete or edits.trim or edits.labels):
+    if not any(_numbers_of(each) for each in edits):
         raise HandoffError(f"{store.path}: nothing to change. Name episodes to edit.")
-    if len(set(edits.delete)) == store.num_episodes:
+    if len({number for each in edits for number in each.delete}) == store.num_episodes:
         raise HandoffError(f"{store.path}: all {store.num_episodes} episodes would be deleted.")
-    lengths = np.diff(store.ends(stream), prepend=0)
-    for number, (first, stop) in edits.trim.items():
+    _check_steps(store, edits)
+    metadata = [store.metadata(number) for number in range(store.num_episodes)]
+    checked: list[tuple[Mapping[str, Any], bool]] = []
+    for each in edits:
+        for labels in each.labels.values():
+            if (labels, each.new_labels) not in checked:
+                check_labels(labels, metadata, new=each.new_labels)
+                checked.append((labels, each.new_labels))
+
+
+def _numbers_of(edits: Edits) -> tuple[int, ...]:
+    """Episodes that an edit names."""
+    return (*edits.delete, *edits.trim, *edits.labels)
+
+
+def _check_steps(store: EpisodeStore, edits: Sequence[Edits]) -> None:
+    """Checks the steps that shortened episodes keep."""
+    lengths = np.diff(store.ends(steps_stream(store.schema)), prepend=0)
+    shortened: set[int] = set()
+    for number, (first, stop) in (item for each in edits for item in each.trim.items()):
+        if number in shortened:
+            raise HandoffError(f"{store.path}: episode {number} is shortened twice in one copy.")
+        shortened.add(number)
         if first >= stop:
             raise HandoffError(
                 f"{store.path}: episode {number} would keep the steps from {first} to before {stop}, of which there is "
@@ -140,12 +175,6 @@ def _check(store: EpisodeStore, edits: Edits) -> None:
             raise HandoffError(
                 f"{store.path}: steps [{first}, {stop}) of episode {number}, which has {lengths[number]} steps."
             )
-    metadata = [store.metadata(number) for number in range(store.num_episodes)]
-    checked: list[Mapping[str, Any]] = []
-    for labels in edits.labels.values():
-        if labels not in checked:
-            check_labels(labels, metadata, new=edits.new_labels)
-            checked.append(labels)
 
 
 def steps_stream(schema: EpisodeSchema) -> str:
@@ -187,25 +216,30 @@ def _relabel_steps(store: EpisodeStore, streams: CheckedStreams, labels: Mapping
             )
 
 
-def _relabelled(metadata: dict[str, Any], number: int, edits: Edits) -> dict[str, Any]:
+def _labels(edits: Sequence[Edits], number: int) -> dict[str, Any]:
+    """New entries of the metadata of an episode."""
+    return {key: value for each in edits for key, value in each.labels.get(number, {}).items()}
+
+
+def _relabelled(metadata: dict[str, Any], number: int, edits: Sequence[Edits]) -> dict[str, Any]:
     """Metadata with new entries, and a line for every edit of the episode."""
-    done: list[str] = []
-    if edits.delete:
-        done.append(f"deleted {_numbers(edits.delete)} of {metadata['source_store']}")
-    if number in edits.trim:
-        first, stop = edits.trim[number]
-        done.append(f"steps [{first}, {stop})")
-    for key, value in edits.labels.get(number, {}).items():
-        done.append(f"{key}: {_word(metadata.get(key))} to {_word(value)}")
-        if value is None:
-            metadata.pop(key, None)
-        else:
-            metadata[key] = value
-    if not done:
-        return metadata
-    stated = {"when": edits.when} if edits.when else {}
-    entry = {"done": done, "by": edits.by, "reason": edits.reason, **stated}
-    return {**metadata, "edits": [*metadata.get("edits", []), entry]}
+    entries: list[dict[str, Any]] = []
+    for each in edits:
+        done: list[str] = []
+        if each.delete:
+            done.append(f"deleted {_numbers(each.delete)} of {metadata['source_store']}")
+        if number in each.trim:
+            first, stop = each.trim[number]
+            done.append(f"steps [{first}, {stop})")
+        for key, value in each.labels.get(number, {}).items():
+            done.append(f"{key}: {_word(metadata.get(key))} to {_word(value)}")
+            if value is None:
+                metadata.pop(key, None)
+            else:
+                metadata[key] = value
+        stated = {"when": each.when} if each.when else {}
+        entries.append({"done": done, "by": each.by, "reason": each.reason, **stated})
+    return {**metadata, "edits": [*metadata.get("edits", []), *entries]} if entries else metadata
 
 
 def _numbers(episodes: Iterable[int]) -> str:

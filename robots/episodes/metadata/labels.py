@@ -28,6 +28,7 @@ LABELS: Mapping[str, Any] = {
     "success": bool,
     INSTRUCTION: str,
     "weight": NonNegative,
+    "note": str,
     "operator": str,
     "device": str,
     "began": str,

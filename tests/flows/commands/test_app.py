@@ -186,6 +186,7 @@ def test_host_and_port_are_the_same_options_everywhere() -> None:
         "record": 8700,
         "hil": 8700,
         "console": 8700,
+        "episodes review": 8720,
         "deploy": 8700,
         "server": 4200,
     }

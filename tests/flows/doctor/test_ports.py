@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flows.commands import evaluation, sessions
+from flows.commands import episodes, evaluation, sessions
 from flows.doctor import ports
 from flows.doctor.ports import PORTS, listened_at, listener
 from sim.twin import protocol
@@ -60,4 +60,5 @@ def test_nobody_listens_at_a_free_port(taken: int) -> None:
 def test_the_checked_ports_are_the_defaults_of_the_commands() -> None:
     console = inspect.signature(sessions.console).parameters["port"].default
     serve = inspect.signature(evaluation.serve).parameters["port"].default
-    assert set(PORTS) == {4200, console, serve, protocol.PORT}
+    review = inspect.signature(episodes.review).parameters["port"].default
+    assert set(PORTS) == {4200, console, review, serve, protocol.PORT}

@@ -12,7 +12,7 @@ from robots.episodes.curation.checks.evidence import (
     name_episodes,
     name_list,
 )
-from robots.episodes.curation.examination import Finding
+from robots.episodes.curation.examination import ExamineConfig, Finding
 
 _LENGTH_TOLERANCE = 0.05
 """Largest difference in length of episodes that may be nearly equal, as a share."""
@@ -86,14 +86,23 @@ def _near_pairs(evidence: EpisodeEvidence) -> list[tuple[int, int, float]]:
     return pairs
 
 
+def short_episodes(steps: np.ndarray, config: ExamineConfig) -> np.ndarray:
+    """Numbers of the episodes that are far shorter than the median, or short in any case.
+
+    Args:
+        steps: `(E,)` number of steps of each episode.
+        config: limits of both.
+    """
+    median = float(np.median(steps))
+    return np.flatnonzero((steps * config.length_ratio <= median) | (steps < config.shortest_steps))
+
+
 def check_lengths(evidence: EpisodeEvidence) -> Iterator[Finding]:
     """Episodes that are far shorter or longer than the others."""
     config, total = evidence.config, len(evidence.summaries)
     steps = evidence.steps
     median = float(np.median(steps))
-    short = np.flatnonzero(
-        (steps * config.length_ratio <= median) | (steps < config.shortest_steps)
-    )
+    short = short_episodes(steps, config)
     long = np.flatnonzero(steps >= config.length_ratio * median)
     if len(short):
         yield finding(

@@ -151,6 +151,52 @@ def test_a_second_edit_adds_its_line_and_keeps_the_first_source(
     assert metadata["origin"]["source_digest"] == "one"
 
 
+def test_edits_of_several_people_are_one_copy_with_a_line_for_each(
+    source: Path, tmp_path: Path
+) -> None:
+    figures = write_edited(
+        source,
+        tmp_path / "o.zarr",
+        Edits(delete=(2,), by="ada", reason="covered"),
+        Edits(labels={0: {"success": False}}, by="eve", when="2026-11-27T03:01:10.500Z"),
+        Edits(trim={0: (1, 4)}, by="bob", reason="idle"),
+    )
+    assert (figures["deleted"], figures["trimmed"], figures["relabelled"]) == ([2], [0], [0])
+    store = EpisodeStore.open(tmp_path / "o.zarr")
+    deleted = {"done": ["deleted episode 2 of s.zarr"], "by": "ada", "reason": "covered"}
+    assert store.metadata(0)["edits"] == [
+        deleted,
+        {
+            "done": ["success: true to false"],
+            "by": "eve",
+            "reason": "",
+            "when": "2026-11-27T03:01:10.500Z",
+        },
+        {"done": ["steps [1, 4)"], "by": "bob", "reason": "idle"},
+    ]
+    assert store.metadata(1)["edits"] == [deleted]
+    assert store.read(0, "policy")["q"][:, 0].tolist() == [1, 2, 3]
+
+
+def test_an_episode_is_shortened_once_per_copy(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(HandoffError, match="episode 0 is shortened twice"):
+        write_edited(source, tmp_path / "o.zarr", Edits(trim={0: (0, 4)}), Edits(trim={0: (1, 5)}))
+
+
+def test_a_killed_edit_leaves_no_store_with_some_of_the_episodes(
+    source: Path, tmp_path: Path
+) -> None:
+    def killed(done: int, total: int, note: str = "") -> None:
+        present.append((tmp_path / "o.zarr").exists())
+        raise KeyboardInterrupt
+
+    present: list[bool] = []
+    with pytest.raises(KeyboardInterrupt):
+        write_edited(source, tmp_path / "o.zarr", Edits(delete=(0,)), progress=killed)
+    assert present == [False], "as a kill at this moment would have left it"
+    assert [path.name for path in tmp_path.iterdir()] == ["s.zarr"]
+
+
 @pytest.mark.parametrize(
     ("edits", "message"),
     [
