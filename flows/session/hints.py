@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from robots.episodes.corrections import STREAM
@@ -58,3 +58,20 @@ def recorded_usefulness(store: EpisodeStore, first: int = 0) -> dict[str, Any]:
         success = bool(about["success"])
         episodes.append(HintedEpisode(rows[HINT], rows["intervention"], success))
     return hint_usefulness(episodes, stream.rate_hz)
+
+
+def usefulness_line(report: Mapping[str, Any]) -> str:
+    """The figures of `recorded_usefulness` in a line, each beside hints at random."""
+    words = {
+        "precision": "right",
+        "takeovers_announced": "takeovers announced",
+        "failures_announced": "failures announced",
+        "false_alarms": "solved with one",
+    }
+    control = report["random"]
+    parts = [
+        f"{words[name]} {report[name]['k']} of {report[name]['n']} (at random {100 * control[name]:.0f} %)"
+        for name in words
+        if report[name]["n"]
+    ]
+    return ", ".join([f"{report['hints']} in {report['episodes']} episodes", *parts])

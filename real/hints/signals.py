@@ -21,15 +21,23 @@ UNKNOWN = -1.0
 """Recorded value of a measure that a step does not have, such as before the first policy; measures
 but the value are never negative, and the value is unknown where its spread is."""
 MEASURES = {
-    "value": FieldSpec(shape=(), about="mean value of the proposed action by the critics"),
+    "value": FieldSpec(
+        shape=(), about="mean value of the proposed action by the critics", role="other"
+    ),
     "value_spread": FieldSpec(
-        shape=(), about="standard deviation of that value in the ensemble, -1 if not evaluated"
+        shape=(),
+        about="standard deviation of that value in the ensemble, -1 if not evaluated",
+        role="other",
     ),
     "novelty": FieldSpec(
-        shape=(), about="distance from the range of the training data in its widths, -1 unknown"
+        shape=(),
+        about="distance from the range of the training data in its widths, -1 unknown",
+        role="other",
     ),
     "success_probability": FieldSpec(
-        shape=(), about="by the success classifier before the step, -1 unknown"
+        shape=(),
+        about="by the success classifier before the step, -1 unknown",
+        role="other",
     ),
     "action_spread": FieldSpec(
         shape=(),
@@ -180,5 +188,6 @@ def hint_fields(signals: list[Signal]) -> dict[str, FieldSpec]:
     """Fields of a step that are recorded: the hint, and the measures of the signals."""
     causes = ", ".join(f"{cause.value} {cause.name.lower()}" for cause in HintCause if cause.name)
     names = dict.fromkeys(name for signal in signals for name in signal.reads)
-    hint = FieldSpec(shape=(), dtype="uint8", about=f"sum of the causes of a hint: {causes}")
+    about = f"sum of the causes of a hint: {causes}"
+    hint = FieldSpec(shape=(), dtype="uint8", about=about, role="other")
     return {HINT: hint, **{name: MEASURES[name] for name in names}} if signals else {}
