@@ -87,9 +87,10 @@ class ActorPolicy:
 
     def distance(self, vector_NO: np.ndarray) -> np.ndarray:
         """(N,) distance of observations (N, O) from the range of the demonstrations, of the entry
-        that is farthest outside [half widths of its range]; 0 inside."""
+        that is farthest outside [widths of its range; 2 units for a constant entry]; 0
+        inside."""
         offset = np.abs(vector_NO - self._arrays["centre"]) / self._arrays["half_range"]
-        return np.maximum(offset.max(axis=1) - 1.0, 0.0)
+        return np.maximum(offset.max(axis=1) - 1.0, 0.0) / 2.0
 
     def _encode(self, vector_NO: np.ndarray, maps: Mapping[str, np.ndarray] | None) -> np.ndarray:
         """(N, F) inputs of the networks."""
