@@ -31,7 +31,7 @@ from robots.config import Count, Seed, Whole, config
 from robots.errors import HandoffError
 from robots.interfaces import Clock, Intervention, Label, Observation, Operator, Step, VecEnv
 from robots.wire.learner import EPISODES_PER_START, MAX_ROWS
-from robots.wire.steps import Steps, concatenate_steps, select_steps
+from robots.wire.steps import GUIDE_VERSION, Steps, concatenate_steps, select_steps
 
 HOLD_SECONDS = 0.05
 """Time between queries of the operator while the actor holds still [s]."""
@@ -326,14 +326,14 @@ class Actor:
         pictures: Mapping[str, np.ndarray],
         observation: Observation,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(N, A) proposed actions, and (N,) the version of their policy; -1 for uniform actions and
-        those of a guide."""
+        """(N, A) proposed actions, and (N,) the version of their policy; -1 for uniform actions,
+        `GUIDE_VERSION` for those of a guide."""
         proposed, version = self._explore(policy, vector, pictures, observation)
         versions = np.full(len(vector), version, np.int64)
         if self._guide is None:
             return proposed, versions
         proposed, guided = self._guide.propose(self._episode, self._number, observation, proposed)
-        return proposed.astype(np.float32), np.where(guided, -1, versions)
+        return proposed.astype(np.float32), np.where(guided, GUIDE_VERSION, versions)
 
     def _explore(
         self,

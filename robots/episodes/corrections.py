@@ -54,7 +54,8 @@ class StepOutcome(NamedTuple):
     last: np.ndarray
     """(N,) bool: the episode ended with this step."""
     policy_version: np.ndarray
-    """(N,) int: version of the policy that proposed the action; -1 without one."""
+    """(N,) int: version of the policy that proposed the action; -1 without one, -2 if a guide
+    did."""
 
 
 def corrections_schema(
@@ -105,7 +106,9 @@ def corrections_schema(
             shape=(), dtype="int8", about="1 solved at this step, -1 given up at it, else 0"
         ),
         "policy_version": FieldSpec(
-            shape=(), dtype="int64", about="the published policy that proposed, -1 without"
+            shape=(),
+            dtype="int64",
+            about="the published policy that proposed, -1 without, -2 if a guide proposed",
         ),
         **further,
     }
