@@ -14,14 +14,15 @@ from robots.errors import HandoffError
 class HintSource:
     """A signal of a likely failure, with a limit that recent solved episodes set."""
 
-    quantile: OpenShare = 0.9
-    """Quantile of the signal's largest value per recent solved episode that is its limit: with 0.9
-    about one solved episode in ten shows a hint."""
+    quantile: OpenShare = 0.8
+    """Quantile of the signal's largest value per recent solved episode that is its limit: with 0.8
+    about one solved episode in five shows a hint."""
 
 
 @config
 class ValueDropSource(HintSource):
-    """Fall of the value that the critics give to the action about to be carried out."""
+    """Fall of the value that the critics give to the action about to be carried out, relative to
+    the value."""
 
     seconds: Seconds = 1.0
     """Time within which the largest value and the present one are compared [s]."""
@@ -67,7 +68,8 @@ class CorrectionHints(HintConfig):
     value: ValueDropSource | None = None
     """Fall of the value; needs an algorithm with critics. None takes no such hints."""
     disagreement: HintSource | None = None
-    """Standard deviation of the values within the ensemble of critics; None takes no such hints."""
+    """Standard deviation of the values within the ensemble of critics, relative to their mean; None
+    takes no such hints."""
     success: HintSource | None = None
     """Time of an episode without success in sight of the success classifier; needs the input
     `classifier`. None takes no such hints."""

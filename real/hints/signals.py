@@ -4,7 +4,9 @@ step.
 The value and the disagreement of critics are the risk and the novelty of ThriftyDAgger (arXiv
 2109.08273) and EnsembleDAgger (arXiv 1807.08364), with two differences: the ensemble is one of
 critics, as the session has them, instead of policies, and the value is compared with that of a
-moment ago instead of a constant, as its scale changes during the training.
+moment ago instead of a constant, as its scale changes during the training. Both are relative to the
+value itself: values and their spread are largest just before success, where nothing is wrong
+(`docs/results/human_in_the_loop.md`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from robots.spec import FieldSpec
 UNKNOWN = -1.0
 """Recorded value of a measure that a step does not have, such as before the first policy; measures
 but the value are never negative, and the value is unknown where its spread is."""
+SMALLEST_SIZE = 1e-6
+"""Lower bound of what a relative signal is divided by, in the unit of the value."""
 MEASURES = {
     "value": FieldSpec(
         shape=(), about="mean value of the proposed action by the critics", role="other"
@@ -94,8 +98,31 @@ class MeasuredSignal:
         return measures.get(self.reads[0])
 
 
+class Disagreement:
+    """Standard deviation of the values in the ensemble, relative to their mean.
+
+    Args:
+        quantile: see `Signal`.
+    """
+
+    cause = HintCause.DISAGREEMENT
+    reads: tuple[str, ...] = ("value", "value_spread")
+
+    def __init__(self, quantile: float) -> None:
+        self.quantile = quantile
+
+    def begin(self) -> None:
+        """See `Signal`; nothing to forget."""
+
+    def __call__(self, measures: Mapping[str, float], step: int) -> float | None:
+        """See `Signal` [share of the sum of spread and size of the value]."""
+        if "value" not in measures:
+            return None
+        return measures["value_spread"] / _size(measures["value"], measures["value_spread"])
+
+
 class ValueDrop:
-    """Fall of the value from its largest in the last steps.
+    """Fall of the value from its largest in the last steps, relative to that.
 
     Args:
         quantile: see `Signal`.
@@ -114,11 +141,18 @@ class ValueDrop:
         self._values.clear()
 
     def __call__(self, measures: Mapping[str, float], step: int) -> float | None:
-        """See `Signal` [unit of the value]."""
+        """See `Signal` [share of the sum of the present spread and the size of the largest
+        value]."""
         if "value" not in measures:
             return None
         self._values.append(measures["value"])
-        return max(self._values) - measures["value"]
+        largest = max(self._values)
+        return (largest - measures["value"]) / _size(largest, measures["value_spread"])
+
+
+def _size(value: float, spread: float) -> float:
+    """Size of a value, at least that of the uncertainty about it, and more than nothing."""
+    return max(abs(value) + spread, SMALLEST_SIZE)
 
 
 class LateSuccess:
@@ -164,8 +198,7 @@ def correction_signals(
         steps = round(config.value.seconds * rate_hz) + 1
         signals.append(ValueDrop(config.value.quantile, steps))
     if config.disagreement is not None:
-        quantile = config.disagreement.quantile
-        signals.append(MeasuredSignal(HintCause.DISAGREEMENT, quantile, "value_spread"))
+        signals.append(Disagreement(config.disagreement.quantile))
     if config.novelty is not None:
         signals.append(MeasuredSignal(HintCause.NOVELTY, config.novelty.quantile, "novelty"))
     if config.success is not None and threshold is not None:

@@ -10,6 +10,7 @@ from real.hints.config import CorrectionHints, HintConfig, HintSource, ValueDrop
 from real.hints.monitor import HintMonitor, known_measures, recorded_measures
 from real.hints.signals import (
     HINT,
+    Disagreement,
     MeasuredSignal,
     ValueDrop,
     correction_signals,
@@ -77,15 +78,18 @@ def test_a_value_that_falls_gives_a_hint_and_one_that_rises_or_rests_gives_none(
     watched = HintMonitor(CONFIG, [ValueDrop(0.9, steps=4)], RATE)
 
     def play(values: list[float], *, solved: bool) -> list[int]:
-        hints = [watched.step({"value": v}, person=False).value for v in values]
+        # Without a spread a fall is relative to the largest value alone.
+        hints = [
+            watched.step({"value": v, "value_spread": 0.0}, person=False).value for v in values
+        ]
         watched.end(solved=solved)
         return hints
 
     rising = [0.1 * number for number in range(8)]
-    # Solved episodes whose values fall by 0.02 and 0.04 at most: the 90 % quantile is 0.038.
+    # Solved episodes whose values fall by 4 % and 8 % at most: the 90 % quantile is 7.6 %.
     play([0.5, 0.48, 0.6], solved=True)
     play([0.5, 0.46, 0.6], solved=True)
-    assert watched.limits == {"value_drop": pytest.approx(0.038)}
+    assert watched.limits == {"value_drop": pytest.approx(0.076)}
     assert not any(play(rising, solved=False))
     assert not any(play([0.5] * 8, solved=False))
     assert play([0.5, 0.5, 0.45, 0.45, 0.45, 0.45, 0.45, 0.45], solved=False) == [
@@ -94,17 +98,31 @@ def test_a_value_that_falls_gives_a_hint_and_one_that_rises_or_rests_gives_none(
         *[1] * 5,
         0,
     ], "from the fall until it has left the window of four steps, and two steps longer"
-    slow = [0.5 - 0.01 * number for number in range(30)]
-    assert not any(play(slow, solved=False)), "0.03 within the window is below the limit"
+    slow = [0.5 - 0.01 * number for number in range(8)]
+    assert not any(play(slow, solved=False)), "0.03 of 0.5 within the window is below the limit"
+
+
+def test_falls_and_disagreement_are_relative_to_the_value() -> None:
+    drop, unsure = ValueDrop(0.5, steps=2), Disagreement(0.5)
+    assert drop({"value": 0.9, "value_spread": 0.1}, 0) == 0.0
+    assert drop({"value": 0.5, "value_spread": 0.1}, 1) == pytest.approx(0.4 / (0.9 + 0.1))
+    assert unsure({"value": -0.3, "value_spread": 0.1}, 0) == pytest.approx(0.1 / (0.3 + 0.1))
+    assert unsure({"value": 0.0, "value_spread": 0.0}, 1) == 0.0, "not divided by nothing"
+    assert drop({}, 2) is None
+    assert unsure({}, 2) is None
 
 
 def test_a_fall_across_the_persons_steps_is_none() -> None:
     watched = HintMonitor(HintConfig(recent=2, least=1), [ValueDrop(0.5, steps=10)], RATE)
-    watched.step({"value": 1.0}, person=False)
+    high, low = {"value": 1.0, "value_spread": 0.0}, {"value": 0.1, "value_spread": 0.0}
+    watched.step(high, person=False)
     watched.end(solved=True)
-    watched.step({"value": 1.0}, person=False)
-    watched.step({"value": 1.0}, person=True)
-    assert watched.step({"value": 0.0}, person=False) is HintCause.NONE
+    watched.step(high, person=False)
+    assert watched.step(low, person=False) is HintCause.VALUE_DROP
+    watched.end(solved=False)
+    watched.step(high, person=False)
+    watched.step(high, person=True)
+    assert watched.step(low, person=False) is HintCause.NONE
 
 
 def test_late_success_compares_with_the_time_of_solved_episodes() -> None:
