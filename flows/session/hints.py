@@ -74,4 +74,7 @@ def usefulness_line(report: Mapping[str, Any]) -> str:
         for name in words
         if report[name]["n"]
     ]
-    return ", ".join([f"{report['hints']} in {report['episodes']} episodes", *parts])
+    chance = f"p {report['p_value']:.2g}" if report["hints"] else ""
+    return ", ".join(
+        filter(None, [f"{report['hints']} in {report['episodes']} episodes", *parts, chance])
+    )

@@ -65,7 +65,8 @@ def hint_usefulness(
         the 95 % Wilson interval: `precision`, the hints that were shown within 3 s before a
         takeover, or in the last stretch of an episode that failed; `takeovers_announced` and
         `failures_announced` by such hints; `false_alarms`, the stretches up to success with a
-        hint. `random` has the means of these shares for hints at random.
+        hint. `random` has the means of these shares for hints at random, and `p_value` the share
+        of random placements, with the hints themselves as one, that are right as often or more.
     """
     stretches, runs = _stretches_and_hints(episodes)
     if not len(stretches.last):
@@ -78,7 +79,8 @@ def hint_usefulness(
         "hints": count,
         "hints_per_100_steps": 100.0 * count / steps,
     }
-    for name, (k, n) in _shares(stretches, runs, lead).items():
+    found = _shares(stretches, runs, lead)
+    for name, (k, n) in found.items():
         low, high = wilson(k, n) if n else (0.0, 1.0)
         figures[name] = {"k": k, "n": n, "low": low, "high": high}
     rng = np.random.default_rng(seed)
@@ -89,6 +91,8 @@ def hint_usefulness(
         name: float(np.mean([each[name][0] for each in drawn])) / max(1, drawn[0][name][1])
         for name in drawn[0]
     }
+    as_right = sum(each["precision"][0] >= found["precision"][0] for each in drawn)
+    figures["p_value"] = (1 + as_right) / (1 + CONTROLS)
     return figures
 
 
