@@ -74,7 +74,7 @@ def usefulness_line(report: Mapping[str, Any]) -> str:
         for name in words
         if report[name]["n"]
     ]
-    chance = f"p {report['p_value']:.2g}" if report["hints"] else ""
+    p_value = f"p {report['p_value']:.2g}" if report["hints"] else ""
     return ", ".join(
-        filter(None, [f"{report['hints']} in {report['episodes']} episodes", *parts, chance])
+        filter(None, [f"{report['hints']} in {report['episodes']} episodes", *parts, p_value])
     )

@@ -94,17 +94,17 @@ def read_text(message: Mapping[str, Any], key: str, longest: int = LONGEST_NAME)
     return text.strip()
 
 
-def read_hint(told: Any) -> str:
+def read_hint(text: Any) -> str:
     """The text of a hint by the robot's process; empty removes it.
 
     Raises:
         HandoffError: no printable text, or one of more than `LONGEST_REASON` characters.
     """
-    if not isinstance(told, str) or len(told) > LONGEST_REASON or not told.isprintable():
+    if not isinstance(text, str) or len(text) > LONGEST_REASON or not text.isprintable():
         raise HandoffError(
             f"console: a hint that is no printable text of at most {LONGEST_REASON} characters. Another version?"
         )
-    return told
+    return text
 
 
 def command_message(command: ControlCommand) -> dict[str, Any]:

@@ -100,8 +100,8 @@ class Telemetry:
         """Adds a control step.
 
         Args:
-            step: keys `episode`, `reward`, `person`; optionally `probability`, `hint`, its text, and
-                `hand`, the gripper's opening [m]; and the state.
+            step: keys `episode`, `reward`, `person`; optionally `probability`, `hint`, the text of
+                one, and `hand`, the gripper's opening [m]; and the state.
 
         Raises:
             HandoffError: a key is missing, or a hint is no text.

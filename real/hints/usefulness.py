@@ -20,7 +20,9 @@ LEAD_SECONDS = 3.0
 """Time before a takeover within which a hint announces it [s]."""
 CONTROLS = 200
 """Number of random placements of the hints."""
-_SUCCESS, _TAKEOVER, _FAILURE = 0, 1, 2
+_SUCCESS = 0
+_TAKEOVER = 1
+_FAILURE = 2
 _NAMES = {
     _TAKEOVER: "takeovers_announced",
     _FAILURE: "failures_announced",

@@ -94,6 +94,7 @@ def test_values_are_of_the_proposed_action_before_its_step(tmp_path: Path) -> No
     assert session.recorded("value_spread") == pytest.approx([0.5, 0.0, 0.5, 1.0] * 2)
     # Beyond the range of -1 to 1 of the number of the step.
     assert session.recorded("novelty") == pytest.approx([0.0, 0.0, 0.5, 1.0] * 2)
+    assert session.hints is not None
     assert list(session.hints.fields) == ["hint", "value", "value_spread", "novelty"]
 
 

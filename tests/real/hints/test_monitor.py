@@ -159,7 +159,7 @@ def test_a_session_that_is_resumed_has_the_limits_that_it_had() -> None:
             person = 5 <= step < 8 and episode % 2 == 0
             # No policy had come before the third step of the first episode.
             known = episode > 0 or step > 2
-            found = np.float32(rng.standard_normal(2))
+            found = rng.standard_normal(2).astype(np.float32)
             measures = {"value": float(found[0]), "value_spread": float(abs(found[1]))}
             measures = measures if known else {}
             causes = live.step(measures, person=person)
