@@ -42,14 +42,19 @@ def recorded_usefulness(store: EpisodeStore, first: int = 0) -> dict[str, Any]:
     Args:
         store: store of a session.
         first: number of the first episode.
+
+    Returns:
+        Figures of all hints, and under `causes` those of each cause alone, by its name.
     """
+    from real.hints.causes import HintCause
     from real.hints.signals import HINT
     from real.hints.usefulness import HintedEpisode, hint_usefulness
 
     stream = store.schema.stream(STREAM)
     if HINT not in stream.fields:
         return {}
-    episodes = []
+    episodes: list[HintedEpisode] = []
+    limits: list[set[str]] = []
     for number in range(first, store.num_episodes):
         about = store.metadata(number)
         if about["discard_reason"] is not None or not about.get(LIMITS):
@@ -57,7 +62,21 @@ def recorded_usefulness(store: EpisodeStore, first: int = 0) -> dict[str, Any]:
         rows = store.read(number, STREAM, [HINT, "intervention"])
         success = bool(about["success"])
         episodes.append(HintedEpisode(rows[HINT], rows["intervention"], success))
-    return hint_usefulness(episodes, stream.rate_hz)
+        limits.append(set(about[LIMITS]))
+    report = hint_usefulness(episodes, stream.rate_hz)
+    if not report:
+        return {}
+    causes = {}
+    for cause in HintCause:
+        name = str(cause.name).lower()
+        alone = [
+            episode._replace(hint=episode.hint & cause.value)
+            for episode, known in zip(episodes, limits, strict=True)
+            if name in known
+        ]
+        if alone:
+            causes[name] = hint_usefulness(alone, stream.rate_hz)
+    return {**report, "causes": causes}
 
 
 def usefulness_line(report: Mapping[str, Any]) -> str:

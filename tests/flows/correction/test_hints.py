@@ -152,6 +152,7 @@ def test_dropped_episodes_and_those_before_the_first_limit_count_for_nothing(
     assert line.startswith("2 in 2 episodes, right 1 of 2 (at random ")
     assert "takeovers announced 1 of 1" in line
     assert "failures" not in line, "there was none"
+    assert report["causes"] == {"novelty": {k: v for k, v in report.items() if k != "causes"}}
     assert recorded_usefulness(EpisodeStore.open(path), first=3)["episodes"] == 1
 
 
