@@ -67,8 +67,10 @@ def hint_usefulness(
         the 95 % Wilson interval: `precision`, the hints that were shown within 3 s before a
         takeover, or in the last stretch of an episode that failed; `takeovers_announced` and
         `failures_announced` by such hints; `false_alarms`, the stretches up to success with a
-        hint. `random` has the means of these shares for hints at random, and `p_value` the share
-        of random placements, with the hints themselves as one, that are right as often or more.
+        hint. `informedness` is the share of takeovers and failures that were announced, less that
+        of the false alarms: 1 for perfect hints, 0 for uninformed ones.
+        `random` has the means of these shares for hints at random, and `p_value` the share of
+        random placements, with the hints themselves as one, that are as informed or more.
     """
     stretches, runs = _stretches_and_hints(episodes)
     if not len(stretches.last):
@@ -93,9 +95,21 @@ def hint_usefulness(
         name: float(np.mean([each[name][0] for each in drawn])) / max(1, drawn[0][name][1])
         for name in drawn[0]
     }
-    as_right = sum(each["precision"][0] >= found["precision"][0] for each in drawn)
-    figures["p_value"] = (1 + as_right) / (1 + CONTROLS)
+    figures["informedness"] = _informedness(found)
+    controls = np.array([_informedness(each) for each in drawn])
+    figures["random"]["informedness"] = float(controls.mean())
+    as_informed = int((controls >= figures["informedness"] - 1e-9).sum())
+    figures["p_value"] = (1 + as_informed) / (1 + CONTROLS)
     return figures
+
+
+def _informedness(shares: dict[str, tuple[int, int]]) -> float:
+    """Share of the announced among takeovers and failures, less that of the false alarms; where
+    there are none, their share is 0."""
+    announced = shares["takeovers_announced"][0] + shares["failures_announced"][0]
+    cases = shares["takeovers_announced"][1] + shares["failures_announced"][1]
+    false, solved = shares["false_alarms"]
+    return announced / max(1, cases) - false / max(1, solved)
 
 
 def _stretches_and_hints(episodes: Sequence[HintedEpisode]) -> tuple[_Stretches, _Runs]:

@@ -68,8 +68,10 @@ def test_hints_at_random_are_right_as_often_as_chance_allows() -> None:
     episodes += [episode("." * 50, "." * 50, success=True)] * 20
     found = hint_usefulness(episodes, RATE)
     assert found["precision"]["k"] == found["precision"]["n"] == 20
+    assert found["informedness"] == 1.0, "every failure is announced, and no success has a hint"
+    assert found["random"]["informedness"] == pytest.approx(0.0, abs=0.03)
     assert found["random"]["precision"] == pytest.approx(0.5, abs=0.03)
-    assert found["p_value"] == pytest.approx(1 / 201), "none of 200 placements is as right"
+    assert found["p_value"] == pytest.approx(1 / 201), "none of 200 placements is as informed"
     # A failure has a hint unless all 20 fell elsewhere: 1 - (1 - 1 / 40)^20.
     assert found["random"]["failures_announced"] == pytest.approx(1 - (39 / 40) ** 20, abs=0.03)
 
@@ -87,6 +89,7 @@ def test_hints_without_information_are_no_better_than_their_control() -> None:
         share = found[name]["k"] / found[name]["n"]
         assert share == pytest.approx(found["random"][name], abs=0.05), name
     assert found["p_value"] > 0.05
+    assert abs(found["informedness"] - found["random"]["informedness"]) < 0.05
 
 
 def test_no_step_of_the_policy_has_no_figures() -> None:
