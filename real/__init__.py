@@ -6,6 +6,7 @@
 - `cameras`: real cameras, for pages and recordings.
 - `deploy`: the control loop, its limits, and the release gate.
 - `hil`: the actor of human-in-the-loop training.
+- `hints`: hints to a person when a policy is likely to fail.
 - `console`: takeovers and labels in a browser.
 - `teleop`: takeovers by keyboard and SpaceMouse.
 """

@@ -5,5 +5,6 @@
 - `learner_process`: learner process: replay buffers and updates.
 - `pictures`: checks the pictures of a session, and provides the trunk that encodes them.
 - `guide`: a saved policy that guides episodes (JSRL).
+- `hints`: hints to the person when the policy is likely to fail, and how useful they were.
 - `processes`: starts, monitors, restarts and ends both processes.
 """

@@ -14,6 +14,7 @@ import numpy as np
 
 from flows.correction.config import CorrectConfig
 from flows.correction.guide import GuidePolicy, recorded_schedule
+from flows.correction.hints import session_hints
 from flows.correction.pictures import session_trunk
 from flows.deployment.arm_environment.engine import TwinEngine
 from flows.deployment.arm_environment.environment import open_session_env
@@ -24,6 +25,7 @@ from flows.session.environment import (
     session_schema,
     wall_clock,
 )
+from flows.session.hints import LIMITS, restore_limits
 from policies.rl.hil.config import HilAlgorithm, commands_gripper
 from policies.rl.off_policy.jsrl import GuideSchedule
 from real.hil.actor import Actor, ActorStep
@@ -37,6 +39,7 @@ from real.hil.interfaces import (
 from real.hil.journal import Journal
 from real.hil.learner_client import LearnerClient, LearnerClientConfig
 from real.hil.rewards import ClassifierReward, EnvReward
+from real.hints.monitor import HintMonitor
 from robots.control.gripper_commands import CommandedGripper
 from robots.episodes.corrections import (
     STREAM,
@@ -91,9 +94,13 @@ def act(
         )
         stack.enter_context(closing(operator))
         # Episode store, journal and connection to the learner.
-        schema = session_schema(config.env, env)
+        rewards = EnvReward(sparse=True) if classifier is None else detected_reward(classifier)
+        hints = session_hints(config.hints, env.rate_hz, rewards, operator.show_hint)
+        schema = session_schema(config.env, env, None if hints is None else hints.fields)
         store = stack.enter_context(open_corrections(folder / "store.zarr", schema))
         recover_interrupted(store)
+        if hints is not None:
+            restore_limits(hints.monitor, store, list(hints.fields))
         operator.steps = int(store.ends(STREAM)[-1]) if store.num_episodes else 0
         journal = stack.enter_context(Journal(folder / "actor"))
         client = stack.enter_context(
@@ -110,12 +117,15 @@ def act(
             schedule,
             config.steps,
             fault=lambda: engine.fault if isinstance(engine, TwinEngine) else None,
+            hints=None if hints is None else hints.monitor,
         )
         actions = learner_actions(config.algorithm, env.action_spec, engine.task.robot)
 
         def watch(step: ActorStep) -> None:
             with delayed_signals():
                 recorder(step)
+            if hints is not None:
+                hints.finish(step)
             operator.report_step(step)
             if parent.poll() and parent.recv() == "stop":
                 actor.stop()
@@ -133,7 +143,7 @@ def act(
             journal,
             client,
             config.actor,
-            rewards=EnvReward(sparse=True) if classifier is None else detected_reward(classifier),
+            rewards=rewards,
             actions=actions,
             clock=_actor_clock(config),
             vector=observation_vector(env.observation_spec, config.env.observation_fields),
@@ -142,6 +152,7 @@ def act(
             if schedule is None or guide is None
             else GuidePolicy(guide, schedule, env, actions),
             starts=lambda: env.episode_seeds,
+            monitor=hints,
             hold=hold,
             watch=watch,
         )
@@ -201,6 +212,8 @@ class _TrackedOperator:
         self.seeds: list[int] = [0]
         self.stopped = False
         self.steps = 0
+        self.hint = ""
+        """Hint that is shown; empty without one."""
 
     def reset(self, seeds: Sequence[int], env_ids: Sequence[int] | None = None) -> None:
         self.seeds = list(seeds)
@@ -225,6 +238,14 @@ class _TrackedOperator:
 
     def close(self) -> None:
         self._operator.close()
+
+    def show_hint(self, text: str) -> None:
+        """Shows a hint at the console, or in the status line of a terminal; empty removes it."""
+        from real.console.console_operator import ConsoleOperator
+
+        self.hint = text
+        if isinstance(self._operator, ConsoleOperator):
+            self._operator.show_hint(text)
 
     def report_step(self, step: ActorStep) -> None:
         """Reports the result of the step to an operator at a console."""
@@ -265,7 +286,9 @@ class _Recorder:
         steps: int = 0,
         *,
         fault: Callable[[], str | None] = lambda: None,
+        hints: HintMonitor | None = None,
     ) -> None:
+        self._hints = hints
         self._total_steps = steps
         self._fault = fault
         self._assembler = assembler
@@ -289,6 +312,8 @@ class _Recorder:
             about["policy_digest"] = digest
         if self._schedule is not None:
             about["guide_steps"] = int(self._schedule.horizon(step.episode)[0])
+        if self._hints is not None:
+            about[LIMITS] = self._hints.limits
         outcome = StepOutcome(
             reward=step.verdict.reward,
             success=np.where(step.last, np.where(step.verdict.success, 1, -1), 0),
@@ -300,7 +325,14 @@ class _Recorder:
         running = self._running
         self._running = None
         end = _end(step, self._fault()).entries() if step.last[0] else {}
-        self._assembler.add(step.observation, step.intervention, outcome, moved, [about | end])
+        self._assembler.add(
+            step.observation,
+            step.intervention,
+            outcome,
+            moved,
+            [about | end],
+            further=step.monitored,
+        )
         if step.last[0]:
             corrected = self._corrected
             self._solved = False
@@ -340,6 +372,7 @@ class _Recorder:
                 if state.condition == "connected"
                 else f"{state.condition} {state.trouble}"
             )
+            line += f", {self._operator.hint}" if self._operator.hint else ""
             if self._schedule is not None:
                 line += f", guide's share {self._schedule.horizons[self._schedule.stage]} steps"
             parent.send(("status", line))

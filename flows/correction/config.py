@@ -17,6 +17,7 @@ from policies.rl.hil.config import (
     ScaledTanhFeature,
 )
 from real.hil.actor import ActorConfig
+from real.hints.config import CorrectionHints
 from robots.config import Count, Seed, config
 
 
@@ -53,5 +54,7 @@ class CorrectConfig:
     """Port, updates per step and saving of the learner's process."""
     actor: ActorConfig = field(default_factory=ActorConfig)
     """Exploration and limits of the actor's process."""
+    hints: CorrectionHints = field(default_factory=CorrectionHints)
+    """Hints to the person when the policy is likely to fail; without a source there are none."""
     seed: Seed = 0
     """Seed of weights, exploration and starts."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from flows.correction.actor_process import STATUS_SECONDS, learner_actions
 from flows.correction.config import CorrectConfig
+from flows.correction.hints import published
 from flows.correction.pictures import session_trunk
 from real.hil.interfaces import observation_vector
 from robots.episodes.corrections import FINAL, STREAM
@@ -90,7 +91,7 @@ def learn(
         config.learner,
         token,
         seed=config.seed,
-        publish=setup.publish,
+        publish=published(config, setup.publish),
         relabel=setup.relabel,
         stop=reports.stop,
         pause=reports.pause,

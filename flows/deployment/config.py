@@ -15,6 +15,7 @@ from real.deploy.object_tracker import TrackerConfig
 from real.deploy.supervision import SupervisionConfig
 from real.franka.config import FrankaConfig
 from real.franka.gripper import GripperDriverConfig
+from real.hints.config import DeploymentHints
 from real.motion.planar_space import PlaneConfig
 from robots.config import Count, Metres, Radians, Seconds, Seed, Whole, config
 from robots.contract import Contract
@@ -149,6 +150,8 @@ class SupervisedSession:
     the starts of these episodes; empty runs the policy."""
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
     """Speed and takeover of the person at the console."""
+    hints: DeploymentHints = field(default_factory=DeploymentHints)
+    """Hints to the person when the policy is likely to fail; without a source there are none."""
     cameras: dict[str, CameraConfig] = field(default_factory=dict)
     """Cameras by name, shown at the console. A policy that observes pictures takes `image_NAME` of
     its contract (or NAME itself) by the camera NAME, and they are recorded."""

@@ -39,6 +39,8 @@ from flows.deployment.session_tables.supervised_run import SupervisedRun
 from flows.reports.dataset_text import counted
 from flows.session.arm_supervisor import ArmSupervisor
 from flows.session.config import HilEnvConfig
+from flows.session.hints import FILE as HINTS_FILE
+from flows.session.hints import recorded_usefulness, restore_limits, usefulness_line
 from robots.contract import ONNX_FILE, Contract
 from robots.control.actions import PD_TARGET, CartesianDelta
 from robots.errors import HandoffError
@@ -47,6 +49,7 @@ from robots.storage.durable import write_atomically
 
 if TYPE_CHECKING:
     from real.console.server import ConsoleConfig
+    from real.deploy.hints import DeployHints
     from real.deploy.onnx_policy import OnnxPolicy
     from robots.episodes.store import EpisodeStore
 
@@ -196,6 +199,7 @@ def deploy(
                 break
         run.supervisor.operator.finish(f"{counted(store.num_episodes, 'episode')} recorded.")
         _report_latency(store, first, [*contract.sensors], out, say)
+        _report_hints(store, first, out, say)
         return store.num_episodes
 
 
@@ -209,6 +213,15 @@ def _report_latency(
     if report:
         say(f"latency  {latency_line(report)}")
         write_atomically(out / FILE, json.dumps(report, indent=2).encode())
+
+
+def _report_hints(store: EpisodeStore, first: int, out: Path, say: Callable[[str], None]) -> None:
+    """Says how useful the hints of the session were, and writes it to its folder; nothing where
+    none was possible."""
+    report = recorded_usefulness(store, first)
+    if report:
+        say(f"hints    {usefulness_line(report)}")
+        write_atomically(out / HINTS_FILE, json.dumps(report, indent=2).encode())
 
 
 def _open(
@@ -248,14 +261,37 @@ def _open(
         observed = SessionPictures(pictures, calibrations, lambda seed: pictures.begin())
         fields = pictures.fields()
         table = stack.enter_context(open_table(session, contract))
+    supervisor = stack.enter_context(closing(_supervisor(session, contract, table, person)))
+    hints = _hints(session, policy, contract, supervisor)
+    if hints is not None:
+        stack.enter_context(closing(hints))
+        fields = {**fields, **hints.fields}
     schema = table.schema(fields)
     store = stack.enter_context(open_corrections(out / "store.zarr", schema))
     recover_interrupted(store, log=say)
+    if hints is not None:
+        restore_limits(hints.monitor, store, list(hints.fields))
     say(f"console  {opened.url}")
-    supervisor = stack.enter_context(closing(_supervisor(session, contract, table, person)))
-    run = make_run(session, policy, contract, table, observed, store, supervisor)
+    run = make_run(session, policy, contract, table, observed, store, supervisor, hints)
     run.check.report_unknown(say)
     return run, store
+
+
+def _hints(
+    session: DeploySession | DeployTaskSession,
+    policy: OnnxPolicy,
+    contract: Contract,
+    supervisor: ArmSupervisor,
+) -> DeployHints | None:
+    """The hints to the person at the console; None without a source."""
+    from real.deploy.hints import DeployHints
+
+    if not session.hints.sources:
+        return None
+    show, wait = supervisor.operator.show_hint, session.loop.wait_for_policy
+    hints = DeployHints(session.hints, policy, contract, show, wait=wait)
+    supervisor.supervision.hints = hints
+    return hints
 
 
 def _supervisor(
@@ -304,6 +340,11 @@ def check_policy(session: DeploySession | DeployTaskSession, contract: Contract)
     if session.recording and session.shadow:
         raise HandoffError(
             "deploy: `recording` and `shadow` exclude each other: recorded actions move the arm."
+        )
+    if session.recording and session.hints.sources:
+        raise HandoffError(
+            "deploy: `recording` and `hints` exclude each other: recorded actions take the policy's "
+            "place. Remove hints."
         )
     board = isinstance(session, DeploySession)
     if board != (contract.task == BOARD_TASK):

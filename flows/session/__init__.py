@@ -9,6 +9,7 @@
 - `viewed_scene`: the scene as a person sees it, with a camera over the shoulder.
 - `scene_3d`: the 3-D scene that the console shows.
 - `arm_supervisor`: the person at the console as the loop of an arm sees them.
+- `hints`: recorded hints to the person, and how useful they were.
 - `latency`: how late inference, pictures and commands of a session at an arm were.
 - `standalone_twin`: a simulated arm behind the robot's protocol, for programs of others.
 """

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from real.console.console_operator import ConsoleOperator
     from robots.episodes.metadata.episode_metadata import EpisodeOrigin, WallClock
     from robots.episodes.schema import EpisodeSchema
+    from robots.spec import FieldSpec
     from sim.engines.mujoco import MujocoConfig, MujocoEngine
     from sim.tasks.task import Task
     from sim.vec_env import EngineVecEnv
@@ -158,13 +159,16 @@ def session_env(
     )
 
 
-def session_schema(config: HilEnvConfig, env: VecEnv) -> EpisodeSchema:
-    """Returns the streams and fields of episodes that are recorded in the session's environment."""
+def session_schema(
+    config: HilEnvConfig, env: VecEnv, further: Mapping[str, FieldSpec] | None = None
+) -> EpisodeSchema:
+    """Returns the streams and fields of episodes that are recorded in the session's environment;
+    `further` are those of `robots.episodes.corrections.corrections_schema`."""
     from robots.episodes.corrections import corrections_schema
     from robots.episodes.schema import with_videos
 
     schema = corrections_schema(
-        config.task, env.rate_hz, env.observation_spec, env.action_spec, config.robot
+        config.task, env.rate_hz, env.observation_spec, env.action_spec, config.robot, further
     )
     return with_videos(schema, config.video)
 

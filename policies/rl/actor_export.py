@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from policies.rl.off_policy.sac import Sac
 from policies.rl.off_policy.tanh_gaussian import TanhGaussian
 from policies.rl.replay.transitions import Sizes
 from robots.errors import HandoffError
-from robots.wire.actor_card import ActorCard, MapCard, MlpCard
+from robots.wire.actor_card import ActorCard, CriticsCard, MapCard, MlpCard
 
 MIN_STD = 1e-6
 """Lower bound of an exported standard deviation, whose logarithm must be finite."""
@@ -82,6 +83,17 @@ def sac_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
         hand=gripper_card,
     )
     return card, arrays
+
+
+def sac_actor_and_critics(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
+    """Card and arrays of a SAC learner's actor, with its ensemble of critics; see `sac_actor`.
+
+    The critics are those that training updates, not their targets.
+    """
+    card, arrays = sac_actor(learner)
+    critic = learner.networks.critic
+    card = replace(card, critics=CriticsCard(members=critic.members, network=_card(critic)))
+    return card, arrays | _members("critic", critic)
 
 
 def fast_td3_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
@@ -174,17 +186,15 @@ def _encoder(encoder: Encoder) -> dict[str, np.ndarray]:
 
 def _layers(name: str, network: EnsembleMlp) -> dict[str, np.ndarray]:
     """Named arrays of an ensemble with one member."""
-    arrays: dict[str, np.ndarray] = {}
-    for i, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
-        arrays |= {
-            f"{name}.{i}.weight": _array(weight[0]),
-            f"{name}.{i}.bias": _array(bias[0, 0]),
-        }
-    for i, (gain, shift) in enumerate(zip(network.gains, network.shifts, strict=True)):
-        arrays |= {
-            f"{name}.{i}.gain": _array(gain[0, 0]),
-            f"{name}.{i}.shift": _array(shift[0, 0]),
-        }
+    return {key: array[0] for key, array in _members(name, network).items()}
+
+
+def _members(name: str, network: EnsembleMlp) -> dict[str, np.ndarray]:
+    """Named arrays of an ensemble, whose first dimension is the member's."""
+    arrays = {f"{name}.{i}.weight": _array(weight) for i, weight in enumerate(network.weights)}
+    rows = {"bias": network.biases, "gain": network.gains, "shift": network.shifts}
+    for part, parameters in rows.items():
+        arrays |= {f"{name}.{i}.{part}": _array(row[:, 0]) for i, row in enumerate(parameters)}
     return arrays
 
 

@@ -96,6 +96,7 @@ class ConsoleOperator:
         """Time at which the newest action was returned, since the epoch [s]."""
         self._last_label = Label.NONE
         self._faults = 0
+        self._hint = ""
 
     def reset(self, seeds: Sequence[int], env_ids: Sequence[int] | None = None) -> None:
         """See `robots.interfaces.Operator`."""
@@ -202,6 +203,13 @@ class ConsoleOperator:
             self._facts = dict(facts)
             self._client.send({"kind": "facts", "told": self._facts})
 
+    def show_hint(self, text: str) -> None:
+        """Shows a hint to the person while the policy has the arm, empty removes it; sends changes
+        only. Nothing moves or holds because of it."""
+        if text != self._hint:
+            self._hint = text
+            self._client.send({"kind": "hint", "told": text})
+
     def finish(self, why: str) -> None:
         """Tells the pages that the session is over, and why."""
         self._client.send({"kind": "finish", "why": why})
@@ -237,6 +245,7 @@ class ConsoleOperator:
             "reward": float(reward),
             "probability": probability,
             "person": person,
+            "hint": self._hint,
             "hand": float(np.ravel(observation["width"])[0]) if "width" in observation else None,
             "sequence": self._command.sequence,
             # Since the epoch [s], so that a page can compare it with its own clock.

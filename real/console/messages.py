@@ -2,8 +2,8 @@
 
 A page sends JSON: `hello`, `inputs`, `press`, `claim`, `give`, `recover`, `bind`, `restore`. The
 robot's process and its cameras send msgpack maps (`robots.wire.policy`), never pickle: `hello`,
-`begin`, `step`, `end`, `facts`, `hold`, `fault`, `finish`, `scene`, `frame`, and receive `command`
-and `scene`.
+`begin`, `step`, `hint`, `end`, `facts`, `hold`, `fault`, `finish`, `scene`, `frame`, and receive
+`command` and `scene`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONGEST_MESSAGE = 4096
 LONGEST_NAME = 40
 """Largest number of characters in a person's name."""
 LONGEST_REASON = 400
-"""Largest number of characters in the cause of a fault, or of a hold."""
+"""Largest number of characters in the cause of a fault or of a hold, or in a hint."""
 _KINDS = ("hello", "inputs", "press", "claim", "give", "recover", "bind", "restore")
 
 
@@ -92,6 +92,19 @@ def read_text(message: Mapping[str, Any], key: str, longest: int = LONGEST_NAME)
             f"message: '{key}' is no printable text of at most {longest} characters."
         )
     return text.strip()
+
+
+def read_hint(text: Any) -> str:
+    """The text of a hint by the robot's process; empty removes it.
+
+    Raises:
+        HandoffError: no printable text, or one of more than `LONGEST_REASON` characters.
+    """
+    if not isinstance(text, str) or len(text) > LONGEST_REASON or not text.isprintable():
+        raise HandoffError(
+            f"console: a hint that is no printable text of at most {LONGEST_REASON} characters. Another version?"
+        )
+    return text
 
 
 def command_message(command: ControlCommand) -> dict[str, Any]:

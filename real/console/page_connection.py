@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from real.console.control.arbiter import ControlArbiter
 from real.console.control.bindings import ACTIONS
+from real.console.control.commands import Mode
 from real.console.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class PageConnection:
             "you": self.number,
             **arbiter.page_state(),
             "state": telemetry.robot,
+            # A person who has the arm, or holds it, needs no hint.
+            "hint": telemetry.hint if arbiter.mode is Mode.POLICY else "",
             "facts": telemetry.facts,
             "scene": scene_path,
         }

@@ -29,6 +29,7 @@ from real.console.control.picture_watch import PictureWatch
 from real.console.messages import (
     LONGEST_REASON,
     command_message,
+    read_hint,
     read_inputs,
     read_message,
     read_text,
@@ -369,6 +370,8 @@ class ConsoleServer:
                     self.arbiter.begin_episode(self.telemetry.episode)
                 elif message["kind"] == "step":
                     self.telemetry.step(message["told"])
+                elif message["kind"] == "hint":
+                    self.telemetry.hint = read_hint(message["told"])
                 elif message["kind"] == "scene":
                     self._set_scene(message["scene"])
                 elif message["kind"] == "hold":

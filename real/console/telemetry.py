@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
+from real.console.messages import read_hint
 from robots.errors import HandoffError
 from robots.proportions import wilson
 from robots.wire.learner import RECENT_EPISODES
@@ -38,6 +39,8 @@ class Telemetry:
         """Description of the running episode, such as its instruction and time limit."""
         self.robot: dict[str, Any] = {}
         """The newest state: joints, pose, gripper opening, who acted."""
+        self.hint = ""
+        """Hint to the person that the policy is likely to fail; empty without one."""
         self.steps: deque[list[float | None]] = deque(maxlen=LONGEST)
         """Steps of the running episode: [who acts (0 policy, 1 person), reward, probability of
         success, gripper opening [m]]."""
@@ -60,6 +63,7 @@ class Telemetry:
         self.about = dict(about)
         self.running = {}
         self.robot = {}
+        self.hint = ""
         self.episode = -1
         self.steps.clear()
         self.first = 0
@@ -70,6 +74,7 @@ class Telemetry:
         self.facts = {}
         self.running = {}
         self.robot = {}
+        self.hint = ""
 
     def begin_episode(self, report: Mapping[str, Any]) -> None:
         """An episode began.
@@ -86,6 +91,7 @@ class Telemetry:
 
     def _begin_steps(self, episode: int) -> None:
         self.episode = episode
+        self.hint = ""
         self._over = None
         self.first = 0
         self.steps.clear()
@@ -94,11 +100,11 @@ class Telemetry:
         """Adds a control step.
 
         Args:
-            step: keys `episode`, `reward`, `person`; optionally `probability` and `hand`, the
-                gripper's opening [m]; and the state.
+            step: keys `episode`, `reward`, `person`; optionally `probability`, `hint`, the text of
+                one, and `hand`, the gripper's opening [m]; and the state.
 
         Raises:
-            HandoffError: a key is missing.
+            HandoffError: a key is missing, or a hint is no text.
         """
         _check(step, _STEP_KEYS)
         if step["episode"] != self.episode:
@@ -110,6 +116,7 @@ class Telemetry:
         self.steps.append(
             [float(step["person"]), _plain(step["reward"]), _plain(probability), _plain(opening)]
         )
+        self.hint = read_hint(step.get("hint", ""))
         self.robot = {key: _for_json(value) for key, value in step.items()}
 
     def end(self, episode: Mapping[str, Any]) -> None:
@@ -124,6 +131,7 @@ class Telemetry:
         """
         _check(episode, _END_KEYS)
         self.ended.append(dict(episode))
+        self.hint = ""
         self._over = self.episode
 
     def interrupted(self) -> dict[str, Any] | None:

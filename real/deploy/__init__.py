@@ -1,6 +1,7 @@
 """Runs policies on an arm, within limits and under supervision, and decides which are released.
 
 - `loop`: the control loop, from a policy's chunks to a stream of targets.
+- `hints`: hints to the person who supervises, from the spread of chunks and novel observations.
 - `inference`: inference of chunks in a thread beside the loop.
 - `schedule`: actions of chunks by policy step, and the watchdog of their age.
 - `person_motion`: how a person's device moves the arm.

@@ -339,6 +339,8 @@ class _Episode:
                 "reason": np.uint8(intervention.reason[0]),
                 "step_time": self.motion.state.time - self.record.begin,
             }
+            if person.hints is not None:
+                fields |= person.hints.step(observation, person=person.intervening)
             batch = {
                 name: np.asarray(value)[None]
                 for name, value in self._with_arm_state(observation).items()

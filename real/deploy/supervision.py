@@ -9,8 +9,9 @@ never waits for a slow policy. How a person's device moves the arm is in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from pydantic import Field
@@ -65,6 +66,15 @@ class StepListener(Protocol):
         ...
 
 
+class StepHints(Protocol):
+    """Hints to the person at every step; `real.deploy.hints.DeployHints` is one."""
+
+    def step(self, observation: Observation, *, person: bool) -> Mapping[str, Any]:
+        """Takes a step before its target is sent, and returns its further fields; `person` is
+        whether the person acts."""
+        ...
+
+
 class Supervision:
     """State of the person who supervises an arm, as the loop sees it.
 
@@ -96,6 +106,8 @@ class Supervision:
         """Whether the person had the arm at the last policy step."""
         self.labelled_by = ""
         """Name of the person who labelled the running episode; empty if nobody did."""
+        self.hints: StepHints | None = None
+        """Hints to the person; None gives none."""
         self.shadow = False
         """Whether the policy only thinks: without the person the arm stays where it is."""
         self.engaged: bool | None = None

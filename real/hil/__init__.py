@@ -2,6 +2,7 @@
 
 - `actor`: the loop that proposes, lets a person overrule, executes and records.
 - `actor_policy`: the learner's actor in NumPy.
+- `hints`: hints to the person, from the learner's critics and the success classifier.
 - `interfaces`: the actor's interfaces: parameters, actions, observation vectors and time.
 - `journal`: the write-ahead log of steps.
 - `learner_client`: the connection to the learner.

@@ -21,6 +21,7 @@ from real.hil.interfaces import (
     ActionMapping,
     Guide,
     IdentityActions,
+    Monitor,
     PolicySource,
     observation_vector,
 )
@@ -30,7 +31,7 @@ from robots.config import Count, Seed, Whole, config
 from robots.errors import HandoffError
 from robots.interfaces import Clock, Intervention, Label, Observation, Operator, Step, VecEnv
 from robots.wire.learner import EPISODES_PER_START, MAX_ROWS
-from robots.wire.steps import Steps, concatenate_steps, select_steps
+from robots.wire.steps import GUIDE_VERSION, Steps, concatenate_steps, select_steps
 
 HOLD_SECONDS = 0.05
 """Time between queries of the operator while the actor holds still [s]."""
@@ -86,6 +87,8 @@ class ActorStep(NamedTuple):
     """(N,) bool: the episode ended with this step."""
     episode: np.ndarray
     """(N,) int64 numbers of the episodes, as in `steps`."""
+    monitored: Mapping[str, np.ndarray] = {}
+    """(N,) further fields by the monitor."""
 
 
 class Actor:
@@ -110,6 +113,7 @@ class Actor:
         starts: returns (N,) the seeds from which the running episodes began, such as
             `sim.vec_env.EngineVecEnv`' `episode_seeds`. They seed the operator and repeat a start.
             None: a repeated start is a new one.
+        monitor: called with every decision before its step; None has no monitor.
         hold: called about 20 times per second while the actor holds still, since it has no
             parameters yet or is paused.
         watch: called with every step, in the acting thread; with `commit_every` 1 the step has been
@@ -131,6 +135,7 @@ class Actor:
         encode: Callable[[Observation], Mapping[str, np.ndarray]] | None = None,
         guide: Guide | None = None,
         starts: Callable[[], np.ndarray] | None = None,
+        monitor: Monitor | None = None,
         hold: Callable[[], None] = lambda: None,
         watch: Callable[[ActorStep], None] = lambda acted: None,
     ) -> None:
@@ -146,6 +151,7 @@ class Actor:
         self._encode = encode
         self._guide = guide
         self._starts = starts
+        self._monitor = monitor
         self._hold = hold
         self._watch = watch
         n = env.num_envs
@@ -247,6 +253,10 @@ class Actor:
         executed = np.where(intervention.intervening[:, None], corrected, proposed)
         executed = executed.astype(np.float32)
         toggle = self._actions.toggled(executed, observation)
+        monitored: Mapping[str, np.ndarray] = {}
+        if self._monitor is not None:
+            acting = intervention.intervening
+            monitored = self._monitor(policy, vector, pictures, proposed, acting)
         step = self._env.step(intervention.executed)
 
         # Reward and end, by the environment or a classifier, and by the person's label.
@@ -287,7 +297,15 @@ class Actor:
 
         # Displays and recorders see the step before a new episode begins.
         actor_step = ActorStep(
-            observation, intervention, step, verdict, label, steps, last, self._episode.copy()
+            observation,
+            intervention,
+            step,
+            verdict,
+            label,
+            steps,
+            last,
+            self._episode.copy(),
+            monitored,
         )
         self._observation = step.observation
         self._pictures = None if last.any() else next_pictures
@@ -308,14 +326,14 @@ class Actor:
         pictures: Mapping[str, np.ndarray],
         observation: Observation,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(N, A) proposed actions, and (N,) the version of their policy; -1 for uniform actions and
-        those of a guide."""
+        """(N, A) proposed actions, and (N,) the version of their policy; -1 for uniform actions,
+        `GUIDE_VERSION` for those of a guide."""
         proposed, version = self._explore(policy, vector, pictures, observation)
         versions = np.full(len(vector), version, np.int64)
         if self._guide is None:
             return proposed, versions
         proposed, guided = self._guide.propose(self._episode, self._number, observation, proposed)
-        return proposed.astype(np.float32), np.where(guided, -1, versions)
+        return proposed.astype(np.float32), np.where(guided, GUIDE_VERSION, versions)
 
     def _explore(
         self,

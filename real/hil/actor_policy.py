@@ -1,16 +1,26 @@
 """Runs the learner's actor in NumPy, so that the robot's process needs no torch.
 
-Shape suffixes: N rows, O observation, F features, A action.
+Shape suffixes: N rows, O observation, F features, A action, E critics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from robots.wire.actor_card import MlpCard
 from robots.wire.learner import Parameters
+
+
+class Evaluation(NamedTuple):
+    """Values of actions by an ensemble of critics."""
+
+    value: np.ndarray
+    """(N,) mean of the ensemble: the expected discounted reward from the action on."""
+    spread: np.ndarray
+    """(N,) standard deviation within the ensemble, in the same unit."""
 
 
 class ActorPolicy:
@@ -26,6 +36,8 @@ class ActorPolicy:
         self.card = parameters.card
         self._arrays = parameters.arrays
         self._continuous = self.card.action - (self.card.hand is not None)
+        self._input: tuple[np.ndarray, np.ndarray] | None = None
+        """The newest observation vector, and its features."""
 
     def act(
         self,
@@ -36,9 +48,8 @@ class ActorPolicy:
         """(N, A) float32 actions in [-1, 1] for observations (N, O), and the feature maps of their
         pictures (N, C, h, w) by field: samples with `rng`, the policy's mode without."""
         card = self.card
-        features = self._features(np.asarray(vector_NO, np.float32))
-        if card.maps:
-            features = self._encoded(features, maps or {})
+        features = self._encode(vector_NO, maps)
+        self._input = vector_NO, features
         out = _forward(features, card.actor, self._arrays, "actor")
         mean_NA = out[:, : self._continuous]
         if rng is not None:
@@ -53,6 +64,38 @@ class ActorPolicy:
             command = _forward(features, card.hand, self._arrays, "hand").argmax(axis=1) - 1
             action = np.concatenate([action, command[:, None].astype(np.float32)], axis=1)
         return action
+
+    def evaluate(
+        self,
+        vector_NO: np.ndarray,
+        action_NA: np.ndarray,
+        maps: Mapping[str, np.ndarray] | None = None,
+    ) -> Evaluation | None:
+        """Values of the continuous entries of actions (N, A) in [-1, 1] at observations (N, O);
+        equal to `policies.rl.off_policy.sac.SacNetworks.critic`. None if no critics came with the
+        actor."""
+        critics = self.card.critics
+        if critics is None:
+            return None
+        # The features of the observation for which `act` has just been called.
+        known = self._input is not None and self._input[0] is vector_NO
+        features = self._input[1] if self._input and known else self._encode(vector_NO, maps)
+        action = np.asarray(action_NA[:, : self._continuous], np.float32)
+        inputs_NF = np.concatenate([features, action], axis=1)
+        value_EN = _forward(inputs_NF, critics.network, self._arrays, "critic")[..., 0]
+        return Evaluation(value_EN.mean(axis=0), value_EN.std(axis=0))
+
+    def distance(self, vector_NO: np.ndarray) -> np.ndarray:
+        """(N,) distance of observations (N, O) from the range of the demonstrations, of the entry
+        that is farthest outside [widths of its range; 2 units for a constant entry]; 0
+        inside."""
+        offset = np.abs(vector_NO - self._arrays["centre"]) / self._arrays["half_range"]
+        return np.maximum(offset.max(axis=1) - 1.0, 0.0) / 2.0
+
+    def _encode(self, vector_NO: np.ndarray, maps: Mapping[str, np.ndarray] | None) -> np.ndarray:
+        """(N, F) inputs of the networks."""
+        features = self._features(np.asarray(vector_NO, np.float32))
+        return self._encoded(features, maps or {}) if self.card.maps else features
 
     def _features(self, vector_NO: np.ndarray) -> np.ndarray:
         parts = [(vector_NO - self._arrays["centre"]) / self._arrays["half_range"]]
@@ -81,8 +124,8 @@ class ActorPolicy:
 
 
 def _normalised(hidden: np.ndarray, gain: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    centred = hidden - hidden.mean(axis=1, keepdims=True)
-    scale = 1.0 / np.sqrt(np.square(centred).mean(axis=1, keepdims=True) + np.float32(1e-6))
+    centred = hidden - hidden.mean(axis=-1, keepdims=True)
+    scale = 1.0 / np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + np.float32(1e-6))
     return centred * scale * gain + shift
 
 
@@ -96,12 +139,14 @@ def _scaled(vector_NO: np.ndarray, begin: int, other: int, count: int, scale: fl
 def _forward(
     hidden: np.ndarray, card: MlpCard, arrays: dict[str, np.ndarray], name: str
 ) -> np.ndarray:
+    """(N, out), or (E, N, out) of an ensemble, for inputs (N, in)."""
     last = len(card.layers) - 2
     for i in range(last + 1):
-        hidden = hidden @ arrays[f"{name}.{i}.weight"] + arrays[f"{name}.{i}.bias"]
+        hidden = hidden @ arrays[f"{name}.{i}.weight"] + arrays[f"{name}.{i}.bias"][..., None, :]
         if i == last:
             break
         if card.layer_norm:
-            hidden = _normalised(hidden, arrays[f"{name}.{i}.gain"], arrays[f"{name}.{i}.shift"])
+            gain, shift = arrays[f"{name}.{i}.gain"], arrays[f"{name}.{i}.shift"]
+            hidden = _normalised(hidden, gain[..., None, :], shift[..., None, :])
         hidden = np.tanh(hidden) if card.activation == "tanh" else np.maximum(hidden, 0.0)
     return hidden

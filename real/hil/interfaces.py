@@ -77,6 +77,33 @@ class Guide(Protocol):
         ...
 
 
+class Monitor(Protocol):
+    """An observer of the decisions of an actor, which changes none; `real.hil.hints.ActorHints` is
+    one."""
+
+    def __call__(
+        self,
+        policy: ActorPolicy | None,
+        vector: np.ndarray,
+        pictures: Mapping[str, np.ndarray],
+        proposed: np.ndarray,
+        intervening: np.ndarray,
+    ) -> Mapping[str, np.ndarray]:
+        """Takes a step before it is executed.
+
+        Args:
+            policy: policy with the newest parameters; None before the first.
+            vector: (N, O) observation vectors.
+            pictures: images of the observation, as they are sent to the learner.
+            proposed: (N, A) the learner's actions.
+            intervening: (N,) bool: the person acts in their place.
+
+        Returns:
+            (N,) further fields of the step, for recorders.
+        """
+        ...
+
+
 class IdentityActions:
     """Implements `ActionMapping` for a learner and an environment with the same actions, without
     gripper commands.

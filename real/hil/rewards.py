@@ -82,6 +82,11 @@ class ClassifierReward:
         self._detector = detector
         self._allowed = allowed
 
+    @property
+    def threshold(self) -> float:
+        """Probability from which on an observation counts as success."""
+        return self._detector.config.threshold
+
     def reset(self, rows: np.ndarray) -> None:
         """See `RewardSource`."""
         self._detector.reset(rows)

@@ -128,14 +128,22 @@ class RangeCheck:
             for name, spec in specs.items()
             for index in product(*(range(size) for size in spec.shape))
         ]
-        bounds = [
-            (ranges[name].refuse_below, ranges[name].refuse_above)
-            if name in ranges
-            else ((-np.inf,) * prod(spec.shape), (np.inf,) * prod(spec.shape))
-            for name, spec in specs.items()
-        ]
-        self._low = np.array([value for low, _ in bounds for value in low])
-        self._high = np.array([value for _, high in bounds for value in high])
+        self.names = tuple(specs)
+        """Fields of the vector, in order."""
+        self._low = _joined("refuse_below", specs, ranges, -np.inf)
+        self._high = _joined("refuse_above", specs, ranges, np.inf)
+        self._known = np.flatnonzero(np.isfinite(self._low))
+        self._data_low = _joined("low", specs, ranges, -np.inf)[self._known]
+        self._data_high = _joined("high", specs, ranges, np.inf)[self._known]
+        self._width = (self._data_low - self._low[self._known]) / REFUSED_WIDTHS
+
+    def distance(self, vector: np.ndarray) -> float:
+        """Distance of an observation vector (O,) from the range of the training data, of the entry
+        that is farthest outside [widths of its range, with the lower bounds of the rule]; 0
+        inside."""
+        entries = vector[self._known]
+        outside = np.maximum(self._data_low - entries, entries - self._data_high)
+        return float((outside / self._width).max(initial=0.0))
 
     def __call__(self, vector: np.ndarray) -> None:
         """Checks observation vectors (..., O).
@@ -155,6 +163,17 @@ class RangeCheck:
             f"{known.refuse_below[position]:.4g} to {known.refuse_above[position]:.4g}. Is it in other units, such as "
             "pixels, millimetres or degrees?"
         )
+
+
+def _joined(
+    bound: str, specs: Mapping[str, FieldSpec], ranges: Mapping[str, InputRange], unknown: float
+) -> np.ndarray:
+    """(O,) one bound of every entry; `unknown` for fields without a range."""
+    values = [
+        getattr(ranges[name], bound) if name in ranges else (unknown,) * prod(spec.shape)
+        for name, spec in specs.items()
+    ]
+    return np.array([value for entries in values for value in entries], np.float64)
 
 
 def _entry_name(name: str, spec: FieldSpec, index: tuple[int, ...]) -> str:

@@ -54,7 +54,8 @@ class StepOutcome(NamedTuple):
     last: np.ndarray
     """(N,) bool: the episode ended with this step."""
     policy_version: np.ndarray
-    """(N,) int: version of the policy that proposed the action; -1 without one."""
+    """(N,) int: version of the policy that proposed the action; -1 without one, -2 if a guide
+    did."""
 
 
 def corrections_schema(
@@ -63,6 +64,7 @@ def corrections_schema(
     observation: Mapping[str, FieldSpec],
     action: ActionSpec,
     robot: str = "",
+    further: Mapping[str, FieldSpec] | None = None,
 ) -> EpisodeSchema:
     """The schema of episodes with corrections.
 
@@ -72,11 +74,14 @@ def corrections_schema(
         observation: observation fields of the environments.
         action: action of the environments.
         robot: name of the simulated robot; empty if there is none.
+        further: further fields of a step that are not observed, such as those of a hint to the
+            person (`real.hints.signals`); None has none.
 
     Raises:
         HandoffError: an observation has the name of a field of the schema.
     """
-    taken = sorted(observation.keys() & set(RESERVED_FIELDS))
+    further = further or {}
+    taken = sorted(observation.keys() & {*RESERVED_FIELDS, *further})
     if taken:
         raise HandoffError(
             f"corrections: the environment observes {taken}, which are reserved names of the schema."
@@ -101,8 +106,11 @@ def corrections_schema(
             shape=(), dtype="int8", about="1 solved at this step, -1 given up at it, else 0"
         ),
         "policy_version": FieldSpec(
-            shape=(), dtype="int64", about="the published policy that proposed, -1 without"
+            shape=(),
+            dtype="int64",
+            about="the published policy that proposed, -1 without, -2 if a guide proposed",
         ),
+        **further,
     }
     return EpisodeSchema(
         name=task,
@@ -191,6 +199,7 @@ class EpisodeAssembler:
         moved: np.ndarray,
         about: Sequence[Mapping[str, Any]],
         into: EpisodeStore | None = None,
+        further: Mapping[str, np.ndarray] | None = None,
     ) -> int:
         """Adds one step of all environments.
 
@@ -203,6 +212,7 @@ class EpisodeAssembler:
                 the entries of `robots.episodes.metadata.episode_metadata.EpisodeEnd`.
             into: store of the episodes that end with this step, with the same schema and on the
                 same disk; None is `store`.
+            further: (N,) the schema's further fields; None for a schema without.
 
         Returns:
             Number of episodes that ended.
@@ -218,6 +228,7 @@ class EpisodeAssembler:
             "reward": outcome.reward,
             "success": outcome.success,
             "policy_version": outcome.policy_version,
+            **(further or {}),
         }
         fields = self.store.schema.stream(STREAM).fields
         ended = 0

@@ -41,6 +41,17 @@ class MapCard:
 
 
 @config
+class CriticsCard:
+    """Ensemble of critics over the actor's features and the continuous entries of an action, which
+    a session's actor evaluates to warn a person."""
+
+    members: Count
+    """Critics in the ensemble, E."""
+    network: MlpCard
+    """Layers of a critic, whose output is one value."""
+
+
+@config
 class ActorCard:
     """Architecture of a published policy, sufficient to run it without torch.
 
@@ -75,6 +86,8 @@ class ActorCard:
     hand: MlpCard | None = None
     """Gripper critic, from features to the values of close, hold and open; None without gripper
     commands."""
+    critics: CriticsCard | None = None
+    """Critics that are published with the actor of a running session; None for saved policies."""
 
 
 def array_shapes(card: ActorCard) -> dict[str, tuple[int, ...]]:
@@ -103,24 +116,33 @@ def array_shapes(card: ActorCard) -> dict[str, tuple[int, ...]]:
     if card.maps:
         shapes |= _encoder_shapes(card, features)
         features = card.vector_width + sum(camera.width for camera in card.maps)
-    for name, mlp, last in (("actor", card.actor, outputs), ("hand", card.hand, 3)):
-        if mlp is None:
-            continue
-        widths = mlp.layers
-        if len(widths) < 2 or min(widths) < 1 or (widths[0], widths[-1]) != (features, last):
-            raise HandoffError(
-                f"card: {name} has layers {widths}, expected {features} entries in and {last} out."
-            )
-        for i in range(len(widths) - 1):
+    shapes |= _mlp_shapes("actor", card.actor, features, outputs)
+    if card.hand is not None:
+        shapes |= _mlp_shapes("hand", card.hand, features, 3)
+    if card.critics is not None:
+        critic = _mlp_shapes("critic", card.critics.network, features + continuous, 1)
+        shapes |= {name: (card.critics.members, *shape) for name, shape in critic.items()}
+    return shapes
+
+
+def _mlp_shapes(name: str, mlp: MlpCard, inputs: int, outputs: int) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the arrays of a network."""
+    widths = mlp.layers
+    if len(widths) < 2 or min(widths) < 1 or (widths[0], widths[-1]) != (inputs, outputs):
+        raise HandoffError(
+            f"card: {name} has layers {widths}, expected {inputs} entries in and {outputs} out."
+        )
+    shapes: dict[str, tuple[int, ...]] = {}
+    for i in range(len(widths) - 1):
+        shapes |= {
+            f"{name}.{i}.weight": (widths[i], widths[i + 1]),
+            f"{name}.{i}.bias": (widths[i + 1],),
+        }
+        if mlp.layer_norm and i < len(widths) - 2:
             shapes |= {
-                f"{name}.{i}.weight": (widths[i], widths[i + 1]),
-                f"{name}.{i}.bias": (widths[i + 1],),
+                f"{name}.{i}.gain": (widths[i + 1],),
+                f"{name}.{i}.shift": (widths[i + 1],),
             }
-            if mlp.layer_norm and i < len(widths) - 2:
-                shapes |= {
-                    f"{name}.{i}.gain": (widths[i + 1],),
-                    f"{name}.{i}.shift": (widths[i + 1],),
-                }
     return shapes
 
 

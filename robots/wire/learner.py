@@ -23,7 +23,7 @@ from robots.wire.actor_card import ActorCard, array_shapes
 from robots.wire.policy import pack, unpack
 from robots.wire.steps import Steps
 
-PROTOCOL = "handoff-learning/2"
+PROTOCOL = "handoff-learning/3"
 MAX_ROWS = 1024
 """Largest number of rows of a `steps` message."""
 NO_ENTRY = -1
@@ -79,9 +79,10 @@ class Parameters(NamedTuple):
     arrays: dict[str, np.ndarray]
     """float32 arrays: `centre`, `half_range` (O,); per layer i `actor.i.weight` (in, out) and
     `actor.i.bias` (out,), and with LayerNorm `actor.i.gain` and `actor.i.shift` (out,); the same
-    for `hand.i.*`, the gripper critic. Per camera c `map.c.place` (E, C, rows, columns), and
-    `map.c.weight`, `.bias`, `.gain` and `.shift` of the layer behind the sums; the same layer of
-    the vector is `vector.*`."""
+    for `hand.i.*`, the gripper critic, and with a leading dimension of E members for
+    `critic.i.*`, the critics of a session with hints to the person. Per camera c `map.c.place`
+    (E, C, rows, columns), and `map.c.weight`, `.bias`, `.gain` and `.shift` of the layer behind
+    the sums; the same layer of the vector is `vector.*`."""
 
 
 class Pause(NamedTuple):

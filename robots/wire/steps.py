@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+GUIDE_VERSION = -2
+"""Version of the policy at a step whose action a guide proposed, which has no versions."""
+
 
 class Steps(NamedTuple):
     """N steps of one or more episodes, in temporal order within each episode."""
@@ -36,7 +39,8 @@ class Steps(NamedTuple):
     toggle: np.ndarray
     """(N,) bool: the action reversed the gripper."""
     policy_version: np.ndarray
-    """(N,) int64: version of the policy that proposed the action; -1 without one."""
+    """(N,) int64: version of the policy that proposed the action; -1 without one,
+    `GUIDE_VERSION` if a guide did."""
     pictures: Mapping[str, np.ndarray] = {}
     """Images before the step, per camera (N, height, width, 3) uint8 RGB, or their feature maps
     (N, channels, rows, columns) float16."""

@@ -20,6 +20,7 @@ from flows.deployment.deployed_episode import (
 from flows.deployment.safety import is_real
 from flows.deployment.session_tables.session_table import SessionPictures, SessionTable
 from flows.session.arm_supervisor import ArmSupervisor
+from flows.session.hints import LIMITS
 from robots.config import to_plain
 from robots.contract import Contract
 from robots.errors import HandoffError
@@ -28,6 +29,7 @@ from robots.interfaces import MultimodalPolicy, Observation, Policy
 if TYPE_CHECKING:
     from real.arm import ArmState
     from real.deploy.episode_recorder import LoopRecord
+    from real.deploy.hints import DeployHints
     from real.deploy.loop import LoopConfig
     from real.deploy.onnx_policy import OnnxPolicy
     from real.deploy.supervision import Supervision
@@ -46,6 +48,7 @@ class SupervisedRun:
         observed: cameras that the policy observes.
         store: store of the episodes.
         supervisor: the person at the console.
+        hints: hints to that person; None gives none.
     """
 
     def __init__(
@@ -57,9 +60,11 @@ class SupervisedRun:
         observed: SessionPictures,
         store: EpisodeStore,
         supervisor: ArmSupervisor,
+        hints: DeployHints | None = None,
     ) -> None:
         self._session = session
-        self._policy: Policy | MultimodalPolicy = policy
+        self._hints = hints
+        self._policy: Policy | MultimodalPolicy = policy if hints is None else hints.policy
         self._contract = contract
         self._table = table
         self._observed = observed
@@ -148,6 +153,8 @@ class SupervisedRun:
                 return self._outcome(seed, record)
             space, loop = table.motion(arm)
             supervision.begin(seed)
+            if self._hints is not None:
+                self._hints.begin(seed)
             with recording.of(arm):
                 run_episode(
                     arm,
@@ -164,7 +171,10 @@ class SupervisedRun:
                     record=record,
                     supervision=supervision,
                 )
-        return self._outcome(seed, record)
+        episode = self._outcome(seed, record)
+        if self._hints is not None:
+            self._hints.end(solved=episode.success)
+        return episode
 
     def _place(self, seed: int) -> None:
         """Places the objects for the start with that seed."""
@@ -175,6 +185,8 @@ class SupervisedRun:
         """The outcome of an episode, as far as it has come."""
         episode = episode_outcome(seed, record, self._table, self.supervisor.supervision)
         about = self.compared(record)
+        if self._hints is not None:
+            about |= {LIMITS: self._hints.monitor.limits}
         note = ", ".join(filter(None, (episode.note, self.note(about))))
         return replace(episode, about={**episode.about, **about}, note=note)
 

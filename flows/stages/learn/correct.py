@@ -14,6 +14,7 @@ from typing import Any
 
 from flows.artifacts import Classifier, Episodes, Output, Policy
 from flows.correction.config import CorrectConfig
+from flows.correction.hints import check_hints
 from flows.correction.pictures import TRUNK, check_pictures, write_trunk
 from flows.stages.learn.config import TRAINING_TELEMETRY
 from policies.rl.hil.config import HilJsrlConfig, HilRlpdConfig, HilSerlConfig, HilWsrlConfig
@@ -51,7 +52,9 @@ def run(
     from flows.correction.guide import guide_metrics
     from flows.reports.learning_curve import learning_metrics, read_history
     from flows.reports.plots import draw_learning
+    from flows.session.hints import recorded_usefulness
     from policies.checkpoint import CARD
+    from robots.episodes.store import EpisodeStore
 
     counters: dict[str, Any] = {}
     if not (out / CARD).exists():
@@ -72,14 +75,17 @@ def run(
     (out / TRUNK).unlink(missing_ok=True)
     counted = {name: counters[name] for name in ("steps", "updates") if name in counters}
     guiding = guide_metrics(config.algorithm, out / "store.zarr", config.seed)
-    return Output({**counted, **metrics, **guiding})
+    useful = recorded_usefulness(EpisodeStore.open(out / "store.zarr"))
+    hints = {"hints": useful} if useful else {}
+    return Output({**counted, **metrics, **guiding, **hints})
 
 
 def check(config: CorrectConfig, sources: Mapping[str, Any]) -> None:
     """Refuses inputs that the algorithm lacks or does not read.
 
     Raises:
-        HandoffError: such an input, or pictures that the algorithm does not read.
+        HandoffError: such an input, pictures that the algorithm does not read, or hints without
+            their source.
     """
     algorithm = config.algorithm
     needed = {"guide": algorithm.kind == "jsrl", "policy": algorithm.kind == "wsrl"}
@@ -97,6 +103,7 @@ def check(config: CorrectConfig, sources: Mapping[str, Any]) -> None:
                 + (", or set algorithm.reward=classifier." if name == "classifier" else ".")
             )
     check_pictures(config)
+    check_hints(config, sources)
 
 
 def _train(

@@ -9,6 +9,7 @@ import { drawLatency, drawStrip, drawTrend } from "./pictures.js";
 const CANVAS_PERIOD = 100;   // ms between two drawings of a canvas
 const OLD_IMAGE = 1000;      // ms after which a camera image counts as old
 const SILENCE = 500;         // ms without a message after which the page reports it; the arm holds still after 150
+const HINT_TONE = { pitch: 550, volume: 0.03 };   // quieter than the tone of a mode, which it must not hide
 const RECONNECT = 3000;      // ms without a message after which the page opens a new connection
 
 // ---------------------------------------------------------------- connection
@@ -152,12 +153,14 @@ function showMode(name, why) {
 
 function disconnected(why) {
   showMode("away", why);
+  showHint("");
   page.shownKey = null;   // the next state is shown even if it equals the last one
 }
 
 // The session is over, and its server with it.
 function ended(why) {
   showMode("ended", `${why} Reload the page to join the next session.`);
+  showHint("");
   for (const button of document.querySelectorAll("aside button, #end")) button.disabled = true;
   page.shownKey = null;
 }
@@ -206,6 +209,7 @@ function draw() {
   if (!page.dirty || !page.state) return;
   page.dirty = false;
   showState();
+  showHint(page.socket?.readyState === WebSocket.OPEN && page.hints ? page.state.hint : "");
   showEpisode();
   showScene();
   if (now - page.drawn < CANVAS_PERIOD) { page.dirty = true; return; }
@@ -228,6 +232,13 @@ function showWaiting(waiting) {
   if (waiting && page.entering !== socket) { page.entering = socket; enter(socket); }
   $("waiting-names").textContent = waiting?.names.join(", ") ?? "";
   $("waiting").hidden = !waiting || page.entered !== socket;
+}
+
+// A hint is text and a tone, and nothing else: the server sends one only while the policy has the arm.
+function showHint(text) {
+  const first = text && !$("hint").textContent;
+  write("hint", text);
+  if (first && page.hintTone) playTone(HINT_TONE);
 }
 
 // Shows all text; elements change only if the state has changed.
@@ -418,12 +429,25 @@ $("theme").onclick = () => {
   page.dirty = true;
 };
 
-$("sound").onclick = () => {
-  page.sound = !page.sound;
-  $("sound").setAttribute("aria-pressed", String(page.sound));
-  $("sound").textContent = page.sound ? "Sound" : "Sound is off";
-};
-// One tone per mode: high while a person moves the arm, low while it holds still.
+// A button that turns something of the page on and off; the browser keeps it under the name `stored`, if there is one.
+function toggle(id, property, on, off, stored) {
+  const show = () => {
+    $(id).setAttribute("aria-pressed", String(page[property]));
+    $(id).textContent = page[property] ? on : off;
+    page.dirty = true;
+  };
+  if (stored) page[property] = localStorage.getItem(stored) !== "off";
+  $(id).onclick = () => {
+    page[property] = !page[property];
+    if (stored) localStorage.setItem(stored, page[property] ? "on" : "off");
+    show();
+  };
+  show();
+}
+toggle("sound", "sound", "Sound", "Sound is off");
+toggle("hints", "hints", "Hints", "Hints are off", "handoff-hints");
+toggle("hint-tone", "hintTone", "Tone of hints", "Tone of hints is off", "handoff-hint-tone");
+
 // A screen that goes dark hides the page, and a hidden page holds the arm. Browsers end the lock of a hidden page.
 let screenLock = null;
 async function keepAwake() {
@@ -435,13 +459,19 @@ async function keepAwake() {
 }
 document.addEventListener("visibilitychange", keepAwake);
 
+// One tone per mode: high while a person moves the arm, low while it holds still.
+const MODE_VOLUME = 0.08;
 function beep(name) {
   const pitch = { policy: 440, person: 660, hold: 220, fault: 165, stop: 165, ended: 165 }[name];
-  if (!page.sound || !pitch || !navigator.userActivation?.hasBeenActive) return;
+  if (pitch) playTone({ pitch, volume: MODE_VOLUME });
+}
+
+function playTone({ pitch, volume }) {
+  if (!page.sound || !navigator.userActivation?.hasBeenActive) return;
   page.audio ??= new AudioContext();
   const tone = page.audio.createOscillator(), gain = page.audio.createGain(), now = page.audio.currentTime;
   tone.frequency.value = pitch;
-  gain.gain.setValueAtTime(0.08, now);
+  gain.gain.setValueAtTime(volume, now);
   gain.gain.exponentialRampToValueAtTime(0.001, now + 0.18);
   tone.connect(gain).connect(page.audio.destination);
   tone.start(now);

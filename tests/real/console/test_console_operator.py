@@ -196,3 +196,23 @@ def test_an_episode_is_described_with_its_scene_before_it_begins(connection, clo
         }
     ]
     assert connection.scenes == [b"scene"]
+
+
+def test_a_hint_is_sent_when_it_changes_and_with_every_step(operator, connection):
+    for text in ("", "a hint", "a hint", "", ""):
+        operator.show_hint(text)
+    hints = [message["told"] for message in connection.messages if message["kind"] == "hint"]
+    assert hints == ["a hint", ""]
+    operator.show_hint("another one")
+    set_command(connection, Mode.POLICY)
+    operator.report_step(
+        SEEN,
+        operator.intervene(POLICY, SEEN),
+        reward=0.0,
+        success=False,
+        probability=None,
+        label=Label.NONE,
+        last=False,
+    )
+    step = next(message for message in connection.messages if message["kind"] == "step")
+    assert step["told"]["hint"] == "another one"

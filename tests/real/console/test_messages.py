@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from real.console.control.bindings import Inputs
 from real.console.control.commands import ControlCommand, Mode, Recovery
 from real.console.messages import (
+    LONGEST_REASON,
     command_message,
     read_command,
+    read_hint,
     read_inputs,
     read_message,
     read_text,
@@ -120,3 +122,11 @@ def test_names_are_short_and_printable():
     for wrong in ("a" * 41, "a\nb", 7, None):
         with pytest.raises(HandoffError):
             read_text({"name": wrong}, "name")
+
+
+def test_a_hint_is_a_short_printable_text():
+    assert read_hint("The policy is unsure: consider taking over.") != ""
+    assert read_hint("") == ""
+    for told in (3, None, "two\nlines", "x" * (LONGEST_REASON + 1)):
+        with pytest.raises(HandoffError, match="a hint that is no printable text"):
+            read_hint(told)

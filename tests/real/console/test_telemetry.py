@@ -110,3 +110,23 @@ def test_an_episode_that_a_fault_ends_counts_as_not_solved():
     assert story.interrupted() is None, "it is counted once"
     story.step(step(1))
     assert story.interrupted() is not None
+
+
+def test_a_hint_ends_with_its_episode_and_with_its_robot():
+    story = Telemetry()
+    story.begin({})
+    story.begin_episode({"episode": 0})
+    story.step(step(0, hint="a hint"))
+    assert story.hint == "a hint"
+    story.step(step(0, hint=""))
+    assert story.hint == ""
+    for over in (
+        lambda: story.end(end(False)),
+        lambda: story.begin_episode({"episode": 1}),
+        lambda: story.step(step(2)),
+        story.leave,
+        lambda: story.begin({}),
+    ):
+        story.hint = "a hint"
+        over()
+        assert story.hint == ""

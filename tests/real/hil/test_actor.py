@@ -184,7 +184,7 @@ def test_a_guide_proposes_in_place_of_the_learner_and_a_person_overrules_it(tmp_
     env = Counters(limit=3)
     steps = acted(tmp_path, env, 6, Person(acts=[1]), guide=FirstSteps())
     assert steps.number.tolist() == [0, 1, 2, 0, 1, 2]
-    assert steps.policy_version.tolist() == [-1, -1, 42, -1, -1, 42]
+    assert steps.policy_version.tolist() == [-2, -2, 42, -2, -2, 42]
     assert steps.proposed[[0, 1, 3, 4]].tolist() == [[0.25, -1.0]] * 4
     assert steps.action[1].tolist() == [0.5, 1.0]
     assert not np.allclose(steps.proposed[2], [0.25, -1.0])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from policies.rl.actor_export import sac_actor
+from policies.rl.actor_export import sac_actor, sac_actor_and_critics
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import GripperConfig, SacConfig
 from policies.rl.off_policy.sac import Sac
@@ -102,3 +102,50 @@ def test_a_network_worked_by_hand() -> None:
 def test_an_actor_that_numpy_cannot_run_is_not_published() -> None:
     with pytest.raises(HandoffError, match="object is not SAC"):
         sac_actor(object())
+
+
+@pytest.mark.parametrize(
+    ("activation", "layer_norm", "gripper"),
+    product(("tanh", "relu"), (True, False), (GripperConfig(), None)),
+)
+def test_the_values_of_an_ensemble_equal_those_of_torch(
+    activation: str, layer_norm: bool, gripper: GripperConfig | None
+) -> None:
+    network = MlpSizes(hidden=(32, 24), activation=activation, layer_norm=layer_norm)  # type: ignore[arg-type]
+    sac = learned(SacConfig(critic=network, gripper=gripper, critics=3))
+    message = decode(encode(Parameters(1, *sac_actor_and_critics(sac))))
+    assert isinstance(message, Parameters)
+    policy = ActorPolicy(message)
+    rng = np.random.default_rng(0)
+    vector = rng.standard_normal((50, 6)).astype(np.float32)
+    action = policy.act(vector, rng)
+    found = policy.evaluate(vector, action)
+    assert found is not None
+    with torch.no_grad():
+        features = sac.networks.features(torch.from_numpy(vector))
+        continuous = torch.from_numpy(action[:, : sac.continuous])
+        value = sac.networks.critic(torch.cat([features, continuous], dim=1))[..., 0].numpy()
+    assert value.shape == (3, 50)
+    np.testing.assert_allclose(found.value, value.mean(axis=0), atol=2e-5)
+    np.testing.assert_allclose(found.spread, value.std(axis=0), atol=2e-5)
+    assert found.spread.min() > 0.0
+    # Another observation than that of the last action is encoded anew.
+    other = policy.evaluate(vector[:7] + 1.0, action[:7])
+    assert other is not None
+    assert np.abs(other.value - found.value[:7]).max() > 1e-2
+
+
+def test_a_policy_without_critics_has_no_values() -> None:
+    sac = learned(SacConfig())
+    vector = np.zeros((1, 6), np.float32)
+    assert numpy_policy(sac).evaluate(vector, np.zeros((1, 3), np.float32)) is None
+
+
+def test_the_distance_from_the_demonstrations_is_in_widths_of_their_range() -> None:
+    # The range of entry i is i - 3 to i + 1, a width of 4.
+    policy = numpy_policy(learned(SacConfig()))
+    inside = np.arange(6.0)[None] - 1.0
+    outside = inside.copy()
+    outside[0, 2] = 3.0 + 1.0
+    assert policy.distance(inside).tolist() == [0.0]
+    assert policy.distance(outside).tolist() == [0.25]

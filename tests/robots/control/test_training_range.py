@@ -75,3 +75,19 @@ def test_the_refusal_names_entry_value_range_and_cause(check: RangeCheck) -> Non
 
 def test_fields_without_a_range_are_not_checked() -> None:
     RangeCheck({"board": BOARD}, {})(np.full((1, 4), 1e9, np.float32))
+
+
+def test_the_distance_is_in_widths_of_the_data_and_nothing_inside(check: RangeCheck) -> None:
+    inside = np.array([0.1, 0.4, 0.3, 0.2], np.float32)
+    assert check.distance(inside) == 0.0
+    # Every entry has a width of 0.3 m; the farthest outside counts.
+    assert check.distance(inside + np.array([0.0, 0.15, -0.4, 0.0])) == pytest.approx(1.0)
+
+
+def test_a_field_without_a_range_has_no_distance() -> None:
+    specs = {"board": BOARD, "other": FieldSpec(shape=(1,), unit="m")}
+    rows = np.array([[0.1, 0.1, 0.2, 0.1], [0.4, 0.4, 0.5, 0.4]], np.float32)
+    check = RangeCheck(specs, {"board": input_range("m", rows)})
+    assert check.names == ("board", "other")
+    assert check.distance(np.array([0.2, 0.2, 0.3, 0.2, 1e6])) == 0.0
+    assert RangeCheck(specs, {}).distance(np.full(5, 1e6)) == 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import pytest
@@ -16,12 +16,15 @@ from robots.episodes.corrections import (
     corrections_schema,
     open_corrections,
 )
+from robots.episodes.exports.lerobot import write_lerobot
+from robots.episodes.formats.lerobot import open_source
 from robots.episodes.metadata.capture_times import capture_time_field
 from robots.episodes.running_episode import RunningEpisode
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Intervention, Reason
 from robots.spec import ActionSpec, FieldSpec
+from robots.wire.steps import GUIDE_VERSION
 
 ACTIONS = ActionSpec(
     low=(-1.0,) * 2, high=(1.0,) * 2, names=("x", "gripper"), interface="cartesian_delta"
@@ -259,3 +262,52 @@ def test_store_from_before_robots_were_stated_is_continued(tmp_path: Path) -> No
 def test_an_observation_that_takes_a_name_of_the_schema_is_refused() -> None:
     with pytest.raises(HandoffError, match="reward"):
         corrections_schema("reach", 20.0, {"reward": FieldSpec(shape=())}, ACTIONS)
+
+
+def roles(rows: dict[str, np.ndarray]) -> list[str]:
+    """Who acted at every step, as `docs/concepts/episodes.md` has it."""
+    columns = (rows[name].ravel() for name in ("intervention", "policy_version"))
+    return [
+        "person" if acted else "guide" if version == GUIDE_VERSION else "policy"
+        for acted, version in zip(*columns, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("version", ["v3.0", "v2.1"])
+def test_every_step_of_a_whole_attempt_keeps_its_role_through_an_export(
+    tmp_path: Path, version: Literal["v3.0", "v2.1"]
+) -> None:
+    acted = ["guide", "guide", "policy", "person", "person", "policy"]
+    with open_corrections(tmp_path / "store.zarr", SCHEMA) as store:
+        assembler = EpisodeAssembler(store, 1, {})
+        for t, role in enumerate(acted):
+            observation, event, outcome = step(t, last=t == 5, person=role == "person")
+            number = GUIDE_VERSION if role == "guide" else 7
+            outcome = outcome._replace(policy_version=np.array([number]))
+            assembler.add(observation, event, outcome, moved=np.array([True]), about=[{}])
+        assert roles(store.read(0, "policy")) == acted
+        assert store.metadata(0)["policy_versions"] == [7, 7], "a guide has no version"
+        write_lerobot(store, tmp_path / "exported", version=version)
+    with open_source(tmp_path / "exported", False) as source:
+        (episode,) = source.episodes(0, 1)
+    assert roles(dict(episode.arrays)) == acted
+    assert episode.arrays["person"].ravel().tolist() == [-1, -1, -1, 0, 0, -1]
+    assert episode.metadata["people"] == [{"name": "ada", "device": "keyboard"}]
+
+
+def test_further_fields_are_stored_and_may_not_be_observed(tmp_path: Path) -> None:
+    further = {"hint": FieldSpec(shape=(), dtype="uint8", role="other")}
+    pose = {"pose": FieldSpec(shape=(2,), unit="m")}
+    schema = corrections_schema("reach", 20.0, pose, ACTIONS, further=further)
+    with open_corrections(tmp_path / "store.zarr", schema) as store:
+        assembler = EpisodeAssembler(store, 1, {})
+        for t in range(3):
+            assembler.add(
+                *step(t, last=t == 2),
+                moved=np.array([True]),
+                about=[{}],
+                further={"hint": np.array([t])},
+            )
+        assert store.read(0, "policy")["hint"].ravel().tolist() == [0, 1, 2]
+    with pytest.raises(HandoffError, match=r"observes \['hint'\], which are reserved"):
+        corrections_schema("reach", 20.0, {"hint": FieldSpec(shape=())}, ACTIONS, further=further)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from robots.errors import HandoffError
+from robots.wire.actor_card import CriticsCard, MlpCard, array_shapes
 from robots.wire.learner import (
     Acknowledgement,
     Hello,
@@ -190,3 +193,25 @@ def test_a_wrong_type_in_any_entry_is_refused(value: object) -> None:
                 decode(
                     pack({**fields, name: value}) if value != 2**63 else pack({**fields, name: 2.5})
                 )
+
+
+def test_critics_come_with_the_actor_and_must_fit_their_card() -> None:
+    plain = parameters()
+    continuous, features = 1, 4
+    network = MlpCard(layers=(features + continuous, 2, 1), activation="tanh", layer_norm=True)
+    card = replace(plain.card, critics=CriticsCard(members=3, network=network))
+    shapes = array_shapes(card)
+    critic = {name: shape for name, shape in shapes.items() if name.startswith("critic")}
+    assert critic["critic.0.weight"] == (3, 5, 2)
+    assert critic["critic.0.gain"] == (3, 2)
+    assert critic["critic.1.bias"] == (3, 1)
+    arrays = plain.arrays | {name: np.ones(shape, np.float32) for name, shape in critic.items()}
+    message = decode(encode(Parameters(7, card, arrays)))
+    assert isinstance(message, Parameters)
+    assert message.card.critics == card.critics
+    with pytest.raises(HandoffError, match=r"missing or unknown \['critic\.0\.bias'"):
+        encode(Parameters(7, card, plain.arrays))
+    other = MlpCard(layers=(features, 2, 1), activation="tanh", layer_norm=True)
+    wrong = replace(card, critics=CriticsCard(members=3, network=other))
+    with pytest.raises(HandoffError, match=r"critic has layers .* expected 5 entries in and 1 out"):
+        array_shapes(wrong)

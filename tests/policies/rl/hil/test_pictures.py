@@ -5,16 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import torch
 
+from policies.rl.actor_export import sac_actor_and_critics
 from policies.rl.hil.algorithms import LearnerSetup, SessionData, set_up_learner
 from policies.rl.hil.config import HilRlpdConfig, LearnerConfig, MixedUpdateConfig
 from policies.rl.hil.learner import LearnerTraining
 from policies.rl.networks.config import EncoderConfig, MlpSizes
 from policies.rl.off_policy.config import SacConfig
+from policies.rl.off_policy.sac import Sac
 from policies.rl.replay.buffer import sizes_of
+from policies.rl.replay.transitions import Observations
+from real.hil.actor_policy import ActorPolicy
 from real.hil.journal import Journal
 from robots.spec import ActionSpec, FieldSpec
-from robots.wire.learner import Hello, decode, encode
+from robots.wire.learner import Hello, Parameters, decode, encode
 from robots.wire.steps import Steps, plain_steps, select_steps
 
 MAPS = (("front", 2, 1, 3), ("wrist", 1, 2, 2))
@@ -139,3 +144,24 @@ def test_an_entry_of_one_step_has_one_map_per_camera(tmp_path: Path) -> None:
         sizes = [len(journal.frame(number)) for number in range(5)]
     assert sizes[0] > 2 * 2 * 112 * 36 * 2
     assert max(sizes[1:]) < 2 * 112 * 36 * 2 + 1500
+
+
+def test_the_values_that_an_actor_evaluates_on_maps_are_those_of_the_learner(
+    tmp_path: Path,
+) -> None:
+    learner = set_up(tmp_path / "learner", episode(0, 4, demo=True)).learner
+    assert isinstance(learner, Sac)
+    message = decode(encode(Parameters(1, *sac_actor_and_critics(learner))))
+    assert isinstance(message, Parameters)
+    steps = episode(1, 5)
+    action = np.linspace(-0.9, 0.9, 10, dtype=np.float32).reshape(5, 2)
+    found = ActorPolicy(message).evaluate(steps.observation, action, steps.pictures)
+    assert found is not None
+    maps = {name: torch.from_numpy(array).float() for name, array in steps.pictures.items()}
+    with torch.no_grad():
+        features = learner.features(Observations(torch.from_numpy(steps.observation), maps))
+        inputs = torch.cat([features, torch.from_numpy(action)], dim=1)
+        value = learner.networks.critic(inputs)[..., 0].numpy()
+    np.testing.assert_allclose(found.value, value.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(found.spread, value.std(axis=0), atol=1e-5)
+    assert np.ptp(found.value) > 0.0
