@@ -11,6 +11,7 @@
 - `gripper`: the gripper's server.
 - `world`: the interface of the simulated physics.
 - `arm_world`: an arm without a gripper.
+- `disturbances`: joint friction, pushes and payloads.
 - `push_t_world`: an arm at the push-T table.
 - `task_world`: an arm at a task's table.
 """

@@ -17,6 +17,7 @@ from setproctitle import setproctitle
 
 from robots.config import Delay, Seconds, Whole, config
 from robots.errors import HandoffError
+from robots.franka.robot import JointFriction, Robot
 from robots.imported_code import CodeGuard, current_guard, install_guard
 from robots.signals import blocked_interrupt
 from robots.wire.addresses import is_loopback
@@ -48,6 +49,10 @@ class TwinConfig:
     """CPU to which the twin is pinned; None lets the system choose."""
     log_seconds: Delay = 0.0
     """Motion time for which `Twin.recorded` keeps every state [s]; takes 1.4 MB/s."""
+    friction: Literal["none", "published"] = "none"
+    """Friction of the arm's joints beside the small viscous one that every simulated arm has:
+    `published` adds what was identified at a real arm (`robots.franka.friction`), `none` adds
+    nothing and tracks better than a real arm does."""
 
     def __post_init__(self) -> None:
         # The robot's protocol has no authentication: whoever connects moves the arm.
@@ -250,6 +255,20 @@ def _wait_until_ready(settings: TwinConfig, process: BaseProcess, pipe: Connecti
     return Twin(settings, process, pipe)
 
 
+def _published_friction(robot: Robot) -> JointFriction:
+    """The friction of the robot's joints.
+
+    Raises:
+        HandoffError: none is published.
+    """
+    if robot.friction is None:
+        raise HandoffError(
+            f"twin: friction is 'published', but {robot.config_name} states none. Set `friction` of the robot, or "
+            "take 'none'."
+        )
+    return robot.friction
+
+
 def _exit_reason(process: BaseProcess) -> str:
     process.join(5.0)
     code = process.exitcode
@@ -280,6 +299,8 @@ def _serve(
     try:
         link = Link(settings.host)
         world = make_world()
+        if settings.friction == "published":
+            world.rub(_published_friction(world.robot))
         gripper_server = None
         if world.gripper is not None:
             gripper_server = GripperServer(settings.host, world.gripper, world.robot.gripper)
