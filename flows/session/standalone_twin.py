@@ -251,8 +251,8 @@ def _begin(
             twin.press_user_stop()
             due.append((now + fault.seconds, partial(twin.press_user_stop, False)))
         case DropFault():
-            twin.drop_commands(fault.share)
-            due.append((now + fault.seconds, partial(twin.drop_commands, 0.0)))
+            twin.lose_packets(fault.share)
+            due.append((now + fault.seconds, partial(twin.lose_packets, 0.0)))
         case PushFault():
             twin.call("push", fault.force, fault.seconds)
         case FreezeFault():

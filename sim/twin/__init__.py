@@ -5,6 +5,7 @@
 - `protocol`: the messages.
 - `commands`: requests and their replies.
 - `unit`: the robot's control unit without its network.
+- `exchange`: states and commands in a cycle of a motion, lost and late ones.
 - `link`: sockets of the connections.
 - `keep_alive`: repeats the last state of a twin that its computer delays.
 - `state`: the robot's state message.

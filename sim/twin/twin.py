@@ -21,9 +21,12 @@ from robots.franka.robot import JointFriction, Robot
 from robots.imported_code import CodeGuard, current_guard, install_guard
 from robots.signals import blocked_interrupt
 from robots.wire.addresses import is_loopback
+from sim.twin.protocol import VERSION
 from sim.twin.unit.checks import PERIOD
 from sim.twin.world import World
 
+Direction = Literal["states", "commands"]
+"""Packets from the robot to its client, or back."""
 START_TIMEOUT = 60.0
 """Maximum time for a twin to import its simulator and build its world [s]."""
 
@@ -161,10 +164,23 @@ class Twin:
         """Presses or releases the user stop button."""
         self._request("user_stop", pressed)
 
-    def drop_commands(self, share: float) -> None:
-        """From now on this share of the client's commands is lost, at random; the same ones in
-        every run."""
-        self._request("drop", share)
+    def lose_packets(self, share: float, direction: Direction = "commands") -> None:
+        """From now on this share of the packets of motions is lost, at random; the same ones in
+        every run. A state that is lost costs the command of its cycle as well."""
+        self._request("lose", direction, share)
+
+    def delay_packets(
+        self, seconds: float, jitter: float = 0.0, direction: Direction = "commands"
+    ) -> None:
+        """From now on packets of motions are late by `seconds`, and up to `jitter` [s] more at
+        random; the same ones in every run. What is late by 1 ms or more misses its cycle, and the
+        robot drops the command, except in a motion that the robot plans itself."""
+        self._request("delay", direction, seconds, jitter)
+
+    def state_version(self, version: int = VERSION) -> None:
+        """From now on the robot states and accepts this version of its protocol, as one with other
+        firmware would; a client with another one is refused when it connects."""
+        self._request("version", version)
 
     @property
     def pid(self) -> int:

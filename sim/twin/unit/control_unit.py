@@ -18,6 +18,7 @@ from sim.twin.protocol import (
 from sim.twin.unit import checks
 from sim.twin.unit.arm_model import ArmModel
 from sim.twin.unit.cartesian_reference import CartesianReference
+from sim.twin.unit.point_to_point import PointToPoint
 from sim.twin.world import World
 
 SUCCESS_WINDOW = 100
@@ -88,6 +89,8 @@ class ControlUnit:
         self.lost_packets = 0
         # Positions, velocities and external torques of the joints, then the wrench at K.
         self._measured, self._highest, self._lowest = np.zeros((3, 3 * joints + 6))
+        self._planner: PointToPoint | None = None
+        """Plans the motion, where the client sends targets instead of every cycle's position."""
         self._motion_id = -1
         self._lost_in_row = 0
         self._received = bytearray(b"\x01") * SUCCESS_WINDOW
@@ -103,6 +106,11 @@ class ControlUnit:
     def moves_end_effector(self) -> bool:
         """Whether a motion is active whose client commands poses or twists of the end effector."""
         return self.moving and self.generator in _CARTESIAN
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether a motion is active that the robot plans, to targets that come at any time."""
+        return self.moving and self._planner is not None
 
     @property
     def success_rate(self) -> float:
@@ -124,13 +132,31 @@ class ControlUnit:
         self.F_ext = np.zeros(6)
         self._received[:] = b"\x01" * SUCCESS_WINDOW
 
-    def begin(self, motion_id: int, controller: Controller, generator: Generator) -> None:
-        """Starts a motion; the caller has checked that the unit is idle."""
+    def begin(
+        self,
+        motion_id: int,
+        controller: Controller,
+        generator: Generator,
+        maximum_velocity: np.ndarray | None = None,
+    ) -> None:
+        """Starts a motion; the caller has checked that the unit is idle.
+
+        Args:
+            motion_id: command id of the request.
+            controller: source of the torques.
+            generator: quantity that the client commands.
+            maximum_velocity: (J,) highest joint velocities of a motion that the robot plans
+                [rad/s]; None for one that the client commands in every cycle.
+        """
         self.robot_mode = RobotMode.MOVE
         self.controller = controller
         self.generator = generator
         self.reflex_reason[:] = False
-        self.command_received = False
+        self._planner = None
+        if maximum_velocity is not None:
+            self._planner = PointToPoint(self._limits, self.reference[0], maximum_velocity)
+        # Such a motion waits for nobody.
+        self.command_received = self._planner is not None
         self._motion_id = motion_id
         self._lost_in_row = 0
         if generator in _CARTESIAN:
@@ -191,6 +217,9 @@ class ControlUnit:
             self._check_limits()
 
     def _apply(self, command: np.ndarray | None) -> None:
+        if self._planner is not None:
+            self._plan(self._planner, command)
+            return
         if command is None:
             self._handle_lost_command()
             return
@@ -211,6 +240,21 @@ class ControlUnit:
             self.trip(error)
         elif command["motion_generation_finished"][0] or command["torque_command_finished"][0]:
             self._finish()
+
+    def _plan(self, planner: PointToPoint, command: np.ndarray | None) -> None:
+        """Heads for the newest target, or brakes where the client has ended the motion; what the
+        real robot does with a motion that is ended on its way is not published."""
+        if command is not None:
+            if command["motion_generation_finished"][0]:
+                planner.stop()
+            elif (error := checks.check_position(self._limits, command["q_c"][0])) is not None:
+                self.trip(error)
+                return
+            else:
+                planner.go_to(command["q_c"][0])
+        self.reference = planner.step()
+        if planner.stopped:
+            self._end_at(self.reference[0].copy())
 
     def _follow(self, command: np.ndarray, first: bool) -> ErrorBit | None:
         old, new = self.reference, np.empty_like(self.reference)
@@ -268,9 +312,15 @@ class ControlUnit:
         elif follows and (np.abs(velocity) > slowest).any():
             self.trip(ErrorBit.COMMANDED_VELOCITY_DISCONTINUITY)
             return
-        self.end(MoveStatus.SUCCESS)
         if follows:
-            self.reference[0] = position
+            self._end_at(position)
+        else:
+            self.end(MoveStatus.SUCCESS)
+
+    def _end_at(self, position: np.ndarray) -> None:
+        """Ends the motion successfully; the arm holds `position` (J,) [rad]."""
+        self.end(MoveStatus.SUCCESS)
+        self.reference[0] = position
 
     def _handle_lost_command(self) -> None:
         """Holds torques and extrapolates joint references with constant acceleration."""

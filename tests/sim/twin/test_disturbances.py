@@ -124,8 +124,8 @@ def test_a_push_ends(world: TaskWorld):
 def test_the_twin_has_friction_only_where_it_is_chosen():
     ends = []
     for config in (
-        TwinConfig(host=address(31), friction="none"),
-        TwinConfig(host=address(32), friction="published"),
+        TwinConfig(host=address(41), friction="none"),
+        TwinConfig(host=address(42), friction="published"),
     ):
         with start_twin(config, partial(TaskWorld, "reach")) as twin:
             twin.call("push", (0.0, 30.0, 0.0), 0.1)
