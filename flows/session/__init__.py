@@ -10,5 +10,6 @@
 - `scene_3d`: the 3-D scene that the console shows.
 - `arm_supervisor`: the person at the console as the loop of an arm sees them.
 - `latency`: how late inference, pictures and commands of a session at an arm were.
-- `standalone_twin`: a simulated arm behind the robot's protocol, for programs of others.
+- `standalone_twin`: simulated arms behind the robot's protocol, for programs of others.
+- `twin_faults`: what happens to such an arm, from a file.
 """

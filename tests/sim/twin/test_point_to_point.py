@@ -74,10 +74,11 @@ def test_targets_at_any_time_keep_all_limits_of_the_robot(name: str):
 def test_a_stopped_plan_brakes_and_stays():
     plan = planner()
     plan.go_to(FR3.q_home + 1.0)
-    for _ in range(200):
-        speed = plan.step()[1].max()
+    moving = np.stack([plan.step() for _ in range(200)])
+    speed = moving[-1, 1].max()
     plan.stop()
     steps = 0
+    reference = moving[-1]
     while not plan.stopped:
         reference = plan.step()
         steps += 1

@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -128,13 +129,17 @@ class WireClient:
         self, commands: Callable[[int], dict[str, Any]], cycles: int, ends: list[int]
     ) -> threading.Thread:
         """Answers the next states in a thread, with the fields of `commands` in cycle n; whoever
-        calls advances the robot meanwhile. Adds the number of answered states to `ends`."""
+        calls advances the robot meanwhile. Adds the number of answered states to `ends`, also if
+        the connection is closed before."""
 
         def answer_states() -> None:
-            for cycle in range(cycles):
-                self.read()
-                self.send(**commands(cycle))
-            ends.append(cycles)
+            cycle = 0
+            with suppress(OSError):
+                while cycle < cycles:
+                    self.read()
+                    self.send(**commands(cycle))
+                    cycle += 1
+            ends.append(cycle)
 
         thread = threading.Thread(target=answer_states, daemon=True)
         thread.start()
