@@ -79,6 +79,8 @@ class ControlUnit:
         """Joint torque with gravity one cycle ago [Nm]."""
         self.F_ext = np.zeros(6)
         """Estimated external wrench at K in base axes [N, Nm]."""
+        self.in_contact = False
+        """Whether `F_ext` is not zero."""
         self.tau_ext_max = np.full(joints, 20.0)
         self.F_ext_max = np.full(6, 30.0)
         self.m_load = 0.0
@@ -130,6 +132,7 @@ class ControlUnit:
         self.tau_d = np.zeros_like(self.tau_d)
         self.previous_tau_J = self.world.tau_J.copy()
         self.F_ext = np.zeros(6)
+        self.in_contact = False
         self._received[:] = b"\x01" * SUCCESS_WINDOW
 
     def begin(
@@ -351,8 +354,10 @@ class ControlUnit:
         if world.tau_ext.any():
             flange_p_k = (world.flange_T_ee @ self.NE_T_EE @ self.EE_T_K)[:3, 3]
             self.F_ext = self.arm.external_wrench(world.q, world.tau_ext, flange_p_k)
-        elif self.F_ext.any():
+            self.in_contact = True
+        elif self.in_contact:
             self.F_ext = np.zeros(6)
+            self.in_contact = False
 
     def _check_limits(self) -> None:
         world = self.world

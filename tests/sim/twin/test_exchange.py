@@ -165,6 +165,14 @@ def test_a_target_that_is_late_still_counts_in_a_motion_that_the_robot_plans(
     np.testing.assert_allclose(client.fresh()["q_d"], FR3.q_home + 0.1, atol=1e-6)
 
 
+def test_the_first_state_has_the_end_effector(twin: Twin):
+    with WireClient(twin.host) as client:
+        state = client.read()
+        assert state["F_T_EE"][14] > 0.05
+        assert state["F_T_EE"][15] == 1.0
+        assert state["m_ee"] > 0.0
+
+
 def test_a_robot_of_another_version_refuses_and_states_its_own(twin: Twin):
     twin.state_version(9)
     with WireClient(twin.host) as client:
