@@ -7,6 +7,7 @@
 - `unit`: the robot's control unit without its network.
 - `exchange`: states and commands in a cycle of a motion, lost and late ones.
 - `link`: sockets of the connections.
+- `motion_log`: times and states of motions.
 - `keep_alive`: repeats the last state of a twin that its computer delays.
 - `state`: the robot's state message.
 - `gripper`: the gripper's server.

@@ -29,7 +29,8 @@ from sim.twin import commands
 from sim.twin.exchange import Exchange
 from sim.twin.gripper import GripperServer
 from sim.twin.link import Link
-from sim.twin.protocol import STATE, VERSION, ErrorBit, MoveStatus
+from sim.twin.motion_log import MotionLog
+from sim.twin.protocol import VERSION, ErrorBit, MoveStatus
 from sim.twin.state import StateWriter
 from sim.twin.unit.checks import PERIOD
 from sim.twin.unit.control_unit import ControlUnit
@@ -83,11 +84,7 @@ class Server:
         self.exchange = Exchange(link, lockstep, patience, self._serve_while_waiting)
         self.ticks = 0
         self.granted = 0
-        self.profile = dict.fromkeys(
-            ("motion_ticks", "motion_s", "wait_s", "world_s", "state_s"), 0.0
-        )
-        self._log = np.zeros(log, STATE)
-        self._logged = 0
+        self._motions = MotionLog(log)
         self._message_id = 0
         self._pending: np.ndarray | None = None
         self._beginning_sent = 0
@@ -101,8 +98,6 @@ class Server:
         self._gripper_count = 0
         self._gripper_deadline = 0.0
         self._motion_began = 0.0
-        self._motion_counted: float | None = None
-        """Wall time up to which the running motion is part of `motion_s`."""
         self._closed = False
 
     def run(self) -> None:
@@ -236,16 +231,15 @@ class Server:
                 beginning=not unit.command_received,
             )
             received = clock()
-        if moving and len(self._log):
-            self._log[self._logged % len(self._log)] = self.state.record[0]
-            self._logged += 1
+        if moving:
+            self._motions.add_state(self.state.record[0])
         unit.cycle(command)
         if self.gripper_server is not None:
             self.gripper_server.tick()
         self.ticks += 1
         self._state_outdated = True
         if moving:
-            self._add_times(began, sent, received, clock())
+            self._motions.add_tick(began, sent, received, clock())
         if unit.replies:
             self._after_change()
         if self.granted:
@@ -303,18 +297,6 @@ class Server:
             self._pending = None
             self._next_send = 0.0
 
-    def _add_times(self, began: float, sent: float, received: float, ended: float) -> None:
-        profile = self.profile
-        profile["motion_ticks"] += 1
-        profile["state_s"] += sent - began
-        profile["wait_s"] += received - sent
-        profile["world_s"] += ended - received
-        # Tick by tick, so that it is right however the motion ends; from the first tick on.
-        profile["motion_s"] += ended - (
-            began if self._motion_counted is None else self._motion_counted
-        )
-        self._motion_counted = ended
-
     # Events.
 
     def _serve_events(self) -> None:
@@ -341,7 +323,7 @@ class Server:
                 self.exchange.clear()
                 self._beginning_sent = 1
                 self._motion_began = time.perf_counter()
-                self._motion_counted = None
+                self._motions.begin()
                 if self.lockstep:
                     self._next_send = self._motion_began + FIRST_COMMAND_PAUSES[0]
         if self.link.lost_client:
@@ -401,12 +383,7 @@ class Server:
             case "stats":
                 self._reply(self._stats())
             case "recorded":
-                count = min(self._logged, len(self._log))
-                self._reply(
-                    np.roll(self._log, -self._logged)[len(self._log) - count :]
-                    if count
-                    else self._log[:0]
-                )
+                self._reply(self._motions.states())
 
     def _call(self, name: str, arguments: tuple) -> None:
         q = self.world.q.copy()
@@ -441,15 +418,9 @@ class Server:
         self.pipe.send((self._request_id, False, reason))
 
     def _stats(self) -> dict[str, float]:
-        wall = self.profile["motion_s"]
-        if self.unit.moving and self._motion_counted is not None:
-            wall += time.perf_counter() - self._motion_counted
-        motion_ticks = self.profile["motion_ticks"]
         return {
-            **self.profile,
+            **self._motions.stats(self.unit.moving),
             "ticks": self.ticks,
-            "motion_s": wall,
             "lost_packets": self.unit.lost_packets,
             "success_rate": self.unit.success_rate,
-            "realtime_factor": motion_ticks * PERIOD / wall if wall > 0.0 else 0.0,
         }
