@@ -131,9 +131,9 @@ class GripperUnit:
             case GripperCommand.GRASP:
                 width, inner, outer, speed, force = values
                 window = width - inner, width + outer
-                # Fingers that are closed further than the window can only grasp from inside; whether
-                # the real gripper does so is not documented. A target that already presses is kept,
-                # so that a grasp does not release what the fingers hold first.
+                # Fingers that are closed further than the window can only grasp from inside;
+                # whether the real gripper does so is not documented. A target that already presses
+                # is kept, so that a grasp does not release what the fingers hold first.
                 if opening <= window[0]:
                     end, target = inf, max(self._target, opening)
                 else:

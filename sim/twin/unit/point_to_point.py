@@ -1,9 +1,10 @@
 """Plans point-to-point motions of the joints to targets that a client sends now and then.
 
-What the robot plans itself (`use_async` of libfranka's joint positions) is not published. Here every
-joint takes the shortest time to its target within the velocities of the request, half of the
+What the robot plans itself (`use_async` of libfranka's joint positions) is not published. Here
+every joint takes the shortest time to its target within the velocities of the request, half of the
 robot's published acceleration and its jerk, from whatever it does when the target comes, and ends
-at rest. The acceleration is that of the motion generator in libfranka's examples.
+at rest. The acceleration of an FR3 is that of the motion generator in libfranka's examples. A
+target nearer to a stop than the position-dependent velocity limits allow is not reached.
 """
 
 from __future__ import annotations
