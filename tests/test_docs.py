@@ -244,7 +244,7 @@ def check_yaml(text: str) -> None:
 
     from flows.recipes.graph import stages
     from flows.recipes.recipe import KEYS, read_recipe
-    from flows.session.standalone_twin import Faults
+    from flows.session.twin_faults import Faults
     from real.motion.fence import FenceConfig
     from robots.config import validate
     from sim.evaluation.protocol import Protocol

@@ -354,28 +354,42 @@ def twin(
     ] = "127.0.0.2",
     clock: Literal["paced", "lockstep", "real"] = "paced",
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    friction: Literal["none", "published"] = "none",
+    robots: Annotated[int, Parameter(validator=Number(gte=1, lte=16))] = 1,
     faults: Path | None = None,
     debug: Debug = False,
 ) -> None:
-    """Simulate an arm behind the robot's network protocol, for any program of the robot.
+    """Simulate arms behind the robot's network protocol, for any program of the robot.
 
-    Programs of libfranka, pylibfranka and franky run unmodified at its address; Ctrl-C ends it.
+    Programs of libfranka, pylibfranka and franky run unmodified at their addresses; Ctrl-C ends it.
 
     Args:
         task: Name of a task, whose table the arm has.
         clock: paced waits for its client, lockstep does so and is as fast as it can, real waits
             for nobody.
         seed: Seed of the start.
-        faults: YAML file with a list of faults: user_stop, freeze, drop, push.
+        friction: Joint friction beside a small viscous one: none, or as identified at a real arm.
+        robots: Number of arms, each with its own table, at host and the addresses after it.
+        faults: YAML file with a list of faults: user_stop, freeze, drop, delay, push, payload,
+            version.
 
     Examples:
         handoff twin pick_cube
         handoff twin reach --robot panda --host 127.0.0.3 --clock real
         handoff twin open_drawer --faults faults.yaml
+        handoff twin reach --friction published --robots 3
     """
     from flows.session.standalone_twin import StandaloneTwin, twin_command
 
-    options = StandaloneTwin(task=task, robot=robot, host=host, clock=clock, seed=seed)
+    options = StandaloneTwin(
+        task=task,
+        robot=robot,
+        host=host,
+        clock=clock,
+        seed=seed,
+        friction=friction,
+        robots=robots,
+    )
     twin_command(options, faults)
 
 

@@ -11,5 +11,6 @@
 - `arm_supervisor`: the person at the console as the loop of an arm sees them.
 - `hints`: recorded hints to the person, and how useful they were.
 - `latency`: how late inference, pictures and commands of a session at an arm were.
-- `standalone_twin`: a simulated arm behind the robot's protocol, for programs of others.
+- `standalone_twin`: simulated arms behind the robot's protocol, for programs of others.
+- `twin_faults`: what happens to such an arm, from a file.
 """

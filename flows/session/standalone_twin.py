@@ -7,18 +7,17 @@ with Ctrl-C. Faults of a file happen at their times.
 
 from __future__ import annotations
 
-import os
-import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from functools import partial
+from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
-
-from robots.config import Finite, NonNegative, Positive, Share, config, validate
+from flows.session.twin_faults import Fault, FaultSchedule, check_hosts, read_faults
 from robots.errors import HandoffError
 from robots.franka import RobotName
 
@@ -28,65 +27,10 @@ if TYPE_CHECKING:
 
 STEP = 0.005
 """Time by which the simulation is advanced at once [s]."""
+LAST_HOST = 254
+"""Last number of an address of an arm."""
 REPORT_SECONDS = 1.0
 """Interval between two lines of the display [s]."""
-
-
-@config
-class TimedFault:
-    """When a fault begins and how long it lasts."""
-
-    at: NonNegative
-    """Time of the robot since the start [s]."""
-    seconds: Positive = 1.0
-    """Duration [s]."""
-
-
-@config
-class UserStopFault(TimedFault):
-    """Somebody presses the user stop, and releases it."""
-
-    kind: Literal["user_stop"] = "user_stop"
-
-
-@config
-class FreezeFault(TimedFault):
-    """The robot's computer stands still."""
-
-    kind: Literal["freeze"] = "freeze"
-    seconds: Positive = 0.06
-    """Duration of wall time [s]."""
-
-
-@config
-class DropFault(TimedFault):
-    """Commands are lost at random."""
-
-    kind: Literal["drop"] = "drop"
-    share: Share = 0.05
-    """Share of the commands that are lost."""
-
-
-@config
-class PushFault(TimedFault):
-    """Something pushes the end effector."""
-
-    kind: Literal["push"] = "push"
-    seconds: Positive = 0.2
-    """Duration of the push [s]."""
-    force: tuple[Finite, Finite, Finite] = (0.0, 0.0, -20.0)
-    """Force on the end effector, base frame [N]."""
-
-
-Fault = Annotated[UserStopFault | FreezeFault | DropFault | PushFault, Field(discriminator="kind")]
-
-
-@config
-class Faults:
-    """What a file of faults states."""
-
-    faults: tuple[Fault, ...] = ()
-    """The faults, in any order."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +47,34 @@ class StandaloneTwin:
     as fast as it can, `real` waits for nobody."""
     seed: int = 0
     """Seed of the start."""
+    friction: Literal["none", "published"] = "none"
+    """Friction of the joints, see `sim.twin.twin.TwinConfig`."""
+    robots: int = 1
+    """Number of arms, each with a table of its own: at `host` and the addresses after it."""
+
+    def hosts(self) -> list[str]:
+        """Addresses of the arms.
+
+        Raises:
+            HandoffError: `host` is no such address, or there are none left after it.
+        """
+        try:
+            first = IPv4Address(self.host)
+        except AddressValueError:
+            raise HandoffError(
+                f"host: '{self.host}' is no address, expected one of this computer, such as 127.0.0.2."
+            ) from None
+        last = int(first) % 256 + self.robots - 1
+        if last > LAST_HOST:
+            raise HandoffError(
+                f"robots: {self.robots} arms from {self.host} on end beyond .{LAST_HOST}. Choose a lower host or "
+                "fewer robots."
+            )
+        return [str(first + number) for number in range(self.robots)]
 
 
 def twin_command(options: StandaloneTwin, faults: Path | None) -> None:
-    """Runs the twin until Ctrl-C or SIGTERM.
+    """Runs the twins until Ctrl-C or SIGTERM.
 
     Raises:
         HandoffError: no such task, an address that is taken or not of this computer, or a file of
@@ -118,28 +86,67 @@ def twin_command(options: StandaloneTwin, faults: Path | None) -> None:
     planned = [] if faults is None else read_faults(faults)
     screen = Console()
     with Live(console=screen, refresh_per_second=4, transient=True) as live:
-        run_twin(options, planned, say=partial(screen.print, highlight=False), show=live.update)
+        run_twins(options, planned, say=partial(screen.print, highlight=False), show=live.update)
 
 
-def read_faults(path: Path) -> list[Fault]:
-    """The faults of a YAML file, by their times.
+def run_twins(
+    options: StandaloneTwin,
+    faults: Sequence[Fault],
+    *,
+    say: Callable[[str], None],
+    show: Callable[[str], None],
+    ended: Callable[[], bool] = lambda: False,
+) -> None:
+    """Runs all twins of the options until `ended`, each with a process and a clock of its own.
+
+    Args:
+        options: what is simulated.
+        faults: what happens, by time.
+        say: called with the addresses, and with every fault as it happens.
+        show: called about once per second and twin with a text that replaces the last one.
+        ended: whether the twins should end.
 
     Raises:
-        HandoffError: no such file, no YAML, or a fault that does not exist.
+        HandoffError: a fault of an address that there is not, or an error of a twin, which ends
+            the others.
     """
-    import yaml
+    hosts = options.hosts()
+    check_hosts(faults, hosts)
+    over = threading.Event()
+    ready = threading.Barrier(
+        len(hosts), lambda: say("         connect any program of the robot; Ctrl-C ends")
+    )
+    lines: dict[str, str] = {}
 
-    try:
-        values = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise HandoffError(f"{path}: {error.strerror}.") from None
-    except yaml.YAMLError as error:
-        raise HandoffError(f"{path}: no YAML ({error}).") from None
-    if not isinstance(values, list):
-        raise HandoffError(
-            f"{path}: expected a list of faults, such as '- {{kind: user_stop, at: 5.0}}'."
-        )
-    return sorted(validate(Faults, {"faults": values}, str(path)).faults, key=lambda f: f.at)
+    def run(host: str) -> None:
+        def show_line(text: str) -> None:
+            lines[host] = text if len(hosts) == 1 else f"{host}  {text}"
+            show("\n".join(lines[name] for name in hosts if name in lines))
+
+        try:
+            run_twin(
+                replace(options, host=host, robots=1),
+                faults,
+                say=say if len(hosts) == 1 else lambda text: say(f"{host}  {text}"),
+                show=show_line,
+                ready=ready.wait,
+                ended=lambda: over.is_set() or ended(),
+            )
+        except threading.BrokenBarrierError:
+            # Another twin could not start, and says why.
+            return
+        except BaseException:
+            ready.abort()
+            over.set()
+            raise
+
+    with ThreadPoolExecutor(len(hosts), "twin") as pool:
+        try:
+            for done in as_completed([pool.submit(run, host) for host in hosts]):
+                done.result()
+        finally:
+            over.set()
+            ready.abort()
 
 
 def run_twin(
@@ -148,38 +155,36 @@ def run_twin(
     *,
     say: Callable[[str], None],
     show: Callable[[str], None],
-    ended: Callable[[], bool] = lambda: False,
+    ready: Callable[[], object],
+    ended: Callable[[], bool],
 ) -> None:
-    """Runs the twin until `ended`.
+    """Runs one twin until `ended`.
 
     Args:
-        options: what is simulated.
-        faults: what happens, by time.
+        options: what is simulated, at `options.host`.
+        faults: what happens to all twins, by time.
         say: called with the address, and with every fault as it happens.
         show: called about once per second with a line that replaces the last one.
+        ready: called once programs can connect.
         ended: whether the twin should end.
     """
     from sim.twin.twin import TwinConfig, start_twin
 
     clock = "real" if options.clock == "real" else "lockstep"
-    with start_twin(TwinConfig(host=options.host, clock=clock), make_world(options)) as twin:
+    config = TwinConfig(host=options.host, clock=clock, friction=options.friction)
+    with start_twin(config, make_world(options)) as twin:
         if options.task != "push_t":
             twin.reset(options.seed)
         say(f"twin     {options.robot} with the table of {options.task} at {options.host}")
-        say("         connect any program of the robot to this address; Ctrl-C ends")
         passing = _passing(options, twin)
-        waiting = list(faults)
-        due: list[tuple[float, Callable[[], None]]] = []
+        schedule = FaultSchedule(faults, twin, say)
+        # Faults of the beginning come before any client.
+        schedule.advance(0.0)
+        ready()
         reported = -REPORT_SECONDS
         while not ended():
             now = passing.advance(STEP)
-            while waiting and now >= waiting[0].at:
-                fault = waiting.pop(0)
-                say(f"{now:8.3f} s  {fault.kind} for {fault.seconds:g} s")
-                _begin(fault, twin, due, now)
-            for entry in [entry for entry in due if now >= entry[0]]:
-                due.remove(entry)
-                entry[1]()
+            schedule.advance(now)
             if time.monotonic() - reported >= REPORT_SECONDS:
                 reported = time.monotonic()
                 show(line(now, twin.stats()))
@@ -240,22 +245,3 @@ def _passing(options: StandaloneTwin, twin: Twin) -> Clock:
             return twin
         case "real":
             return _RealTime()
-
-
-def _begin(
-    fault: Fault, twin: Twin, due: list[tuple[float, Callable[[], None]]], now: float
-) -> None:
-    """Begins a fault, and notes in `due` when it ends."""
-    match fault:
-        case UserStopFault():
-            twin.press_user_stop()
-            due.append((now + fault.seconds, partial(twin.press_user_stop, False)))
-        case DropFault():
-            twin.drop_commands(fault.share)
-            due.append((now + fault.seconds, partial(twin.drop_commands, 0.0)))
-        case PushFault():
-            twin.call("push", fault.force, fault.seconds)
-        case FreezeFault():
-            os.kill(twin.pid, signal.SIGSTOP)
-            time.sleep(fault.seconds)
-            os.kill(twin.pid, signal.SIGCONT)

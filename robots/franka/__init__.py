@@ -7,6 +7,7 @@
 - `fr3`, `fr3v2`, `panda`: published figures of the three arms, each with its MuJoCo model.
 - `research_3`: figures that FR3 and FR3v2 share.
 - `gripper`: published figures of the Franka Hand.
+- `friction`: published friction of the joints.
 - `urdf_limits`: comparison with the URDF of a connected robot.
 """
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from robots.franka.friction import PANDA_FRICTION
 from robots.franka.gripper import FRANKA_HAND
 from robots.franka.research_3 import CARTESIAN, CHAIN, LIMITS, Q_HOME, REACH
 from robots.franka.robot import LinkInertials, Robot
@@ -57,6 +58,7 @@ FR3V2 = Robot(
     joint_damping=0.1,
     q_home=Q_HOME,
     gripper=FRANKA_HAND,
+    friction=PANDA_FRICTION,
     reach=REACH,
     model_xml=Path(__file__).with_name("fr3v2.xml"),
 )

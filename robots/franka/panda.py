@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from robots.franka.chain import KinematicChain
+from robots.franka.friction import PANDA_FRICTION
 from robots.franka.gripper import FRANKA_HAND
 from robots.franka.robot import CartesianLimits, JointLimits, LinkInertials, Robot
 
@@ -94,6 +95,7 @@ PANDA = Robot(
     # The ready posture of libfranka's examples.
     q_home=np.array([0.0, -np.pi / 4, 0.0, -3 * np.pi / 4, 0.0, np.pi / 2, np.pi / 4]),
     gripper=FRANKA_HAND,
+    friction=PANDA_FRICTION,
     reach=0.855,
     model_xml=Path(__file__).with_name("panda.xml"),
 )

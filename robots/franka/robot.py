@@ -111,6 +111,29 @@ class LinkInertials:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class JointFriction:
+    """Friction of the joints: a sigmoid of their velocities, which is zero at rest.
+
+    `amplitude / (1 + exp(-steepness (dq + offset)))`, less the same at rest.
+    """
+
+    amplitude: np.ndarray
+    """(J,) difference of the friction between fast motions forwards and backwards [Nm]."""
+    steepness: np.ndarray
+    """(J,) how fast friction grows with velocity [s/rad]."""
+    offset: np.ndarray
+    """(J,) velocity about which the sigmoid is symmetric, with its sign reversed [rad/s]."""
+    source: str
+    """Publication that states these figures."""
+
+    def torque(self, dq: np.ndarray) -> np.ndarray:
+        """(..., J) torque that the joints lose at the velocities `dq` (..., J) [rad/s], [Nm]; it
+        has the sign of the velocity."""
+        moving = self.amplitude / (1.0 + np.exp(-self.steepness * (dq + self.offset)))
+        return moving - self.amplitude / (1.0 + np.exp(-self.steepness * self.offset))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Tool:
     """An end effector, with the figures that the robot's controller needs."""
 
@@ -198,13 +221,17 @@ class Robot:
     armature: float
     """Apparent rotor inertia per joint in simulation [kg m^2]."""
     joint_damping: float
-    """Viscous friction per joint in simulation [Nms/rad], left after the robot's compensation."""
+    """Viscous friction per joint in simulation [Nms/rad], left after the robot's compensation.
+    `friction` comes on top of it, where a simulated arm has it."""
     q_home: np.ndarray
     """(J,) ready posture [rad]."""
     gripper: Gripper
     """Gripper that the robot carries unless a task mounts another tool."""
     model_xml: Path
     """MuJoCo model of the arm alone, built from primitive shapes; its figures equal these."""
+    friction: JointFriction | None = None
+    """Friction of the joints that the robot's controller leaves, for a simulated arm that has it;
+    None where nothing is published."""
     reach: float = math.inf
     """Largest distance of the flange from the base's axis by the data sheet [m]; infinity leaves it
     to the kinematics."""
@@ -298,6 +325,9 @@ def _check(robot: Robot) -> None:
     _check_shape(robot, "inertials.mass", robot.inertials.mass, (joints + 1,))
     _check_shape(robot, "inertials.com", robot.inertials.com, (joints + 1, 3))
     _check_shape(robot, "inertials.inertia", robot.inertials.inertia, (joints + 1, 6))
+    if robot.friction is not None:
+        for name, value in _per_joint(robot.friction).items():
+            _check_shape(robot, f"friction.{name}", value, (joints,))
     if (limits.dq_offset is None) != (limits.ddq_dec is None):
         raise HandoffError(
             f"{robot.name}: one of limits.dq_offset and limits.ddq_dec is missing, expected both or "
@@ -312,9 +342,9 @@ def _check(robot: Robot) -> None:
         )
 
 
-def _per_joint(limits: JointLimits) -> dict[str, np.ndarray]:
-    """The arrays of the limits by name."""
-    values = {item.name: getattr(limits, item.name) for item in fields(limits)}
+def _per_joint(figures: JointLimits | JointFriction) -> dict[str, np.ndarray]:
+    """The arrays of the figures by name."""
+    values = {item.name: getattr(figures, item.name) for item in fields(figures)}
     return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robots.errors import HandoffError
-from robots.franka.robot import Robot
+from robots.franka.robot import JointFriction, Robot
 from sim.rendering.camera_clock import KEPT_SECONDS
+from sim.twin.disturbances import Disturbances, add_payload_body
 from sim.twin.world import TwinGripper
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 STEP = 0.001
 """Physics step [s]."""
+_IDENTITY = np.eye(4)
+"""Its copy takes a tenth of the time of a new one, which counts every millisecond."""
 _KEPT_TICKS = round(KEPT_SECONDS / STEP)
 
 
@@ -72,20 +75,21 @@ class ArmWorld:
     number of the arm's joints.
     """
 
-    def __init__(self, name: str, model: mujoco.MjModel, robot: Robot, tool: str, tip: str) -> None:
-        """Wraps a scene.
+    def __init__(self, name: str, spec: mujoco.MjSpec, robot: Robot, tool: str, tip: str) -> None:
+        """Compiles a scene.
 
         Args:
             name: name in error messages.
-            model: compiled model of the scene.
+            spec: the scene; the body of a payload is added to it.
             robot: the arm.
             tool: name of the body at the flange that, with its children, is the end effector.
             tip: name of the site at the end effector's frame, with the flange's axes.
         """
         import mujoco
 
+        add_payload_body(spec, robot)
         self.name = name
-        self.model = model
+        self.model = model = spec.compile()
         self.robot = robot
         self.data = data = mujoco.MjData(model)
         self._step1 = mujoco.mj_step1
@@ -97,10 +101,7 @@ class ArmWorld:
         self._qvel = data.qvel
         self._tau_J = data.qfrc_actuator[joints]
         self._tau_ext = data.qfrc_constraint[joints]
-        self._applied = data.qfrc_applied[joints]
-        self._push: tuple[np.ndarray, int] | None = None
-        """A push on the end effector: force (3,) [N] in the base frame, and steps that it lasts."""
-        self._tip_body = int(model.site(tip).bodyid[0])
+        self._disturbances = Disturbances(model, data, robot.num_joints, tip)
         self._tip_position = data.site(tip).xpos
         self._tip_axes = data.site(tip).xmat
         self.flange_T_ee = np.eye(4)
@@ -141,14 +142,15 @@ class ArmWorld:
         """(J,) J^T F of the contact forces on the arm in the last step [Nm]; a view.
 
         It is MuJoCo's exact constraint force, not an estimate. At a joint limit it includes the
-        limit's torque.
+        limit's torque. Pushes and a payload count, joint friction does not.
         """
-        return self._tau_ext if self._push is None else self._tau_ext + self._applied
+        disturbances = self._disturbances
+        return self._tau_ext + disturbances.external if disturbances.active else self._tau_ext
 
     @property
     def base_T_ee(self) -> np.ndarray:
         """(4, 4) pose of the end effector [m], a new array."""
-        pose = np.eye(4)
+        pose = _IDENTITY.copy()
         pose[:3, :3] = self._tip_axes.reshape(3, 3)
         pose[:3, 3] = self._tip_position
         return pose
@@ -165,21 +167,29 @@ class ArmWorld:
         """
         if not np.isfinite(force).all():
             raise HandoffError(f"{self.name}: force {force} N, expected finite values.")
-        self._push = np.array(force, dtype=float), round(seconds / STEP)
+        self._disturbances.push(force, round(seconds / STEP))
 
-    def _apply_push(self, force: np.ndarray, steps: int) -> None:
-        """Applies the push of this step as joint torques, as long as it lasts."""
-        import mujoco
+    def load(self, mass: float, position: Sequence[float] = (0.0, 0.0, 0.0)) -> None:
+        """Fixes a point mass to the flange that the robot's controller does not know: it is not
+        compensated, and shows as an external torque.
 
-        applied = self.data.qfrc_applied[: len(self._q)]
-        if steps == 0:
-            applied[:] = 0.0
-            self._push = None
-            return
-        jacobian = np.zeros((3, self.model.nv))
-        mujoco.mj_jac(self.model, self.data, jacobian, None, self._tip_position, self._tip_body)
-        applied[:] = force @ jacobian[:, : len(self._q)]
-        self._push = force, steps - 1
+        Args:
+            mass: mass [kg]; 0 takes it away.
+            position: (3,) its place in the flange frame [m].
+
+        Raises:
+            HandoffError: a negative mass, or a value that is not finite.
+        """
+        if not (np.isfinite([mass, *position]).all() and mass >= 0.0):
+            raise HandoffError(
+                f"{self.name}: payload of {mass} kg at {position} m, expected a mass of at least 0 and finite values."
+            )
+        self._disturbances.load(mass, position)
+        self._step1(self.model, self.data)
+
+    def rub(self, friction: JointFriction | None) -> None:
+        """See `World`."""
+        self._disturbances.rub(friction)
 
     def step(self, tau: np.ndarray) -> None:
         """Advances 1 ms under torques `tau` (J,) [Nm] without gravity, clipped to the joints'
@@ -193,8 +203,8 @@ class ArmWorld:
                 f"{self.name}: torque command {tau.tolist()} Nm at {self.data.time:.3f} s, expected finite values. "
                 "Did the controller divide by zero?"
             )
-        if self._push is not None:
-            self._apply_push(*self._push)
+        if self._disturbances.active:
+            self._disturbances.apply()
         self._ctrl[:] = tau
         # The position and velocity stages come last, so that poses and contacts belong to the new
         # state at no extra cost.

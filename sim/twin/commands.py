@@ -18,7 +18,13 @@ LARGEST_SETTING = 1e6
 """Maximum magnitude of any setting in SI units, far above valid ones; NaN fails the comparison."""
 
 
-def handle(request: Request, unit: ControlUnit, link: Link, send_state: Callable[[], None]) -> None:
+def handle(
+    request: Request,
+    unit: ControlUnit,
+    link: Link,
+    send_state: Callable[[], None],
+    version: int = protocol.VERSION,
+) -> None:
     """Handles one request; a malformed one closes the connection.
 
     Args:
@@ -27,6 +33,7 @@ def handle(request: Request, unit: ControlUnit, link: Link, send_state: Callable
         link: connection for the reply.
         send_state: sends the current state. It is called before the reply, so that a client that
             reads the state after the reply sees the new setting.
+        version: protocol version of the robot; a client with another one is refused.
     """
     try:
         command = Command(request.command)
@@ -40,9 +47,9 @@ def handle(request: Request, unit: ControlUnit, link: Link, send_state: Callable
 
     match command:
         case Command.CONNECT:
-            version, udp_port = values
-            compatible = version == protocol.VERSION and udp_port > 0
-            reply(0 if compatible else 1, protocol.VERSION.to_bytes(2, "little"))
+            client_version, udp_port = values
+            compatible = client_version == version and udp_port > 0
+            reply(0 if compatible else 1, version.to_bytes(2, "little"))
             if compatible:
                 link.open_udp(udp_port)
         case Command.GET_ROBOT_MODEL:
@@ -68,21 +75,27 @@ def reply_to_move(link: Link, command_id: int, status: MoveStatus) -> None:
 
 
 def _begin_move(command_id: int, values: tuple, unit: ControlUnit) -> MoveStatus:
-    controller_mode, generator_mode, *deviations_and_async = values
-    asynchronous = deviations_and_async[6]
+    controller_mode, generator_mode, *deviations = values[:8]
+    asynchronous, maximum_velocity = bool(values[8]), np.array(values[9:])
     if controller_mode > Controller.EXTERNAL or generator_mode + 1 > Generator.NONE:
         return MoveStatus.INVALID_ARGUMENT
-    if not np.isfinite(deviations_and_async).all():
+    if not (np.isfinite(deviations).all() and np.isfinite(maximum_velocity).all()):
         return MoveStatus.INVALID_ARGUMENT
     if unit.robot_mode is not RobotMode.IDLE:
         return MoveStatus.NOT_POSSIBLE
     controller, generator = Controller(controller_mode), Generator(generator_mode + 1)
-    # The twin does not plan a client's sparse targets.
-    if asynchronous:
-        return MoveStatus.NOT_POSSIBLE
     if generator is Generator.NONE and controller is not Controller.EXTERNAL:
         return MoveStatus.INVALID_ARGUMENT
-    unit.begin(command_id, controller, generator)
+    if not asynchronous:
+        unit.begin(command_id, controller, generator)
+        return MoveStatus.MOTION_STARTED
+    # libfranka knows no other motion that the robot plans.
+    if generator is not Generator.JOINT_POSITION or controller is Controller.EXTERNAL:
+        return MoveStatus.INVALID_ARGUMENT
+    highest = unit.world.robot.limits.dq_max
+    if not ((maximum_velocity > 0.0) & (maximum_velocity <= highest)).all():
+        return MoveStatus.INVALID_ARGUMENT
+    unit.begin(command_id, controller, generator, maximum_velocity)
     return MoveStatus.MOTION_STARTED
 
 

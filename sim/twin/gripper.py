@@ -1,10 +1,21 @@
 """Simulates the twin's Franka Hand: `GripperUnit` moves the fingers in steps of 1 ms, and
 `GripperServer` serves it to one client.
 
-The replies follow libfranka's documentation (`franka::Gripper`). The real gripper's motion is not
-published; here the target of the fingers' servo moves at the commanded speed, and an action ends
-when the servo has reached its target and the fingers are at rest. The gripper sends no command
-before its first action, so that a world may begin with a grasped object.
+The replies follow libfranka's documentation (`franka::Gripper`), and where it is silent what users
+report of the real one:
+
+- Fingers that hold something outside the window of a grasp press no more: the grasp has failed
+  (libfranka issue 13, franka_ros issues 16 and 108).
+- A grasp fails at once while an object is grasped, which `stop` releases (libfranka issue 108).
+- Speeds and forces above the gripper's own are accepted, as programs for it send them (0.3 m/s and
+  130 N in SERL's); here they are cut to the gripper's. A move beyond the largest opening, which
+  they send as well (90 mm), opens to the stop and does not succeed.
+
+The real gripper's motion is not published; here the target of the fingers' servo moves at the
+commanded speed, and an action ends when the servo has reached its target and the fingers are at
+rest. Stopping works at once, and a move that is blocked ends, which users report to be otherwise
+(libfranka issues 18 and 111). The gripper is homed from the beginning, and sends no command before
+its first action, so that a world may begin with a grasped object.
 """
 
 from __future__ import annotations
@@ -94,34 +105,41 @@ class GripperUnit:
         return self._action is not None
 
     def act(self, command: GripperCommand, command_id: int, values: tuple[float, ...]) -> None:
-        """Begins an action, or replies FAIL if another one runs or a value is outside the gripper's
-        limits.
+        """Begins an action; replies FAIL if another one runs or a value is none, and UNSUCCESSFUL
+        to a grasp while an object is grasped.
 
         Args:
             command: HOMING, GRASP or MOVE.
             command_id: the client's.
-            values: those of `protocol.HAND_PAYLOAD`, SI units.
+            values: those of `protocol.GRIPPER_PAYLOAD`, SI units.
         """
         self.actions += 1
-        if self.running or not _valid(command, values, self._limits):
+        if self.running or not _valid(command, values):
             self.replies.append((command, command_id, GripperStatus.FAIL))
             return
+        if command is GripperCommand.GRASP and self.is_grasped:
+            self.replies.append((command, command_id, GripperStatus.UNSUCCESSFUL))
+            return
+        limits = self._limits
         opening = target = self.gripper.width
         match command:
             case GripperCommand.MOVE:
                 width, speed = values
-                motions = [GripperMotion(width, speed, self._limits.force_max)]
+                end = min(width, limits.width_max)
+                motions = [GripperMotion(end, min(speed, limits.speed_max), limits.force_max)]
                 window = width - REACHED, width + REACHED
             case GripperCommand.GRASP:
                 width, inner, outer, speed, force = values
-                # An object wider than the opening is grasped from inside. A target that already
-                # presses is kept, so that a firmer grasp does not release the object first.
-                if width > opening:
+                window = width - inner, width + outer
+                # Fingers that are closed further than the window can only grasp from inside;
+                # whether the real gripper does so is not documented. A target that already presses
+                # is kept, so that a grasp does not release what the fingers hold first.
+                if opening <= window[0]:
                     end, target = inf, max(self._target, opening)
                 else:
                     end, target = -inf, min(self._target, opening)
+                speed, force = min(speed, limits.speed_max), min(force, limits.force_max)
                 motions = [GripperMotion(end, speed, force)]
-                window = width - inner, width + outer
             case _:
                 speed, force = HOMING_SHARE * self._limits.speed_max, self._limits.force_max
                 motions = [
@@ -191,7 +209,7 @@ class GripperUnit:
         assert self._action is not None
         command, success = self._action[0], self._within(opening)
         self.is_grasped = command is GripperCommand.GRASP and success
-        if command is GripperCommand.MOVE and not success:
+        if not success:
             self._hold(opening)
         self._end(GripperStatus.SUCCESS if success else GripperStatus.UNSUCCESSFUL)
 
@@ -235,6 +253,8 @@ class GripperServer:
         self.link = Service(host, GRIPPER_PORT, GRIPPER_HEADER)
         self.due = 0.0
         """Time of the next state on the clock of `time.perf_counter` [s]."""
+        self._ticks = 0
+        """Ticks since the last state."""
         self._message_id = 0
 
     def serve_requests(self) -> None:
@@ -250,6 +270,7 @@ class GripperServer:
 
     def tick(self) -> None:
         """Advances the gripper by 1 ms of world time."""
+        self._ticks += 1
         self.unit.tick()
         if self.unit.replies:
             self._send_replies()
@@ -264,8 +285,10 @@ class GripperServer:
         if now < self.due:
             return
         self.due = max(self.due + STATE_PERIOD, now)
-        # The client interprets the message id as a monotonic time.
-        self._message_id = (self._message_id + 1) % 2**32
+        # The client takes the message id for the time since the start [ms], which increases with
+        # every state, also while the world stands.
+        self._message_id = (self._message_id + max(1, self._ticks)) % 2**32
+        self._ticks = 0
         state = GRIPPER_STATE.pack(
             self._message_id,
             self.gripper.width,
@@ -316,23 +339,20 @@ class GripperServer:
         self.link.reply(gripper_response(command, command_id, status, payload))
 
 
-def _valid(command: GripperCommand, values: tuple[float, ...], limits: Gripper) -> bool:
-    """Whether an action's values are finite and within the gripper's limits."""
+def _valid(command: GripperCommand, values: tuple[float, ...]) -> bool:
+    """Whether an action's values are finite, its opening is not negative, and its speed and force
+    are positive."""
     if not all(isfinite(value) for value in values):
         return False
     match command:
         case GripperCommand.MOVE:
             width, speed = values
-            force = limits.force_max
+            return width >= 0.0 and speed > 0.0
         case GripperCommand.GRASP:
             width, _, _, speed, force = values
+            return width >= 0.0 and speed > 0.0 and force > 0.0
         case _:
             return True
-    return (
-        0.0 <= width <= limits.width_max
-        and 0.0 < speed <= limits.speed_max
-        and 0.0 < force <= limits.force_max
-    )
 
 
 def _clip(value: float, lowest: float, highest: float) -> float:

@@ -16,9 +16,9 @@ from sim.tasks.push_t.geometry import (
     Q_BOARD_CENTRE,
     base_pose_of_tee,
     board_from_base,
-    build_scene,
     clear_of_tee,
     flange_target,
+    scene_spec,
 )
 from sim.twin.arm_world import ArmWorld, PastStates
 
@@ -38,7 +38,7 @@ class PushTWorld(ArmWorld):
         """Builds the scene; `robot` is the arm's name, because a pickled `Robot` would be a
         different object in the twin's process."""
         arm = find_robot(robot)
-        super().__init__("push-T world", build_scene(arm), arm, "pusher", "pusher_tip")
+        super().__init__("push-T world", scene_spec(arm), arm, "pusher", "pusher_tip")
         data = self.data
         self._past = PastStates(self.name, BOARD_STATE)
         self._board = np.zeros(BOARD_STATE)

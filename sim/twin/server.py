@@ -26,9 +26,11 @@ import numpy as np
 
 from robots.errors import HandoffError
 from sim.twin import commands
+from sim.twin.exchange import Exchange
 from sim.twin.gripper import GripperServer
 from sim.twin.link import Link
-from sim.twin.protocol import STATE, ErrorBit, MoveStatus
+from sim.twin.motion_log import MotionLog
+from sim.twin.protocol import VERSION, ErrorBit, MoveStatus
 from sim.twin.state import StateWriter
 from sim.twin.unit.checks import PERIOD
 from sim.twin.unit.control_unit import ControlUnit
@@ -77,13 +79,12 @@ class Server:
         self.state = StateWriter(self.unit)
         self.lockstep = lockstep
         self.patience = patience
+        self.version = VERSION
+        """Protocol version that the robot states and accepts."""
+        self.exchange = Exchange(link, lockstep, patience, self._serve_while_waiting)
         self.ticks = 0
         self.granted = 0
-        self.profile = dict.fromkeys(
-            ("motion_ticks", "motion_s", "wait_s", "world_s", "state_s"), 0.0
-        )
-        self._log = np.zeros(log, STATE)
-        self._logged = 0
+        self._motions = MotionLog(log)
         self._message_id = 0
         self._pending: np.ndarray | None = None
         self._beginning_sent = 0
@@ -97,11 +98,6 @@ class Server:
         self._gripper_count = 0
         self._gripper_deadline = 0.0
         self._motion_began = 0.0
-        self._dropped_share = 0.0
-        """Share of the commands that are lost on purpose."""
-        self._dropping = np.random.default_rng(0)
-        self._motion_counted: float | None = None
-        """Wall time up to which the running motion is part of `motion_s`."""
         self._closed = False
 
     def run(self) -> None:
@@ -145,7 +141,7 @@ class Server:
             return True
         if self._awaiting_first_command():
             return self._request_first_command(now)
-        if unit.moving:
+        if unit.moving and not unit.asynchronous:
             if self.granted:
                 self._tick()
                 return True
@@ -218,27 +214,32 @@ class Server:
         moving = unit.moving
         command = self._pending
         self._pending = None
-        if command is None and (moving or not self.lockstep):
-            self._send_next_state()
+        if unit.asynchronous:
+            command = self.exchange.newest()
+        if unit.asynchronous or not moving:
+            # In lockstep, states that nobody replies to are sent by the wall clock; the robot's
+            # clock also counts the ticks without a state.
+            self._advance_robot_clock()
+        elif command is None:
+            self._next_state()
+            arrived = self.exchange.send(self._message_id, self.state.datagram)
             sent = clock()
-            command = self._await_command() if moving else None
-            if self._dropped_share and self._dropping.random() < self._dropped_share:
-                command = None
+            command = self.exchange.reply(
+                self._message_id,
+                arrived,
+                self._next_send - 0.1 * PERIOD,
+                beginning=not unit.command_received,
+            )
             received = clock()
-        elif not moving:
-            # At rest states are sent by the wall clock; the robot's clock also counts the ticks
-            # without a state.
-            self._message_id += 1
-        if moving and len(self._log):
-            self._log[self._logged % len(self._log)] = self.state.record[0]
-            self._logged += 1
+        if moving:
+            self._motions.add_state(self.state.record[0])
         unit.cycle(command)
         if self.gripper_server is not None:
             self.gripper_server.tick()
         self.ticks += 1
         self._state_outdated = True
         if moving:
-            self._add_times(began, sent, received, clock())
+            self._motions.add_tick(began, sent, received, clock())
         if unit.replies:
             self._after_change()
         if self.granted:
@@ -246,36 +247,33 @@ class Server:
             if not self.granted:
                 self._reply(self.ticks, self._grant_request)
 
-    def _await_command(self) -> np.ndarray | None:
-        """The command that echoes the state just sent; None if it is lost."""
-        beginning = not self.unit.command_received
-        deadline = (
-            time.perf_counter() + self.patience if self.lockstep else self._next_send - 0.1 * PERIOD
-        )
-        while True:
-            # Waiting in slices detects a client that has died. A command that has arrived counts,
-            # even if this process was stopped meanwhile.
-            left = deadline - time.perf_counter()
-            received = self.link.receive(max(0.0, min(left, 0.05)))
-            if received == self._message_id or (beginning and received is not None):
-                return self.link.command
-            if received is None and self.lockstep:
-                if self.gripper_server is not None:
-                    self._serve_gripper(self.gripper_server)
-                if select.select(self._sockets(), [], [], 0.0)[0]:
-                    self._serve_requests()
-                if not self.unit.moving:
-                    return None
-            if left <= 0.0:
-                return None
+    def _advance_robot_clock(self) -> None:
+        """Counts a tick in which no reply is expected; in real time its state is sent as well."""
+        if not self.lockstep:
+            self._send_next_state()
+            return
+        self._message_id += 1
+        if self.unit.moving and self._state_outdated:
+            self._refresh()
+
+    def _serve_while_waiting(self) -> bool:
+        """Serves everything but the arm's commands; returns whether the motion still runs."""
+        if self.gripper_server is not None:
+            self._serve_gripper(self.gripper_server)
+        if select.select(self._sockets(), [], [], 0.0)[0]:
+            self._serve_requests()
+        return self.unit.moving
 
     # States.
 
-    def _send_next_state(self) -> None:
+    def _next_state(self) -> None:
         if self._state_outdated:
             self._refresh()
         self._message_id += 1
         self.state.record["message_id"] = self._message_id
+
+    def _send_next_state(self) -> None:
+        self._next_state()
         self.link.send_state(self.state.datagram)
 
     def _refresh(self) -> None:
@@ -299,18 +297,6 @@ class Server:
             self._pending = None
             self._next_send = 0.0
 
-    def _add_times(self, began: float, sent: float, received: float, ended: float) -> None:
-        profile = self.profile
-        profile["motion_ticks"] += 1
-        profile["state_s"] += sent - began
-        profile["wait_s"] += received - sent
-        profile["world_s"] += ended - received
-        # Tick by tick, so that it is right however the motion ends; from the first tick on.
-        profile["motion_s"] += ended - (
-            began if self._motion_counted is None else self._motion_counted
-        )
-        self._motion_counted = ended
-
     # Events.
 
     def _serve_events(self) -> None:
@@ -330,13 +316,14 @@ class Server:
             self.gripper_server.serve_requests()
         for request in self.link.requests():
             was_moving = self.unit.moving
-            commands.handle(request, self.unit, self.link, self._send_settings)
+            commands.handle(request, self.unit, self.link, self._send_settings, self.version)
             if not (was_moving and self.unit.moving):
                 self._after_change()
             if self.unit.moving and not was_moving:
+                self.exchange.clear()
                 self._beginning_sent = 1
                 self._motion_began = time.perf_counter()
-                self._motion_counted = None
+                self._motions.begin()
                 if self.lockstep:
                     self._next_send = self._motion_began + FIRST_COMMAND_PAUSES[0]
         if self.link.lost_client:
@@ -385,19 +372,18 @@ class Server:
                 self.unit.press_user_stop(arguments[0])
                 self._after_change()
                 self._reply(None)
-            case "drop":
-                self._dropped_share = arguments[0]
-                self._dropping = np.random.default_rng(0)
+            case "version":
+                self.version = arguments[0]
+                self._reply(None)
+            case "lose" | "delay":
+                direction, *amounts = arguments
+                path = self.exchange.states if direction == "states" else self.exchange.commands
+                getattr(path, request)(*amounts)
                 self._reply(None)
             case "stats":
                 self._reply(self._stats())
             case "recorded":
-                count = min(self._logged, len(self._log))
-                self._reply(
-                    np.roll(self._log, -self._logged)[len(self._log) - count :]
-                    if count
-                    else self._log[:0]
-                )
+                self._reply(self._motions.states())
 
     def _call(self, name: str, arguments: tuple) -> None:
         q = self.world.q.copy()
@@ -432,15 +418,9 @@ class Server:
         self.pipe.send((self._request_id, False, reason))
 
     def _stats(self) -> dict[str, float]:
-        wall = self.profile["motion_s"]
-        if self.unit.moving and self._motion_counted is not None:
-            wall += time.perf_counter() - self._motion_counted
-        motion_ticks = self.profile["motion_ticks"]
         return {
-            **self.profile,
+            **self._motions.stats(self.unit.moving),
             "ticks": self.ticks,
-            "motion_s": wall,
             "lost_packets": self.unit.lost_packets,
             "success_rate": self.unit.success_rate,
-            "realtime_factor": motion_ticks * PERIOD / wall if wall > 0.0 else 0.0,
         }

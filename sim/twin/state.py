@@ -26,8 +26,14 @@ class StateWriter:
             name: self.record[name][0] for name in STATE.names or () if STATE[name].shape
         }
         self._base_T_ee = np.zeros((4, 4), order="F")
+        self._elbow = np.zeros(2)
+        self._offset = False
+        """Whether the client has moved the end effector, as of `write_tool`."""
         self._twists = False
         """Whether the state has twists of the end effector that are not zero."""
+        self._wrench = False
+        """Whether the state has an external wrench that is not zero."""
+        self.write_tool()
 
     def write(self) -> None:
         """Writes all fields except the message id."""
@@ -59,6 +65,7 @@ class StateWriter:
         world = self._unit.world
         field = self._field
         record = self.record
+        self._offset = not np.array_equal(unit.NE_T_EE, np.eye(4))
         field["F_T_NE"][:] = world.flange_T_ee.T.ravel()
         field["NE_T_EE"][:] = unit.NE_T_EE.T.ravel()
         field["F_T_EE"][:] = (world.flange_T_ee @ unit.NE_T_EE).T.ravel()
@@ -71,30 +78,39 @@ class StateWriter:
         field["O_ddP_O"][:] = GRAVITY
 
     def _write_pose(self) -> None:
-        field, q = self._field, self._unit.world.q
-        # NE_T_EE is the identity by default; multiplying always avoids a special case.
-        self._base_T_ee[:] = self._unit.world.base_T_ee @ self._unit.NE_T_EE
-        pose = self._base_T_ee.ravel(order="F")
-        field["O_T_EE"][:] = field["O_T_EE_d"][:] = field["O_T_EE_c"][:] = pose
+        field = self._field
         unit = self._unit
+        pose = unit.world.base_T_ee
+        self._base_T_ee[:] = pose @ unit.NE_T_EE if self._offset else pose
+        measured = field["O_T_EE"]
+        measured[:] = self._base_T_ee.ravel(order="F")
         if unit.moves_end_effector:
             cartesian = unit.cartesian
             field["O_T_EE_d"][:] = field["O_T_EE_c"][:] = cartesian.pose.ravel(order="F")
             field["O_dP_EE_d"][:] = field["O_dP_EE_c"][:] = cartesian.twist
             field["O_ddP_EE_c"][:] = cartesian.acceleration
             self._twists = True
-        elif self._twists:
-            for name in ("O_dP_EE_d", "O_dP_EE_c", "O_ddP_EE_c"):
-                field[name][:] = 0.0
-            self._twists = False
-        elbow = q[2], (1.0 if q[3] >= 0.0 else -1.0)
+        else:
+            field["O_T_EE_d"][:] = field["O_T_EE_c"][:] = measured
+            self._clear_twists()
+        q = unit.world.q
+        elbow = self._elbow
+        elbow[0] = q[2]
+        elbow[1] = 1.0 if q[3] >= 0.0 else -1.0
         field["elbow"][:] = field["elbow_d"][:] = field["elbow_c"][:] = elbow
 
+    def _clear_twists(self) -> None:
+        if self._twists:
+            for name in ("O_dP_EE_d", "O_dP_EE_c", "O_ddP_EE_c"):
+                self._field[name][:] = 0.0
+            self._twists = False
+
     def _write_wrench(self) -> None:
+        # Nearly always there is none, which is written once.
+        if not (self._unit.in_contact or self._wrench):
+            return
         field, F_base = self._field, self._unit.F_ext
         field["O_F_ext_hat_K"][:] = F_base
-        if F_base.any():
-            R = self._base_T_ee[:3, :3] @ self._unit.EE_T_K[:3, :3]
-            field["K_F_ext_hat_K"][:] = (F_base.reshape(2, 3) @ R).ravel()
-        else:
-            field["K_F_ext_hat_K"][:] = 0.0
+        R = self._base_T_ee[:3, :3] @ self._unit.EE_T_K[:3, :3]
+        field["K_F_ext_hat_K"][:] = (F_base.reshape(2, 3) @ R).ravel()
+        self._wrench = self._unit.in_contact

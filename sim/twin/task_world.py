@@ -56,7 +56,7 @@ class TaskWorld(ArmWorld):
             HandoffError: there is no such task, or its arm carries no gripper.
         """
         self.task = task = find_task(name, robot=robot)
-        super().__init__(f"{name} world", _model(task), task.robot, "hand", "tool_tip")
+        super().__init__(f"{name} world", _spec(task), task.robot, "hand", "tool_tip")
         self._layout = task.layout(self.model, task.robot)
         self._goal = np.zeros(task.goal_size)
         self._past = PastStates(self.name, self.model.nq)
@@ -155,8 +155,8 @@ class MujocoGripper:
             self._range[servo, 0], self._range[servo, 1] = -force, force
 
 
-def _model(task: Task) -> mujoco.MjModel:
-    """Compiles the task's scene with torque actuators instead of the impedance law."""
+def _spec(task: Task) -> mujoco.MjSpec:
+    """The task's scene with torque actuators instead of the impedance law."""
     import mujoco
 
     if not isinstance(task.actions, CartesianDelta):
@@ -183,4 +183,4 @@ def _model(task: Task) -> mujoco.MjModel:
     tip = flange + np.array([0.0, 0.0, robot.gripper.tcp_offset])
     last = spec.body(robot.link_names[-1])
     last.add_site(name="tool_tip", pos=tip, size=[0.002] * 3, rgba=[0] * 4)
-    return spec.compile()
+    return spec

@@ -17,12 +17,16 @@ from setproctitle import setproctitle
 
 from robots.config import Delay, Seconds, Whole, config
 from robots.errors import HandoffError
+from robots.franka.robot import JointFriction, Robot
 from robots.imported_code import CodeGuard, current_guard, install_guard
 from robots.signals import blocked_interrupt
 from robots.wire.addresses import is_loopback
+from sim.twin.protocol import VERSION
 from sim.twin.unit.checks import PERIOD
 from sim.twin.world import World
 
+Direction = Literal["states", "commands"]
+"""Packets from the robot to its client, or back."""
 START_TIMEOUT = 60.0
 """Maximum time for a twin to import its simulator and build its world [s]."""
 
@@ -48,6 +52,10 @@ class TwinConfig:
     """CPU to which the twin is pinned; None lets the system choose."""
     log_seconds: Delay = 0.0
     """Motion time for which `Twin.recorded` keeps every state [s]; takes 1.4 MB/s."""
+    friction: Literal["none", "published"] = "none"
+    """Friction of the arm's joints beside the small viscous one that every simulated arm has:
+    `published` adds what was identified at a real arm (`robots.franka.friction`), `none` adds
+    nothing and tracks better than a real arm does."""
 
     def __post_init__(self) -> None:
         # The robot's protocol has no authentication: whoever connects moves the arm.
@@ -156,10 +164,23 @@ class Twin:
         """Presses or releases the user stop button."""
         self._request("user_stop", pressed)
 
-    def drop_commands(self, share: float) -> None:
-        """From now on this share of the client's commands is lost, at random; the same ones in
-        every run."""
-        self._request("drop", share)
+    def lose_packets(self, share: float, direction: Direction = "commands") -> None:
+        """From now on this share of the packets of motions is lost, at random; the same ones in
+        every run. A state that is lost costs the command of its cycle as well."""
+        self._request("lose", direction, share)
+
+    def delay_packets(
+        self, seconds: float, jitter: float = 0.0, direction: Direction = "commands"
+    ) -> None:
+        """From now on packets of motions are late by `seconds`, and up to `jitter` [s] more at
+        random; the same ones in every run. What is late by 1 ms or more misses its cycle, and the
+        robot drops the command, except in a motion that the robot plans itself."""
+        self._request("delay", direction, seconds, jitter)
+
+    def state_version(self, version: int = VERSION) -> None:
+        """From now on the robot states and accepts this version of its protocol, as one with other
+        firmware would; a client with another one is refused when it connects."""
+        self._request("version", version)
 
     @property
     def pid(self) -> int:
@@ -250,6 +271,20 @@ def _wait_until_ready(settings: TwinConfig, process: BaseProcess, pipe: Connecti
     return Twin(settings, process, pipe)
 
 
+def _published_friction(robot: Robot) -> JointFriction:
+    """The friction of the robot's joints.
+
+    Raises:
+        HandoffError: none is published.
+    """
+    if robot.friction is None:
+        raise HandoffError(
+            f"twin: friction is 'published', but {robot.config_name} states none. Set `friction` of the robot, or "
+            "take 'none'."
+        )
+    return robot.friction
+
+
 def _exit_reason(process: BaseProcess) -> str:
     process.join(5.0)
     code = process.exitcode
@@ -280,6 +315,8 @@ def _serve(
     try:
         link = Link(settings.host)
         world = make_world()
+        if settings.friction == "published":
+            world.rub(_published_friction(world.robot))
         gripper_server = None
         if world.gripper is not None:
             gripper_server = GripperServer(settings.host, world.gripper, world.robot.gripper)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from robots.franka.robot import Robot
+from robots.franka.robot import JointFriction, Robot
 
 
 class TwinGripper(Protocol):
@@ -79,6 +79,10 @@ class World(Protocol):
     @property
     def base_T_ee(self) -> np.ndarray:
         """(4, 4) end-effector pose at the current `q` [m]; a new array."""
+        ...
+
+    def rub(self, friction: JointFriction | None) -> None:
+        """Gives the joints this friction from now on; None, as at the beginning, takes it away."""
         ...
 
     def step(self, tau: np.ndarray) -> None:

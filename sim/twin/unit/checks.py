@@ -45,8 +45,8 @@ def check_joint_reference(
         previous: (3, J) the same of the previous cycle.
     """
     q, dq, ddq = reference
-    if not ((q >= limits.q_min) & (q <= limits.q_max)).all():
-        return ErrorBit.COMMANDED_POSITION_LIMITS
+    if (error := check_position(limits, q)) is not None:
+        return error
     lower, upper = limits.velocity_limits(q)
     # A motion away from a position limit starts at rest, so only the far limit constrains it.
     if not ((dq <= TOLERANCE * upper + 1e-3) & (dq >= TOLERANCE * lower - 1e-3)).all():
@@ -55,6 +55,13 @@ def check_joint_reference(
         return ErrorBit.COMMANDED_VELOCITY_DISCONTINUITY
     if not (np.abs(ddq - previous[2]) <= TOLERANCE * PERIOD * limits.dddq_max).all():
         return ErrorBit.COMMANDED_ACCELERATION_DISCONTINUITY
+    return None
+
+
+def check_position(limits: JointLimits, q_c: np.ndarray) -> ErrorBit | None:
+    """Checks commanded joint positions (J,) [rad]; NaN is out of range."""
+    if not ((q_c >= limits.q_min) & (q_c <= limits.q_max)).all():
+        return ErrorBit.COMMANDED_POSITION_LIMITS
     return None
 
 

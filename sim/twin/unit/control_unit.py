@@ -18,6 +18,7 @@ from sim.twin.protocol import (
 from sim.twin.unit import checks
 from sim.twin.unit.arm_model import ArmModel
 from sim.twin.unit.cartesian_reference import CartesianReference
+from sim.twin.unit.point_to_point import PointToPoint
 from sim.twin.world import World
 
 SUCCESS_WINDOW = 100
@@ -78,6 +79,8 @@ class ControlUnit:
         """Joint torque with gravity one cycle ago [Nm]."""
         self.F_ext = np.zeros(6)
         """Estimated external wrench at K in base axes [N, Nm]."""
+        self.in_contact = False
+        """Whether `F_ext` is not zero."""
         self.tau_ext_max = np.full(joints, 20.0)
         self.F_ext_max = np.full(6, 30.0)
         self.m_load = 0.0
@@ -88,6 +91,8 @@ class ControlUnit:
         self.lost_packets = 0
         # Positions, velocities and external torques of the joints, then the wrench at K.
         self._measured, self._highest, self._lowest = np.zeros((3, 3 * joints + 6))
+        self._planner: PointToPoint | None = None
+        """Plans the motion, where the client sends targets instead of every cycle's position."""
         self._motion_id = -1
         self._lost_in_row = 0
         self._received = bytearray(b"\x01") * SUCCESS_WINDOW
@@ -103,6 +108,11 @@ class ControlUnit:
     def moves_end_effector(self) -> bool:
         """Whether a motion is active whose client commands poses or twists of the end effector."""
         return self.moving and self.generator in _CARTESIAN
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether a motion is active that the robot plans, to targets that come at any time."""
+        return self.moving and self._planner is not None
 
     @property
     def success_rate(self) -> float:
@@ -122,15 +132,34 @@ class ControlUnit:
         self.tau_d = np.zeros_like(self.tau_d)
         self.previous_tau_J = self.world.tau_J.copy()
         self.F_ext = np.zeros(6)
+        self.in_contact = False
         self._received[:] = b"\x01" * SUCCESS_WINDOW
 
-    def begin(self, motion_id: int, controller: Controller, generator: Generator) -> None:
-        """Starts a motion; the caller has checked that the unit is idle."""
+    def begin(
+        self,
+        motion_id: int,
+        controller: Controller,
+        generator: Generator,
+        maximum_velocity: np.ndarray | None = None,
+    ) -> None:
+        """Starts a motion; the caller has checked that the unit is idle.
+
+        Args:
+            motion_id: command id of the request.
+            controller: source of the torques.
+            generator: quantity that the client commands.
+            maximum_velocity: (J,) highest joint velocities of a motion that the robot plans
+                [rad/s]; None for one that the client commands in every cycle.
+        """
         self.robot_mode = RobotMode.MOVE
         self.controller = controller
         self.generator = generator
         self.reflex_reason[:] = False
-        self.command_received = False
+        self._planner = None
+        if maximum_velocity is not None:
+            self._planner = PointToPoint(self._limits, self.reference[0], maximum_velocity)
+        # Such a motion waits for nobody.
+        self.command_received = self._planner is not None
         self._motion_id = motion_id
         self._lost_in_row = 0
         if generator in _CARTESIAN:
@@ -191,6 +220,9 @@ class ControlUnit:
             self._check_limits()
 
     def _apply(self, command: np.ndarray | None) -> None:
+        if self._planner is not None:
+            self._plan(self._planner, command)
+            return
         if command is None:
             self._handle_lost_command()
             return
@@ -211,6 +243,21 @@ class ControlUnit:
             self.trip(error)
         elif command["motion_generation_finished"][0] or command["torque_command_finished"][0]:
             self._finish()
+
+    def _plan(self, planner: PointToPoint, command: np.ndarray | None) -> None:
+        """Heads for the newest target, or brakes where the client has ended the motion; what the
+        real robot does with a motion that is ended on its way is not published."""
+        if command is not None:
+            if command["motion_generation_finished"][0]:
+                planner.stop()
+            elif (error := checks.check_position(self._limits, command["q_c"][0])) is not None:
+                self.trip(error)
+                return
+            else:
+                planner.go_to(command["q_c"][0])
+        self.reference = planner.step()
+        if planner.stopped:
+            self._end_at(self.reference[0].copy())
 
     def _follow(self, command: np.ndarray, first: bool) -> ErrorBit | None:
         old, new = self.reference, np.empty_like(self.reference)
@@ -268,9 +315,15 @@ class ControlUnit:
         elif follows and (np.abs(velocity) > slowest).any():
             self.trip(ErrorBit.COMMANDED_VELOCITY_DISCONTINUITY)
             return
-        self.end(MoveStatus.SUCCESS)
         if follows:
-            self.reference[0] = position
+            self._end_at(position)
+        else:
+            self.end(MoveStatus.SUCCESS)
+
+    def _end_at(self, position: np.ndarray) -> None:
+        """Ends the motion successfully; the arm holds `position` (J,) [rad]."""
+        self.end(MoveStatus.SUCCESS)
+        self.reference[0] = position
 
     def _handle_lost_command(self) -> None:
         """Holds torques and extrapolates joint references with constant acceleration."""
@@ -301,8 +354,10 @@ class ControlUnit:
         if world.tau_ext.any():
             flange_p_k = (world.flange_T_ee @ self.NE_T_EE @ self.EE_T_K)[:3, 3]
             self.F_ext = self.arm.external_wrench(world.q, world.tau_ext, flange_p_k)
-        elif self.F_ext.any():
+            self.in_contact = True
+        elif self.in_contact:
             self.F_ext = np.zeros(6)
+            self.in_contact = False
 
     def _check_limits(self) -> None:
         world = self.world

@@ -247,8 +247,8 @@ def test_nothing(play: Play) -> None:
 
 
 def test_drop_5_percent(twin: Twin, play: Play) -> None:
-    found = play((FAULT_AT, lambda: twin.drop_commands(0.05)))
-    twin.drop_commands(0.0)
+    found = play((FAULT_AT, lambda: twin.lose_packets(0.05)))
+    twin.lose_packets(0.0)
     check_went_on(found)
     assert 10 < found.lost < 150
 
@@ -256,8 +256,8 @@ def test_drop_5_percent(twin: Twin, play: Play) -> None:
 def test_delay_10_ms(twin: Twin, play: Play) -> None:
     """Commands that arrive after their millisecond are lost; the robot goes on for 20 of them."""
     found = play(
-        (FAULT_AT, lambda: twin.drop_commands(1.0)),
-        (FAULT_AT + 0.010, lambda: twin.drop_commands(0.0)),
+        (FAULT_AT, lambda: twin.lose_packets(1.0)),
+        (FAULT_AT + 0.010, lambda: twin.lose_packets(0.0)),
     )
     check_went_on(found)
     assert 9 <= found.lost <= 11
@@ -265,10 +265,10 @@ def test_delay_10_ms(twin: Twin, play: Play) -> None:
 
 def test_freeze_60_ms(twin: Twin, play: Play) -> None:
     found = play(
-        (FAULT_AT, lambda: twin.drop_commands(1.0)),
-        (FAULT_AT + 0.060, lambda: twin.drop_commands(0.0)),
+        (FAULT_AT, lambda: twin.lose_packets(1.0)),
+        (FAULT_AT + 0.060, lambda: twin.lose_packets(0.0)),
     )
-    twin.drop_commands(0.0)
+    twin.lose_packets(0.0)
     check_ended(found, "communication_constraints_violation", 30.0)
 
 

@@ -1,4 +1,4 @@
-"""`handoff twin`: a simulated arm for programs of others, and its faults."""
+"""`handoff twin`: simulated arms for programs of others."""
 
 from __future__ import annotations
 
@@ -6,60 +6,17 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from flows.session.standalone_twin import (
-    DropFault,
-    Fault,
-    PushFault,
-    StandaloneTwin,
-    UserStopFault,
-    line,
-    read_faults,
-    run_twin,
-)
+from flows.session.standalone_twin import StandaloneTwin, line, run_twins
 from robots.errors import HandoffError
+from tests.flows.session.running_twin import connected, running
 
 franky = pytest.importorskip("franky", reason="franky-control has wheels for Linux x86_64 only")
-
-
-@contextmanager
-def running(options: StandaloneTwin, faults: tuple[Fault, ...] = ()) -> Iterator[dict[str, Any]]:
-    """The twin in a thread; what it said and showed."""
-    heard: dict[str, Any] = {"said": [], "shown": []}
-    ready, ended = threading.Event(), threading.Event()
-
-    def say(text: str) -> None:
-        heard["said"].append(text)
-        if "Ctrl-C" in text:
-            ready.set()
-
-    thread = threading.Thread(
-        target=run_twin,
-        args=(options, faults),
-        kwargs={"say": say, "show": heard["shown"].append, "ended": ended.is_set},
-    )
-    thread.start()
-    assert ready.wait(60.0)
-    try:
-        yield heard
-    finally:
-        ended.set()
-        thread.join(30.0)
-
-
-def connected(host: str) -> Any:
-    robot = franky.Robot(host, realtime_config=franky.RealtimeConfig.Ignore)
-    robot.relative_dynamics_factor = 0.05
-    return robot
 
 
 def test_an_unmodified_program_moves_arm_and_hand_while_time_passes_by_itself():
@@ -87,71 +44,40 @@ def test_an_unmodified_program_moves_arm_and_hand_while_time_passes_by_itself():
         assert "of real time, 0 lost commands" in heard["shown"][-1]
 
 
-def test_a_user_stop_of_the_file_ends_a_motion_and_is_said():
-    options = StandaloneTwin(task="reach", host="127.0.88.2", clock="paced")
-    with running(options, (UserStopFault(at=3.0, seconds=0.5),)) as heard:
-        robot = connected(options.host)
-        motion = franky.CartesianVelocityWaypointMotion(
-            [
-                franky.CartesianVelocityWaypoint(
-                    franky.Twist([0.0, 0.0, 0.01], [0.0, 0.0, 0.0]),
-                    hold_target_duration=franky.Duration(10_000),
-                )
-            ]
-        )
-        with pytest.raises(franky.ControlException, match=r"aborted"):
-            robot.move(motion)
-        assert any("user_stop for 0.5 s" in text for text in heard["said"])
-
-
-def test_a_push_is_a_reflex_above_the_clients_threshold():
-    options = StandaloneTwin(task="reach", host="127.0.88.3", clock="lockstep")
-    fault = PushFault(at=0.5, seconds=3000.0, force=(0.0, 0.0, -60.0))
-    with running(options, (fault,)):
-        time.sleep(0.5)
-        robot = connected(options.host)
-        robot.set_collision_behavior(20.0, 30.0)
-        with pytest.raises(franky.ControlException, match="reflex"):
-            robot.move(franky.JointMotion(robot.state.q + 0.02))
-
-
-def test_dropped_commands_are_counted():
-    options = StandaloneTwin(task="reach", host="127.0.88.4", clock="lockstep")
-    with running(options, (DropFault(at=0.0, seconds=1e6, share=0.05),)) as heard:
-        robot = connected(options.host)
-        robot.move(franky.JointMotion(robot.state.q + 0.02))
+def test_three_programs_move_three_arms_of_one_command_at_once_in_lockstep():
+    options = StandaloneTwin(task="reach", host="127.0.88.21", clock="lockstep", robots=3)
+    with running(options) as heard:
+        assert sum("table of reach" in text for text in heard["said"]) == 3
+        robots = [connected(host) for host in options.hosts()]
+        targets = [robot.state.q + 0.02 * (number + 1) for number, robot in enumerate(robots)]
+        for robot, target in zip(robots, targets, strict=True):
+            robot.move(franky.JointMotion(target), asynchronous=True)
+        for robot, target in zip(robots, targets, strict=True):
+            robot.join_motion()
+            np.testing.assert_allclose(robot.state.q, target, atol=1e-3)
+            assert robot.state.control_command_success_rate == 1.0
         end = time.monotonic() + 20.0
-        while " 0 lost" in heard["shown"][-1] or "no motion" in heard["shown"][-1]:
-            assert time.monotonic() < end
+        while heard["shown"][-1].count("0 lost commands") < 3 and time.monotonic() < end:
             time.sleep(0.1)
+        lines = heard["shown"][-1].splitlines()
+        assert [text.split()[0] for text in lines] == options.hosts()
+        assert all("of real time, 0 lost commands" in text for text in lines)
 
 
-def test_faults_come_from_a_file_in_the_order_of_their_times(tmp_path: Path):
-    path = tmp_path / "faults.yaml"
-    path.write_text(
-        "- {kind: push, at: 7.5, force: [0, 0, -40]}\n- {kind: freeze, at: 2, seconds: 0.06}\n"
-    )
-    faults = read_faults(path)
-    assert [fault.kind for fault in faults] == ["freeze", "push"]
-    assert faults[1].at == 7.5
+def test_an_address_that_is_taken_ends_the_other_arms_too():
+    with running(StandaloneTwin(task="reach", host="127.0.88.26")):
+        taken = StandaloneTwin(task="reach", host="127.0.88.25", robots=2)
+        with pytest.raises(HandoffError, match=r"127\.0\.88\.26:1337: the port is in use"):
+            run_twins(taken, (), say=lambda text: None, show=lambda text: None)
 
 
 @pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("kind: push", "expected a list of faults"),
-        ("- {kind: shove, at: 1}", "shove"),
-        ("- {kind: push}", "at"),
-        ("- {kind: drop, at: 1, share: 2}", "share"),
-        ("- [", "no YAML"),
-    ],
+    ("host", "robots", "error"),
+    [("arm", 1, "'arm' is no address"), ("127.0.0.250", 6, r"end beyond \.254")],
 )
-def test_a_file_that_states_no_faults_is_refused(text: str, error: str, tmp_path: Path):
-    path = tmp_path / "faults.yaml"
-    path.write_text(text)
-    with pytest.raises(HandoffError, match=error) as refused:
-        read_faults(path)
-    assert "faults.yaml" in str(refused.value)
+def test_addresses_that_do_not_exist_are_refused(host: str, robots: int, error: str):
+    with pytest.raises(HandoffError, match=error):
+        StandaloneTwin(task="reach", host=host, robots=robots).hosts()
 
 
 def test_the_line_states_the_share_of_real_time():

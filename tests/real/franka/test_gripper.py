@@ -131,7 +131,7 @@ def wait_on(fingers: FrankaGripper) -> None:
 def test_a_refused_command_is_heard_of(twin: Twin) -> None:
     twin.call("place", 0.06)
     with (
-        driver(twin, GripperDriverConfig(speed=9.0)) as fingers,
+        driver(twin, GripperDriverConfig(speed=-0.1)) as fingers,
         pytest.raises(SafetyError, match="refused a command"),
     ):
         wait_on(fingers)

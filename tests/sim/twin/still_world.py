@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from robots.franka import find_robot
+from robots.franka.robot import JointFriction
 from sim.scene.scene import GRIPPER_DAMPING, GRIPPER_STIFFNESS
 
 FR3 = find_robot("fr3")
@@ -54,6 +55,9 @@ class StillWorld:
     def base_T_ee(self) -> np.ndarray:
         """See `World`."""
         return FR3.chain.forward_kinematics(self.q)
+
+    def rub(self, friction: JointFriction | None) -> None:
+        """See `World`; what never moves has no friction."""
 
     def step(self, tau: np.ndarray) -> None:
         """See `World`."""

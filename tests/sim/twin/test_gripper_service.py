@@ -180,6 +180,20 @@ def test_the_grippers_states_keep_their_rate_while_the_arm_waits():
         assert {len(state) for state in received} == {23}
 
 
+def test_the_states_carry_the_time_in_milliseconds_while_the_fingers_move(twin, gripper):
+    first = gripper.state
+    future = begin(twin, gripper.move_async, 0.0, 0.05)
+    twin.advance(0.4)
+    # Of two states the first may have been sent before.
+    moving = [gripper.state for _ in range(2)][-1]
+    assert 0.02 < moving.width < 0.04
+    passed = moving.time.to_msec() - first.time.to_msec()
+    # Beside the motion, the time grows by 1 ms per state while the world stands.
+    assert 400 <= passed < 600
+    assert (moving.max_width, moving.temperature) == (first.max_width, first.temperature)
+    assert done(twin, future)
+
+
 def test_in_real_time_the_blocking_calls_return(franky):
     with start_twin(TwinConfig(host=address(24), clock="real"), GripperWorld) as twin:
         gripper = franky.Gripper(twin.host)

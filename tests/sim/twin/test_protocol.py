@@ -110,13 +110,18 @@ def test_connect_with_another_version_is_rejected_with_ours(unit):
     assert link.udp_port == 0
 
 
-def test_targets_that_the_robot_would_plan_itself_are_refused_as_not_possible(unit):
+def test_targets_that_the_robot_plans_itself_begin_a_motion_that_waits_for_none(unit):
     link = FakeLink()
     modes = struct.pack("<II", protocol.Controller.JOINT_IMPEDANCE, 0)
     payload = modes + struct.pack("<3d3dB7d", *np.zeros(6), 1, *np.ones(7))
     handle(Request(protocol.Command.MOVE, 3, payload), unit, link, nothing)  # type: ignore[arg-type]
-    assert link.replies == [struct.pack("<IIIB", 1, 3, 13, protocol.MoveStatus.NOT_POSSIBLE)]
-    assert not unit.moving
+    assert link.replies == [struct.pack("<IIIB", 1, 3, 13, protocol.MoveStatus.MOTION_STARTED)]
+    for _ in range(30):
+        unit.cycle(None)
+    assert unit.asynchronous
+    assert unit.lost_packets == 0
+    unit.end(protocol.MoveStatus.ABORTED)
+    unit.replies.clear()
 
 
 def test_a_load_of_negative_mass_is_an_invalid_argument(unit):
