@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from real.franka.state_recorder import StateRecorder, robot_fields
+from real.motion.stream import StreamConfig
 from robots.contract import Contract
 from robots.episodes.running_episode import EpisodeSink
 from robots.episodes.schema import EpisodeSchema, StreamSpec
@@ -98,7 +99,7 @@ class LoopRecord:
 def deploy_schema(
     contract: Contract,
     extra: Mapping[str, FieldSpec],
-    stream_hz: float,
+    stream: StreamConfig,
     robot: Robot,
     frame: str = "board",
     *,
@@ -111,7 +112,8 @@ def deploy_schema(
         contract: contract of the policy; its observation fields and action become the stream
             `policy`, with `action` as executed and `action_proposed` as the policy returned it.
         extra: further fields that `observe` returns at every policy step.
-        stream_hz: rate of the stream `reference` [Hz]; the stream `robot` has 1000 Hz.
+        stream: rate and limits of the stream `reference`, whose guards are recorded with it; the
+            stream `robot` has 1000 Hz.
         robot: the arm.
         frame: frame of positions.
         supervised: whether a person supervises; their interventions become fields of the stream
@@ -149,7 +151,9 @@ def deploy_schema(
         name=contract.task,
         streams={
             "policy": StreamSpec(rate_hz=contract.rate_hz, fields=policy),
-            "reference": StreamSpec(rate_hz=stream_hz, fields=reference),
+            "reference": StreamSpec(
+                rate_hz=stream.stream_hz, fields={**reference, **stream.monitored()}
+            ),
             "robot": StreamSpec(rate_hz=1000.0, fields=_robot_states(robot, tool)),
         },
         robot=robot.config_name,

@@ -128,17 +128,8 @@ class TwinEngine(MujocoEngine):
             self._driver = stack.enter_context(arm)
             space = CartesianSteps(self._contract(), arm.preflight().base_T_ee, robot)
             arm.start()
-            stream = options.stream
-            motion = ReferenceStream(
-                arm,
-                self._clock,
-                space,
-                space.governed(stream.governor),
-                stream.joints,
-                arm.flange_T_ee,
-                1.0 / stream.stream_hz,
-                fence=stream.fence,
-            )
+            limits = replace(options.stream, governor=space.governed(options.stream.governor))
+            motion = ReferenceStream(arm, self._clock, space, limits, arm.flange_T_ee)
             self._motion = (space, motion)
             self._episode = stack.pop_all()
         self._look()

@@ -156,7 +156,7 @@ class BoardTable(SessionTable):
         session = self._session
         robot = find_robot(session.arm.robot)
         extra = {**EXTRA, **pictures}
-        return deploy_schema(self._contract, extra, session.loop.stream_hz, robot, supervised=True)
+        return deploy_schema(self._contract, extra, session.loop, robot, supervised=True)
 
     def place(self, seed: int) -> None:
         """See `SessionTable`."""
