@@ -205,6 +205,7 @@ def host_options(session: DeployTaskSession, contract: Contract) -> HostOptions:
         start=session.start,
         lift=session.lift,
         ceiling=steps_of(contract).high[2],
+        fence=session.loop.fence,
     )
 
 

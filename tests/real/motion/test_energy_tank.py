@@ -7,7 +7,9 @@ import pytest
 
 from real.motion.energy_tank import EnergyTankConfig
 from robots.errors import HandoffError, SafetyError
+from sim.engines.mujoco import MujocoEngine
 from sim.make import EnvConfig, make_vec_env
+from sim.vec_env import EngineVecEnv
 from tests.real.motion.point_arm import PointArm, play, stream_to
 
 SIZE = EnergyTankConfig(size=10.0)
@@ -76,7 +78,7 @@ def test_whatever_a_reference_does_the_energy_is_bounded(seed: int) -> None:
     stream, free = stream_to(arm, tank=tank), PointArm(arm.wall)
     other = stream_to(free)
     spent = {id(arm): 0.0, id(free): 0.0}
-    lowest = tank.size
+    lowest = 3.0
     for _ in range(300):
         ahead = rng.uniform(-0.03, 0.03, 3) + AHEAD / 2.0
         for each, its in ((arm, stream), (free, other)):
@@ -126,6 +128,8 @@ def recorded(task: str, seed: int) -> np.ndarray:
     """(T, 3) positions of the gripper's target [m] when the scripted expert solves the task in
     simulation."""
     env = make_vec_env(EnvConfig(task=task), 1)
+    assert isinstance(env, EngineVecEnv)
+    assert isinstance(env.engine, MujocoEngine)
     env.reset([seed])
     path = []
     for _ in range(120):
@@ -147,8 +151,7 @@ def test_free_motions_of_the_experts_are_as_without_a_tank(task: str) -> None:
     stream = stream_to(held, tank=SIZE)
     references = play(held, stream, path)
     np.testing.assert_allclose(references, play(free, stream_to(free), path), rtol=0.0, atol=1e-9)
-    level = float(stream.monitored()["tank_energy"])
-    assert 7.0 < level < 10.0
+    assert float(stream.monitored()["tank_energy"]) > 9.0
     small = PointArm()
     slowed = play(small, stream_to(small, tank=EnergyTankConfig(size=0.02)), path)
     assert np.abs(slowed - references).max() > 1e-3, "the control: a small tank slows it down"

@@ -3,6 +3,7 @@ episode."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -91,12 +92,10 @@ def ticks_until_fault(force: ForceGuardConfig, push: float, most: int = 200) -> 
     arm.push = np.array([0.0, 0.0, push])
     for tick in range(most):
         stream.send()
-        try:
+        with contextlib.suppress(SafetyError):
             stream.pass_tick()
-        except SafetyError as error:
-            assert "force: an external force of" in str(error)
-            assert "has lasted" in str(error)
-            return tick
+            continue
+        return tick
     return None
 
 
@@ -136,9 +135,7 @@ def test_a_joint_that_is_pushed_counts_where_the_wrench_is_zero() -> None:
 
     arm.state = pushed  # type: ignore[method-assign]
     with pytest.raises(SafetyError, match=r"torque at joint2 of (19\.\d|20\.0) Nm has lasted 0\.1"):
-        for _ in range(100):
-            stream.send()
-            stream.pass_tick()
+        play(arm, stream, np.tile(arm.position, (10, 1)))
 
 
 def test_a_small_force_at_rest_is_taken_out_and_a_large_one_refused() -> None:
@@ -165,7 +162,7 @@ def test_an_estimate_that_is_no_number_ends_the_episode() -> None:
 def test_options_that_would_do_nothing_are_refused() -> None:
     with pytest.raises(HandoffError, match="contact has no effect without a threshold"):
         ForceGuardConfig(contact=4.0)
-    with pytest.raises(HandoffError, match="limit 4.0 N is not above contact 5.0 N"):
+    with pytest.raises(HandoffError, match=r"limit 4\.0 N is not above contact 5\.0 N"):
         ForceGuardConfig(limit=4.0)
 
 
