@@ -300,7 +300,8 @@ def tracking_figures(
         `tracking_rms_m` and `tracking_max_m` (streamed against measured), `governor_max_m`
         (requested against streamed), `jerk_rms_m_s3` of the streamed position, `peak_speed_m_s` of
         the end effector,
-        `peak_joint_speed_rad_s`, `peak_tau_ext_nm`, `min_success_rate`.
+        `peak_joint_speed_rad_s`, `peak_tau_ext_nm`, `min_success_rate`; with a force guard
+        `peak_external_force_n`, with an energy tank `min_tank_energy_j`.
     """
     reference = whole_rows(record.reference)
     position = reference["position"]
@@ -308,7 +309,14 @@ def tracking_figures(
     held_back = np.linalg.norm(reference["asked"] - position, axis=1)
     jerk = np.diff(position, n=3, axis=0) / period**3
     step = np.linalg.norm(np.diff(robot["base_T_ee"][:, :3, 3], axis=0), axis=1)
+    guarded = {}
+    if "wrench_ext" in reference:
+        force = np.linalg.norm(reference["wrench_ext"][:, :3], axis=1)
+        guarded["peak_external_force_n"] = float(force.max())
+    if "tank_energy" in reference:
+        guarded["min_tank_energy_j"] = float(reference["tank_energy"].min())
     return {
+        **guarded,
         "tracking_rms_m": float(np.sqrt(np.mean(error**2))),
         "tracking_max_m": float(error.max()),
         "governor_max_m": float(held_back.max()),

@@ -348,4 +348,5 @@ class _Episode:
         """The observation with the arm's state, for the person's side."""
         gripper = {} if self.gripper_target is None else self.gripper_target.observation()
         state = self.motion.state
-        return {**observation, **gripper, "q": state.q, "tau_ext": state.tau_ext}
+        felt = {"q": state.q, "tau_ext": state.tau_ext, **self.motion.monitored()}
+        return {**observation, **gripper, **felt}
