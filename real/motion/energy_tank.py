@@ -46,8 +46,8 @@ class EnergyTankConfig:
     """Share by which the energy that the damping of the impedance law takes out of the arm refills
     the tank."""
     refill_power: Annotated[float, Field(ge=0.0, le=100.0)] = 0.0
-    """Power that refills the tank besides, for losses that the model leaves out, such as friction in
-    the joints [W]."""
+    """Power that refills the tank besides, for losses that the model leaves out, such as friction
+    in the joints [W]."""
     blocked_seconds: Annotated[float, Field(gt=0.0, le=60.0)] = 1.0
     """Time for which an empty tank may keep a reference at rest that is asked to move, before the
     episode ends [s]."""
@@ -95,7 +95,6 @@ class EnergyTank:
         self._velocity = np.zeros(0)
         self._lead = np.zeros(0)
         self._stiffness = np.zeros((0, 0))
-        self._damping = np.zeros((0, 0))
         self._measured: np.ndarray | None = None
         self._loss: float | None = None
 
@@ -111,7 +110,8 @@ class EnergyTank:
             loss: power that the damping of all joints takes out of the arm [W], where it acts
                 against rest.
         """
-        before, self._measured = self._measured, measured
+        before = self._measured
+        self._measured = measured
         if self._feeds_velocity:
             gone = np.zeros_like(measured) if before is None else measured - before
             slip = reference.velocity - gone / self._period

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--host", default="127.0.0.9", help="address of the twin")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     values: dict[str, Any] = {}
     for override in parse_overrides([f"stream.{option}" for option in arguments.options]):
         set_value(values, override.keys, override.value)
