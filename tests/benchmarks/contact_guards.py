@@ -55,17 +55,19 @@ def measure(task: str, arm: SimulatedArm, episodes: int) -> dict[str, Any]:
     config = HilEnvConfig(task=task, arm=arm, observation_fields=("q",))
     env, engine = open_session_env(config, on_end="freeze")
     assert isinstance(engine, TwinEngine)
-    solved, steps, faults = 0, [], []
+    solved = 0
+    steps: list[int] = []
+    faults: list[str] = []
     found: list[dict[str, np.ndarray]] = []
     tick = ReferenceStream.pass_tick
     with closing(env), patch.object(ReferenceStream, "pass_tick", _noting(tick, found)):
         for seed in range(EVALUATION.start, EVALUATION.start + episodes):
             env.reset([seed])
-            number, over = 0, False
-            while not over:
+            step = env.step(engine.expert_action())
+            number = 1
+            while not (step.terminated[0] or step.truncated[0]):
                 step = env.step(engine.expert_action())
                 number += 1
-                over = bool(step.terminated[0] or step.truncated[0])
             solved += bool(step.info["success"][0])
             steps.append(number)
             faults += [] if engine.fault is None else [engine.fault]
