@@ -33,6 +33,10 @@ class ArmState:
     """(J,) measured joint torques, gravity included [Nm]."""
     tau_ext: np.ndarray
     """(J,) estimated external torques, filtered [Nm]."""
+    wrench_ext: np.ndarray
+    """(6,) estimated external force [N] and moment [Nm] at the end effector, base axes, which
+    belong to `tau_ext`. Zeros near a singularity. A Franka counts what the arm exerts as positive,
+    the twin what acts on the arm."""
     success_rate: float
     """Share of the last 100 control commands that arrived in time; 0 outside of control."""
     mode: str

@@ -100,6 +100,11 @@ def check_positive(where: str, options: Any, names: Sequence[str]) -> None:
             raise HandoffError(f"{where}: {name} is {value}, expected a positive number.")
 
 
+def changed_options(options: Any) -> list[str]:
+    """Names of the options of a configuration whose values differ from their plain defaults."""
+    return [each.name for each in fields(options) if getattr(options, each.name) != each.default]
+
+
 class ByKind:
     """Annotation of a union of configuration classes: the entry `kind` chooses one of them, and a
     dotted path chooses a class outside Handoff (`robots.outside`)."""

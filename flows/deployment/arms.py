@@ -4,9 +4,10 @@ it after a fault."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from flows.deployment.config import ArmSession
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from real.deploy.supervision import Supervision
     from real.franka.arm import FrankaArm
     from real.franka.config import FrankaConfig
+    from real.motion.fence import FenceConfig
 
 
 @contextmanager
@@ -105,16 +107,45 @@ def recovered(
         return True
 
 
-def move_supervised(arm: FrankaArm, q: np.ndarray, supervision: Supervision) -> bool:
-    """Moves an arm to joint positions (J,) [rad], resting for as long as the person holds it;
-    returns False if they end the session meanwhile."""
+def move_supervised(
+    arm: FrankaArm, way: Sequence[np.ndarray], supervision: Supervision, fence: FenceConfig
+) -> bool:
+    """Moves an arm to one joint position after another, resting for as long as the person holds it;
+    returns False if they end the session meanwhile.
+
+    Args:
+        arm: the connected arm, at rest.
+        way: (J,) joint positions [rad].
+        supervision: the person.
+        fence: places that the arm keeps out of; the whole way is checked before the arm moves, what
+            is left of it after every hold, and the arm while it moves.
+
+    Raises:
+        SafetyError: the way leads into the fence, so that nothing moves; or the arm was beside it
+            and entered the fence, and rests.
+    """
+    from real.motion.fence import ENTERED
+    from real.motion.fenced_path import check_outside, check_path, rooms
+
+    def where() -> dict[tuple[str, str], float]:
+        return rooms(fence, arm.robot, arm.flange_T_ee, arm.state().q)
 
     def halted() -> bool:
         supervision.poll()
+        if not fence.empty and min(where().values()) < -ENTERED:
+            return True
         # Labels are ignored: no episode is running.
         return supervision.paused or supervision.stopped
 
-    while not arm.move_to_joints(q, halted):
+    ahead = list(way)
+    while ahead:
+        for begin, end in pairwise([arm.state().q, *ahead]):
+            check_path(fence, arm.robot, arm.flange_T_ee, begin, end)
+        if arm.move_to_joints(ahead[0], halted):
+            ahead.pop(0)
+            continue
+        if not fence.empty:
+            check_outside(where(), "has come")
         if not wait_for_resume(supervision):
             return False
     return True

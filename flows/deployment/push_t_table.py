@@ -72,7 +72,7 @@ class PushTTable(DeployTable):
 
         pictures = {} if self._cameras is None else self._cameras.pictures.fields()
         extra = {**EXTRA, **pictures}
-        return deploy_schema(self._contract, extra, self._config.loop.stream_hz, self.robot)
+        return deploy_schema(self._contract, extra, self._config.loop, self.robot)
 
     @contextmanager
     def cameras(self, twin: Twin) -> Iterator[None]:

@@ -10,6 +10,7 @@ from typing import Any
 from flows.deployment.config import ArmSession, DeploySession, DeployTaskSession
 from real.franka.config import check_data_sheet
 from real.franka.slot import is_on_this_computer
+from real.motion.force_guard import check_reflex
 from real.motion.governor import check_robot
 from real.motion.planar_space import Plane
 from robots.config import to_plain, validate
@@ -85,6 +86,7 @@ def check_session(session: DeploySession | DeployTaskSession, contract: Contract
     )
     session.loop.watchdog.check_period(1.0 / contract.rate_hz)
     check_data_sheet(session.arm, robot)
+    check_reflex(session.loop.force, session.arm)
     if isinstance(session, DeploySession):
         _check_board(session, robot)
     elif session.start is not None:

@@ -102,9 +102,10 @@ class TaskTable(DeployTable):
             extra |= self._cameras.pictures.fields()
         if contract.instruction and INSTRUCTION in self._task.observations:
             extra[INSTRUCTION] = self._task.observations[INSTRUCTION].spec
-        rate = self._config.loop.stream_hz
         axes = len(contract.steps.axes)
-        return deploy_schema(contract, extra, rate, self.robot, "base", coordinates=axes)
+        return deploy_schema(
+            contract, extra, self._config.loop, self.robot, "base", coordinates=axes
+        )
 
     def place(self, twin: Twin, seed: int) -> None:
         """See `DeployTable`: places the objects as the simulated environment does for the seed."""

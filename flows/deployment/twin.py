@@ -169,9 +169,11 @@ def deploy_at_twin(
         The metrics.
     """
     from real.deploy.onnx_policy import OnnxPolicy
+    from real.motion.force_guard import check_reflex
     from robots.episodes.store import EpisodeStore
     from sim.twin.twin import start_twin
 
+    check_reflex(config.loop.force, config.arm)
     policy = OnnxPolicy(bundle / ONNX_FILE)
     table = make_table(policy.contract)
     deciding = {"config": to_plain(config), "policy": file_digest(bundle / ONNX_FILE)}

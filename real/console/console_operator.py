@@ -13,7 +13,15 @@ from real.teleop.takeover import HandInput, Takeover, TakeoverConfig
 from robots.interfaces import Intervention, Label, Observation, Requests
 from robots.spec import ActionSpec
 
-DISPLAYED_FIELDS = ("q", "grasp_pose", "width", "tau_ext", "target_offset")
+DISPLAYED_FIELDS = (
+    "q",
+    "grasp_pose",
+    "width",
+    "tau_ext",
+    "target_offset",
+    "wrench_ext",
+    "tank_energy",
+)
 """Fields of the observation that pages show, if it has them."""
 
 

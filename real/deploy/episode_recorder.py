@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from real.franka.state_recorder import StateRecorder, robot_fields
+from real.motion.stream import StreamConfig
 from robots.contract import Contract
 from robots.episodes.running_episode import EpisodeSink
 from robots.episodes.schema import EpisodeSchema, StreamSpec
@@ -100,7 +101,7 @@ class LoopRecord:
 def deploy_schema(
     contract: Contract,
     extra: Mapping[str, FieldSpec],
-    stream_hz: float,
+    stream: StreamConfig,
     robot: Robot,
     frame: str = "board",
     *,
@@ -113,7 +114,8 @@ def deploy_schema(
         contract: contract of the policy; its observation fields and action become the stream
             `policy`, with `action` as executed and `action_proposed` as the policy returned it.
         extra: further fields that `observe` returns at every policy step.
-        stream_hz: rate of the stream `reference` [Hz]; the stream `robot` has 1000 Hz.
+        stream: rate and limits of the stream `reference`, whose guards are recorded with it; the
+            stream `robot` has 1000 Hz.
         robot: the arm.
         frame: frame of positions.
         supervised: whether a person supervises; their interventions become fields of the stream
@@ -151,7 +153,9 @@ def deploy_schema(
         name=contract.task,
         streams={
             "policy": StreamSpec(rate_hz=contract.rate_hz, fields=policy),
-            "reference": StreamSpec(rate_hz=stream_hz, fields=reference),
+            "reference": StreamSpec(
+                rate_hz=stream.stream_hz, fields={**reference, **stream.monitored()}
+            ),
             "robot": StreamSpec(rate_hz=1000.0, fields=_robot_states(robot, tool)),
         },
         robot=robot.config_name,
@@ -298,7 +302,8 @@ def tracking_figures(
         `tracking_rms_m` and `tracking_max_m` (streamed against measured), `governor_max_m`
         (requested against streamed), `jerk_rms_m_s3` of the streamed position, `peak_speed_m_s` of
         the end effector,
-        `peak_joint_speed_rad_s`, `peak_tau_ext_nm`, `min_success_rate`.
+        `peak_joint_speed_rad_s`, `peak_tau_ext_nm`, `min_success_rate`; with a force guard
+        `peak_external_force_n`, with an energy tank `min_tank_energy_j`.
     """
     reference = whole_rows(record.reference)
     position = reference["position"]
@@ -306,7 +311,14 @@ def tracking_figures(
     held_back = np.linalg.norm(reference["asked"] - position, axis=1)
     jerk = np.diff(position, n=3, axis=0) / period**3
     step = np.linalg.norm(np.diff(robot["base_T_ee"][:, :3, 3], axis=0), axis=1)
+    guarded = {}
+    if "wrench_ext" in reference:
+        force = np.linalg.norm(reference["wrench_ext"][:, :3], axis=1)
+        guarded["peak_external_force_n"] = float(force.max())
+    if "tank_energy" in reference:
+        guarded["min_tank_energy_j"] = float(reference["tank_energy"].min())
     return {
+        **guarded,
         "tracking_rms_m": float(np.sqrt(np.mean(error**2))),
         "tracking_max_m": float(error.max()),
         "governor_max_m": float(held_back.max()),

@@ -24,11 +24,8 @@ from real.deploy.person_motion import ReferenceAtStep
 from real.deploy.schedule import Freshness, Watchdog, WatchdogConfig
 from real.deploy.supervision import Supervision
 from real.franka.gripper import GripperDevice, GripperTarget
-from real.franka.joint_limits import JointGuardConfig
 from real.motion.action_space import Space
-from real.motion.fence import FenceConfig
-from real.motion.governor import GovernorConfig
-from real.motion.stream import ReferenceStream, ticks_per_step
+from real.motion.stream import ReferenceStream, StreamConfig, ticks_per_step
 from robots.config import config
 from robots.contract import Contract
 from robots.errors import HandoffError
@@ -45,13 +42,11 @@ from robots.interfaces import (
 
 
 @config
-class LoopConfig:
+class LoopConfig(StreamConfig):
     """Length, rates and limits of an episode."""
 
     max_steps: Annotated[int, Field(ge=1, le=100_000)] = 300
     """Largest number of policy steps in an episode."""
-    stream_hz: Annotated[float, Field(gt=0.0, le=1000.0)] = 250.0
-    """Targets per second [1/s]."""
     wait_for_policy: bool = True
     """Whether the loop waits for a running inference, as robot time in lockstep permits. On
     hardware (False) it waits for one tick of the stream, and the arm executes the last chunk until
@@ -59,14 +54,8 @@ class LoopConfig:
     delay: InferenceDelay = field(default_factory=InferenceDelay)
     """Delay of the policy that is simulated where the loop waits for it, for comparing policies
     that take longer elsewhere."""
-    governor: GovernorConfig = field(default_factory=GovernorConfig)
-    """Limits of the reference."""
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
     """Age limits of the newest action."""
-    joints: JointGuardConfig = field(default_factory=JointGuardConfig)
-    """Limits of the joints."""
-    fence: FenceConfig = field(default_factory=FenceConfig)
-    """Places that elbow, wrist, flange and tool keep out of."""
 
 
 def run_episode(
@@ -176,16 +165,7 @@ class _Episode:
         policy_period, period = 1.0 / contract.rate_hz, 1.0 / config.stream_hz
         self.ticks = ticks_per_step(config.stream_hz, contract.rate_hz)
         # The reference starts where the arm is found.
-        self.motion = ReferenceStream(
-            self.arm,
-            self.clock,
-            self.space,
-            config.governor,
-            config.joints,
-            self.flange_T_ee,
-            period,
-            fence=config.fence,
-        )
+        self.motion = ReferenceStream(self.arm, self.clock, self.space, config, self.flange_T_ee)
         self.record.begin = self.motion.state.time
         self.record.end = self.motion.state.time
         # The gripper, the policy and its watchdog.
@@ -285,6 +265,7 @@ class _Episode:
             "velocity": motion.streamed.velocity,
             "asked": asked,
             "measured": motion.measured,
+            **motion.monitored(),
         }
         add_row(self.record.reference, row)
 
@@ -370,4 +351,5 @@ class _Episode:
         """The observation with the arm's state, for the person's side."""
         gripper = {} if self.gripper_target is None else self.gripper_target.observation()
         state = self.motion.state
-        return {**observation, **gripper, "q": state.q, "tau_ext": state.tau_ext}
+        felt = {"q": state.q, "tau_ext": state.tau_ext, **self.motion.monitored()}
+        return {**observation, **gripper, **felt}

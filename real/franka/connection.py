@@ -30,6 +30,7 @@ def arm_state(state: Any) -> ArmState:
         base_T_ee=np.array(state.O_T_EE.matrix),
         tau_J=np.array(state.tau_J),
         tau_ext=np.array(state.tau_ext_hat_filtered),
+        wrench_ext=np.array(state.O_F_ext_hat_K),
         success_rate=float(state.control_command_success_rate),
         mode=state.robot_mode.name,
         errors=error_names(state.current_errors),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from real.arm import ConnectionLostError
 from real.franka.config import FrankaConfig
 from real.franka.connection import connect
 from real.franka.kept_faults import clear_fault, kept_fault
@@ -39,7 +40,11 @@ def recover_arm(config: FrankaConfig, person: str, cause: str) -> None:
 
 def clear_errors(robot: Any) -> SafetyError | None:
     """Clears the errors of a connected `franky.Robot`; returns the error if it refuses, e.g.
-    because the user stop is still pressed."""
+    because the user stop is still pressed.
+
+    Raises:
+        ConnectionLostError: it does not answer any more.
+    """
     import franky
 
     try:
@@ -47,4 +52,8 @@ def clear_errors(robot: Any) -> SafetyError | None:
             return None
     except franky.CommandException as error:
         return SafetyError(f"arm: recovery refused ({error}). Is the user stop still pressed?")
+    except franky.NetworkException as error:
+        raise ConnectionLostError(
+            f"arm: connection lost while it was recovered ({error}). Is it still powered and linked?"
+        ) from None
     return SafetyError("arm: recovery failed. Does the cause of the fault persist?")

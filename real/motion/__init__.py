@@ -5,5 +5,8 @@
 - `governor`: the keep-in box, and limits of speed, acceleration and jerk.
 - `reference_bounds`: bounds on a reference by velocities, torques and torque rates of the joints.
 - `fence`: places that elbow, wrist, flange and tool keep out of.
+- `fenced_path`: the way of a joint motion, checked against the fence before it begins.
+- `force_guard`: limits of contact forces, below the robot's own reflex.
+- `energy_tank`: bounds the energy that a reference puts into the arm.
 - `stream`: the stream of one episode.
 """

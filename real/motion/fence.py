@@ -7,7 +7,6 @@ fence so that it can stop there, and the episode ends if one is found inside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -88,15 +87,70 @@ class FenceConfig:
         return not self.planes and not self.boxes
 
 
-class _Point(NamedTuple):
-    """A point of the arm in the present pose."""
+class PlacedPoint(NamedTuple):
+    """A point of the arm that is kept out of a fence, in one pose."""
 
     name: str
     position: np.ndarray
     """(3,) [m]."""
+    joints: int
+    """Number of joints that move it."""
+    clearance: float
+    """Radius of the sphere about it that stays outside [m]."""
+
+
+class Face(NamedTuple):
+    """The face of a plane or a box that separates a position from what is kept out."""
+
+    name: str
+    normal: np.ndarray
+    """(3,) unit vector away from what is kept out."""
+    distance: float
+    """Distance of the position along the normal [m]; negative inside."""
+
+
+def placed_points(
+    config: FenceConfig, frames: np.ndarray, flange_T_ee: np.ndarray
+) -> tuple[PlacedPoint, ...]:
+    """The points of the arm.
+
+    Args:
+        config: their clearances.
+        frames: (J + 1, 4, 4) frames of the joints and the flange [m], base frame.
+        flange_T_ee: (4, 4) end effector in the flange frame [m].
+    """
+    joints = len(frames) - 1
+    tool = (frames[-1] @ flange_T_ee)[:3, 3]
+    return (
+        PlacedPoint("elbow", frames[3, :3, 3], 3, config.elbow),
+        PlacedPoint("wrist", frames[5, :3, 3], 5, config.wrist),
+        PlacedPoint("flange", frames[-1, :3, 3], joints, config.flange),
+        PlacedPoint("tool", tool, joints, config.tool),
+    )
+
+
+def faces(config: FenceConfig, position: np.ndarray) -> list[Face]:
+    """The separating face of every plane and box, seen from a position (3,) [m]."""
+    found: list[Face] = []
+    for plane in config.planes:
+        normal = np.array(plane.normal) / np.linalg.norm(plane.normal)
+        found.append(Face(plane.name, normal, float(normal @ position) - plane.offset))
+    for box in config.boxes:
+        below, above = np.array(box.low) - position, position - np.array(box.high)
+        gaps = np.concatenate([below, above])
+        axis = int(np.argmax(gaps))
+        normal = np.zeros(3)
+        normal[axis % 3] = -1.0 if axis < 3 else 1.0
+        found.append(Face(box.name, normal, float(gaps[axis])))
+    return found
+
+
+class _Point(NamedTuple):
+    """A point of the arm, and how the reference moves it."""
+
+    placed: PlacedPoint
     per_speed: np.ndarray
     """(3, D) velocity per velocity of the reference along the coordinates."""
-    clearance: float
 
 
 class Fence:
@@ -126,21 +180,13 @@ class Fence:
             q: joint positions.
             dq_per_speed: (J, D) joint velocity [rad/s] per velocity of the reference [m/s].
         """
-        config, frames = self._config, self._robot.chain.joint_frames(q)
-        tool = (frames[-1] @ self._flange_T_ee)[:3, 3]
-        joints = len(q)
-        places: Mapping[str, tuple[np.ndarray, int, float]] = {
-            "elbow": (frames[3, :3, 3], 3, config.elbow),
-            "wrist": (frames[5, :3, 3], 5, config.wrist),
-            "flange": (frames[-1, :3, 3], joints, config.flange),
-            "tool": (tool, joints, config.tool),
-        }
+        frames = self._robot.chain.joint_frames(q)
         self._points = []
-        for name, (position, moving, clearance) in places.items():
+        for point in placed_points(self._config, frames, self._flange_T_ee):
+            moving = point.joints
             axes, origins = frames[:moving, :3, 2], frames[:moving, :3, 3]
-            jacobian = np.cross(axes, position - origins).T
-            per_speed = jacobian @ dq_per_speed[:moving]
-            self._points.append(_Point(name, position, per_speed, clearance))
+            jacobian = np.cross(axes, point.position - origins).T
+            self._points.append(_Point(point, jacobian @ dq_per_speed[:moving]))
 
     def bounds(self, lead: np.ndarray) -> VelocityBounds:
         """Bounds on the reference's velocity with which every point can still stop outside.
@@ -154,15 +200,15 @@ class Fence:
         """
         rows: list[np.ndarray] = []
         offsets: list[float] = []
-        for point in self._points:
-            for name, normal, distance in self._faces(point.position):
-                room = distance - point.clearance
+        for placed, per_speed in self._points:
+            for name, normal, distance in faces(self._config, placed.position):
+                room = distance - placed.clearance
                 if room < -ENTERED:
                     raise SafetyError(
-                        f"fence: the {point.name} is {-room:.3f} m inside '{name}', with its clearance of "
-                        f"{point.clearance} m. Move the arm away, or check the fence."
+                        f"fence: the {placed.name} is {-room:.3f} m inside '{name}', with its clearance of "
+                        f"{placed.clearance} m. Move the arm away, or check the fence."
                     )
-                away = normal @ point.per_speed
+                away = normal @ per_speed
                 # The reference may already be nearer than the arm that follows it.
                 room += min(0.0, float(away @ lead))
                 braking = self._braking * float(np.linalg.norm(away))
@@ -173,19 +219,3 @@ class Fence:
                 offsets.append(-(RETREAT - fastest) / (2.0 * half))
         size = 0 if not self._points else self._points[0].per_speed.shape[1]
         return VelocityBounds(np.array(rows).reshape(-1, size), np.array(offsets))
-
-    def _faces(self, position: np.ndarray) -> list[tuple[str, np.ndarray, float]]:
-        """Name, unit normal (3,) and distance [m] of the plane, and of the face of each box, that
-        separates the position (3,) from what is kept out."""
-        faces: list[tuple[str, np.ndarray, float]] = []
-        for plane in self._config.planes:
-            normal = np.array(plane.normal) / np.linalg.norm(plane.normal)
-            faces.append((plane.name, normal, float(normal @ position) - plane.offset))
-        for box in self._config.boxes:
-            below, above = np.array(box.low) - position, position - np.array(box.high)
-            gaps = np.concatenate([below, above])
-            axis = int(np.argmax(gaps))
-            normal = np.zeros(3)
-            normal[axis % 3] = -1.0 if axis < 3 else 1.0
-            faces.append((box.name, normal, float(gaps[axis])))
-        return faces

@@ -10,7 +10,7 @@ is therefore never overshot, by construction and not by tuning.
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import numpy as np
 from pydantic import Field
@@ -89,6 +89,15 @@ class GovernorConfig:
         _check_limits(self)
 
 
+class VelocityFilter(Protocol):
+    """A last limit on the velocity of a reference; `real.motion.energy_tank.EnergyTank` is one."""
+
+    def shortened(self, braked: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        """A velocity (D,) [m/s] on the line from `braked`, which braking for a tick leads to, to
+        `wanted`, which all other limits allow."""
+        ...
+
+
 class ReferenceGovernor:
     """Turns a stream of requested motions into one that keeps all limits; it starts at rest.
 
@@ -98,6 +107,7 @@ class ReferenceGovernor:
         position: `(D,)` first position of the reference [m].
         robot: robot whose Cartesian limits hold as well.
         feeds_velocity: whether the reference's velocity is fed to the arm; see `check_robot`.
+        velocity_filter: a last limit on the velocity; None for none.
 
     Raises:
         HandoffError: limits that contradict one another, or exceed the robot's.
@@ -112,7 +122,9 @@ class ReferenceGovernor:
         robot: Robot,
         *,
         feeds_velocity: bool = True,
+        velocity_filter: VelocityFilter | None = None,
     ) -> None:
+        self._filter = velocity_filter
         self._low = np.asarray(config.low, dtype=float)
         self._high = np.asarray(config.high, dtype=float)
         check_robot(config, period, robot, feeds_velocity=feeds_velocity)
@@ -241,7 +253,9 @@ class ReferenceGovernor:
         )
         bounded = np.clip(requested, np.minimum(lowest, braked), np.maximum(highest, braked))
         shortened = _into_ball(braked, bounded, self._config.max_speed)
-        return shortened if bounds is None else _into_slabs(braked, shortened, bounds)
+        if bounds is not None:
+            shortened = _into_slabs(braked, shortened, bounds)
+        return shortened if self._filter is None else self._filter.shortened(braked, shortened)
 
     def _fastest(self, room: np.ndarray, speed: np.ndarray) -> np.ndarray:
         """Largest speed x towards a wall, at the end of this tick, that still stops before it.

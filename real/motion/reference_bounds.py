@@ -12,6 +12,8 @@ that of the reference at a bounded rate.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from real.arm import Arm, ArmState, TorqueResponse
@@ -27,6 +29,16 @@ from robots.control.actions import Motion
 GEOMETRY_TICKS = 2
 """Stream ticks between two evaluations of the arm's Jacobian; at 2 rad/s a joint turns by 0.016 rad
 in 8 ms."""
+
+
+class CoordinateResponse(NamedTuple):
+    """Forces with which the impedance law answers a reference, along the D coordinates of a
+    task."""
+
+    stiffness: np.ndarray
+    """(D, D) force per distance of the reference from the arm [N/m]."""
+    damping: np.ndarray
+    """(D, D) force per velocity of the reference [Ns/m]."""
 
 
 class ReferenceBounds:
@@ -63,6 +75,7 @@ class ReferenceBounds:
         self._rate = config.torque_rate_share * limits.dtau_max / (2.0 if feeds_velocity else 1.0)
         self._dq_per_speed = np.zeros((0, 0))
         self._response = TorqueResponse(*(np.zeros((0, 0)) for _ in range(5)))
+        self._coordinates = CoordinateResponse(np.zeros((0, 0)), np.zeros((0, 0)))
         self._fed = np.zeros(0)
         self._rows = np.zeros((0, 0))
 
@@ -124,10 +137,25 @@ class ReferenceBounds:
         last evaluation."""
         return self._dq_per_speed @ velocity
 
+    @property
+    def coordinates(self) -> CoordinateResponse:
+        """The impedance law's answer along the coordinates, in the pose of the last evaluation."""
+        return self._coordinates
+
+    def damping_loss(self, dq: np.ndarray) -> float:
+        """Power that the impedance law's damping takes out of joints that move at `dq` (J,) [rad/s]
+        [W]."""
+        return float(dq @ self._response.joint_damping @ dq)
+
     def _renew(self, q: np.ndarray, axes: np.ndarray) -> None:
         robot = self._arm.robot
         self._dq_per_speed = joint_velocity(robot.chain, q, axes, self._flange_T_ee)
         self._rows = velocity_rows(self._config, robot.limits, q, self._dq_per_speed)
         self._response = self._arm.torque_response(q, axes)
+        # The power of a torque is that of a force along the coordinates.
+        to_force = self._dq_per_speed.T
+        self._coordinates = CoordinateResponse(
+            to_force @ self._response.stiffness, to_force @ self._response.damping
+        )
         if self._fence is not None:
             self._fence.renew(q, self._dq_per_speed)

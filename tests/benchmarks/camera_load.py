@@ -218,6 +218,7 @@ def recording(path: Path, arm: Any, *, exact: bool) -> Iterator[Any]:
 def _record(path: Path, arm: Any, exact: bool, ending: threading.Event, count: Any) -> None:
     from real.deploy.episode_recorder import LoopRecord, RecordWriter, add_row, deploy_schema
     from real.franka.state_recorder import StateRecorder
+    from real.motion.stream import StreamConfig
     from robots.episodes.corrections import open_corrections
     from robots.episodes.running_episode import RunningEpisode
     from robots.episodes.schema import with_videos
@@ -227,7 +228,12 @@ def _record(path: Path, arm: Any, exact: bool, ending: threading.Event, count: A
     robot, stated = find_robot(ROBOT), contract()
     assert stated.steps is not None
     schema = deploy_schema(
-        stated, arm.fields(), STREAM_HZ, robot, "base", coordinates=len(stated.steps.axes)
+        stated,
+        arm.fields(),
+        StreamConfig(stream_hz=STREAM_HZ),
+        robot,
+        "base",
+        coordinates=len(stated.steps.axes),
     )
     schema = with_videos(schema, None if exact else H264Config())
     action = np.zeros(stated.action.shape)

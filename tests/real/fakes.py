@@ -49,7 +49,16 @@ class FakeArm:
             raise ArmFaultError(("joint_reflex",), "Reflex", self.clock.now())
         zero = np.zeros(7)
         return ArmState(
-            self.clock.now(), FR3.q_home.copy(), zero, self.pose.copy(), zero, zero, 1.0, "Move", ()
+            self.clock.now(),
+            FR3.q_home.copy(),
+            zero,
+            self.pose.copy(),
+            zero,
+            zero,
+            np.zeros(6),
+            1.0,
+            "Move",
+            (),
         )
 
     def torque_response(self, q: np.ndarray, axes: np.ndarray) -> TorqueResponse:

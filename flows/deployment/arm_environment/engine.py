@@ -66,6 +66,7 @@ class TwinEngine(MujocoEngine):
         paced: bool,
         progress: Progress = no_progress,
     ) -> None:
+        from real.motion.force_guard import check_reflex
         from real.motion.stream import ticks_per_step
         from sim.twin.task_world import TaskWorld
         from sim.twin.twin import start_twin
@@ -80,6 +81,7 @@ class TwinEngine(MujocoEngine):
                 f"{task.name}: randomized varies the simulation of the task, not a simulated arm. Leave out one of "
                 "env.randomized and env.arm."
             )
+        check_reflex(arm.stream.force, arm.arm)
         self._arm_config = arm
         self._ticks = ticks_per_step(arm.stream.stream_hz, task.rate_hz)
         super().__init__(task, 1, config)
@@ -128,17 +130,8 @@ class TwinEngine(MujocoEngine):
             self._driver = stack.enter_context(arm)
             space = CartesianSteps(self._contract(), arm.preflight().base_T_ee, robot)
             arm.start()
-            stream = options.stream
-            motion = ReferenceStream(
-                arm,
-                self._clock,
-                space,
-                space.governed(stream.governor),
-                stream.joints,
-                arm.flange_T_ee,
-                1.0 / stream.stream_hz,
-                fence=stream.fence,
-            )
+            limits = replace(options.stream, governor=space.governed(options.stream.governor))
+            motion = ReferenceStream(arm, self._clock, space, limits, arm.flange_T_ee)
             self._motion = (space, motion)
             self._episode = stack.pop_all()
         self._look()

@@ -14,6 +14,7 @@ from real.cameras.config import CameraConfig, check_camera
 from real.deploy.loop import LoopConfig
 from real.franka.config import FrankaConfig, check_data_sheet
 from real.franka.gripper import GripperDriverConfig
+from real.motion.force_guard import check_reflex
 from real.motion.governor import check_robot
 from real.teleop.takeover import TakeoverConfig
 from robots.config import Delay, Hertz, Radians, Seconds, config, to_plain, validate
@@ -114,6 +115,7 @@ def check_demonstrations(session: DemonstrationSession) -> None:
     check_robot(governor, period, robot, feeds_velocity=False)
     session.loop.watchdog.check_period(1.0 / session.rate_hz)
     check_data_sheet(session.arm, robot)
+    check_reflex(session.loop.force, session.arm)
     check_actions("steps", session.steps, robot)
     for name, camera in session.cameras.items():
         check_camera(name, camera)
@@ -138,6 +140,7 @@ def host_options(session: DemonstrationSession) -> HostOptions:
         start=session.start,
         lift=session.lift,
         ceiling=session.steps.high[2],
+        fence=session.loop.fence,
     )
 
 

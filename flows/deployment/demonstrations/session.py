@@ -169,7 +169,7 @@ def _open(
     schema = deploy_schema(
         contract,
         pictures.fields(),
-        session.loop.stream_hz,
+        session.loop,
         robot,
         "base",
         supervised=True,

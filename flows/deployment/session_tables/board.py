@@ -156,7 +156,7 @@ class BoardTable(SessionTable):
         session = self._session
         robot = find_robot(session.arm.robot)
         extra = {**EXTRA, **pictures}
-        return deploy_schema(self._contract, extra, session.loop.stream_hz, robot, supervised=True)
+        return deploy_schema(self._contract, extra, session.loop, robot, supervised=True)
 
     def place(self, seed: int) -> None:
         """See `SessionTable`."""
@@ -249,6 +249,7 @@ class RealSetup:
         self._plane = Plane(session.plane)
         self._start = np.array(session.start)
         self._q_centre = Q_BOARD_CENTRE
+        self._fence = session.loop.fence
 
     def place(self, seed: int) -> None:
         """See `ArmSetup`: does nothing, a person has placed the objects."""
@@ -263,7 +264,7 @@ class RealSetup:
         """See `ArmSetup`: moves up, across above the objects, and down; pauses when the person
         pauses."""
         current = self._plane.position(arm.state().base_T_ee)
-        q = self._q_centre
+        q, way = self._q_centre, []
         for xy, lift in (
             (current, 0.03),
             (current, CLEARANCE),
@@ -273,9 +274,8 @@ class RealSetup:
         ):
             flange = self._plane.pose(xy, lift) @ np.linalg.inv(arm.flange_T_ee)
             q = inverse_kinematics(arm.robot, flange, q)
-            if not move_supervised(arm, q, supervision):
-                return False
-        return True
+            way.append(q)
+        return move_supervised(arm, way, supervision, self._fence)
 
     def clock(self, arm: FrankaArm) -> Clock:
         """See `ArmSetup`."""

@@ -81,13 +81,13 @@ class GripperTable(SessionTable):
         """See `SessionTable`."""
         from real.deploy.episode_recorder import deploy_schema
 
-        contract, rate = self._contract, self._session.loop.stream_hz
+        contract, loop = self._contract, self._session.loop
         extra = {**self._scene_fields(), **pictures}
         if contract.instruction and (self._sentence or INSTRUCTION in self._host.objects()):
             extra[INSTRUCTION] = SENTENCE
         axes = len(steps_of(contract).axes)
         return deploy_schema(
-            contract, extra, rate, self._robot, "base", supervised=True, coordinates=axes
+            contract, extra, loop, self._robot, "base", supervised=True, coordinates=axes
         )
 
     def place(self, seed: int) -> None:
@@ -205,6 +205,7 @@ def host_options(session: DeployTaskSession, contract: Contract) -> HostOptions:
         start=session.start,
         lift=session.lift,
         ceiling=steps_of(contract).high[2],
+        fence=session.loop.fence,
     )
 
 

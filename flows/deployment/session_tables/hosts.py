@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from real.franka.arm import FrankaArm
     from real.franka.config import FrankaConfig
     from real.franka.gripper import FrankaGripper, GripperDriverConfig
+    from real.motion.fence import FenceConfig
     from robots.spec import FieldSpec
     from sim.rendering.camera_clock import CameraClockConfig
     from sim.twin.twin import Twin, TwinConfig
@@ -53,6 +54,8 @@ class HostOptions:
     """Height by which a real arm rises first on its way to the start [m]."""
     ceiling: float
     """Height above which it does not rise [m], base frame."""
+    fence: FenceConfig
+    """Places that the arm keeps out of on its way to the start."""
 
 
 class GripperHost(TableArm, Protocol):
@@ -209,7 +212,7 @@ class RealHost:
         risen = state.base_T_ee.copy()
         risen[2, 3] = max(risen[2, 3], min(risen[2, 3] + options.lift, options.ceiling))
         over = inverse_kinematics(arm.robot, risen @ np.linalg.inv(arm.flange_T_ee), state.q)
-        return all(move_supervised(arm, q, supervision) for q in (over, start))
+        return move_supervised(arm, (over, start), supervision, options.fence)
 
     def clock(self, arm: FrankaArm) -> Clock:
         """See `GripperHost`."""

@@ -171,7 +171,7 @@ class ReplayedRun(SupervisedRun):
         """See `SupervisedRun.prepared`: moves to the recorded start."""
         q = self._recorded.q_start
         away = np.abs(arm.state().q - q).max() > AT_START
-        return not away or move_supervised(arm, q, supervision)
+        return not away or move_supervised(arm, (q,), supervision, self._session.loop.fence)
 
     def loop(self, loop: LoopConfig) -> LoopConfig:
         """See `SupervisedRun.loop`: as long as the recorded episode."""

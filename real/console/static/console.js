@@ -314,13 +314,15 @@ function write(id, text) {
 
 // Joint limits, external torques and the lead of the target, of the newest step.
 function armFacts(state, about) {
-  const facts = [], { q, tau_ext: torques, target_offset: lead } = state, limits = about.joint_limits;
+  const facts = [], { q, tau_ext: torques, target_offset: lead, wrench_ext: wrench, tank_energy: energy } = state, limits = about.joint_limits;
   if (q && limits) {
     const margins = q.map((angle, n) => Math.min(angle - limits[0][n], limits[1][n] - angle) * 180 / Math.PI);
     const nearest = margins.indexOf(Math.min(...margins));
     if (margins[nearest] < 15) facts.push(`joint ${nearest + 1} is ${margins[nearest].toFixed(0)}° from its limit`);
   }
   if (torques) facts.push(`external torque ${Math.max(...torques.map(Math.abs)).toFixed(1)} N m`);
+  if (wrench) facts.push(`external force ${Math.hypot(...wrench.slice(0, 3)).toFixed(1)} N`);
+  if (energy) facts.push(`${energy[0].toFixed(1)} J in the energy tank`);
   if (lead) facts.push(`arm ${(1000 * Math.hypot(...lead.slice(0, 3))).toFixed(0)} mm behind its target`);
   return facts;
 }

@@ -13,6 +13,7 @@ from real.deploy.episode_recorder import (
     whole_rows,
 )
 from real.franka.state_recorder import StateRecorder, robot_fields
+from real.motion.stream import StreamConfig
 from robots.episodes.running_episode import RunningEpisode
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
@@ -71,7 +72,7 @@ class Arrived(StateRecorder):
 
 
 def created(path: Path, extra=EXTRA) -> EpisodeStore:
-    return EpisodeStore.create(path, deploy_schema(contract(), extra, 250.0, FR3))
+    return EpisodeStore.create(path, deploy_schema(contract(), extra, StreamConfig(), FR3))
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -114,7 +115,7 @@ def test_an_episode_written_bit_by_bit_is_the_one_that_is_stored_at_once(tmp_pat
 
 
 def test_schema_states_rates_units_and_frames():
-    schema = deploy_schema(contract(), EXTRA, 250.0, FR3)
+    schema = deploy_schema(contract(), EXTRA, StreamConfig(), FR3)
     assert {name: stream.rate_hz for name, stream in schema.streams.items()} == {
         "policy": 10.0,
         "reference": 250.0,
@@ -126,9 +127,14 @@ def test_schema_states_rates_units_and_frames():
 
 
 def test_who_watches_leaves_what_they_did_at_every_step():
-    fields = deploy_schema(contract(), EXTRA, 250.0, FR3, supervised=True).streams["policy"].fields
+    fields = (
+        deploy_schema(contract(), EXTRA, StreamConfig(), FR3, supervised=True)
+        .streams["policy"]
+        .fields
+    )
     added = (
-        fields.keys() - deploy_schema(contract(), EXTRA, 250.0, FR3).streams["policy"].fields.keys()
+        fields.keys()
+        - deploy_schema(contract(), EXTRA, StreamConfig(), FR3).streams["policy"].fields.keys()
     )
     assert added == {"intervention", "segment", "reason", "step_time"}
 

@@ -58,6 +58,7 @@ class FakeRobot:
             tau_J=np.zeros(7),
             tau_J_d=np.zeros(7),
             tau_ext_hat_filtered=self.tau_ext,
+            O_F_ext_hat_K=np.zeros(6),
             O_T_EE=franky.Affine(pose),
             F_T_NE=franky.Affine(nominal),
             control_command_success_rate=1.0,

@@ -116,6 +116,18 @@ def test_a_recovery_that_fails_clears_nothing(monkeypatch: pytest.MonkeyPatch) -
             arm.start()
 
 
+def test_a_recovery_that_nobody_answers_is_a_lost_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lost() -> NoReturn:
+        raise franky.NetworkException("libfranka: TCP send bytes: I/O error")
+
+    with connected(monkeypatch, TWIN) as (arm, robot):
+        monkeypatch.setattr(robot, "recover_from_errors", lost)
+        with pytest.raises(ConnectionLostError, match="lost while it was recovered"):
+            arm.recover()
+
+
 def lose(robot: FakeRobot) -> None:
     def lost(timeout: float) -> bool:
         raise franky.NetworkException("libfranka: UDP receive: Timeout")

@@ -52,7 +52,7 @@ def stepping(steps: CartesianDelta | None = STEPS, **changes: object) -> Contrac
 
 def state(q: np.ndarray, dq: np.ndarray) -> ArmState:
     zero = np.zeros(7)
-    return ArmState(0.0, q, dq, pose(q), zero, zero, 1.0, "Move", ())
+    return ArmState(0.0, q, dq, pose(q), zero, zero, np.zeros(6), 1.0, "Move", ())
 
 
 @pytest.mark.parametrize(

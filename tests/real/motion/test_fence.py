@@ -12,7 +12,7 @@ from real.franka.joint_limits import JointGuardConfig, tool_jacobian
 from real.motion.action_space import CartesianSteps
 from real.motion.fence import FenceConfig, KeepOutBox, KeepOutPlane
 from real.motion.governor import GovernorConfig
-from real.motion.stream import ReferenceStream
+from real.motion.stream import ReferenceStream, StreamConfig
 from robots.control.actions import CartesianDelta
 from robots.errors import HandoffError, SafetyError
 from robots.franka import find_robot
@@ -42,7 +42,9 @@ class FollowingArm:
 
     def state(self) -> ArmState:
         zero = np.zeros(7)
-        return ArmState(0.0, self.q.copy(), zero, self.pose, zero, zero, 1.0, "Move", ())
+        return ArmState(
+            0.0, self.q.copy(), zero, self.pose, zero, zero, np.zeros(6), 1.0, "Move", ()
+        )
 
     def torque_response(self, q: np.ndarray, axes: np.ndarray) -> TorqueResponse:
         none = np.zeros((7, axes.shape[1]))
@@ -80,11 +82,13 @@ def stream_of(arm: FollowingArm, fence: FenceConfig) -> ReferenceStream:
         cast(Arm, arm),
         cast(Clock, arm),
         space,
-        space.governed(STEPS),
-        JointGuardConfig(position_margin=0.0, velocity_share=0.94),
+        StreamConfig(
+            stream_hz=200.0,
+            governor=space.governed(STEPS),
+            joints=JointGuardConfig(position_margin=0.0, velocity_share=0.94),
+            fence=fence,
+        ),
         FLANGE_T_EE,
-        0.005,
-        fence=fence,
     )
 
 

@@ -50,7 +50,9 @@ class LinearArm:
 
     def state(self) -> ArmState:
         zero = np.zeros(7)
-        return ArmState(0.0, FR3.q_home, self.dq, np.eye(4), zero, zero, 1.0, "Move", ())
+        return ArmState(
+            0.0, FR3.q_home, self.dq, np.eye(4), zero, zero, np.zeros(6), 1.0, "Move", ()
+        )
 
     @property
     def measured(self) -> np.ndarray:

@@ -55,7 +55,7 @@ def table(config: CameraClockConfig, number: int) -> Iterator[tuple[Twin, TwinCa
 
 def state(twin: Twin) -> ArmState:
     none = np.zeros(0)
-    return ArmState(twin.now(), none, none, np.eye(4), none, none, 1.0, "Idle", ())
+    return ArmState(twin.now(), none, none, np.eye(4), none, none, np.zeros(6), 1.0, "Idle", ())
 
 
 def seeing(folder: Path) -> Path:

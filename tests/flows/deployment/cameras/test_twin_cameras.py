@@ -53,7 +53,7 @@ def placed(twin: Twin, cameras: TwinCameras, seed: int) -> None:
 
 def state(twin: Twin) -> ArmState:
     none = np.zeros(0)
-    return ArmState(twin.now(), none, none, np.eye(4), none, none, 1.0, "Idle", ())
+    return ArmState(twin.now(), none, none, np.eye(4), none, none, np.zeros(6), 1.0, "Idle", ())
 
 
 def test_the_first_pictures_are_those_of_the_simulated_environment() -> None:
