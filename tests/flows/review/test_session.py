@@ -22,6 +22,8 @@ from robots.episodes.pack import pack_store
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from tests.flows.review.recordings import LENGTHS, append_episode, brightness
+from tests.robots.episodes.formats.rosbag_files import messages, values, write_mcap
+from tests.robots.storage.bucket import served_bucket
 
 
 def written(session: ReviewSession, by: str = "ada") -> EpisodeStore:
@@ -338,6 +340,39 @@ def test_a_data_set_without_a_rate_is_looked_at(tmp_path: Path) -> None:
         assert session.episode(1)["acted"] == []
         with pytest.raises(HandoffError, match="no camera 0"):
             session.picture(0, 0, 0)
+
+
+def test_topics_with_times_of_their_own_are_imported_first(store: Path) -> None:
+    write_mcap(Path("d.mcap"), messages(values()[0]))
+    with (
+        pytest.raises(HandoffError, match=r"d\.mcap: its fields have capture times of their own"),
+        open_reviewed(Path("d.mcap"), None),
+    ):
+        pass
+
+
+def test_a_store_in_a_bucket_is_reviewed_into_a_folder(store: Path) -> None:
+    pytest.importorskip("obstore")
+    with served_bucket() as bucket:
+        address = Path(bucket.upload(store, "lab/picks.zarr"))
+        with (
+            open_reviewed(address, None) as data,
+            closing(ReviewLog(Path("picks_review"))) as log,
+        ):
+            session = ReviewSession(address, data, log, why_not_edited(address, None), "all")
+            shown = np.asarray(Image.open(io.BytesIO(session.picture(2, 0, 7))))
+            assert abs(int(shown[20, 20, 0]) - brightness(2, 7)) <= 2
+            session.change("ada", 0, "verdict", "failure")
+            copy = written(session)
+            assert copy.metadata(0)["success"] is False
+
+
+def test_a_recording_that_goes_on_is_not_disturbed(session: ReviewSession, store: Path) -> None:
+    with EpisodeStore.open(store, "a") as recorder:
+        session.change("ada", 0, "verdict", "failure")
+        assert written(session).num_episodes == 5
+        append_episode(recorder, 5, 25, {"success": True})
+    assert EpisodeStore.open(store).num_episodes == 6
 
 
 def test_an_empty_store_is_one_line(store: Path) -> None:
