@@ -81,14 +81,15 @@ def declared(recipe: str) -> dict[str, Stage]:
 
 def made_demos(runs: Path, recipe: str, **more: Any) -> dict[str, Any]:
     """Demonstrations of an earlier run, and what the manifest of a stage says that took them."""
-    made(runs, "demos", "scripted", 1.0, **{"config": options_of(recipe, "demos"), **more})
+    entries: Any = {"config": options_of(recipe, "demos"), **more}
+    made(runs, "demos", "scripted", 1.0, **entries)
     number = len(list(runs.glob("artifacts/*"))) - 1
     return {"input_paths": {"demos": f"../demos-{number:012d}"}}
 
 
 def test_cost_is_the_median_of_earlier_artifacts_of_the_stage(recipe: str) -> None:
     runs = Path("runs")
-    given = made_demos(runs, recipe) | {"config": options_of(recipe, "teacher")}
+    given: Any = made_demos(runs, recipe) | {"config": options_of(recipe, "teacher")}
     for seconds, memory in ((10.0, 1e9), (30.0, 3e9), (80.0, 2e9)):
         made(runs, "teacher", "pretrain", seconds, peak_memory_bytes=int(memory), **given)
     made(runs, "another", "pretrain", 999.0, **given)
@@ -104,7 +105,7 @@ def test_cost_is_the_median_of_earlier_artifacts_of_the_stage(recipe: str) -> No
 
 def test_cost_of_a_new_stage_is_that_of_its_kind(recipe: str) -> None:
     runs = Path("runs")
-    given = made_demos(runs, recipe) | {"config": options_of(recipe, "teacher")}
+    given: Any = made_demos(runs, recipe) | {"config": options_of(recipe, "teacher")}
     made(runs, "teacher", "pretrain", 10.0, **given)
     made(runs, "teacher", "pretrain", 20.0, **given)
     made(runs, "teacher", "evaluate", 500.0, **given)
@@ -124,15 +125,15 @@ def test_a_stage_of_the_kind_with_another_task_family_or_data_says_nothing(
         source["task"] = "reach"
     if changed == "family":
         options["policy"] = {**options["policy"], "kind": "gaussian"}
-    data = {"data": {"demonstrations": "towel"}} if changed == "data" else {}
-    given = made_demos(runs, recipe, config=source, **data)
+    data: Any = {"data": {"demonstrations": "towel"}} if changed == "data" else {}
+    given: Any = made_demos(runs, recipe, config=source, **data)
     made(runs, "teacher", "pretrain", 10.0, config=options, **given)
     assert estimate(declared(recipe)["teacher"], earlier_records(runs)) is None
 
 
 def test_the_time_of_a_training_is_scaled_to_its_updates(recipe: str) -> None:
     runs, options = Path("runs"), options_of(recipe, "teacher")
-    given = made_demos(runs, recipe)
+    given: Any = made_demos(runs, recipe)
     steps = options["training"]["steps"]
 
     def trained(share: int, seconds: float, **metrics: float) -> None:
@@ -198,7 +199,7 @@ def test_plan_prints_graph_reason_and_expected_cost(
     recipe: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = Path("runs")
-    given = made_demos(runs, recipe) | {"config": options_of(recipe, "teacher")}
+    given: Any = made_demos(runs, recipe) | {"config": options_of(recipe, "teacher")}
     made(
         runs,
         "teacher",
