@@ -219,3 +219,14 @@ def test_no_two_threads_read_code_at_the_same_time(
         cached.cache_clear()
     runner.make_flow()("diamond")
     assert readers == {threading.get_ident()}
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_prefect_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def started(debug: bool) -> None:
+        raise AssertionError("Prefect was started")
+
+    monkeypatch.setattr(runner, "prepare_prefect", started)
+    with pytest.raises(HandoffError, match=r"^runs=/proc/x: cannot be written: "):
+        runner.run("smoke", ["runs=/proc/x"])
