@@ -16,6 +16,7 @@ import numpy as np
 
 from flows.reports.dataset_text import counted
 from flows.session.config import HilEnvConfig, HilOperator
+from robots.errors import HandoffError
 from robots.franka.robot import Robot
 from robots.interfaces import Observation, VecEnv
 
@@ -82,8 +83,8 @@ def run_console_session(
         say: called with the console's address.
 
     Raises:
-        HandoffError: no such task or policy, the port is taken, or the store belongs to another
-            task.
+        HandoffError: no such task or policy, a task whose actions no person commands, the port is
+            taken, or the store belongs to another task.
     """
     from flows.session.environment import (
         finish,
@@ -96,12 +97,19 @@ def run_console_session(
     from flows.session.episodes import EpisodeLoop, EpisodeOutcome
     from flows.session.viewer import scene_viewer
     from real.console.process import open_console
+    from real.teleop.takeover import check_actions
     from robots.episodes.corrections import EpisodeAssembler, corrections_schema, open_corrections
     from robots.episodes.metadata.episode_metadata import next_start
     from robots.episodes.running_episode import recover_interrupted
 
     env_config = HilEnvConfig(task=task, observation_fields=())
     env, engine = make_session_env(env_config, on_end="freeze", seconds=operator.seconds)
+    try:
+        # Before a folder is made and a page opened.
+        check_actions(env.action_spec, f"console {task}")
+    except HandoffError:
+        env.close()
+        raise
     with (
         closing(env),
         open_console(config, out / "console") as console,

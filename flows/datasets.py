@@ -236,7 +236,13 @@ def view(
 
 
 def import_data(
-    data: Path, out: Path, form: str | None, map_file: Path | None, progress: Progress
+    data: Path,
+    out: Path,
+    form: str | None,
+    map_file: Path | None,
+    progress: Progress,
+    *,
+    video: bool = False,
 ) -> dict[str, Any]:
     """Imports a data set into a new store, as the stage `ingest` does.
 
@@ -246,6 +252,7 @@ def import_data(
         form: see `IngestConfig.format`.
         map_file: YAML file with the options of `FieldMapConfig`; None changes nothing.
         progress: counts episodes.
+        video: keeps pictures as H.264 video instead of without loss.
 
     Returns:
         What was read, and the figures of `ingest`.
@@ -260,12 +267,14 @@ def import_data(
     from robots.config import validate
     from robots.episodes.config import FieldMapConfig
     from robots.episodes.ingest import IngestConfig, ingest
+    from robots.episodes.segments.video_codec import H264Config
     from robots.storage.durable import temporary_beside
 
     _check_new(out)
     values = {} if map_file is None else read_yaml(map_file)
     mapping = validate(FieldMapConfig, values, "map")
-    config = IngestConfig(data=str(find_data(data)), format=form, map=mapping, download=False)
+    codec, found = H264Config() if video else None, str(find_data(data))
+    config = IngestConfig(data=found, format=form, map=mapping, video=codec, download=False)
     aside = temporary_beside(out)
     try:
         aside.mkdir(parents=True)

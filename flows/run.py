@@ -69,6 +69,7 @@ def run(
         path = _write_cached(recipe, runs, outcomes, started)
         runs.publish(recipe.name)
         return path
+    runs.check_writable()
     prepare_prefect(debug)
     obstacle = check_prefect()
     try:

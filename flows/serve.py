@@ -59,6 +59,7 @@ def serve_command(
             _print(f"token {token}")
 
     serve(policy, contract, config, token, announce)
+    _print("stopped; the connections are closed.")
 
 
 def _pairs(names: Sequence[str]) -> Iterator[tuple[str, str]]:

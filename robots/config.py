@@ -33,6 +33,15 @@ LARGEST = 10**12
 """Bound of numbers that need none: what lies beyond it was mistyped."""
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
 """A number of things, at least one."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Annotation of a number of repetitions to which the time of a computation is proportional."""
+
+
+Repetitions = Annotated[Count, Workload()]
+"""A number of repetitions, such as updates, to which the time of a training is proportional."""
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 """A number of things, or none."""
 Index = Annotated[int, Field(ge=-1, le=LARGEST)]
@@ -222,6 +231,42 @@ def _adapter(cls: type[T]) -> TypeAdapter[T]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(cls)
+
+
+def repetitions(options: Any) -> dict[str, int]:
+    """Returns the numbers to whose product the time of a computation is proportional, by dotted
+    path: those of the outermost blocks that state any; nested ones are a part of the work.
+
+    Args:
+        options: object of a class made with `@config`; another has none.
+    """
+    level = {"": options} if is_dataclass(options) else {}
+    while level:
+        values = {
+            f"{path}{field.name}": (getattr(block, field.name), field.name, type(block))
+            for path, block in level.items()
+            for field in fields(block)
+        }
+        counts = {
+            path: value
+            for path, (value, name, cls) in values.items()
+            if isinstance(value, int) and name in _repetition_fields(cls)
+        }
+        if counts:
+            return counts
+        level = {f"{path}.": value for path, (value, _, _) in values.items() if is_dataclass(value)}
+    return {}
+
+
+@cache
+def _repetition_fields(cls: type) -> frozenset[str]:
+    """Names of the fields of a class that are annotated with `Workload`."""
+    hints = get_type_hints(cls, include_extras=True)
+    return frozenset(
+        name
+        for name, hint in hints.items()
+        if any(isinstance(note, Workload) for note in getattr(hint, "__metadata__", ()))
+    )
 
 
 def key_paths(cls: type) -> list[str]:

@@ -31,7 +31,7 @@ def install_hint(module: str) -> str | None:
     if extra is None:
         return f"{name} is not installed, and Handoff does not depend on it."
     requirement = f".[{extra}]" if extra else "."
-    return f"{name} is not installed. Install it in the checkout: pip install -e '{requirement}'."
+    return f"{name} is not installed. Install it in the checkout: pip install -c constraints.txt -e '{requirement}'."
 
 
 def _smallest_extra(distribution: str) -> str | None:

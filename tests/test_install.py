@@ -144,7 +144,8 @@ def test_other_commands_state_in_one_line_what_to_install(
     done = handoff(environment, tmp_path, *words.format(tmp_path).split())
     assert done.returncode == 1
     assert done.stderr == (
-        f"handoff: {package} is not installed. Install it in the checkout: pip install -e '.[laptop]'.\n"
+        f"handoff: {package} is not installed. Install it in the checkout: "
+        "pip install -c constraints.txt -e '.[laptop]'.\n"
     )
 
 

@@ -165,20 +165,23 @@ def import_data(
     *,
     map: Annotated[Path | None, Parameter(name="--map")] = None,
     format: Format = None,
+    video: Flag = False,
     debug: Debug = False,
 ) -> None:
     """Import a data set of any known format into a new episode store.
 
     Args:
         map: YAML file that maps arrays to fields: task, rate_hz, fields, rename, drop.
+        video: Keep pictures as H.264 video, instead of without loss.
 
     Examples:
         handoff episodes import ~/data/my_lerobot_set towel.zarr
+        handoff episodes import ~/data/my_lerobot_set towel.zarr --video
         handoff episodes import demos.hdf5 demos.zarr --map map.yaml
     """
     from flows.datasets import import_data as imported
 
-    _report(lambda progress: imported(data, out, format, map, progress), out)
+    _report(lambda progress: imported(data, out, format, map, progress, video=video), out)
 
 
 def delete(

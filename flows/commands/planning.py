@@ -54,9 +54,11 @@ def print_plan(recipe_name: str, overrides: Sequence[str], until: str | None) ->
 
     recipe = read_recipe(recipe_name, overrides)
     declared = up_to(stages(recipe, fetch=False), until)
-    runs = open_runs(recipe.runs, recipe.stages).folder
-    planned = plan(declared, runs)
-    expected = expected_costs(declared, planned, runs)
+    opened = open_runs(recipe.runs, recipe.stages)
+    runs = opened.folder
+    # A storage has the artifacts of other computers' runs, whose folders of results stay there.
+    planned = plan(declared, runs, None if opened.store is not None else recipe.name)
+    expected = expected_costs(declared, planned, runs, recipe.name)
     console = Console()
     if not console.is_terminal:
         console.width = max(console.width, NARROWEST)
@@ -151,12 +153,19 @@ def _has_index(place: Path, form: str | None) -> bool:
 
 
 def expected_costs(
-    declared: Sequence[Stage], planned: Sequence[Planned], runs: Path
+    declared: Sequence[Stage], planned: Sequence[Planned], runs: Path, run: str
 ) -> dict[str, Cost]:
-    """Returns the expected cost of every stage that is not cached, as far as earlier runs tell."""
+    """Returns the expected cost of every stage that is not cached, as far as earlier runs state it.
+
+    Args:
+        declared: stages of the recipe.
+        planned: what a run would do with each.
+        runs: the runs folder.
+        run: name of the run.
+    """
     if all(entry.action == "cached" for entry in planned):
         return {}
-    records = earlier_records(runs)
+    records = earlier_records(runs, run)
     costs: dict[str, Cost] = {}
     for stage, entry in zip(declared, planned, strict=True):
         cost = None if entry.action == "cached" else estimate(stage, records)
@@ -180,6 +189,8 @@ def total_line(pending: Sequence[str], expected: Mapping[str, Cost]) -> str:
     unknown = [name for name in pending if name not in expected]
     other = [name for name in pending if name in expected and not expected[name].same_data]
     rest = f"; from runs on other data: {', '.join(other)}" if other else ""
+    scaled = [name for name in pending if name in expected and not expected[name].same_length]
+    rest += f"; scaled from another number of updates: {', '.join(scaled)}" if scaled else ""
     rest += f"; unknown for {', '.join(unknown)}" if unknown else ""
     return f"{number}: {', '.join(parts)}, as in earlier runs on this machine{rest}."
 
@@ -202,7 +213,8 @@ def size(number: float) -> str:
 def _cost_cells(cost: Cost | None) -> tuple[str, str, str]:
     if cost is None:
         return "", "", ""
-    # A tilde marks figures of other stages of the kind, or from other data.
+    # A tilde marks figures of other stages of the kind, or from other data, and scaled times.
     mark = "" if cost.same_stage and cost.same_data else "~"
+    time = ("~" if mark or not cost.same_length else "") + duration(cost.seconds)
     memory = "" if cost.memory_bytes is None else mark + size(cost.memory_bytes)
-    return mark + duration(cost.seconds), memory, mark + size(cost.disk_bytes)
+    return time, memory, mark + size(cost.disk_bytes)

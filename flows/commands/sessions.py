@@ -221,7 +221,9 @@ def _record_in_simulation(
     from flows.attended import run_attended
     from flows.config.overrides import quoted
     from flows.reports.summary import place_link
+    from sim.make import find_task
 
+    find_task(str(chosen["shared.env.task"]))
     words = ("shared.operator.person", "shared.env.instruction")
     values = [
         f"runs={quoted(folder)}",
@@ -258,8 +260,8 @@ def console(
     """Control a simulated arm from a browser; episodes are recorded.
 
     Args:
-        task: Name of a task on the FR3.
-        policy: Policy that acts unless a person takes over: still, expert, or a path.
+        task: Name of a task on the FR3, any but push_t.
+        policy: Policy that acts unless a person takes over: still, expert, random, or a path.
         out: Folder of the session; default: runs/console/TASK.
 
     Examples:

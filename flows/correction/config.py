@@ -18,7 +18,7 @@ from policies.rl.hil.config import (
 )
 from real.hil.actor import ActorConfig
 from real.hints.config import CorrectionHints
-from robots.config import Count, Seed, config
+from robots.config import Repetitions, Seed, config
 
 
 @config
@@ -42,7 +42,7 @@ class CorrectConfig:
     learner gets and keeps its feature maps."""
     blind: bool = False
     """Whether the trunk gets black pictures, a control of what a policy learns without them."""
-    steps: Count = 20_000
+    steps: Repetitions = 20_000
     """Control steps of training. Updates still due after the last step are made before training
     ends."""
     speed: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 1.0

@@ -143,10 +143,12 @@ def arm_connection(host: str, port: int = FCI_PORT) -> Check:
         found = f"no connection to {host}:{port} ({error})"
         return Check(name, "failed", found, advice)
     if server is None:
-        found = (
-            f"{host}:{port} accepts connections; its version is not checked, it did not state it"
+        found = f"{host}:{port} accepts connections and does not answer as a robot's controller"
+        advice = (
+            "Is it the address of the arm's control unit, not of Desk or another computer, and is "
+            "no session connected to it?"
         )
-        return Check(name, "not checked", found)
+        return Check(name, "failed", found, advice)
     return _compared(name, server, bundled_row())
 
 

@@ -198,6 +198,9 @@ def run_shown(
         display.finished(stage.name, error_text(error), "✗")
         raise
     display.finished(stage.name, "cached" if outcome.cached else f"{outcome.seconds:.1f} s")
+    metrics = outcome.artifact.manifest["metrics"]
+    if metrics.get("source") == "shipped":
+        display.warn(stage.name, str(metrics.get("source_line", "")))
     return outcome
 
 

@@ -27,7 +27,7 @@ from flows.stages.data.config import (
 )
 from flows.stages.data.ingest import SHIPPED
 from flows.stages.data.relabel import RelabelConfig
-from robots.episodes.curation.choose import SplitConfig
+from robots.episodes.curation.choose import SplitConfig, check_splits
 from robots.episodes.demonstrations import field_role, open_demonstrations
 from robots.episodes.ingest import IngestConfig
 from robots.episodes.sources import find_demonstrations
@@ -61,6 +61,8 @@ class Fields(NamedTuple):
     known."""
     whole: bool = False
     """Whether `names` and `pictures` are all: cameras, point clouds and actions, too."""
+    most_episodes: int | None = None
+    """Largest number of episodes; None if it is not known."""
 
 
 class Observed(NamedTuple):
@@ -88,6 +90,7 @@ def check_observed(stage: Stage, *, data: bool = True) -> None:
         recorded = recorded_fields(source, data=data) if source.kind == "episodes" else None
         if recorded is not None:
             _check(stage, f"its input '{name}'", here, recorded)
+            _check_parts(stage, recorded)
     environment = None if WORLD_MODEL in stage.inputs else _environment(stage.config)
     if environment is not None:
         _check(stage, "its environments", list(_observed_by_policy(stage)), environment)
@@ -106,6 +109,15 @@ def _check(stage: Stage, where: str, observed: list[Observed], given: Fields) ->
                     f"stage {stage.name}: {entry.option}{owner} has the field '{field}', which {where} ({given.of}) "
                     f"lacks; {suggest(field, sorted(known), 'it has')}"
                 )
+
+
+def _check_parts(stage: Stage, recorded: Fields) -> None:
+    """Checks that a stage that splits its episodes gets enough for both parts."""
+    if isinstance(stage.config, SplitConfig) and recorded.most_episodes is not None:
+        try:
+            check_splits(recorded.most_episodes, stage.config)
+        except HandoffError as error:
+            raise HandoffError(f"stage {stage.name}: {error}") from None
 
 
 def _observed(stage: Stage) -> Iterator[Observed]:
@@ -166,6 +178,7 @@ def _imported(config: IngestConfig) -> Fields | None:
     path = source.path
     with open_demonstrations(path, config.images, config.format, config.map) as demonstrations:
         schema = demonstrations.schema
+        taken = min(demonstrations.num_episodes, config.max_episodes or demonstrations.num_episodes)
     fields = {
         name: spec for stream in schema.streams.values() for name, spec in stream.fields.items()
     }
@@ -174,7 +187,9 @@ def _imported(config: IngestConfig) -> Fields | None:
         for name, spec in fields.items()
         if spec.unit == "u8" and len(spec.shape) == 3 and field_role(name, spec) == "observation"
     }
-    return Fields(f"{path.name}, episodes of {schema.name}", frozenset(fields), pictures, True)
+    of = f"{path.name}, episodes of {schema.name}"
+    most = 2 * taken if config.mirror else taken
+    return Fields(of, frozenset(fields), pictures, True, most)
 
 
 def _task(task: str, robot: str) -> Fields:
@@ -206,5 +221,7 @@ def recorded_fields(stage: Stage, *, data: bool = True) -> Fields | None:
     names = frozenset[str]().union(*(source.names for source in known))
     pictures = {name: size for source in known[::-1] for name, size in source.pictures.items()}
     of = ", ".join(dict.fromkeys(source.of for source in known))
+    numbers = [source.most_episodes for source in known if source.most_episodes is not None]
+    most = sum(numbers) if len(numbers) == len(known) else None
     # Another reward adds fields, which no policy observes.
-    return Fields(of, names, pictures, all(source.whole for source in known))
+    return Fields(of, names, pictures, all(source.whole for source in known), most)

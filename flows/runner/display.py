@@ -82,6 +82,12 @@ class Display:
             self._bars.stop_task(bar)
         self._line(f"{mark} {stage}  {note}")
 
+    def warn(self, stage: str, text: str) -> None:
+        """Shows a sentence about a stage that a person should read, above the bars."""
+        if self._live:
+            self._bars.console.print(f"! {stage}  {text}", style="yellow", highlight=False)
+        self._line(f"! {stage}  {text}")
+
     def _line(self, text: str) -> None:
         if not self._live:
             print(text, file=sys.stderr, flush=True)  # noqa: T201  the plain form of the display

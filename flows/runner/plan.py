@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.runner.artifact import Artifact, read_manifest
+from flows.runner.artifact import MANIFEST, Artifact, read_manifest
 from flows.runner.lock import is_locked
 from flows.runner.stage import (
     PARTIAL,
@@ -33,12 +33,29 @@ class Planned:
     artifact: Artifact | None
 
 
-def plan(stages: Sequence[Stage], root: Path) -> list[Planned]:
-    """Plans every stage, in order. `stages` must list inputs before the stages that need them."""
+def plan(stages: Sequence[Stage], root: Path, run: str | None = None) -> list[Planned]:
+    """Plans every stage, in order.
+
+    Args:
+        stages: stages of a recipe; inputs before the stages that need them.
+        root: the runs folder.
+        run: name of the run, whose latest artifacts a stage is compared with, so that a stage
+            without one is new; None compares with the newest artifact of the stage's name.
+    """
+    latest = None if run is None else linked(root, run)
     planned: dict[str, Planned] = {}
     for stage in stages:
-        planned[stage.name] = _plan_one(stage, root, planned)
+        planned[stage.name] = _plan_one(stage, root, planned, latest)
     return list(planned.values())
+
+
+def linked(root: Path, run: str) -> dict[str, Path]:
+    """Returns the artifacts of the latest run of a name, by stage, as its folder links them."""
+    folder = root / run
+    if not run or not folder.is_dir():
+        return {}
+    links = [link for link in folder.iterdir() if link.is_symlink()]
+    return {link.name: link.resolve() for link in links if (link / MANIFEST).exists()}
 
 
 def cached_artifacts(stages: Sequence[Stage], root: Path) -> dict[str, Artifact | None]:
@@ -67,7 +84,9 @@ def up_to(declared: Sequence[Stage], last: str | None) -> list[Stage]:
     return [stage for stage in declared if stage.name in chosen]
 
 
-def _plan_one(stage: Stage, root: Path, planned: dict[str, Planned]) -> Planned:
+def _plan_one(
+    stage: Stage, root: Path, planned: dict[str, Planned], latest: Mapping[str, Path] | None
+) -> Planned:
     digests: dict[str, str] = {}
     for name, upstream in stage.inputs.items():
         artifact = planned[upstream.name].artifact
@@ -81,15 +100,32 @@ def _plan_one(stage: Stage, root: Path, planned: dict[str, Planned]) -> Planned:
         )
     if is_partial(root, stage, digests):
         return Planned(stage.name, "resume", _why_partial(root, stage, digests), None)
-    return Planned(stage.name, "run", explain_miss(root, stage, digests), None)
+    return Planned(stage.name, "run", explain_miss(root, stage, digests, latest), None)
 
 
-def explain_miss(root: Path, stage: Stage, digests: Mapping[str, str]) -> str:
-    """Explains a cache miss: what changed since the newest artifact of the same stage."""
+def explain_miss(
+    root: Path,
+    stage: Stage,
+    digests: Mapping[str, str],
+    latest_of_run: Mapping[str, Path] | None = None,
+) -> str:
+    """Explains a cache miss: what changed since the newest artifact of the same stage.
+
+    Args:
+        root: the runs folder.
+        stage: the stage.
+        digests: content digest of each input artifact.
+        latest_of_run: artifacts of the latest run of the name, see `linked`; None compares with the
+            newest artifact of the stage's name, of whatever run.
+    """
     current = identity(stage, digests)
-    older = [read_manifest(path) for path in finished(root, stage)]
+    if latest_of_run is None:
+        paths = list(finished(root, stage))
+    else:
+        paths = [latest_of_run[stage.name]] if stage.name in latest_of_run else []
+    older = [read_manifest(path) for path in paths]
     if not older:
-        return "never run"
+        return "new"
     latest = max(older, key=lambda manifest: manifest["finished"])
     found = [
         *_differences("", latest["config"], current["config"]),

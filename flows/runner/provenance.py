@@ -36,7 +36,7 @@ def nested_seeds(options: Any, path: str = "") -> dict[str, int]:
         options: plain nested options.
         path: dotted path of `options`.
     """
-    return {name: value for name, value in _leaves(options, path) if _is_seed(name, value)}
+    return {name: value for name, value in leaves(options, path) if _is_seed(name, value)}
 
 
 def _is_seed(path: str, value: Any) -> bool:
@@ -44,14 +44,20 @@ def _is_seed(path: str, value: Any) -> bool:
     return isinstance(value, int) and (last == "seed" or last.endswith("_seed"))
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yields the dotted path and the value of every option that is no block or list.
+
+    Args:
+        value: plain nested options.
+        path: dotted path of `value`.
+    """
     prefix = f"{path}." if path else ""
     if isinstance(value, Mapping):
         for key, entry in value.items():
-            yield from _leaves(entry, f"{prefix}{key}")
+            yield from leaves(entry, f"{prefix}{key}")
     elif isinstance(value, Sequence) and not isinstance(value, str):
         for i, entry in enumerate(value):
-            yield from _leaves(entry, f"{prefix}{i}")
+            yield from leaves(entry, f"{prefix}{i}")
     else:
         yield path, value
 

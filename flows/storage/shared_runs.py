@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from flows.runner.artifact import MANIFEST, MANIFEST_ALONE, read_manifest, write_json
 from flows.storage.address import StorageAddress, runs_folder, storage_address
@@ -26,6 +27,21 @@ class Runs:
     """Local folder."""
     store: WorkingCopy | None = None
     """Storage whose working copy the folder is; None for a folder of its own."""
+
+    def check_writable(self) -> None:
+        """Checks that results can be written, before anything is computed.
+
+        Raises:
+            HandoffError: the folder cannot be made or written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            raise HandoffError(
+                f"runs={self.folder}: cannot be written: {error.strerror}. Name another folder with runs=PATH."
+            ) from None
 
     def publish(self, name: str) -> None:
         """Publishes what the storage lacks of a finished run, whose results are in the folder

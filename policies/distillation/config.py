@@ -10,7 +10,16 @@ from pydantic import Field
 from policies.rl.on_policy.config import PpoConfig
 from policies.samplers.chain import ChainConfig
 from policies.training.config import LoggingConfig, TrainingConfig
-from robots.config import Count, LearningRate, NonNegative, Positive, Seed, Share, config
+from robots.config import (
+    Count,
+    LearningRate,
+    NonNegative,
+    Positive,
+    Repetitions,
+    Seed,
+    Share,
+    config,
+)
 from robots.errors import HandoffError
 from robots.seed_ranges import TRAINING
 
@@ -95,9 +104,9 @@ class OnPolicyDistilConfig(LoggingConfig):
     """Passes over a rollout; each evaluates the teacher again."""
     batch_size: Count = 640
     """Decisions per update."""
-    rollouts: Count = 40
+    rollouts: Repetitions = 40
     """Rollouts, each followed by updates on it."""
-    decisions: Count = 40
+    decisions: Repetitions = 40
     """Decisions per environment and rollout."""
     first_seed: Seed = TRAINING.start
     """Seed of the first episode; seeds below are reserved for evaluation protocols."""

@@ -10,6 +10,7 @@ from robots.config import (
     LearningRate,
     NonNegative,
     Positive,
+    Repetitions,
     Seed,
     Share,
     ShareBelowOne,
@@ -40,7 +41,7 @@ unless the options say otherwise."""
 class TrainingConfig(LoggingConfig):
     """Options of the training loop; its length is given in updates, so that it is repeatable."""
 
-    steps: Count
+    steps: Repetitions
     """Number of updates."""
     learning_rate: LearningRate
     """Peak learning rate of the schedule."""

@@ -54,6 +54,25 @@ class HandInput(NamedTuple):
     """Gripper command: -1 close, 1 open, 0 keeps the last command of this takeover."""
 
 
+def check_actions(spec: ActionSpec, device: str) -> None:
+    """Checks that a person can command the actions of an environment.
+
+    Args:
+        spec: the actions.
+        device: what the person has, for the message.
+
+    Raises:
+        HandoffError: they are no scaled steps of the gripper's pose.
+    """
+    unknown = set(spec.names) - {*AXES, GRIPPER}
+    if unknown or not spec.names or spec.unit != "1":
+        entries = f" ({', '.join(spec.names)} [{spec.unit}])" if spec.names else ""
+        raise HandoffError(
+            f"{device}: the actions of the task{entries} are no steps of the gripper's pose, which a person commands. "
+            "Of the tasks of Handoff push_t alone has other actions; `handoff list tasks` names all."
+        )
+
+
 class Takeover:
     """Turns the input of a person's hand into interventions in one environment.
 
@@ -78,12 +97,7 @@ class Takeover:
         now: Callable[[], float],
         width_max: float | None = None,
     ) -> None:
-        unknown = sorted(set(spec.names) - {*AXES, GRIPPER})
-        if unknown or not spec.names or spec.unit != "1":
-            raise HandoffError(
-                f"{device}: the environment's actions are {list(spec.names)} [{spec.unit}], expected scaled steps of "
-                f"{[*AXES, GRIPPER]}. Choose a Cartesian-delta action space."
-            )
+        check_actions(spec, device)
         if GRIPPER in spec.names and width_max is None:
             raise HandoffError(
                 f"{device}: actions have an entry for the gripper, whose largest opening was not given. Pass width_max."

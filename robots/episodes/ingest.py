@@ -26,7 +26,7 @@ from robots.episodes.demonstrations import (
 )
 from robots.episodes.field_map import MappedEpisodes
 from robots.episodes.reference import write_reference
-from robots.episodes.schema import EpisodeSchema, with_videos
+from robots.episodes.schema import EpisodeSchema, is_picture, with_videos
 from robots.episodes.segments.video_codec import VideoConfig
 from robots.episodes.sources import Source, find_demonstrations, source_digest
 from robots.episodes.store import EpisodeStore
@@ -38,6 +38,8 @@ from robots.storage.location import Folder, bucket_of
 _ORIGIN = ("source_digest", "source_map")
 _MOST_NUMBERS = 10
 """Largest number of episodes that a note names."""
+MUCH_LARGER = 5
+"""Ratio of the size of a store to that of its source from which a note names video."""
 
 
 @config
@@ -134,7 +136,8 @@ def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -
                         episode = metadata.get("source_episode", store.num_episodes)
                         raise HandoffError(f"{source.path}: episode {episode}: {error}") from error
                     progress(number + 1, total, "episodes")
-            return _metrics(store, source, digest, _notes(demonstrations))
+            notes = [*_notes(demonstrations), *_grown(store, source.path, out / "store.zarr")]
+            return _metrics(store, source, digest, notes)
 
 
 def _metrics(
@@ -160,6 +163,32 @@ def _metrics(
 def _notes(demonstrations: Demonstrations) -> tuple[str, ...]:
     """What the map leaves out."""
     return demonstrations.notes if isinstance(demonstrations, MappedEpisodes) else ()
+
+
+def _grown(store: EpisodeStore, source: Path, path: Path) -> list[str]:
+    """A note on pictures that take many times the size of their source, which keeps them as video
+    or coded with loss; empty where they do not, or where the source is in a bucket."""
+    schema = store.schema
+    lossless = any(
+        is_picture(field) and field.unit == "u8" and f"{stream}/{name}" not in schema.videos
+        for stream, spec in schema.streams.items()
+        for name, field in spec.fields.items()
+    )
+    if not lossless or not source.exists():
+        return []
+    before, after = _bytes_of(source), _bytes_of(path)
+    if after < MUCH_LARGER * max(before, 1):
+        return []
+    return [
+        f"the store has {after / 1e6:.1f} MB, {after / max(before, 1):.0f} times its source, as pictures are kept "
+        "without loss; `handoff episodes import --video`, or `handoff run own_data 'demos.video={kind: h264}'`, keeps "
+        "them as video"
+    ]
+
+
+def _bytes_of(path: Path) -> int:
+    files = [path] if path.is_file() else path.rglob("*")
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _cut_short(store: EpisodeStore) -> list[str]:

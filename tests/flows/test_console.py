@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from flows.__main__ import main
 from flows.console import run_console_session
 from flows.session.config import HilOperator
 from real.console.control.arbiter import ArbiterConfig
@@ -30,6 +32,15 @@ def _run(out: Path, policy: str, here: Any) -> None:
     run_console_session(
         "reach", policy, out, config, HilOperator(kind="console", person="login"), None, say
     )
+
+
+def test_a_task_that_no_person_commands_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["console", "push_t"]) == 1
+    assert "no steps of the gripper's pose" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_session_is_recorded_with_both_actions_and_labels(tmp_path):

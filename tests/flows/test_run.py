@@ -13,7 +13,11 @@ import pytest
 
 from flows import run as runner
 from flows.orchestration import recipe_run
+from flows.recipes.graph import stages
+from flows.recipes.recipe import read_recipe
+from flows.runner.display import Display
 from flows.runner.stage import Stage, run_stage
+from flows.storage.shared_runs import Runs
 from robots import code_version
 from robots.errors import HandoffError
 from robots.storage import parsed_sources
@@ -219,3 +223,28 @@ def test_no_two_threads_read_code_at_the_same_time(
         cached.cache_clear()
     runner.make_flow()("diamond")
     assert readers == {threading.get_ident()}
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_prefect_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def started(debug: bool) -> None:
+        raise AssertionError("Prefect was started")
+
+    monkeypatch.setattr(runner, "prepare_prefect", started)
+    with pytest.raises(HandoffError, match=r"^runs=/proc/x: cannot be written: "):
+        runner.run("smoke", ["runs=/proc/x"])
+
+
+def test_data_that_stand_in_for_the_published_ones_are_named_when_the_stage_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HANDOFF_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    demos = stages(read_recipe("smoke", ["demos.max_episodes=1"]), fetch=False)[0]
+    for _ in range(2):
+        with Display() as display:
+            recipe_run.run_shown(demos, {}, Runs(tmp_path), display, isolate=False)
+        shown = capsys.readouterr().err
+        (line,) = [line for line in shown.splitlines() if line.startswith("! demos")]
+        assert "Handoff's own small state-only rollouts" in line

@@ -356,6 +356,7 @@ def test_command_makes_up_a_token_and_serves_an_onnx_file_until_sigterm(tmp_path
             assert caught.value.rcvd is not None
             assert caught.value.rcvd.code == 1001
             assert process.wait(30.0) == 0
+            assert process.stdout.read().splitlines() == ["stopped; the connections are closed."]
         finally:
             process.kill()
 

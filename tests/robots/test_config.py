@@ -8,7 +8,15 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Discriminator
 
-from robots.config import classes_of, config, key_paths, to_plain, validate
+from robots.config import (
+    Repetitions,
+    classes_of,
+    config,
+    key_paths,
+    repetitions,
+    to_plain,
+    validate,
+)
 from robots.errors import HandoffError
 
 
@@ -102,3 +110,28 @@ def test_key_paths_are_those_of_every_option() -> None:
         "choice.inner.rate",
         "several",
     ]
+
+
+@config
+class Training:
+    steps: Repetitions = 100
+    threads: int = 2
+
+
+@config
+class Learning:
+    training: Training = field(default_factory=Training)
+
+
+@config
+class Finetuning:
+    rollouts: Repetitions = 40
+    decisions: Repetitions = 30
+    imitation: Training = field(default_factory=Training)
+
+
+def test_repetitions_are_those_of_the_outermost_block_that_states_any() -> None:
+    assert repetitions(Learning(training=Training(steps=7))) == {"training.steps": 7}
+    assert repetitions(Finetuning()) == {"rollouts": 40, "decisions": 30}
+    assert repetitions(Outer(name="a")) == {}
+    assert repetitions(None) == {}

@@ -37,7 +37,7 @@ def requirements(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_smallest_extra_that_brings_a_package_is_named(module: str, install: str) -> None:
     name = module.partition(".")[0]
     assert install_hint(module) == (
-        f"{name} is not installed. Install it in the checkout: pip install -e '{install}'."
+        f"{name} is not installed. Install it in the checkout: pip install -c constraints.txt -e '{install}'."
     )
 
 
@@ -64,7 +64,7 @@ def test_a_missing_package_is_described_by_what_to_install() -> None:
     with pytest.raises(ModuleNotFoundError) as missing:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
     assert describe(missing.value) == (
-        "torch is not installed. Install it in the checkout: pip install -e '.[laptop]'."
+        "torch is not installed. Install it in the checkout: pip install -c constraints.txt -e '.[laptop]'."
     )
 
 

@@ -86,6 +86,7 @@ def serve_prefect(options: ServerOptions, say: Callable[[str], None]) -> None:
     logs = log_folder()
     logs.mkdir(parents=True, exist_ok=True)
     programs = _Programs(logs)
+    say(f"starting Prefect's server at {address} and its workers; their logs are in {logs}")
     try:
         words = ("server", "start", "--host", options.host, "--port", str(options.port))
         programs.start(SERVER, words)

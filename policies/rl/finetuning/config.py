@@ -41,6 +41,7 @@ from robots.config import (
     Finite,
     LearningRate,
     Positive,
+    Repetitions,
     Seed,
     Share,
     Whole,
@@ -453,9 +454,9 @@ class FinetuneConfig(LoggingConfig):
     """Fine-tuning algorithm and its options."""
     reward: RewardShaping = field(default_factory=RewardShaping)
     """Reward shaping on top of the task reward."""
-    rollouts: Count = 40
+    rollouts: Repetitions = 40
     """Rollouts, each followed by updates on it."""
-    decisions: Count = 40
+    decisions: Repetitions = 40
     """Decisions per environment and rollout."""
     first_seed: Seed = TRAINING.start
     """Seed of the first episode; seeds below are reserved for evaluation protocols."""

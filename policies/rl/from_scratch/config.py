@@ -18,7 +18,13 @@ from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import GaussianExplorationConfig, GsdeConfig, SacOptions
 from policies.rl.off_policy.fast_td3_config import FastTd3Config, PqlConfig
 from policies.training.config import LoggingConfig
-from robots.config import Count, LearningRate, Seed, config
+from robots.config import (
+    Count,
+    LearningRate,
+    Repetitions,
+    Seed,
+    config,
+)
 from robots.seed_ranges import TRAINING
 
 PLAIN_LAYERS = MlpSizes(activation="relu", layer_norm=False)
@@ -32,7 +38,7 @@ ExplorationConfig = Annotated[GaussianExplorationConfig | GsdeConfig, Discrimina
 class ReplayOptions:
     """Options of learning from a replay buffer."""
 
-    collections: Count = 150_000
+    collections: Repetitions = 150_000
     """Number of collections; one collection is one step of every environment."""
     batch_size: Count = 256
     """Transitions per minibatch."""
@@ -160,9 +166,9 @@ class PpoOptions:
     """Options of PPO on rollouts of a Gaussian policy; the defaults are those of rsl_rl, with the
     rollouts of few environments."""
 
-    rollouts: Count = 500
+    rollouts: Repetitions = 500
     """Number of rollouts, each followed by an update."""
-    rollout_steps: Count = 32
+    rollout_steps: Repetitions = 32
     """Steps of every environment per rollout."""
     actor: MlpSizes = field(default_factory=lambda: MlpSizes(hidden=(128, 128), layer_norm=False))
     """Layers of the mean, whose output passes through tanh."""

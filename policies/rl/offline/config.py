@@ -19,7 +19,18 @@ from policies.rl.on_policy.config import DppoConfig
 from policies.rl.replay.trajectory_weighting import TrajectoryWeightingConfig
 from policies.samplers.chain import ChainConfig
 from policies.training.config import LoggingConfig
-from robots.config import Count, Finite, LearningRate, NonNegative, Positive, Seed, Whole, config
+from robots.config import (
+    Count,
+    Finite,
+    LearningRate,
+    NonNegative,
+    Positive,
+    Repetitions,
+    Seed,
+    Whole,
+    Workload,
+    config,
+)
 from robots.errors import HandoffError
 
 
@@ -119,7 +130,7 @@ class StateLearnerConfig:
     failures_end: bool = True
     """Whether an unsolved episode ends with value 0, as in HIL-SERL's code, instead of
     bootstrapping from the value of its last observation."""
-    updates: Annotated[int, Field(ge=1)] = 100_000
+    updates: Repetitions = 100_000
     """Number of updates; 1,000,000 in IQL [C]."""
     batch_size: Annotated[int, Field(ge=1)] = 256
     """Transitions per update; 1024 in f-DVL [C]."""
@@ -277,7 +288,7 @@ class EdpConfig:
     """Updates between two Polyak steps of the target policy [C], which is the one that is saved."""
     target_policy_after: Annotated[int, Field(ge=0)] = 1000
     """Updates during which the target policy is a copy of the policy [C]."""
-    updates: Annotated[int, Field(ge=1)] = 100_000
+    updates: Repetitions = 100_000
     """Number of updates; 2,000,000 in EDP [C]."""
     batch_size: Annotated[int, Field(ge=1)] = 256
     """Chunks per update."""
@@ -330,7 +341,7 @@ class OfflinePpoConfig:
     """Steps and noise of the denoising chain."""
     learning_rate: LearningRate = 1e-5
     """Learning rate of the policy; 1e-6 to 1e-5 in RL-100."""
-    updates: Whole = 5000
+    updates: Annotated[Whole, Workload()] = 5000
     """Updates of the policy; 5,000 to 8,000 in RL-100."""
     batch_size: Count = 512
     """Denoising steps per minibatch."""

@@ -187,16 +187,31 @@ def split(metadata: Sequence[Mapping[str, Any]], config: SplitConfig) -> list[in
             )
         key = str(entry[config.group]) if config.group else str(episode)
         groups.setdefault(key, []).append(episode)
-    if len(groups) < 2:
-        what = f"of '{config.group}'" if config.group else "episode"
-        raise HandoffError(
-            f"split: {len(groups)} group(s) {what}, expected at least 2, one for each part."
-        )
+    check_splits(len(groups), config)
     held_out = min(len(groups) - 1, int(np.ceil(config.fraction * len(groups))))
     order = np.random.default_rng(config.seed).permutation(len(groups))
     names = list(groups)
     chosen = order[:held_out] if config.part == "held_out" else order[held_out:]
     return sorted(episode for index in chosen for episode in groups[names[index]])
+
+
+def check_splits(number: int, config: SplitConfig) -> None:
+    """Checks that there are enough episodes, or groups of episodes, for both parts.
+
+    Args:
+        number: number of episodes or groups, or an upper bound of it.
+        config: how they are split.
+
+    Raises:
+        HandoffError: fewer than two.
+    """
+    if number >= 2 or config.names:
+        return
+    what = f"value of '{config.group}'" if config.group else "episode"
+    raise HandoffError(
+        f"split: {number} {what}{'s' * (number != 1 and not config.group)}, at least 2 needed: one to train, one held "
+        "out. Record or import more."
+    )
 
 
 def part_groups(

@@ -49,6 +49,31 @@ def recording_lines(metadata: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         line = _counted(entries.get(key) for entries in metadata)
         if line:
             yield f"{title:<10}{line}"
+    yield from _tracking_lines(metadata)
+
+
+def _tracking_lines(metadata: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yields the worst figures of the episodes that an arm executed, with their numbers."""
+    for title, key, worst, form in (
+        ("tracking", "tracking_max_m", max, _tracking),
+        ("commands", "min_success_rate", min, _commands),
+    ):
+        values = {
+            number: float(entries[key])
+            for number, entries in enumerate(metadata)
+            if isinstance(entries.get(key), float | int)
+        }
+        if values:
+            number = worst(values, key=lambda number: values[number])
+            yield f"{title:<10}{form(values[number])} (episode {number}; {key})"
+
+
+def _tracking(metres: float) -> str:
+    return f"largest distance of the arm from its reference {metres * 1000.0:.1f} mm"
+
+
+def _commands(share: float) -> str:
+    return f"smallest share of commands that arrived in time {share:.3f}"
 
 
 def edit_lines(metadata: Sequence[Mapping[str, Any]]) -> Iterator[str]:

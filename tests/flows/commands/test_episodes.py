@@ -183,7 +183,7 @@ def test_without_rerun_the_extra_that_brings_it_is_named(
     out = ("--out", "out") if words[0] == "export" else ()
     said = refused(capsys, *words, *out).splitlines()
     assert [line for line in said if "episodes" not in line] == [
-        "handoff: rerun is not installed. Install it in the checkout: pip install -e '.[rerun]'."
+        "handoff: rerun is not installed. Install it in the checkout: pip install -c constraints.txt -e '.[rerun]'."
     ]
     assert not Path("out").exists()
     assert not Path("e.rrd").exists()
@@ -311,3 +311,30 @@ def test_import_says_what_was_read(store: Path, capsys: pytest.CaptureFixture[st
     shown = printed(capsys, "import", "towel.zarr", "in.zarr").splitlines()
     assert "read from        towel.zarr" in shown
     assert not any(line.startswith(("source line", "source  ")) for line in shown)
+
+
+def test_an_import_that_grows_names_video_and_video_prevents_it(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pyarrow")
+    y, x = np.mgrid[0:240, 0:320]
+    film = np.zeros((40, 240, 320, 3), np.uint8)
+    for t, frame in enumerate(film):
+        frame[..., 0] = 128 + 100 * np.sin((x + 2 * t) / 31)
+        frame[..., 1] = 128 + 100 * np.cos((y + t) / 23)
+        frame[..., 2] = (x + y) / 3
+    q = np.linspace(0, 1, 40, dtype=np.float32)[:, None]
+    episode = {"q": q, "action": q, "front": film}
+    write_episodes(Path("film.zarr"), [episode], task="fold", rate_hz=10.0, instructions=["fold"])
+    printed(capsys, "export", "film.zarr", "--to", "lerobot", "--out", "lerobot")
+    (note,) = [
+        line
+        for line in printed(capsys, "import", "lerobot", "in.zarr").splitlines()
+        if "MB" in line
+    ]
+    assert "times its source" in note
+    assert "handoff episodes import --video" in note
+    shown = printed(capsys, "import", "lerobot", "small.zarr", "--video")
+    assert "times its source" not in shown
+    with EpisodeStore.open(Path("small.zarr")) as small:
+        assert len(small.schema.videos) == 1

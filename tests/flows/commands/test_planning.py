@@ -18,6 +18,7 @@ from flows.runner.artifact import seal
 from flows.runner.estimates import Cost, earlier_records, estimate
 from flows.runner.plan import up_to
 from flows.runner.stage import Stage
+from robots.config import to_plain
 from robots.errors import HandoffError
 from tests.flows.reports.run_records.small_runs import run_sums
 
@@ -35,6 +36,10 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.yaml").write_text(RECIPE)
     return "small.yaml"
+
+
+def options_of(recipe: str, stage: str) -> dict[str, Any]:
+    return to_plain(declared(recipe)[stage].config)
 
 
 def made(
@@ -74,11 +79,20 @@ def declared(recipe: str) -> dict[str, Stage]:
     return {stage.name: stage for stage in stages(read_recipe(recipe), fetch=False)}
 
 
+def made_demos(runs: Path, recipe: str, **more: Any) -> dict[str, Any]:
+    """Demonstrations of an earlier run, and what the manifest of a stage says that took them."""
+    entries: Any = {"config": options_of(recipe, "demos"), **more}
+    made(runs, "demos", "scripted", 1.0, **entries)
+    number = len(list(runs.glob("artifacts/*"))) - 1
+    return {"input_paths": {"demos": f"../demos-{number:012d}"}}
+
+
 def test_cost_is_the_median_of_earlier_artifacts_of_the_stage(recipe: str) -> None:
     runs = Path("runs")
+    given: Any = made_demos(runs, recipe) | {"config": options_of(recipe, "teacher")}
     for seconds, memory in ((10.0, 1e9), (30.0, 3e9), (80.0, 2e9)):
-        made(runs, "teacher", "pretrain", seconds, peak_memory_bytes=int(memory))
-    made(runs, "another", "pretrain", 999.0)
+        made(runs, "teacher", "pretrain", seconds, peak_memory_bytes=int(memory), **given)
+    made(runs, "another", "pretrain", 999.0, **given)
     cost = estimate(declared(recipe)["teacher"], earlier_records(runs))
     assert cost == Cost(
         seconds=30.0,
@@ -91,33 +105,77 @@ def test_cost_is_the_median_of_earlier_artifacts_of_the_stage(recipe: str) -> No
 
 def test_cost_of_a_new_stage_is_that_of_its_kind(recipe: str) -> None:
     runs = Path("runs")
-    made(runs, "teacher", "pretrain", 10.0)
-    made(runs, "teacher", "pretrain", 20.0)
-    made(runs, "teacher", "evaluate", 500.0)
+    given: Any = made_demos(runs, recipe) | {"config": options_of(recipe, "teacher")}
+    made(runs, "teacher", "pretrain", 10.0, **given)
+    made(runs, "teacher", "pretrain", 20.0, **given)
+    made(runs, "teacher", "evaluate", 500.0, **given)
     cost = estimate(declared(recipe)["other"], earlier_records(runs))
     assert cost == Cost(
         seconds=15.0, memory_bytes=None, disk_bytes=1000, same_stage=False, same_data=True
     )
 
 
-def test_runs_on_the_same_data_count_before_others(recipe: str) -> None:
+@pytest.mark.parametrize("changed", ["task", "family", "data"])
+def test_a_stage_of_the_kind_with_another_task_family_or_data_says_nothing(
+    recipe: str, changed: str
+) -> None:
+    runs, source = Path("runs"), options_of(recipe, "demos")
+    options = options_of(recipe, "teacher")
+    if changed == "task":
+        source["task"] = "reach"
+    if changed == "family":
+        options["policy"] = {**options["policy"], "kind": "gaussian"}
+    data: Any = {"data": {"demonstrations": "towel"}} if changed == "data" else {}
+    given: Any = made_demos(runs, recipe, config=source, **data)
+    made(runs, "teacher", "pretrain", 10.0, config=options, **given)
+    assert estimate(declared(recipe)["teacher"], earlier_records(runs)) is None
+
+
+def test_the_time_of_a_training_is_scaled_to_its_updates(recipe: str) -> None:
+    runs, options = Path("runs"), options_of(recipe, "teacher")
+    given: Any = made_demos(runs, recipe)
+    steps = options["training"]["steps"]
+
+    def trained(share: int, seconds: float, **metrics: float) -> None:
+        config = {**options, "training": {**options["training"], "steps": steps // share}}
+        made(runs, "teacher", "pretrain", seconds, config=config, metrics=metrics, **given)
+
+    trained(100, 7.0)
+    cost = estimate(declared(recipe)["teacher"], earlier_records(runs))
+    assert cost is not None
+    assert (cost.seconds, cost.same_stage, cost.same_length) == (700.0, True, False)
+    # Of 15 s, 10 s are updates; the trial of a tenth is nearer than that of a hundredth.
+    trained(10, 15.0, cpu_seconds=10.0)
+    cost = estimate(declared(recipe)["teacher"], earlier_records(runs))
+    assert cost is not None
+    assert cost.seconds == pytest.approx(105.0)
+    trained(1, 90.0)
+    cost = estimate(declared(recipe)["teacher"], earlier_records(runs))
+    assert cost is not None
+    assert (cost.seconds, cost.same_length) == (90.0, True)
+
+
+def test_other_data_count_if_the_previous_run_had_them(recipe: str) -> None:
     runs = Path("runs")
     made(runs, "demos", "ingest", 1.0, data={"demonstrations": "towel"})
     made(runs, "demos", "ingest", 1.0, data={"demonstrations": "cups"})
     for number, seconds in enumerate((10.0, 500.0)):
         source = {"demos": f"../demos-{number:012d}"}
         made(runs, "teacher", "pretrain", seconds, input_paths=source)
+    (runs / "mine").mkdir()
+    (runs / "mine" / "teacher").symlink_to("../artifacts/teacher-000000000003")
 
-    def cost(digest: str) -> Cost | None:
+    def cost(digest: str, run: str) -> Cost | None:
         demos = Stage("demos", "episodes", "", None, external={"demonstrations": digest})
         teacher = Stage("teacher", "policy", "", None, {"demos": demos}, uses="pretrain")
-        return estimate(teacher, earlier_records(runs))
+        return estimate(teacher, earlier_records(runs, run))
 
-    towel, new = cost("towel"), cost("new")
+    towel, new = cost("towel", "mine"), cost("new", "mine")
     assert towel is not None
     assert (towel.seconds, towel.same_data) == (10.0, True)
     assert new is not None
-    assert (new.seconds, new.same_data) == (255.0, False)
+    assert (new.seconds, new.same_stage, new.same_data) == (500.0, True, False)
+    assert cost("new", "another") is None
 
 
 def test_the_total_names_the_stages_that_other_data_were_timed_for() -> None:
@@ -140,18 +198,45 @@ def test_artifacts_of_another_machine_and_damaged_ones_do_not_count(recipe: str)
 def test_plan_prints_graph_reason_and_expected_cost(
     recipe: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made(Path("runs"), "teacher", "pretrain", 90.0, size=2_000_000, peak_memory_bytes=1_500_000_000)
+    runs = Path("runs")
+    given: Any = made_demos(runs, recipe) | {"config": options_of(recipe, "teacher")}
+    made(
+        runs,
+        "teacher",
+        "pretrain",
+        90.0,
+        size=2_000_000,
+        peak_memory_bytes=1_500_000_000,
+        **given,
+    )
     assert main(["plan", recipe]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = {line.split()[0]: line.split() for line in lines if line}
-    assert rows["demos"] == ["demos", "scripted", "run", "never", "run"]
+    assert rows["demos"] == ["demos", "scripted", "run", "1", "s", "1", "kB", "new"]
     assert rows["teacher"][:4] == ["teacher", "pretrain", "demos", "wait"]
     assert rows["teacher"][4:] == ["2", "min", "1.5", "GB", "2.0", "MB", "after", "demos"]
     assert rows["other"][4:] == ["~2", "min", "~1.5", "GB", "~2.0", "MB", "after", "demos"]
     assert lines[-1] == (
         "4 stages to run: about 3 min, 1.5 GB of memory for the largest stage, 4.0 MB of disk, as in "
-        "earlier runs on this machine; unknown for demos, scores."
+        "earlier runs on this machine; unknown for scores."
     )
+
+
+def test_a_stage_is_compared_with_the_latest_run_of_the_name_alone(
+    recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = Path("runs")
+    made_demos(runs, recipe, config={**options_of(recipe, "demos"), "episodes": 7})
+
+    def reason() -> str:
+        assert main(["plan", recipe]) == 0
+        (line,) = [line for line in capsys.readouterr().out.splitlines() if line[:5] == "demos"]
+        return line.rstrip()
+
+    assert reason().endswith("new")
+    (runs / "small").mkdir()
+    (runs / "small" / "demos").symlink_to("../artifacts/demos-000000000000")
+    assert "episodes 7 → 2" in reason()
 
 
 def test_plan_until_a_stage_leaves_the_others_out(

@@ -68,3 +68,12 @@ def test_ctrl_c_ends_a_recording_with_one_line(
     assert lines == [
         "handoff: interrupted. What was recorded is kept; run the same command to go on."
     ]
+
+
+def test_a_misspelt_task_of_the_simulation_names_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["record", "reech"]) == 1
+    assert "'reech' is not known, did you mean 'reach'?" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

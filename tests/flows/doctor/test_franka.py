@@ -105,9 +105,12 @@ def test_a_controller_of_another_version_is_a_failure_with_the_wheels_for_it() -
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n"])
-def test_an_answer_of_another_kind_is_not_checked(answer: bytes) -> None:
+def test_something_that_is_no_controller_is_a_failure_with_advice(answer: bytes) -> None:
     with answering(answer) as (port, _):
-        assert arm_connection("127.0.0.1", port).status == "not checked"
+        check = arm_connection("127.0.0.1", port)
+    assert check.status == "failed"
+    assert "does not answer as a robot's controller" in check.found
+    assert "address of the arm's control unit" in check.advice
 
 
 def test_an_arm_that_does_not_listen_is_a_failure() -> None:

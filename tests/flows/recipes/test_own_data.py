@@ -70,6 +70,24 @@ def artifacts(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return run_all("own_data", (*overrides, NUMBERS), tmp_path_factory.mktemp("runs"))
 
 
+@pytest.mark.parametrize(
+    ("overrides", "number"),
+    [((), None), (("demos.max_episodes=1",), 1), (("demos.max_episodes=2",), None)],
+)
+def test_a_recipe_that_splits_a_single_episode_is_refused_before_it_runs(
+    data: Path, overrides: tuple[str, ...], number: int | None
+) -> None:
+    recipe = read_recipe("own_data", (f"demos.data={data}", *overrides))
+    if number is None:
+        assert stages(recipe, fetch=False)
+        return
+    with pytest.raises(
+        HandoffError,
+        match="stage train: split: 1 episode, at least 2 needed: one to train, one held",
+    ):
+        stages(recipe, fetch=False)
+
+
 def test_held_out_episodes_are_not_trained_on(artifacts: dict[str, Artifact]) -> None:
     parts = {}
     for name in ("train", "held_out"):

@@ -96,7 +96,7 @@ def test_axes_that_the_environment_does_not_have_are_left_out() -> None:
 
 
 def test_joint_actions_are_refused() -> None:
-    with pytest.raises(HandoffError, match="Cartesian-delta"):
+    with pytest.raises(HandoffError, match="no steps of the gripper's pose"):
         Takeover(
             JointDelta().spec(find_robot("fr3")), TakeoverConfig(), "ada", "keyboard", FakeClock()
         )

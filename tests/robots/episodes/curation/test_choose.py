@@ -106,7 +106,9 @@ def test_parts_that_the_data_set_states_are_taken_by_name() -> None:
 
 
 def test_one_episode_cannot_be_split() -> None:
-    with pytest.raises(HandoffError, match="expected at least 2, one for each part"):
+    with pytest.raises(
+        HandoffError, match="1 episode, at least 2 needed: one to train, one held out"
+    ):
         split([{}], SplitConfig())
     with pytest.raises(HandoffError, match="episode 1 does not state 'session'"):
         split([{"session": 1}, {}], SplitConfig(group="session"))

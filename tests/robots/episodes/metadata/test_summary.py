@@ -38,6 +38,18 @@ def test_lines_state_when_where_by_whom_and_the_end():
     ]
 
 
+def test_the_worst_figures_of_an_arm_name_their_episodes():
+    executed = [
+        {"tracking_max_m": 0.002, "min_success_rate": 0.98},
+        {"success": True},
+        {"tracking_max_m": 0.0041, "min_success_rate": 1.0},
+    ]
+    assert list(recording_lines(executed)) == [
+        "tracking  largest distance of the arm from its reference 4.1 mm (episode 2; tracking_max_m)",
+        "commands  smallest share of commands that arrived in time 0.980 (episode 0; min_success_rate)",
+    ]
+
+
 def test_episodes_that_state_nothing_have_no_line():
     assert list(recording_lines([{"success": True}, {}])) == []
 
