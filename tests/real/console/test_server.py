@@ -172,6 +172,8 @@ def test_a_page_of_another_site_is_turned_away_and_nothing_happens(page, robot, 
 
 def test_a_label_arrives_once(page, robot):
     robot.describe({"kind": "begin", "told": {"episode": 3}})
+    # Of an earlier episode labels may be allowed, too.
+    until(lambda: page.newest().get("about", {}).get("episode") == 3)
     until(lambda: page.newest()["labels"])
     page.go()
     page.keys("KeyS")
@@ -425,9 +427,9 @@ def test_a_server_that_is_started_again_knows_the_episodes_that_ended(opened, ro
         "seconds": 0.5,
         "dropped": False,
     }
+    before = len(logged(folder, "episode ended")) + 1
     robot.send({"kind": "end", "told": {**report, "episode": 0}})
-    until(lambda: len(page.state().get("episodes", [])) >= 1)
-    before = len(logged(folder, "episode ended"))
+    until(lambda: len(logged(folder, "episode ended")) == before)
     connection = robot.connection
     os.kill(opened.process.pid, signal.SIGKILL)
     until(lambda: robot.connection > connection, 30.0)
