@@ -35,15 +35,11 @@ def held_for_session(session: ArmSession, say: Callable[[str], None]) -> Iterato
         say: called with what it waits for.
 
     Raises:
-        HandoffError: no arm answers, or it is in use. SafetyError: a fault of it has not been
-            cleared.
+        HandoffError: the arm is in use. SafetyError: a fault of it has not been cleared.
     """
-    from real.franka.connection import check_answers
     from real.franka.kept_faults import kept_fault
 
     host = session.host or session.twin.host
-    if session.host:
-        check_answers(host)
     with held_arm(
         host,
         session.arm.robot,

@@ -5,7 +5,7 @@
 The person decides every 250 ms, give or take 100 ms, from the newest pictures, and presses keys; a
 longest attempt is 60 s. `--lockstep` plays the same attempts in simulated time, without page and
 server, for a machine that is busy. `--hil OUT` sits through a whole correction session, in which the
-person demonstrates, and takes the arm over from a policy that takes longer than three seconds.
+person demonstrates, and takes the arm over from a policy that takes longer than a second.
 
 solved: attempts in which the task was solved, with Wilson's interval.
 seconds: duration of the solved ones, median and largest.
@@ -122,7 +122,8 @@ def sit(
         threading.Thread(target=lambda: [print(text, end="") for text in output]).start()
         person = Person(url, task)
         done = person.sit_through(lambda: session.poll() is not None or enough(person.done))
-        return done, session.poll()
+        # The console ends before the session does.
+        return done, None if enough(done) else session.wait()
     finally:
         session.terminate()
         session.wait()

@@ -22,7 +22,7 @@ DECISION = 0.25
 """Time from one decision to the next [s]."""
 JITTER = 0.1
 """Largest deviation from it [s]."""
-PATIENCE = 3.0
+PATIENCE = 1.0
 """Time for which the person lets a policy act before taking the arm over [s]."""
 BEAT = 0.033
 """Time between two messages of a page [s], as the real page's."""

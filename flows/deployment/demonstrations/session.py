@@ -154,6 +154,7 @@ def _open(
     from real.cameras.camera_process import camera_streams
     from real.console.process import open_console
     from real.deploy.episode_recorder import deploy_schema
+    from real.franka.connection import check_answers
     from robots.episodes.corrections import open_corrections
     from robots.episodes.running_episode import recover_interrupted
     from robots.episodes.schema import with_videos
@@ -161,6 +162,8 @@ def _open(
     robot = find_robot(session.arm.robot)
     contract = demonstration_contract(session, task, robot)
     stack.enter_context(held_for_session(session, say))
+    if session.host:
+        check_answers(session.host)
     opened = stack.enter_context(open_console(console, out / "console"))
     say(f"console  {opened.url}")
     cameras = stack.enter_context(camera_streams(session.cameras, opened))

@@ -3,6 +3,7 @@ whole deployment."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -227,7 +228,7 @@ def test_a_gripper_that_refuses_a_command_ends_the_start(tmp_path: Path) -> None
         46,
         save_bundle(tmp_path, stated, weights),
         starts=1,
-        gripper=GripperDriverConfig(speed=3.0),
+        gripper=GripperDriverConfig(speed=math.nan),
     )
     assert "gripper at" in metrics["per_start"][0]["fault"]
     assert "refused a command" in metrics["per_start"][0]["fault"]

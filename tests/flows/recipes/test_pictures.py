@@ -30,7 +30,7 @@ CROP = "trained.policy.image_encoder.crop"
 
 @pytest.fixture(autouse=True)
 def fold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """fold.zarr, an episode with a large and a small camera."""
+    """fold.zarr, two episodes with a large and a small camera."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     episode = {
@@ -39,7 +39,7 @@ def fold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "wrist": np.zeros((3, 60, 80, 3), np.uint8),
         "action": np.zeros((3, 2), np.float32),
     }
-    write_episodes(Path("fold.zarr"), [episode], task="fold", rate_hz=20.0)
+    write_episodes(Path("fold.zarr"), [episode, episode], task="fold", rate_hz=20.0)
     Path("r.yaml").write_text(RECIPE)
 
 
