@@ -71,5 +71,5 @@ def test_a_person_does_the_task_from_the_pictures_of_the_page(opengl: None, task
     assert None not in durations, durations
 
 
-def test_a_person_in_the_dark_does_nothing(opengl: None):
+def test_a_person_in_the_dark_does_not_do_the_task(opengl: None):
     assert attempts("reach", [0], dark=True, seconds=8.0) == [None]
